@@ -1,0 +1,43 @@
+"""Settings shared by all tests: offline, one thread per process, and fuzz tests that run by the clock."""
+
+import os
+import time
+
+# Read when the libraries are first imported, so set before any test module is.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50, database=None)
+hypothesis.settings.register_profile("fuzz", derandomize=False, deadline=None, max_examples=200, database=None)
+
+_FUZZ_SECONDS = float(os.environ.get("ENVGYM_FUZZ_SECONDS", "60"))
+_fuzz_share = pytest.StashKey[float]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw fresh examples in the fuzz lane, the same ones everywhere else."""
+    is_fuzz = config.getoption("markexpr") == "fuzz"
+    hypothesis.settings.load_profile("fuzz" if is_fuzz else "ci")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Share the fuzz budget among the selected fuzz tests of all workers."""
+    num_fuzz = sum(item.get_closest_marker("fuzz") is not None for item in session.items)
+    num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    session.config.stash[_fuzz_share] = _FUZZ_SECONDS * num_workers / max(num_fuzz, 1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
+    """Repeat a test marked `fuzz`, with new examples each time, until its share of the budget is used."""
+    result = yield
+    if pyfuncitem.get_closest_marker("fuzz") is not None:
+        deadline = time.monotonic() + pyfuncitem.config.stash[_fuzz_share]
+        arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+        while time.monotonic() < deadline:
+            pyfuncitem.obj(**arguments)
+    return result

@@ -1,0 +1,7 @@
+"""Who learns: credit, losses, corrections, filters, curricula, engines, checkpoints and the training loop.
+
+This room turns trees of turns into weight updates; it reaches environments only through `envgym.make`.
+"""
+
+if __name__ != "envgym.trainer":
+    raise ImportError(f"{__name__!r} must be imported by its full name, got a top-level import; use 'envgym.trainer'.")
