@@ -1,0 +1,1 @@
+"""Policies: what samples the next tokens (or, at message level, the next message)."""

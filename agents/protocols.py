@@ -1,0 +1,142 @@
+"""What the agent loop asks of a policy, a renderer and a context strategy. No torch, no tokenizer."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from envgym.core.messages import Action, Message, Observation
+from envgym.core.segments import Segment
+from envgym.core.tree import Rewrite
+from envgym.tools import ToolSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class FinishReason(StrEnum):
+    """Why a generation stopped."""
+
+    STOP = "STOP"
+    """A stop token was sampled; it is the last of the token ids."""
+    LENGTH = "LENGTH"
+    """The limit of new tokens was reached."""
+    ABORT = "ABORT"
+    """The engine or the collector gave the request up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a policy samples; greedy is temperature 0."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps the whole vocabulary."""
+    max_new_tokens: int = 256
+    stop_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """One continuation to sample."""
+
+    token_ids: tuple[int, ...]
+    """[T] the whole context."""
+    sampling: Sampling
+    seed: int
+    """Derived per run, step, task, sample and node: equal requests with equal seeds give equal tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One sampled continuation."""
+
+    token_ids: tuple[int, ...]
+    """[T] as sampled, the stop token included where one was sampled; may be empty only after ABORT."""
+    behavior_logprobs: tuple[float, ...]
+    """[T] nats under the distribution sampled from (temperature, top-p and top-k applied; greedy: 0.0)."""
+    raw_logprobs: tuple[float, ...] | None
+    """[T] nats at temperature 1 over the full vocabulary, where the engine gives them."""
+    finish_reason: FinishReason
+    policy_version: int
+    num_prefilled: int = 0
+    """Context tokens the engine computed for this request (the rest came from its cache)."""
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
+    """[T][K] (token id, nats), most probable first, where asked for."""
+
+
+class Policy(Protocol):
+    """Samples continuations of token ids."""
+
+    @property
+    def version(self) -> int:
+        """Version of the weights that sample now."""
+        ...
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Sample one continuation. Raises: PolicyFailure: the engine broke."""
+        ...
+
+    async def score(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+        """Return for each sequence the raw log-prob of every token given those before it; 0.0 for the first."""
+        ...
+
+    def update_weights(self, named_tensors: Iterable[tuple[str, "Tensor"]], version: int) -> None:
+        """Put new weights in place; every later generation carries `version`."""
+        ...
+
+    def sleep(self) -> None:
+        """Give memory back until `wake`."""
+        ...
+
+    def wake(self) -> None:
+        """Get ready to sample again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendering:
+    """Tokens to put behind the context, or instead of it."""
+
+    segments: tuple[Segment, ...]
+    rewrite: Rewrite | None = None
+    """None: append. Else: the segments are the whole new context, all PROMPT, and a new row begins."""
+
+
+class Renderer(Protocol):
+    """Turns messages into tokens for one model family, and sampled tokens into an action."""
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Ids at which the policy's turn ends."""
+        ...
+
+    def start(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendering:
+        """Render the first context, up to where the policy begins to speak."""
+        ...
+
+    def extend(
+        self,
+        history: Sequence[Message],
+        generation: Generation,
+        observation: Observation,
+        tools: Sequence[ToolSpec],
+    ) -> Rendering:
+        """Render what follows a sampled turn: closing glue, observation, and the opening of the next turn.
+
+        `history` are the messages up to and without the sampled turn. Append-only work is independent of its length.
+        """
+        ...
+
+    def parse(self, token_ids: Sequence[int]) -> Action:
+        """Read sampled tokens (stop token included) as an action; what cannot be read is listed in `malformed`."""
+        ...
+
+    def encode_action(self, action: Action) -> tuple[int, ...]:
+        """Return the ids the policy would have to sample to say `action`, stop token included (SFT, scripted agents)."""
+        ...
+
+    def token_strings(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        """Return each token as a person reads it."""
+        ...

@@ -1,0 +1,124 @@
+"""Grow a tree while sampling, then freeze it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from envgym.core.endings import Ending
+from envgym.core.segments import Segment
+from envgym.core.tasks import Split, Task
+from envgym.core.tree import Edge, Node, SearchStats, Tree
+from envgym.core.turns import Cost, TurnOutcome
+from envgym.errors import InvalidInput, sentence
+
+
+class TreeBuilder:
+    """A tree under construction; node handles are stable ints, also across `split`."""
+
+    def __init__(self, *, id: str, env_id: str, task: Task, seed: int, prompt: Sequence[Segment]) -> None:
+        """Start with the root, whose edge holds the prompt."""
+        self._id, self._env_id, self._task, self._seed = id, env_id, task, seed
+        self._nodes: list[Node] = [Node(parent=None, edge=Edge(segments=tuple(prompt), ends_turn=False))]
+
+    root = 0
+
+    def __len__(self) -> int:
+        """Return the number of nodes."""
+        return len(self._nodes)
+
+    def __getitem__(self, handle: int) -> Node:
+        """Return the node as it now is; its `parent` is a handle."""
+        return self._nodes[handle]
+
+    def add(
+        self,
+        parent: int,
+        edge: Edge,
+        *,
+        outcome: TurnOutcome | None = None,
+        ending: Ending | None = None,
+        error: str | None = None,
+    ) -> int:
+        """Append a node below `parent` and return its handle."""
+        if self._nodes[parent].ending is not None:
+            raise InvalidInput(
+                sentence("parent", "not have ended its episode", parent, where=self._id, do="branch above the leaf")
+            )
+        self._nodes.append(Node(parent=parent, edge=edge, outcome=outcome, ending=ending, error=error))
+        return len(self._nodes) - 1
+
+    def split(self, handle: int, at: int) -> int:
+        """Cut the edge of `handle` before its token `at` (0 < at < T); return the new node in the middle.
+
+        The new node holds the first `at` tokens and ends no turn; `handle` keeps the rest, its outcome, its
+        ending and its children. The cost stays with `handle`, so that the tree's total does not change.
+        """
+        node = self._nodes[handle]
+        head, tail = split_segments(node.edge.segments, at)
+        if node.parent is None:
+            raise InvalidInput(sentence("split", "name a node below the root", handle, where=self._id, do="add a child"))
+        middle = Edge(segments=head, ends_turn=False, rewrite=node.edge.rewrite)
+        self._nodes.append(Node(parent=node.parent, edge=middle))
+        new = len(self._nodes) - 1
+        self._nodes[handle] = replace(node, parent=new, edge=replace(node.edge, segments=tail, rewrite=None))
+        return new
+
+    def annotate(self, handle: int, stats: SearchStats) -> None:
+        """Replace the search statistics of a node."""
+        self._nodes[handle] = replace(self._nodes[handle], stats=stats)
+
+    def end(self, handle: int, ending: Ending, *, error: str | None = None) -> None:
+        """Record that the episode ended at an existing node."""
+        self._nodes[handle] = replace(self._nodes[handle], ending=ending, error=error)
+
+    def charge(self, handle: int, cost: Cost) -> None:
+        """Add spending to the edge of a node."""
+        node = self._nodes[handle]
+        self._nodes[handle] = replace(node, edge=replace(node.edge, cost=node.edge.cost + cost))
+
+    def freeze(self) -> Tree:
+        """Return the tree with nodes in depth-first order (parents first, siblings in order of their handles)."""
+        children: list[list[int]] = [[] for _ in self._nodes]
+        for handle, node in enumerate(self._nodes):
+            if node.parent is not None:
+                children[node.parent].append(handle)
+        place: dict[int, int] = {}
+        ordered: list[Node] = []
+        stack = [self.root]
+        while stack:
+            handle = stack.pop()
+            node = self._nodes[handle]
+            place[handle] = len(ordered)
+            ordered.append(node if node.parent is None else replace(node, parent=place[node.parent]))
+            stack.extend(reversed(children[handle]))
+        return Tree(
+            id=self._id,
+            env_id=self._env_id,
+            task_id=self._task.id,
+            task_key=self._task.key,
+            split=Split(self._task.split),
+            seed=self._seed,
+            nodes=tuple(ordered),
+        )
+
+
+def split_segments(segments: Sequence[Segment], at: int) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
+    """Cut a run of segments before token `at`, 0 < at < T. Raises: InvalidInput: outside that range."""
+    total = sum(len(segment) for segment in segments)
+    if not 0 < at < total:
+        raise InvalidInput(
+            sentence("split position", f"lie inside 1..{total - 1}", at, where="edge", do="fork at a node instead")
+        )
+    head: list[Segment] = []
+    tail: list[Segment] = []
+    for segment in segments:
+        if at >= len(segment):
+            head.append(segment)
+            at -= len(segment)
+        elif at > 0:
+            first, second = segment.split(at)
+            head.append(first)
+            tail.append(second)
+            at = 0
+        else:
+            tail.append(segment)
+    return tuple(head), tuple(tail)

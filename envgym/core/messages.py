@@ -1,0 +1,118 @@
+"""Messages with roles, and the two typed texts that cross an env's border: `Observation` and `Action`.
+
+Both are `str` (what a person reads, what Gymnasium's spaces hold) and carry their structure beside the text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from envgym.core.json_types import JsonObject
+
+
+class Role(StrEnum):
+    """Who speaks."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One call of a tool, as the policy asked for it."""
+
+    name: str
+    arguments: JsonObject = field(default_factory=dict)
+    id: str | None = None
+    """The call's id where the model's format has one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of a conversation."""
+
+    role: Role
+    content: str
+    thinking: str | None = None
+    """Reasoning that the model's format keeps apart from the content."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    """For `TOOL`: the id of the call that this message answers."""
+    name: str | None = None
+    """For `TOOL`: the name of the tool that answers."""
+
+
+class Observation(str):
+    """What the env shows: text for a person, with the messages it is made of."""
+
+    __slots__ = ("messages",)
+    messages: tuple[Message, ...]
+
+    def __new__(cls, text: str = "", messages: Sequence[Message] | None = None) -> "Observation":
+        """Wrap `text`; without messages it is one `USER` message (none if the text is empty)."""
+        self = super().__new__(cls, text)
+        if messages is None:
+            messages = (Message(role=Role.USER, content=text),) if text else ()
+        self.messages = tuple(messages)
+        return self
+
+    @classmethod
+    def of(cls, messages: Sequence[Message]) -> "Observation":
+        """Build the observation whose text is the contents of `messages`, joined by newlines."""
+        return cls("\n".join(message.content for message in messages), messages)
+
+    def __reduce__(self) -> tuple[type["Observation"], tuple[str, tuple[Message, ...]]]:
+        """Keep the messages through pickle and copy."""
+        return (type(self), (str(self), self.messages))
+
+
+class Action(str):
+    """What the policy says: its whole text, with content, thinking and tool calls as parsed."""
+
+    __slots__ = ("content", "malformed", "thinking", "tool_calls")
+    content: str
+    """The text without thinking and without tool-call markup."""
+    thinking: str | None
+    tool_calls: tuple[ToolCall, ...]
+    malformed: tuple[str, ...]
+    """One sentence per tool call that could not be read; shown to the policy, never raised."""
+
+    def __new__(
+        cls,
+        text: str = "",
+        *,
+        content: str | None = None,
+        thinking: str | None = None,
+        tool_calls: Sequence[ToolCall] = (),
+        malformed: Sequence[str] = (),
+    ) -> "Action":
+        """Wrap `text`; `content` defaults to the text itself."""
+        self = super().__new__(cls, text)
+        self.content = text if content is None else content
+        self.thinking = thinking
+        self.tool_calls = tuple(tool_calls)
+        self.malformed = tuple(malformed)
+        return self
+
+    @property
+    def message(self) -> Message:
+        """The assistant message that says this action."""
+        return Message(
+            role=Role.ASSISTANT, content=self.content, thinking=self.thinking, tool_calls=self.tool_calls
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep the parsed structure through pickle and copy."""
+        return (_rebuild_action, (str(self), self.content, self.thinking, self.tool_calls, self.malformed))
+
+
+def _rebuild_action(
+    text: str,
+    content: str,
+    thinking: str | None,
+    tool_calls: tuple[ToolCall, ...],
+    malformed: tuple[str, ...],
+) -> Action:
+    return Action(text, content=content, thinking=thinking, tool_calls=tool_calls, malformed=malformed)

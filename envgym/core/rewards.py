@@ -1,0 +1,63 @@
+"""A reward is a value or it is invalid; there is no silent zero."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from envgym.core.endings import Ending
+from envgym.errors import InvalidInput, sentence
+
+_NO_COMPONENTS: Mapping[str, float] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A reward that counts."""
+
+    value: float
+    """Any finite number; a truncated episode's value is also here, its ending says that it is truncated."""
+    components: Mapping[str, float] = field(default=_NO_COMPONENTS)
+    """Named parts as the rubric gave them, before weighting."""
+
+    def __post_init__(self) -> None:
+        """Refuse NaN and infinities."""
+        if not -float("inf") < self.value < float("inf"):
+            raise InvalidInput(
+                sentence("reward", "be a finite number", self.value, where="Scored", do="record Invalid instead")
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invalid:
+    """A reward that does not exist because infrastructure failed."""
+
+    cause: Ending
+    """One of the `ERROR_*` endings."""
+    reason: str
+    """What failed, in one sentence."""
+
+    def __post_init__(self) -> None:
+        """Refuse causes that are not infrastructure failures."""
+        if not self.cause.is_error:
+            raise InvalidInput(
+                sentence("cause", "be an ERROR_ ending", self.cause, where="Invalid", do="record Scored instead")
+            )
+
+
+Reward = Scored | Invalid
+"""What one turn, or a whole episode, paid."""
+
+ZERO = Scored(value=0.0)
+
+
+def total(rewards: Iterable[Reward]) -> Reward:
+    """Add the turn rewards of an episode: values and components add, one invalid makes the sum invalid."""
+    value = 0.0
+    components: dict[str, float] = {}
+    for reward in rewards:
+        if isinstance(reward, Invalid):
+            return reward
+        value += reward.value
+        for name, part in reward.components.items():
+            components[name] = components.get(name, 0.0) + part
+    return Scored(value=value, components=components)

@@ -1,0 +1,91 @@
+"""Segments: consecutive tokens of one origin. This module alone decides which tokens train."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from envgym.errors import InvalidInput, sentence
+
+
+class Origin(StrEnum):
+    """Who wrote the tokens of a segment."""
+
+    PROMPT = "PROMPT"
+    """System text, task, and any context that was rendered anew after a rewrite."""
+    POLICY = "POLICY"
+    """Sampled by the policy being trained."""
+    TOOL = "TOOL"
+    """A reply of a tool or of the env."""
+    TEMPLATE = "TEMPLATE"
+    """Chat-template glue that the policy did not sample."""
+    INJECTED = "INJECTED"
+    """A hint, a guide model's words, a forced prefix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Consecutive tokens of one origin, exactly as sampled or rendered; never re-tokenised."""
+
+    origin: Origin
+    token_ids: tuple[int, ...]
+    """[T] at least one id."""
+    token_strings: tuple[str, ...] = ()
+    """[T] or empty: the tokens as a person reads them, so that viewing needs no tokenizer."""
+    behavior_logprobs: tuple[float, ...] | None = None
+    """[T] nats, under the distribution sampled from; for `POLICY` and nothing else."""
+    raw_logprobs: tuple[float, ...] | None = None
+    """[T] nats, at temperature 1 over the full vocabulary, where the engine gives them; `POLICY` only."""
+    policy_version: int | None = None
+    """Version of the weights that sampled; for `POLICY` and nothing else."""
+
+    def __post_init__(self) -> None:
+        """Refuse segments whose parts disagree."""
+        num_tokens = len(self.token_ids)
+        if not num_tokens:
+            raise _segment_error("token_ids", "hold at least one id", "none", self.origin, "leave the segment out")
+        if self.token_strings and len(self.token_strings) != num_tokens:
+            raise _segment_error(
+                "token_strings", f"be empty or match the {num_tokens} ids", len(self.token_strings), self.origin
+            )
+        sampled = self.behavior_logprobs is not None and self.policy_version is not None
+        if self.origin is Origin.POLICY:
+            if not sampled:
+                raise _segment_error(
+                    "POLICY segment", "carry behavior_logprobs and policy_version", "none", self.origin
+                )
+        elif any(part is not None for part in (self.behavior_logprobs, self.raw_logprobs, self.policy_version)):
+            raise _segment_error("log-probs and policy_version", "belong to POLICY alone", "some", self.origin)
+        for name in ("behavior_logprobs", "raw_logprobs"):
+            logprobs: tuple[float, ...] | None = getattr(self, name)
+            if logprobs is not None and len(logprobs) != num_tokens:
+                raise _segment_error(name, f"match the {num_tokens} ids", len(logprobs), self.origin)
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+        return len(self.token_ids)
+
+    @property
+    def trains(self) -> bool:
+        """True where the policy gradient may flow: tokens that the policy itself sampled."""
+        return self.origin is Origin.POLICY
+
+    def split(self, at: int) -> tuple["Segment", "Segment"]:
+        """Cut before token `at`, 0 < at < T. Raises: InvalidInput: outside that range."""
+        if not 0 < at < len(self):
+            raise _segment_error("split position", f"lie inside 1..{len(self) - 1}", at, self.origin)
+        return self._cut(slice(0, at)), self._cut(slice(at, None))
+
+    def _cut(self, part: slice) -> "Segment":
+        return Segment(
+            origin=self.origin,
+            token_ids=self.token_ids[part],
+            token_strings=self.token_strings[part],
+            behavior_logprobs=None if self.behavior_logprobs is None else self.behavior_logprobs[part],
+            raw_logprobs=None if self.raw_logprobs is None else self.raw_logprobs[part],
+            policy_version=self.policy_version,
+        )
+
+
+def _segment_error(
+    what: str, must: str, got: object, origin: Origin, do: str = "build segments from one Generation or rendering"
+) -> InvalidInput:
+    return InvalidInput(sentence(what, must, got, where=f"{origin} segment", do=do))

@@ -1,0 +1,101 @@
+"""Tasks, and splits that are disjoint by construction.
+
+The split of a task is a hash of what the task *is* (its payload), not of its wording or its seed, so the same
+problem cannot be in `train` and in `test`, whatever generator, seed or index it came from.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from envgym.core.json_types import JsonObject, content_hash
+from envgym.errors import InvalidInput, sentence, unknown_name
+
+TEST_FRACTION = 0.2
+"""Share of the hash space that is `test` where no official split exists."""
+
+
+class Split(StrEnum):
+    """Which side of the wall a task is on."""
+
+    TRAIN = "train"
+    TEST = "test"
+
+    @classmethod
+    def parse(cls, name: str, *, where: str) -> "Split":
+        """Read a split's name, or say which names there are."""
+        try:
+            return cls(name)
+        except ValueError:
+            raise unknown_name("split", name, [split.value for split in cls], where=where) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """An immutable problem with its hidden key."""
+
+    id: str
+    """Names the task inside its env: `<split>/<index>` for generated tasks, the data set's own id elsewhere."""
+    prompt: str
+    """What the agent is asked."""
+    payload: JsonObject
+    """The semantic content, answer included; never shown to the agent. Its hash is the task's identity."""
+    split: Split
+    metadata: JsonObject = field(default_factory=dict)
+    """Difficulty, source, licence ...; no meaning for identity."""
+
+    @property
+    def key(self) -> str:
+        """Content hash of the payload, 64 hex digits: equal for the same problem in other words."""
+        return content_hash(self.payload)
+
+
+def split_of(payload: JsonObject, test_fraction: float = TEST_FRACTION) -> Split:
+    """Assign a payload to a split by its content hash."""
+    if not 0.0 <= test_fraction <= 1.0:
+        raise InvalidInput(
+            sentence("test_fraction", "lie in [0, 1]", test_fraction, where="split_of", do="pass e.g. 0.2")
+        )
+    return Split.TEST if int(content_hash(payload)[:13], 16) / 16**13 < test_fraction else Split.TRAIN
+
+
+class TaskSource(Protocol):
+    """An indexed supply of tasks for each split; the same index gives the same task on every machine."""
+
+    def size(self, split: Split) -> int | None:
+        """Return the number of tasks in `split`, or None where the supply does not end."""
+        ...
+
+    def task(self, split: Split, index: int) -> Task:
+        """Return task number `index` >= 0 of `split`. Raises: InvalidInput: beyond the end of the split."""
+        ...
+
+
+def distinct_tasks(source: TaskSource, split: Split, count: int, *, start: int = 0) -> Iterator[Task]:
+    """Yield `count` tasks of pairwise different content, in index order from `start`.
+
+    Raises: InvalidInput: the split holds fewer (or, for a generator, 100 draws in a row gave nothing new).
+    """
+    seen: set[str] = set()
+    size = source.size(split)
+    index, dry = start, 0
+    while len(seen) < count:
+        if dry >= 100 or (size is not None and index >= size):
+            raise InvalidInput(
+                sentence(
+                    "number of distinct tasks",
+                    f"be at most what the {split} split holds ({len(seen)} found)",
+                    count,
+                    where="distinct_tasks",
+                    do="ask for fewer tasks",
+                )
+            )
+        task = source.task(split, index)
+        index += 1
+        if task.key in seen:
+            dry += 1
+            continue
+        dry = 0
+        seen.add(task.key)
+        yield task

@@ -1,0 +1,221 @@
+"""Trajectories, turns, rows and groups: views of the tree, from the root to one leaf.
+
+Turns are numbered from 0. A row is one token sequence that training reads; a rewrite starts another row, in
+which everything rendered anew is PROMPT, so nothing trains twice.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from envgym.core.endings import Ending
+from envgym.core.rewards import Invalid, Reward, total
+from envgym.core.segments import Origin, Segment
+from envgym.core.tree import Rewrite, Tree
+from envgym.core.turns import Cost, TurnOutcome
+from envgym.errors import InvalidInput, sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One action of the policy and the env's reply, joined from the edges between two turn ends."""
+
+    index: int
+    nodes: tuple[int, ...]
+    """Tree nodes whose edges make up the turn; the last one ends it (unless the episode was cut inside it)."""
+    segments: tuple[Segment, ...]
+    outcome: TurnOutcome | None
+    """None where the episode was cut before the env replied."""
+    rewrite: Rewrite | None
+    cost: Cost
+
+    @property
+    def policy_version(self) -> int | None:
+        """Smallest version that sampled in this turn; None where nothing was sampled."""
+        versions = [s.policy_version for s in self.segments if s.policy_version is not None]
+        return min(versions, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One token sequence that training reads; every field below `tree_id` but the last has one entry a token."""
+
+    tree_id: str
+    leaf: int
+    rewrite: Rewrite | None
+    """What started this row; None for an episode's first."""
+    segments: tuple[Segment, ...]
+    token_ids: tuple[int, ...]
+    loss_mask: tuple[bool, ...]
+    """True exactly on tokens that the policy sampled and that train."""
+    behavior_logprobs: tuple[float, ...]
+    """Nats; 0.0 where the policy did not sample."""
+    nodes: tuple[int, ...]
+    """Tree node whose edge holds the token: equal (node, offset) in two rows of a tree is one shared token."""
+    turns: tuple[int, ...]
+    """Turn index of the token; -1 before the first action of the episode."""
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trajectory:
+    """One episode's segments, root to leaf, with their rewards."""
+
+    tree: Tree
+    leaf: int
+
+    def __post_init__(self) -> None:
+        """Refuse a node at which no episode ended."""
+        if not 0 <= self.leaf < len(self.tree.nodes) or self.tree.nodes[self.leaf].ending is None:
+            raise InvalidInput(
+                sentence(
+                    "leaf", f"be one of {self.tree.leaves}", self.leaf, where=f"tree {self.tree.id}", do="pick an ended leaf"
+                )
+            )
+
+    @property
+    def ending(self) -> Ending:
+        """How the episode ended."""
+        ending = self.tree.nodes[self.leaf].ending
+        assert ending is not None, "checked when built"
+        return ending
+
+    @cached_property
+    def path(self) -> tuple[int, ...]:
+        """Node indices from the root to the leaf."""
+        return self.tree.path(self.leaf)
+
+    @cached_property
+    def turns(self) -> tuple[Turn, ...]:
+        """The episode's turns in order; the last may lack an outcome where the episode was cut inside it."""
+        turns: list[Turn] = []
+        open_nodes: list[int] = []
+        for index in self.path[1:]:
+            open_nodes.append(index)
+            if self.tree.nodes[index].edge.ends_turn:
+                turns.append(self._turn(len(turns), open_nodes))
+                open_nodes = []
+        if any(self.tree.nodes[index].edge.segments for index in open_nodes):
+            turns.append(self._turn(len(turns), open_nodes))
+        return tuple(turns)
+
+    def _turn(self, index: int, nodes: Sequence[int]) -> Turn:
+        edges = [self.tree.nodes[node].edge for node in nodes]
+        return Turn(
+            index=index,
+            nodes=tuple(nodes),
+            segments=tuple(segment for edge in edges for segment in edge.segments),
+            outcome=self.tree.nodes[nodes[-1]].outcome,
+            rewrite=next((edge.rewrite for edge in edges if edge.rewrite), None),
+            cost=sum((edge.cost for edge in edges), Cost()),
+        )
+
+    @cached_property
+    def reward(self) -> Reward:
+        """Sum of the turn rewards; invalid where any turn is, or where infrastructure ended the episode."""
+        if self.ending.is_error:
+            return Invalid(cause=self.ending, reason=self.tree.nodes[self.leaf].error or self.ending.value)
+        return total(turn.outcome.reward for turn in self.turns if turn.outcome is not None)
+
+    @property
+    def is_valid(self) -> bool:
+        """True where the reward is a value."""
+        return not isinstance(self.reward, Invalid)
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The episode's token sequences, one more than it has rewrites."""
+        rows: list[Row] = []
+        open_path: list[int] = []
+        for index in self.path:
+            if self.tree.nodes[index].edge.rewrite:
+                rows.append(self._row(open_path))
+                open_path = []
+            open_path.append(index)
+        rows.append(self._row(open_path))
+        return tuple(rows)
+
+    @cached_property
+    def _turn_of_node(self) -> dict[int, int]:
+        return {node: turn.index for turn in self.turns for node in turn.nodes}
+
+    def _row(self, path: Sequence[int]) -> Row:
+        segments = [(index, segment) for index in path for segment in self.tree.nodes[index].edge.segments]
+        ids: list[int] = []
+        mask: list[bool] = []
+        logprobs: list[float] = []
+        nodes: list[int] = []
+        turns: list[int] = []
+        for index, segment in segments:
+            size = len(segment)
+            ids.extend(segment.token_ids)
+            mask.extend([segment.trains] * size)
+            logprobs.extend(segment.behavior_logprobs or [0.0] * size)
+            nodes.extend([index] * size)
+            turns.extend([self._turn_of_node.get(index, -1)] * size)
+        return Row(
+            tree_id=self.tree.id,
+            leaf=self.leaf,
+            rewrite=self.tree.nodes[path[0]].edge.rewrite,
+            segments=tuple(segment for _, segment in segments),
+            token_ids=tuple(ids),
+            loss_mask=tuple(mask),
+            behavior_logprobs=tuple(logprobs),
+            nodes=tuple(nodes),
+            turns=tuple(turns),
+        )
+
+    @property
+    def num_sampled(self) -> int:
+        """Number of tokens that the policy sampled along the path."""
+        return sum(
+            len(segment)
+            for index in self.path
+            for segment in self.tree.nodes[index].edge.segments
+            if segment.origin is Origin.POLICY
+        )
+
+
+def trajectories(tree: Tree) -> tuple[Trajectory, ...]:
+    """Return the tree's episodes, one per ended leaf, in order."""
+    return tuple(Trajectory(tree=tree, leaf=leaf) for leaf in tree.leaves)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Episodes that share a baseline: the trees of one task."""
+
+    key: str
+    trees: tuple[Tree, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse trees of different tasks: a baseline never crosses tasks."""
+        keys = {tree.task_key for tree in self.trees}
+        if len(keys) > 1:
+            raise InvalidInput(
+                sentence("group", "hold trees of one task", sorted(keys), where=self.key, do="group by task_key")
+            )
+
+    @cached_property
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        """Every episode, valid or not, tree by tree."""
+        return tuple(item for tree in self.trees for item in trajectories(tree))
+
+    @cached_property
+    def valid(self) -> tuple[Trajectory, ...]:
+        """The episodes whose reward is a value: the only ones that statistics and training see."""
+        return tuple(item for item in self.trajectories if item.is_valid)
+
+
+def share_counts(rows: Iterable[Row]) -> list[tuple[int, ...]]:
+    """Count, for every token of every row, the rows that hold this very token of the tree (at least 1).
+
+    A recipe that trains shared tokens `once` weighs a token by 1 / its count; `per_path` weighs it by 1.
+    """
+    rows = list(rows)
+    through = Counter((row.tree_id, node) for row in rows for node in set(row.nodes))
+    return [tuple(through[row.tree_id, node] for node in row.nodes) for row in rows]

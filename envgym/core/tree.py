@@ -1,0 +1,146 @@
+"""The tree of turns: the one record between sampling and learning.
+
+A chain is a tree with one leaf. An edge is the run of segments below its parent; a node is the prefix after it.
+A node need not end a turn (search may fork at a token); only a node whose edge ends a turn has an outcome, and
+only there can an environment have been forked. An edge with a `rewrite` starts a new token sequence: its first
+segments are the whole context as rendered anew, and nothing above it belongs to the sequence that follows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+from envgym.core.endings import Ending
+from envgym.core.segments import Origin, Segment
+from envgym.core.tasks import Split
+from envgym.core.turns import Cost, TurnOutcome
+from envgym.errors import InvalidInput, sentence
+
+
+class Rewrite(StrEnum):
+    """Why a context was rendered anew instead of appended to."""
+
+    TEMPLATE = "TEMPLATE"
+    """The chat template renders earlier turns differently now."""
+    THINKING_DROPPED = "THINKING_DROPPED"
+    TURNS_DROPPED = "TURNS_DROPPED"
+    """The oldest turns were cut to fit the context budget."""
+    SUMMARY = "SUMMARY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchStats:
+    """What a search knew of a node."""
+
+    visits: int = 0
+    value: float = 0.0
+    prior: float | None = None
+    pruned: str | None = None
+    """Why the node was cut, None where it was kept."""
+    spent: Cost = field(default_factory=Cost)
+    """Budget spent below this node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """A run of segments below a node."""
+
+    segments: tuple[Segment, ...]
+    ends_turn: bool
+    rewrite: Rewrite | None = None
+    cost: Cost = field(default_factory=Cost)
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens of all segments."""
+        return sum(len(segment) for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """The prefix after an edge."""
+
+    parent: int | None
+    """Index in `Tree.nodes`, smaller than the node's own; None for the root."""
+    edge: Edge
+    outcome: TurnOutcome | None = None
+    """Set exactly where the edge ends a turn."""
+    ending: Ending | None = None
+    """Set on a leaf at which an episode ended; a leaf without one was left unfinished."""
+    error: str | None = None
+    """For an `ERROR_*` ending: what failed, in one sentence."""
+    stats: SearchStats | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    """All that was sampled under one prompt."""
+
+    id: str
+    env_id: str
+    task_id: str
+    task_key: str
+    """Content hash of the task."""
+    split: Split
+    seed: int
+    """The env's reset seed."""
+    nodes: tuple[Node, ...]
+    """Parents before children; `nodes[0]` is the root, whose edge holds the prompt."""
+
+    def __post_init__(self) -> None:
+        """Refuse trees that no rollout can have made."""
+        if not self.nodes:
+            raise self._error("nodes", "hold at least the root", "none")
+        for index, node in enumerate(self.nodes):
+            self._check(index, node)
+
+    def _check(self, index: int, node: Node) -> None:
+        edge = node.edge
+        if (node.parent is None) != (index == 0) or (node.parent is not None and not 0 <= node.parent < index):
+            raise self._error(f"parent of node {index}", "be an earlier node (None for the root alone)", node.parent)
+        if index == 0 and (edge.ends_turn or edge.rewrite or any(s.trains for s in edge.segments)):
+            raise self._error("root edge", "hold only the prompt", edge.segments)
+        if not edge.segments and not edge.ends_turn and node.ending is None:
+            raise self._error(f"edge of node {index}", "hold a segment, end a turn or end the episode", "nothing")
+        if edge.ends_turn != (node.outcome is not None):
+            raise self._error(f"outcome of node {index}", "be set exactly where the edge ends a turn", node.outcome)
+        if edge.rewrite and (not edge.segments or edge.segments[0].origin is not Origin.PROMPT):
+            raise self._error(f"rewriting edge of node {index}", "begin with the new PROMPT context", edge.segments)
+        if node.parent is not None and self.nodes[node.parent].ending is not None:
+            raise self._error(f"parent of node {index}", "not have ended its episode", node.parent)
+        if (node.error is not None) != (node.ending is not None and node.ending.is_error):
+            raise self._error(f"error of node {index}", "go with an ERROR_ ending", (node.ending, node.error))
+
+    def _error(self, what: str, must: str, got: object) -> InvalidInput:
+        return InvalidInput(sentence(what, must, got, where=f"tree {self.id}", do="grow trees with TreeBuilder"))
+
+    @cached_property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """Child indices of every node, in order."""
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for index, node in enumerate(self.nodes):
+            if node.parent is not None:
+                found[node.parent].append(index)
+        return tuple(tuple(indices) for indices in found)
+
+    @cached_property
+    def leaves(self) -> tuple[int, ...]:
+        """Indices of the nodes at which an episode ended, in order; unfinished branches are no leaves."""
+        return tuple(index for index, node in enumerate(self.nodes) if node.ending is not None)
+
+    def path(self, index: int) -> tuple[int, ...]:
+        """Return the node indices from the root to `index`."""
+        found = [index]
+        while (parent := self.nodes[found[-1]].parent) is not None:
+            found.append(parent)
+        return tuple(reversed(found))
+
+    def walk(self) -> Iterator[tuple[int, Node]]:
+        """Yield (index, node), parents before children."""
+        return iter(enumerate(self.nodes))
+
+    @property
+    def cost(self) -> Cost:
+        """Spending of the whole tree, each edge counted once."""
+        return sum((node.edge.cost for node in self.nodes), Cost())

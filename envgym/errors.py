@@ -1,0 +1,101 @@
+"""The error tree, and the one way a sentence for a person is built.
+
+    EnvgymError
+    |-- InvalidInput (ValueError)        the caller handed over something that breaks a rule
+    |   |-- UnknownName                  no such env, model, key, split, tool ...; near names are listed
+    |   |-- SettingsError                a settings file or an override
+    |   `-- RunError                     a run directory: missing, of another config, of a newer schema
+    |-- ResetNeeded (RuntimeError)       step or fork on an env that has no running episode
+    |-- ForkUnsupported (RuntimeError)   the env declares ForkCapability.NONE, or a replay disagreed
+    |-- ToolError                        a tool refused the call: shown to the policy as an observation
+    `-- InfrastructureError              not the policy's fault: recorded as an invalid reward, never as 0
+        |-- EnvFailure                   the world or its verifier broke       -> ERROR_ENV
+        |-- ToolInfraFailure             a sandbox or service behind a tool    -> ERROR_TOOL_INFRA
+        |-- PolicyFailure                the sampling engine or endpoint       -> ERROR_POLICY
+        `-- PartyFailure                 a simulated user, opponent or judge   -> ERROR_PARTY
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+_SHOWN = 200
+
+
+class EnvgymError(Exception):
+    """Root of every error raised on purpose."""
+
+
+class InvalidInput(EnvgymError, ValueError):
+    """A value handed over by the caller breaks a rule."""
+
+
+class UnknownName(InvalidInput):
+    """A name that is not in its table."""
+
+
+class SettingsError(InvalidInput):
+    """A settings file or an override that cannot be accepted."""
+
+
+class RunError(InvalidInput):
+    """A run directory that cannot be read, resumed or written."""
+
+
+class ResetNeeded(EnvgymError, RuntimeError):
+    """The env has no running episode."""
+
+
+class ForkUnsupported(EnvgymError, RuntimeError):
+    """The env cannot be forked, or its replay disagreed with the record."""
+
+
+class ToolError(EnvgymError):
+    """A tool refused the call; its message is the observation the policy gets."""
+
+
+class InfrastructureError(EnvgymError):
+    """Something other than the policy failed; the reward of the episode is invalid."""
+
+
+class EnvFailure(InfrastructureError):
+    """The world or its verifier broke."""
+
+
+class ToolInfraFailure(InfrastructureError):
+    """A sandbox or a service behind a tool broke."""
+
+
+class PolicyFailure(InfrastructureError):
+    """The sampling engine or endpoint broke."""
+
+
+class PartyFailure(InfrastructureError):
+    """A simulated user, opponent or judge broke."""
+
+
+def sentence(what: str, must: str, got: object, *, where: str, do: str) -> str:
+    """Build '<what> must <must>, got <got> (<where>); <do>.' with `got` shortened to a readable length."""
+    shown = got if isinstance(got, str) else repr(got)
+    if len(shown) > _SHOWN:
+        shown = f"{shown[:_SHOWN]}... ({len(shown)} characters)"
+    return f"{what} must {must}, got {shown} ({where}); {do}."
+
+
+def near_names(name: str, known: Iterable[str], *, limit: int = 3) -> list[str]:
+    """Return up to `limit` known names that look like `name`, nearest first."""
+    lowered = {candidate.lower(): candidate for candidate in known}
+    return [lowered[hit] for hit in get_close_matches(name.lower(), lowered, n=limit, cutoff=0.5)]
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str], *, where: str) -> UnknownName:
+    """Build the error for a name that is not in its table, with near names or the whole table."""
+    names = sorted(known)
+    near = near_names(name, names)
+    if near:
+        do = "did you mean " + " or ".join(near) + "?"
+    elif names:
+        do = f"choose one of: {', '.join(names[:20])}" + (" ..." if len(names) > 20 else "")
+    else:
+        do = f"no {kind} is known here"
+    text = sentence(kind, "be a known name", repr(name), where=where, do=do)
+    return UnknownName(text.replace("?.", "?"))

@@ -1,0 +1,59 @@
+"""Statistics of evaluations: pure functions of samples keyed by task, with numpy and without any global randomness.
+
+The unit of evidence is the task: every task counts the same, however many samples it has, and every interval resamples
+whole tasks. This package knows nothing of runs, files or models.
+"""
+
+from envgym.stats.intervals import (
+    DEFAULT_LEVEL,
+    UNIT_RANGE,
+    Estimate,
+    Interval,
+    IntervalMethod,
+    ValueRange,
+    bootstrap_interval,
+    estimate_mean,
+    estimate_success,
+    wilson_interval,
+)
+from envgym.stats.invalid import InvalidBounds, bound_invalid
+from envgym.stats.paired import PairedComparison, PValueMethod, compare_paired, sign_flip_p_value
+from envgym.stats.pass_at_k import estimate_pass_at_k, estimate_pass_hat_k, pass_at_k, pass_hat_k
+from envgym.stats.power import (
+    paired_variance,
+    power_of,
+    required_tasks,
+    smallest_detectable_effect,
+    task_mean_variance,
+)
+from envgym.stats.samples import Samples, task_means
+
+__all__ = [
+    "DEFAULT_LEVEL",
+    "UNIT_RANGE",
+    "Estimate",
+    "Interval",
+    "IntervalMethod",
+    "InvalidBounds",
+    "PValueMethod",
+    "PairedComparison",
+    "Samples",
+    "ValueRange",
+    "bootstrap_interval",
+    "bound_invalid",
+    "compare_paired",
+    "estimate_mean",
+    "estimate_pass_at_k",
+    "estimate_pass_hat_k",
+    "estimate_success",
+    "paired_variance",
+    "pass_at_k",
+    "pass_hat_k",
+    "power_of",
+    "required_tasks",
+    "sign_flip_p_value",
+    "smallest_detectable_effect",
+    "task_mean_variance",
+    "task_means",
+    "wilson_interval",
+]

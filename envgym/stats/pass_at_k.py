@@ -1,0 +1,105 @@
+"""pass@k (at least one of k samples succeeds) and pass^k (all k succeed), unbiased."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from envgym.errors import InvalidInput, sentence
+from envgym.stats.intervals import DEFAULT_LEVEL, DEFAULT_NUM_RESAMPLES, UNIT_RANGE, Estimate, estimate_task_values
+from envgym.stats.samples import Samples, count_samples, task_means
+
+
+def pass_at_k(num_samples: int, num_successes: int, k: int) -> float:
+    """Return the chance that k of n samples, drawn without replacement, hold a success: 1 - C(n-c, k) / C(n, k).
+
+    Exact: integers until the one division. Source: 2107.03374.
+
+    Raises:
+        InvalidInput: k outside [1, num_samples], or num_successes outside [0, num_samples].
+    """
+    _check(num_samples, num_successes, k)
+    draws = math.comb(num_samples, k)
+    return (draws - math.comb(num_samples - num_successes, k)) / draws
+
+
+def pass_hat_k(num_samples: int, num_successes: int, k: int) -> float:
+    """Return the chance that k of n samples, drawn without replacement, are all successes: C(c, k) / C(n, k).
+
+    Exact: integers until the one division. Source: 2406.12045.
+
+    Raises:
+        InvalidInput: k outside [1, num_samples], or num_successes outside [0, num_samples].
+    """
+    _check(num_samples, num_successes, k)
+    return math.comb(num_successes, k) / math.comb(num_samples, k)
+
+
+def estimate_pass_at_k(
+    samples: Samples,
+    k: int,
+    *,
+    rng: np.random.Generator,
+    level: float = DEFAULT_LEVEL,
+    num_resamples: int = DEFAULT_NUM_RESAMPLES,
+) -> Estimate:
+    """Return pass@k averaged over tasks, with its interval clustered by task.
+
+    Args:
+        samples: successes (bool, or exactly 0 and 1), at least k of each task.
+    """
+    return _estimate(pass_at_k, samples, k, rng=rng, level=level, num_resamples=num_resamples)
+
+
+def estimate_pass_hat_k(
+    samples: Samples,
+    k: int,
+    *,
+    rng: np.random.Generator,
+    level: float = DEFAULT_LEVEL,
+    num_resamples: int = DEFAULT_NUM_RESAMPLES,
+) -> Estimate:
+    """Return pass^k averaged over tasks, with its interval clustered by task.
+
+    Args:
+        samples: successes (bool, or exactly 0 and 1), at least k of each task.
+    """
+    return _estimate(pass_hat_k, samples, k, rng=rng, level=level, num_resamples=num_resamples)
+
+
+def _estimate(
+    formula: Callable[[int, int, int], float],
+    samples: Samples,
+    k: int,
+    *,
+    rng: np.random.Generator,
+    level: float,
+    num_resamples: int,
+) -> Estimate:
+    return estimate_task_values(
+        [formula(num_samples, num_successes, k) for num_samples, num_successes in _counts(samples)],
+        num_samples=count_samples(samples),
+        rng=rng,
+        value_range=UNIT_RANGE,
+        level=level,
+        num_resamples=num_resamples,
+    )
+
+
+def _counts(samples: Samples) -> list[tuple[int, int]]:
+    """Return (samples, successes) of each task."""
+    task_means(samples)  # refuses what is empty or not finite
+    for task_id, values in samples.items():
+        if any(value not in (0, 1) for value in values):
+            do = "say which score counts as success"
+            raise InvalidInput(sentence("successes", "be 0 or 1", list(values), where=f"task {task_id}", do=do))
+    return [(len(values), int(sum(values))) for values in samples.values()]
+
+
+def _check(num_samples: int, num_successes: int, k: int) -> None:
+    if not 1 <= k <= num_samples:
+        must, do = f"lie in [1, {num_samples}], the number of samples", "draw more samples per task or ask for less"
+        raise InvalidInput(sentence("k", must, k, where="pass@k", do=do))
+    if not 0 <= num_successes <= num_samples:
+        must = f"lie in [0, {num_samples}], the number of samples"
+        raise InvalidInput(sentence("successes", must, num_successes, where="pass@k", do="count them again"))

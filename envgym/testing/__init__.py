@@ -1,0 +1,1 @@
+"""Doubles and hand-made records for tests: of this package, and of packages built on it."""

@@ -1,0 +1,119 @@
+"""The last layer of a causal language model, taken out of the model so that its logits need not be built.
+
+This module knows how Hugging Face models (plain or wrapped by peft) store it and what they do to its output.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from envgym.errors import InvalidInput, sentence
+
+_PROBE_LENGTH = 8
+"""Tokens run by `check_head`: enough to see a wrong scale, cheap for any model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LmHead:
+    """What turns hidden states into logits: cap · tanh(scale (W h + b) / cap), without the cap where it is None."""
+
+    weight_VD: Float[Tensor, "V D"]
+    """Row v scores token v; shared with the embedding in models with tied weights."""
+    bias_V: Float[Tensor, " V"] | None = None
+    """Added to the scores; most models have none."""
+    scale: float = 1.0
+    """Factor on the logits (Cohere's logit_scale, one over Granite's logits_scaling)."""
+    softcap: float | None = None
+    """Bound of the logits (Gemma's final_logit_softcapping)."""
+
+    def logits(self, hidden_TD: Float[Tensor, "T D"]) -> Float[Tensor, "T V"]:
+        """Return the logits of a few tokens: the product in the dtype of the arguments, the rest in float32."""
+        logits_TV = nn.functional.linear(hidden_TD, self.weight_VD, self.bias_V)
+        logits_TV = logits_TV.to(torch.promote_types(logits_TV.dtype, torch.float32))
+        if self.scale != 1.0:
+            logits_TV = logits_TV * self.scale
+        if self.softcap is not None:
+            logits_TV = self.softcap * torch.tanh(logits_TV / self.softcap)
+        return logits_TV
+
+
+def causal_lm(model: nn.Module) -> PreTrainedModel:
+    """Return the Hugging Face model inside an optional peft wrapper; its layers keep their adapters.
+
+    Raises:
+        InvalidInput: the model is of another kind, or its adapter changes the input instead of the layers.
+    """
+    if hasattr(model, "get_base_model"):
+        model = model.get_base_model()
+    if not isinstance(model, PreTrainedModel):
+        do = "pass a transformers causal language model, plain or with LoRA (prompt and prefix tuning are not served)"
+        got = type(model).__name__
+        raise InvalidInput(sentence("model", "be a Hugging Face causal language model", got, where="causal_lm", do=do))
+    return model
+
+
+def lm_head_of(model: nn.Module) -> LmHead:
+    """Read the language-model head of a model; the tensors are the model's own, so gradients reach it.
+
+    Raises:
+        InvalidInput: the head is not one plain linear layer.
+    """
+    inner = causal_lm(model)
+    layer = inner.get_output_embeddings()
+    # peft's modules_to_save keeps a trainable copy of the layer and hides which one is in use.
+    copies = getattr(layer, "modules_to_save", None)
+    if isinstance(copies, nn.ModuleDict):
+        layer = layer.original_module if layer.disable_adapters else copies[layer.active_adapters[0]]
+    if type(layer) is not nn.Linear:
+        do = "leave lm_head out of the adapter's target modules (peft's modules_to_save may train it in full)"
+        got = type(layer).__name__
+        raise InvalidInput(sentence("the model's output layer", "be a plain nn.Linear", got, where="lm_head_of", do=do))
+    config = inner.config.get_text_config()
+    scale = getattr(config, "logit_scale", None)
+    divisor = getattr(config, "logits_scaling", None)
+    return LmHead(
+        weight_VD=layer.weight,
+        bias_V=layer.bias,
+        scale=(1.0 if scale is None else float(scale)) / (1.0 if divisor is None else float(divisor)),
+        softcap=getattr(config, "final_logit_softcapping", None),
+    )
+
+
+def check_head(model: nn.Module) -> None:
+    """Prove on a few tokens that hidden states and `lm_head_of` give the model's own logits; run it once per model.
+
+    Raises:
+        InvalidInput: they differ, so that this model does something to its logits that is not known here.
+    """
+    inner = causal_lm(model)
+    head = lm_head_of(model)
+    input_ids_BT = torch.arange(_PROBE_LENGTH, device=head.weight_VD.device)[None] % head.weight_VD.shape[0]
+    with _eval_mode(model), torch.no_grad():
+        hidden_BTD = inner.get_decoder()(input_ids=input_ids_BT, use_cache=False).last_hidden_state
+        ours_TV = head.logits(hidden_BTD[0])
+        theirs_TV = model(input_ids=input_ids_BT, use_cache=False).logits[0].to(ours_TV.dtype)
+    # Both compute the same sums in the model's dtype, in another order at worst.
+    tolerance = 16 * torch.finfo(head.weight_VD.dtype).eps * theirs_TV.abs().amax().clamp(min=1.0).item()
+    gap = (ours_TV - theirs_TV).abs().amax().item()
+    if not gap <= tolerance:
+        got = f"a difference of {gap:.3g} for {type(inner).__name__}"
+        rule = f"equal head(hidden) to {tolerance:.1g}"
+        do = "use a model whose logits are a plain, scaled or soft-capped linear layer"
+        raise InvalidInput(sentence("the model's logits", rule, got, where="check_head", do=do))
+
+
+@contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    """Switch every module to evaluation, and each back to what it was."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

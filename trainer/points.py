@@ -1,0 +1,84 @@
+"""The plug-in points of the trainer, each a Protocol; a method is one short file that meets one of them.
+
+Losses and corrections have their Protocols beside their tensors, in `trainer.losses.base` and
+`trainer.corrections.base`. Everything here works on records and plain numbers.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from envgym.core.tasks import Task
+from envgym.core.trajectory import Group, Trajectory
+
+
+class TaskStats(NamedTuple):
+    """What training has seen of one task."""
+
+    attempts: int
+    successes: float
+    """Sum of episode rewards over valid attempts."""
+    squares: float
+    """Sum of squared episode rewards over valid attempts."""
+    last_step: int
+
+
+class TaskRequest(NamedTuple):
+    """One group to collect."""
+
+    env: str
+    """Name of the env in the mixture."""
+    index: int
+    """Index of the task in the env's train split."""
+    group_size: int
+
+
+class Curriculum(Protocol):
+    """Chooses the next tasks."""
+
+    def choose(self, step: int, stats: Mapping[tuple[str, int], TaskStats], seed: int) -> Sequence[TaskRequest]:
+        """Return the groups of train step `step`; pure: equal arguments give equal requests."""
+        ...
+
+
+class FilterResult(NamedTuple):
+    """Groups kept, and why the others were dropped."""
+
+    kept: tuple[Group, ...]
+    dropped: tuple[tuple[Group, str], ...]
+    """(group, reason), one short reason name per method."""
+
+
+class Filter(Protocol):
+    """Keeps the groups worth training on."""
+
+    def __call__(self, groups: Sequence[Group]) -> FilterResult:
+        """Split the groups into kept and dropped, order preserved."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryCredit:
+    """Advantages of one episode, one entry per node of its path."""
+
+    trajectory: Trajectory
+    advantages: tuple[float | tuple[float, ...], ...]
+    """Along `trajectory.path`: a float holds for every sampled token of the node's edge; a tuple has one entry
+    per sampled (POLICY) token of the edge. The root's entry is 0.0."""
+
+
+class Credit(Protocol):
+    """Assigns advantages to the valid episodes of one group."""
+
+    def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
+        """Return one credit per valid episode, in order. A group of one episode gets advantage 0."""
+        ...
+
+
+class TaskDraw(NamedTuple):
+    """A task drawn for a group, with the names its randomness derives from."""
+
+    env: str
+    index: int
+    task: Task
+    group_size: int
