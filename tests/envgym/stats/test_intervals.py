@@ -1,0 +1,186 @@
+"""Tests of Wilson and bootstrap intervals."""
+
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envgym.errors import InvalidInput
+from envgym.stats import (
+    UNIT_RANGE,
+    Interval,
+    IntervalMethod,
+    ValueRange,
+    bootstrap_interval,
+    estimate_mean,
+    estimate_success,
+    wilson_interval,
+)
+
+SAMPLES = st.dictionaries(
+    st.text(max_size=4),
+    st.lists(st.floats(-5, 5), min_size=1, max_size=5),
+    min_size=1,
+    max_size=12,
+)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def test_wilson_hand_cases() -> None:
+    # z = 1.959964, z^2 = 3.841459. 8 of 10: center 0.8 + z^2/20 = 0.992073, scale 1 + z^2/10 = 1.384146,
+    # spread = sqrt(z^2 (0.016 + z^2/400)) = 0.313640; (0.992073 -+ 0.313640) / 1.384146
+    eight = wilson_interval(8, 10)
+    assert eight.low == pytest.approx(0.490162, abs=1e-6)
+    assert eight.high == pytest.approx(0.943318, abs=1e-6)
+    # 0 of 10: [0, z^2 / (n + z^2)] = 3.841459 / 13.841459
+    none = wilson_interval(0, 10)
+    assert none.low == 0.0
+    assert none.high == pytest.approx(0.277533, abs=1e-6)
+    assert none.method is IntervalMethod.WILSON
+
+
+@given(st.integers(1, 500), st.data())
+def test_wilson_holds_the_share_and_mirrors(num_trials: int, data: st.DataObject) -> None:
+    num_successes = data.draw(st.integers(0, num_trials))
+    interval, mirrored = (wilson_interval(c, num_trials) for c in (num_successes, num_trials - num_successes))
+    assert 0 <= interval.low <= num_successes / num_trials <= interval.high <= 1
+    assert interval.low == pytest.approx(1 - mirrored.high, abs=1e-12)
+
+
+def test_wilson_covers_a_small_proportion() -> None:
+    # Exact coverage at p = 0.1, n = 50: the binomial weight of the counts whose interval holds p.
+    weight = [comb(50, c) * 0.1**c * 0.9 ** (50 - c) for c in range(51)]
+    intervals = [wilson_interval(c, 50) for c in range(51)]
+    covered = sum(w for w, i in zip(weight, intervals, strict=True) if i.low <= 0.1 <= i.high)
+    assert 0.94 < covered < 0.98
+
+
+def test_the_mean_weighs_every_task_the_same() -> None:
+    # (1/4 + 1)/2, not 3/6
+    estimate = estimate_success({"a": [1, 0, 0, 0], "b": [1, 1]}, rng=rng())
+    assert estimate.value == 0.625
+    assert (estimate.num_tasks, estimate.num_samples) == (2, 6)
+    assert estimate.interval.method is IntervalMethod.BOOTSTRAP_BY_TASK
+
+
+def test_bootstrap_of_two_tasks_is_their_range() -> None:
+    # Resampled means are 0, 1/2, 1 with weights 1/4, 1/2, 1/4: both 2.5 % tails are the extremes.
+    interval = bootstrap_interval([0.0, 1.0], rng=rng())
+    assert (interval.low, interval.high) == (0.0, 1.0)
+
+
+def test_bootstrap_nears_the_normal_interval_of_many_tasks() -> None:
+    # 400 tasks, half of them solved: 0.5 -+ 1.96 * 0.5/20 = [0.451, 0.549]
+    interval = bootstrap_interval([0.0, 1.0] * 200, rng=rng())
+    assert interval.low == pytest.approx(0.451, abs=0.004)
+    assert interval.high == pytest.approx(0.549, abs=0.004)
+
+
+def test_further_samples_that_repeat_the_first_do_not_narrow_the_interval() -> None:
+    # Clustering: ten identical samples of a task are one piece of evidence.
+    once = estimate_success({f"t{i}": [i % 2] for i in range(40)}, rng=rng())
+    tenfold = estimate_success({f"t{i}": [i % 2] * 10 for i in range(40)}, rng=rng())
+    assert tenfold.interval == once.interval
+    assert (once.num_samples, tenfold.num_samples) == (40, 400)
+
+
+@settings(max_examples=50)
+@given(SAMPLES, st.integers(0, 99))
+def test_bootstrap_holds_the_estimate_and_stays_between_the_extremes(
+    samples: dict[str, list[float]], seed: int
+) -> None:
+    estimate = estimate_mean(samples, rng=rng(seed), num_resamples=200)
+    means = [float(np.mean(values)) for values in samples.values()]
+    assert estimate.interval.low <= estimate.value <= estimate.interval.high
+    assert min(means) - 1e-9 <= estimate.interval.low
+    assert estimate.interval.high <= max(means) + 1e-9
+
+
+@settings(max_examples=50)
+@given(SAMPLES, st.integers(0, 99))
+def test_names_and_order_of_tasks_do_not_matter(samples: dict[str, list[float]], seed: int) -> None:
+    groups = list(samples.values())
+    order = np.random.default_rng(seed).permutation(len(groups))
+    renamed = {f"other-{i}": groups[i] for i in order}
+    first = estimate_mean(samples, rng=rng(seed), num_resamples=200)
+    assert estimate_mean(renamed, rng=rng(seed), num_resamples=200) == first
+
+
+@settings(max_examples=50)
+@given(SAMPLES, st.floats(-3, 3))
+def test_a_shift_of_all_values_shifts_the_interval(samples: dict[str, list[float]], shift: float) -> None:
+    moved = {task_id: [value + shift for value in values] for task_id, values in samples.items()}
+    first = estimate_mean(samples, rng=rng(), num_resamples=200)
+    second = estimate_mean(moved, rng=rng(), num_resamples=200)
+    assert second.value == pytest.approx(first.value + shift, abs=1e-8)
+    assert second.interval.low == pytest.approx(first.interval.low + shift, abs=1e-8)
+    assert second.interval.high == pytest.approx(first.interval.high + shift, abs=1e-8)
+
+
+def test_a_perfect_score_does_not_claim_certainty() -> None:
+    # All 30 tasks solved: Wilson's lower end for 30 of 30, n / (n + z^2) = 30 / 33.841459
+    estimate = estimate_success({f"t{i}": [True, True] for i in range(30)}, rng=rng())
+    assert estimate.value == 1.0
+    assert estimate.interval.high == 1.0
+    assert estimate.interval.low == pytest.approx(30 / 33.841459, abs=1e-6)
+    assert estimate.interval.method is IntervalMethod.WILSON_BY_TASK
+
+
+def test_equal_tasks_inside_the_range_are_widened_to_both_sides() -> None:
+    # w = z^2/(4 + z^2) = 0.489891; c = 0.5 in [0, 1]: 0.5 -+ 0.5 w
+    interval = bootstrap_interval([0.5] * 4, rng=rng(), value_range=UNIT_RANGE)
+    assert interval.low == pytest.approx(0.255054, abs=1e-6)
+    assert interval.high == pytest.approx(0.744946, abs=1e-6)
+
+
+def test_equal_tasks_of_unknown_range_have_a_point() -> None:
+    interval = bootstrap_interval([0.25] * 4, rng=rng())
+    assert (interval.low, interval.high) == (0.25, 0.25)
+
+
+def test_bootstrap_by_task_covers_and_by_sample_does_not() -> None:
+    # Tasks differ in difficulty, p ~ U(0, 1), mean 0.5; 8 samples each. 300 replicates: the standard error of the
+    # coverage is 1.3 points. Pretending that samples are independent loses coverage: variance p(1-p)/(nk) = 0.25/480,
+    # true (1/12 + (1/6)/8)/60 = 0.00174, so 1.96 * 0.0228/0.0417 = 1.07 standard errors: 72 %.
+    generator = rng(11)
+    by_task = by_sample = 0
+    for _ in range(300):
+        solved = generator.random((60, 8)) < generator.random((60, 1))
+        interval = estimate_success(
+            {str(i): row.tolist() for i, row in enumerate(solved)}, rng=generator, num_resamples=400
+        ).interval
+        naive = wilson_interval(int(solved.sum()), solved.size)
+        by_task += interval.low <= 0.5 <= interval.high
+        by_sample += naive.low <= 0.5 <= naive.high
+    assert 0.90 <= by_task / 300 <= 0.985
+    assert by_sample / 300 < 0.80
+
+
+def test_a_higher_level_is_wider() -> None:
+    values = [0.0, 0.2, 0.4, 1.0, 0.7]
+    narrow, wide = (bootstrap_interval(values, rng=rng(), level=level) for level in (0.5, 0.99))
+    assert wide.low < narrow.low < narrow.high < wide.high
+
+
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="samples must hold at least one task"):
+        estimate_mean({}, rng=rng())
+    with pytest.raises(InvalidInput, match=r"a task must have a sample, got none \(task b\)"):
+        estimate_mean({"a": [1.0], "b": []}, rng=rng())
+    with pytest.raises(InvalidInput, match=r"be finite, got \[nan\] \(task a\)"):
+        estimate_mean({"a": [float("nan")]}, rng=rng())
+    with pytest.raises(InvalidInput, match=r"must lie in \[0.0, 1.0\], got values from 0.0 to 2.0"):
+        estimate_success({"a": [2.0], "b": [0.0]}, rng=rng())
+    with pytest.raises(InvalidInput, match=r"level must lie in \(0, 1\), got 95"):
+        bootstrap_interval([1.0], rng=rng(), level=95)
+    with pytest.raises(InvalidInput, match="got 3 of 2"):
+        wilson_interval(3, 2)
+    with pytest.raises(InvalidInput, match="low <= high"):
+        Interval(low=1, high=0, level=0.95, method=IntervalMethod.WILSON)
+    with pytest.raises(InvalidInput, match="hold at least one task"):
+        bootstrap_interval([], rng=rng(), value_range=ValueRange(0, 1))

@@ -1,0 +1,107 @@
+"""Tests of pass@k and pass^k."""
+
+from itertools import combinations
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envgym.errors import InvalidInput
+from envgym.stats import estimate_pass_at_k, estimate_pass_hat_k, estimate_success, pass_at_k, pass_hat_k
+
+
+@st.composite
+def counts(draw: st.DrawFn, max_samples: int = 60) -> tuple[int, int]:
+    num_samples = draw(st.integers(1, max_samples))
+    return num_samples, draw(st.integers(0, num_samples))
+
+
+def test_hand_case() -> None:
+    # n = 10, c = 3, k = 2: 1 - C(7,2)/C(10,2) = 1 - 21/45; C(3,2)/C(10,2) = 3/45
+    assert pass_at_k(10, 3, 2) == 24 / 45
+    assert pass_hat_k(10, 3, 2) == 3 / 45
+
+
+def test_k_beyond_the_failures_always_passes() -> None:
+    # Two failures cannot fill three draws.
+    assert pass_at_k(5, 3, 3) == 1.0
+    assert pass_hat_k(5, 2, 3) == 0.0
+
+
+@given(counts(max_samples=7), st.data())
+def test_equal_the_share_of_subsets(count: tuple[int, int], data: st.DataObject) -> None:
+    num_samples, num_successes = count
+    k = data.draw(st.integers(1, num_samples))
+    subsets = list(combinations([True] * num_successes + [False] * (num_samples - num_successes), k))
+    assert pass_at_k(num_samples, num_successes, k) == sum(any(s) for s in subsets) / len(subsets)
+    assert pass_hat_k(num_samples, num_successes, k) == sum(all(s) for s in subsets) / len(subsets)
+
+
+@given(counts())
+def test_at_one_both_are_the_mean(count: tuple[int, int]) -> None:
+    num_samples, num_successes = count
+    assert pass_at_k(num_samples, num_successes, 1) == num_successes / num_samples
+    assert pass_hat_k(num_samples, num_successes, 1) == num_successes / num_samples
+
+
+@given(counts())
+def test_pass_at_k_rises_and_pass_hat_k_falls_with_k(count: tuple[int, int]) -> None:
+    num_samples, num_successes = count
+    at = [pass_at_k(num_samples, num_successes, k) for k in range(1, num_samples + 1)]
+    hat = [pass_hat_k(num_samples, num_successes, k) for k in range(1, num_samples + 1)]
+    assert at == sorted(at)
+    assert hat == sorted(hat, reverse=True)
+
+
+@given(counts(), st.data())
+def test_pass_at_k_is_the_complement_of_pass_hat_k_of_failures(count: tuple[int, int], data: st.DataObject) -> None:
+    num_samples, num_successes = count
+    k = data.draw(st.integers(1, num_samples))
+    all_fail = pass_hat_k(num_samples, num_samples - num_successes, k)
+    assert pass_at_k(num_samples, num_successes, k) == pytest.approx(1 - all_fail, abs=1e-15)
+
+
+def test_large_counts_keep_full_precision() -> None:
+    # One success in n: pass@k = k/n exactly, though C(5000, 2500) has 1,500 digits.
+    assert pass_at_k(5000, 1, 2500) == 0.5
+    assert pass_at_k(5000, 1, 7) == 7 / 5000
+    # All but one succeed: pass^k = (n-k)/n.
+    assert pass_hat_k(5000, 4999, 4000) == 0.2
+
+
+def test_is_unbiased_over_draws_of_the_samples() -> None:
+    # c ~ Binomial(6, 0.3): the mean of the estimator over c is 1 - 0.7^3 and 0.3^3, summed exactly.
+    weight = [comb(6, c) * 0.3**c * 0.7 ** (6 - c) for c in range(7)]
+    assert sum(w * pass_at_k(6, c, 3) for c, w in enumerate(weight)) == pytest.approx(1 - 0.7**3, abs=1e-14)
+    assert sum(w * pass_hat_k(6, c, 3) for c, w in enumerate(weight)) == pytest.approx(0.3**3, abs=1e-14)
+
+
+def test_mean_over_tasks_weighs_tasks_not_samples() -> None:
+    samples = {"a": [1, 0, 0, 0], "b": [1, 1]}
+    # pass@2: a: 1 - C(3,2)/C(4,2) = 1/2, b: 1; mean 3/4.  pass^2: a: 0, b: 1; mean 1/2.
+    at = estimate_pass_at_k(samples, 2, rng=np.random.default_rng(0), num_resamples=500)
+    hat = estimate_pass_hat_k(samples, 2, rng=np.random.default_rng(0), num_resamples=500)
+    assert (at.value, hat.value) == (0.75, 0.5)
+    assert (at.num_tasks, at.num_samples) == (2, 6)
+    assert (at.interval.low, at.interval.high) == (0.5, 1.0)
+
+
+def test_estimate_at_one_is_the_success_rate() -> None:
+    samples = {"a": [True, False], "b": [True, True], "c": [False, False]}
+    one = estimate_pass_at_k(samples, 1, rng=np.random.default_rng(3), num_resamples=500)
+    assert one == estimate_success(samples, rng=np.random.default_rng(3), num_resamples=500)
+
+
+@pytest.mark.parametrize("num_samples, num_successes, k", [(4, 2, 0), (4, 2, 5), (4, 5, 2), (4, -1, 2)])
+def test_counts_out_of_range_are_refused(num_samples: int, num_successes: int, k: int) -> None:
+    with pytest.raises(InvalidInput, match=r"must lie in \["):
+        pass_at_k(num_samples, num_successes, k)
+    with pytest.raises(InvalidInput, match=r"must lie in \["):
+        pass_hat_k(num_samples, num_successes, k)
+
+
+def test_partial_scores_are_refused_with_the_task() -> None:
+    with pytest.raises(InvalidInput, match=r"successes must be 0 or 1, got \[0.5, 1.0\] \(task b\)"):
+        estimate_pass_at_k({"a": [1, 0], "b": [0.5, 1.0]}, 2, rng=np.random.default_rng(0))
