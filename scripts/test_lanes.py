@@ -1,0 +1,208 @@
+"""Run the test lanes: core, then every other lane whose parts install.
+
+A lane is a marker expression with its own constraints file, time limit and, where packages clash, its own environment.
+Standard library only, so that any Python can start it:
+
+    python scripts/test_lanes.py [--fast] [--debian] [LANE ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+_LANE_MARKERS = "peers or vllm or web or docker or ray or gpu"
+_NO_TESTS_COLLECTED = 5
+_FUZZ_SECONDS = os.environ.setdefault("ENVGYM_FUZZ_SECONDS", "60")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One run of pytest inside a lane."""
+
+    markers: str
+    """The expression after `-m`."""
+    options: tuple[str, ...] = ()
+    """Further options of pytest."""
+    is_required: bool = False
+    """Whether finding no test is a failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """A set of tests and what they need."""
+
+    name: str
+    steps: tuple[Step, ...]
+    limit_s: int
+    """The lane fails when it takes longer, installing not counted."""
+    constraints: str
+    packages: tuple[str, ...] = ()
+    """What the lane needs beyond the main environment."""
+    has_own_environment: bool = False
+    """Whether the packages go to `.venv-NAME`, which sees the main environment's, instead of the main environment."""
+    debian: tuple[str, ...] = ()
+    """Pairs `command:package` of Debian."""
+
+
+class Counts(NamedTuple):
+    """What pytest counted."""
+
+    passed: int
+    failed: int
+    skipped: int
+
+    def plus(self, other: Counts) -> Counts:
+        """Return the sum, entry by entry."""
+        return Counts(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+
+_FAST = Step(markers=f"not ({_LANE_MARKERS} or fuzz or slow)", options=("-n", "2"), is_required=True)
+
+LANES = (
+    Lane(
+        name="core",
+        steps=(
+            _FAST,
+            Step(markers=f"slow and not ({_LANE_MARKERS} or fuzz)", options=("-n", "2")),
+            Step(markers="fuzz", options=("-n", "2", f"--timeout={float(_FUZZ_SECONDS) + 120}")),
+        ),
+        limit_s=600,
+        constraints="constraints/core.txt",
+    ),
+    Lane(
+        name="peers",
+        steps=(Step(markers="peers"),),
+        limit_s=900,
+        constraints="constraints/peers.txt",
+        packages=("trl==1.16.0",),
+        has_own_environment=True,
+    ),
+)
+
+
+def main() -> int:
+    """Run the chosen lanes, print what each took, and end with one line of counts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lanes", nargs="*", metavar="LANE", help=f"default: all of {', '.join(x.name for x in LANES)}")
+    parser.add_argument("--fast", action="store_true", help="only the fast tests of the core lane")
+    parser.add_argument("--debian", action="store_true", help="print the lanes' command:package pairs and stop")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.lanes) - {lane.name for lane in LANES}:
+        parser.error(f"a lane must be one of {', '.join(x.name for x in LANES)}, got {', '.join(sorted(unknown))}")
+    if arguments.debian:
+        print(*(pair for lane in LANES for pair in lane.debian), sep="\n", end="")
+        return 0
+    lanes = [lane for lane in LANES if not arguments.lanes or lane.name in arguments.lanes]
+    if arguments.fast:
+        lanes = [Lane(name="fast", steps=(_FAST,), limit_s=300, constraints="constraints/core.txt")]
+    return _run_lanes(lanes)
+
+
+def _run_lanes(lanes: list[Lane]) -> int:
+    total, report, is_good = Counts(0, 0, 0), [], True
+    for lane in lanes:
+        print(f"\n== lane {lane.name}", flush=True)
+        started = time.monotonic()
+        if reason := _why_not(lane):
+            report.append(f"lane {lane.name}: skipped, {reason}")
+            continue
+        python = _prepare(lane)
+        if python is None:
+            report.append(f"lane {lane.name}: skipped, {' '.join(lane.packages)} cannot be installed (see above)")
+            continue
+        ready = time.monotonic()
+        counts, is_lane_good = _run_steps(lane, python)
+        total, is_good = total.plus(counts), is_good and is_lane_good
+        times = f"{time.monotonic() - ready:.0f} s of {lane.limit_s} s, installed in {ready - started:.0f} s"
+        report.append(f"lane {lane.name}: {'passed' if is_lane_good else 'FAILED'} in {times}")
+    print("", *report, f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", sep="\n", flush=True)
+    return 0 if is_good else 1
+
+
+def _why_not(lane: Lane) -> str:
+    """Return which Debian packages the lane lacks, as a phrase, or nothing."""
+    absent = [pair.partition(":")[2] for pair in lane.debian if shutil.which(pair.partition(":")[0]) is None]
+    return f"Debian packages missing: {' '.join(absent)}" if absent else ""
+
+
+def _prepare(lane: Lane) -> str | None:
+    """Install the lane's packages; return the Python to run it with, or None if they do not install."""
+    python = Path(sys.executable)
+    if not lane.packages:
+        return str(python)
+    if lane.has_own_environment:
+        folder = ROOT / f".venv-{lane.name}"
+        python = folder / "bin" / "python"
+        if not python.exists():
+            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        _link_environment(python)
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    install += ["--constraint", str(ROOT / lane.constraints), *lane.packages]
+    return None if subprocess.run(install, cwd=ROOT, check=False).returncode else str(python)
+
+
+def _link_environment(python: Path) -> None:
+    """Let another environment see this one's packages, so that torch is not installed twice."""
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    here, there = (
+        Path(subprocess.run([exe, "-c", where], check=True, capture_output=True, text=True).stdout.strip())
+        for exe in (sys.executable, python)
+    )
+    (there / "_main_environment.pth").write_text(f"import site; site.addsitedir({str(here)!r})\n")
+
+
+def _run_steps(lane: Lane, python: str) -> tuple[Counts, bool]:
+    """Run a lane's steps within its time limit; return the counts and whether all went well."""
+    total, is_good = Counts(0, 0, 0), True
+    deadline = time.monotonic() + lane.limit_s
+    for step in lane.steps:
+        with tempfile.TemporaryDirectory() as folder:
+            record = Path(folder) / "junit.xml"
+            command = [python, "-m", "pytest", "-q", "-m", step.markers, f"--junit-xml={record}", *step.options]
+            code = _run_until(command, deadline)
+            total = total.plus(_read_counts(record))
+        if code is None:
+            print(f"lane {lane.name} must end within {lane.limit_s} s; it was stopped.")
+            return total, False
+        is_good &= code == 0 or (code == _NO_TESTS_COLLECTED and not step.is_required)
+    return total, is_good
+
+
+def _run_until(command: list[str], deadline: float) -> int | None:
+    """Run a command in a process group of its own; return its exit code, or None if it had to be stopped."""
+    with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
+        try:
+            return process.wait(timeout=max(deadline - time.monotonic(), 1))
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _read_counts(record: Path) -> Counts:
+    if not record.exists():
+        return Counts(0, 0, 0)
+    passed = failed = skipped = 0
+    for suite in ET.parse(record).getroot().iter("testsuite"):
+        tests, errors, failures, skips = (int(suite.get(key, 0)) for key in ("tests", "errors", "failures", "skipped"))
+        failed += errors + failures
+        skipped += skips
+        passed += tests - errors - failures - skips
+    return Counts(passed, failed, skipped)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""The house rules that no other tool holds: links, name guards, sizes, docstrings, and where torch may be imported."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LINKED_ROOMS = ("envs", "agents", "trainer")
+SOURCES = sorted(path for room in ("envgym", *LINKED_ROOMS) for path in (ROOT / room).rglob("*.py"))
+TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in SOURCES}
+
+MAX_MODULE_LINES = 400
+MAX_FUNCTION_LINES = 80
+MAX_CLASS_LINES = 200
+
+
+def run_python(code: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=cwd, check=False, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("room", LINKED_ROOMS)
+def test_room_is_a_relative_link_to_the_folder_beside_envgym(room: str) -> None:
+    link = ROOT / "envgym" / room
+    assert link.is_symlink()
+    assert os.readlink(link) == f"../{room}"
+    assert link.resolve() == ROOT / room
+    assert (link / "__init__.py").is_file()
+
+
+@pytest.mark.parametrize("room", LINKED_ROOMS)
+def test_git_tracks_a_room_once_under_its_real_path(room: str) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listing = subprocess.run(
+        ["git", "ls-files", "--stage", f"envgym/{room}"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    (entry,) = listing.stdout.splitlines()
+    assert entry.startswith("120000 "), "the mode of a symbolic link"
+
+
+@pytest.mark.parametrize("room", LINKED_ROOMS)
+def test_room_refuses_to_be_imported_by_its_short_name(room: str) -> None:
+    result = run_python(f"import {room}")
+    assert result.returncode != 0
+    assert f"ImportError: '{room}' must be imported by its full name" in result.stderr
+    assert f"use 'envgym.{room}'" in result.stderr
+
+
+def test_rooms_import_from_any_folder(tmp_path: Path) -> None:
+    result = run_python("import envgym.envs, envgym.agents, envgym.trainer", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+
+
+def test_importing_envgym_and_its_rooms_imports_no_heavy_package() -> None:
+    heavy = {"torch", "transformers", "datasets", "pyarrow", "scipy", "pandas", "matplotlib", "sympy", "reasoning_gym"}
+    result = run_python(
+        f"import sys, envgym, envgym.envs, envgym.agents, envgym.trainer\nprint(sorted({heavy!r} & set(sys.modules)))"
+    )
+    assert result.stdout.strip() == "[]", result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_module_keeps_the_house_limits(name: str) -> None:
+    num_lines = len((ROOT / name).read_text().splitlines())
+    assert num_lines <= MAX_MODULE_LINES, f"{name} has {num_lines} lines, at most {MAX_MODULE_LINES}"
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            limit = MAX_CLASS_LINES if isinstance(node, ast.ClassDef) else MAX_FUNCTION_LINES
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert length <= limit, f"{name}:{node.lineno} {node.name} has {length} lines, at most {limit}"
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_module_has_a_docstring(name: str) -> None:
+    assert ast.get_docstring(TREES[name]), f"{name} must say what it owns and what it must not know"
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_torch_is_imported_only_where_weights_are(name: str) -> None:
+    if not name.startswith(("trainer/", "agents/policies/", "agents/models/")):
+        found = {module.partition(".")[0] for module in imported_modules(TREES[name])} & {"torch", "transformers"}
+        assert not found, f"{name} imports {sorted(found)}"
+
+
+def imported_modules(node: ast.AST) -> set[str]:
+    """Return the modules that the code imports when it runs, inside functions too, for type checkers not."""
+    match node:
+        case ast.Import():
+            return {alias.name for alias in node.names}
+        case ast.ImportFrom():
+            return {node.module or ""}
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return {name for child in node.orelse for name in imported_modules(child)}
+    return {name for child in ast.iter_child_nodes(node) for name in imported_modules(child)}
+
+
+def test_an_import_for_type_checkers_only_is_not_one_that_runs() -> None:
+    code = "import a\nif TYPE_CHECKING:\n    import b\nelse:\n    from c.d import e\ndef f():\n    import g.h"
+    assert imported_modules(ast.parse(code)) == {"a", "c.d", "g.h"}
