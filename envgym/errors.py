@@ -1,18 +1,18 @@
 """The error tree, and the one way a sentence for a person is built.
 
-    EnvgymError
-    |-- InvalidInput (ValueError)        the caller handed over something that breaks a rule
-    |   |-- UnknownName                  no such env, model, key, split, tool ...; near names are listed
-    |   |-- SettingsError                a settings file or an override
-    |   `-- RunError                     a run directory: missing, of another config, of a newer schema
-    |-- ResetNeeded (RuntimeError)       step or fork on an env that has no running episode
-    |-- ForkUnsupported (RuntimeError)   the env declares ForkCapability.NONE, or a replay disagreed
-    |-- ToolError                        a tool refused the call: shown to the policy as an observation
-    `-- InfrastructureError              not the policy's fault: recorded as an invalid reward, never as 0
-        |-- EnvFailure                   the world or its verifier broke       -> ERROR_ENV
-        |-- ToolInfraFailure             a sandbox or service behind a tool    -> ERROR_TOOL_INFRA
-        |-- PolicyFailure                the sampling engine or endpoint       -> ERROR_POLICY
-        `-- PartyFailure                 a simulated user, opponent or judge   -> ERROR_PARTY
+EnvgymError
+|-- InvalidInput (ValueError)        the caller handed over something that breaks a rule
+|   |-- UnknownName                  no such env, model, key, split, tool ...; near names are listed
+|   |-- SettingsError                a settings file or an override
+|   `-- RunError                     a run directory: missing, of another config, of a newer schema
+|-- ResetNeeded (RuntimeError)       step or fork on an env that has no running episode
+|-- ForkUnsupported (RuntimeError)   the env declares ForkCapability.NONE, or a replay disagreed
+|-- ToolError                        a tool refused the call: shown to the policy as an observation
+`-- InfrastructureError              not the policy's fault: recorded as an invalid reward, never as 0
+    |-- EnvFailure                   the world or its verifier broke       -> ERROR_ENV
+    |-- ToolInfraFailure             a sandbox or service behind a tool    -> ERROR_TOOL_INFRA
+    |-- PolicyFailure                the sampling engine or endpoint       -> ERROR_POLICY
+    `-- PartyFailure                 a simulated user, opponent or judge   -> ERROR_PARTY
 """
 
 from collections.abc import Iterable

@@ -55,7 +55,9 @@ class TreeBuilder:
         node = self._nodes[handle]
         head, tail = split_segments(node.edge.segments, at)
         if node.parent is None:
-            raise InvalidInput(sentence("split", "name a node below the root", handle, where=self._id, do="add a child"))
+            raise InvalidInput(
+                sentence("split", "name a node below the root", handle, where=self._id, do="add a child")
+            )
         middle = Edge(segments=head, ends_turn=False, rewrite=node.edge.rewrite)
         self._nodes.append(Node(parent=node.parent, edge=middle))
         new = len(self._nodes) - 1

@@ -99,9 +99,7 @@ class Action(str):
     @property
     def message(self) -> Message:
         """The assistant message that says this action."""
-        return Message(
-            role=Role.ASSISTANT, content=self.content, thinking=self.thinking, tool_calls=self.tool_calls
-        )
+        return Message(role=Role.ASSISTANT, content=self.content, thinking=self.thinking, tool_calls=self.tool_calls)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep the parsed structure through pickle and copy."""

@@ -2,12 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from envgym.core.endings import Ending
 from envgym.errors import InvalidInput, sentence
-
-_NO_COMPONENTS: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +13,7 @@ class Scored:
 
     value: float
     """Any finite number; a truncated episode's value is also here, its ending says that it is truncated."""
-    components: Mapping[str, float] = field(default=_NO_COMPONENTS)
+    components: Mapping[str, float] = field(default_factory=dict)
     """Named parts as the rubric gave them, before weighting."""
 
     def __post_init__(self) -> None:

@@ -40,7 +40,9 @@ def tree_from_json(data: Mapping[str, Any]) -> Tree:
     version = data.get("schema")
     if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
         raise InvalidInput(
-            sentence("schema", f"be 1..{SCHEMA_VERSION}", version, where="tree record", do="read it with a newer envgym")
+            sentence(
+                "schema", f"be 1..{SCHEMA_VERSION}", version, where="tree record", do="read it with a newer envgym"
+            )
         )
     return Tree(
         id=data["id"],

@@ -73,7 +73,11 @@ class Trajectory:
         if not 0 <= self.leaf < len(self.tree.nodes) or self.tree.nodes[self.leaf].ending is None:
             raise InvalidInput(
                 sentence(
-                    "leaf", f"be one of {self.tree.leaves}", self.leaf, where=f"tree {self.tree.id}", do="pick an ended leaf"
+                    "leaf",
+                    f"be one of {self.tree.leaves}",
+                    self.leaf,
+                    where=f"tree {self.tree.id}",
+                    do="pick an ended leaf",
                 )
             )
 

@@ -24,18 +24,22 @@ def seg(origin: Origin, *ids: int) -> Segment:
 
 
 def prompt(*ids: int) -> Segment:
+    """Build a PROMPT segment."""
     return seg(Origin.PROMPT, *ids)
 
 
 def policy(*ids: int) -> Segment:
+    """Build a POLICY segment."""
     return seg(Origin.POLICY, *ids)
 
 
 def tool(*ids: int) -> Segment:
+    """Build a TOOL segment."""
     return seg(Origin.TOOL, *ids)
 
 
 def glue(*ids: int) -> Segment:
+    """Build a TEMPLATE segment."""
     return seg(Origin.TEMPLATE, *ids)
 
 
@@ -46,6 +50,7 @@ def turn(*segments: Segment, rewrite: Rewrite | None = None) -> Edge:
 
 
 def paid(value: float, text: str = "done") -> TurnOutcome:
+    """Build the outcome of a turn that paid `value`."""
     return TurnOutcome(
         action=Action(text), observation=Observation(), reward=Scored(value=value, components={"answer": value})
     )
@@ -58,6 +63,7 @@ CALL = TurnOutcome(
 
 
 def start(name: str) -> TreeBuilder:
+    """Start a tree whose prompt is 1 2 3 | 4."""
     return TreeBuilder(id=name, env_id="math/arithmetic-v0", task=TASK, seed=11, prompt=[prompt(1, 2, 3), glue(4)])
 
 
