@@ -7,6 +7,10 @@ The four rooms are `envgym` (contract and toolbox), `envgym.envs`, `envgym.agent
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from envgym.registry import list_ids as list_ids
+from envgym.registry import make as make
+from envgym.registry import register as register
+
 if TYPE_CHECKING:
     from envgym.core.endings import Ending as Ending
     from envgym.core.messages import Action as Action
@@ -21,9 +25,6 @@ if TYPE_CHECKING:
     from envgym.env import Env as Env
     from envgym.env import ForkCapability as ForkCapability
     from envgym.env import Reply as Reply
-    from envgym.registry import list_ids as list_ids
-    from envgym.registry import make as make
-    from envgym.registry import register as register
     from envgym.tools import tool as tool
 
 __version__ = "0.1.0"
@@ -42,14 +43,11 @@ _HOMES = {
     "Split": "envgym.core.tasks",
     "Task": "envgym.core.tasks",
     "ToolCall": "envgym.core.messages",
-    "list_ids": "envgym.registry",
-    "make": "envgym.registry",
-    "register": "envgym.registry",
     "tool": "envgym.tools",
 }
 """Public name -> module that defines it; loaded on first use so that `import envgym` stays fast."""
 
-__all__ = sorted([*_HOMES, "__version__"])
+__all__ = sorted([*_HOMES, "__version__", "list_ids", "make", "register"])
 
 
 def __getattr__(name: str) -> object:

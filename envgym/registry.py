@@ -1,0 +1,237 @@
+"""Ids and the environments behind them: the built-in catalogue, third-party entry points, and `register`.
+
+Every id is also in Gymnasium's registry as a lazy string, so `gymnasium.make("envgym:math/arithmetic-v0")` works.
+Nothing here imports an environment before it is made.
+"""
+
+import inspect
+import re
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+from envgym.errors import EnvgymError, InvalidInput, sentence, unknown_name
+
+if TYPE_CHECKING:
+    from envgym.env import Env
+
+FAMILIES = ("math", "code", "search", "web", "puzzles", "tools")
+"""Namespaces of the built-in environments; a third party may take any other."""
+ENTRY_POINT_GROUP = "envgym.envs"
+"""Entry points of third parties: name = id, value = `module:Class`."""
+_ID = re.compile(r"(?P<family>[A-Za-z0-9_-]+)/(?P<name>[A-Za-z0-9_.-]+)-v(?P<version>\d+)")
+_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_CATALOG = Path(__file__).parent / "envs" / "catalog.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """One id and how to make its environment."""
+
+    id: str
+    entry_point: str
+    """`module:Class`, or `module:function` that returns an env."""
+    origin: str
+    """`envgym`, the distribution that brought the entry point, or `register`."""
+    summary: str = ""
+    max_turns: int | None = None
+    requires: str | None = None
+    """Extra of envgym that the environment needs."""
+    kwargs: dict[str, Any] = field(default_factory=dict)  # an env's own keyword arguments
+    """Passed to the entry point unless the caller passes others."""
+
+
+_registrations: dict[str, Registration] = {}
+
+
+def register(
+    env_id: str,
+    entry_point: str,
+    *,
+    max_turns: int | None = None,
+    summary: str = "",
+    **kwargs: Any,  # the env's own keyword arguments
+) -> None:
+    """Register an environment for this process; `entry_point` is a lazy `module:Class`.
+
+    Raises: InvalidInput: a malformed id or entry point, or an id that names another environment already.
+    """
+    _add(
+        Registration(
+            id=env_id,
+            entry_point=entry_point,
+            origin="register",
+            summary=summary,
+            max_turns=max_turns,
+            kwargs=kwargs,
+        )
+    )
+
+
+def list_ids() -> list[str]:
+    """Return every registered id, sorted."""
+    return sorted(_registrations)
+
+
+def find(env_id: str) -> Registration:
+    """Return what is registered under `env_id`. Raises: UnknownName: nothing is; near ids are named."""
+    if env_id not in _registrations:
+        raise unknown_name("env id", env_id, _registrations, where="registry")
+    return _registrations[env_id]
+
+
+def make(env_id: str, **kwargs: Any) -> "Env[Any]":  # the env's own keyword arguments; every env has its own state type
+    """Make the environment `env_id`, without Gymnasium's wrappers.
+
+    `env_id` is a registered id, or the import path `module:Class` of an environment that is not registered.
+
+    Raises: UnknownName: no such id, or the environment takes no such keyword argument.
+        InvalidInput: a value that it refuses, or a package it needs is not installed.
+    """
+    env_id = env_id.removeprefix("envgym:")
+    if _PATH.fullmatch(env_id):
+        entry = Registration(id=env_id, entry_point=env_id, origin="path")
+    else:
+        entry = find(env_id)
+    creator = _load(entry)
+    wanted = {**_defaults(entry), **kwargs}
+    _check_kwargs(entry, creator, wanted)
+    env = creator(**wanted)
+    spec = gymnasium.envs.registration.EnvSpec(
+        id=entry.id, entry_point=entry.entry_point, kwargs=wanted, order_enforce=False, disable_env_checker=True
+    )
+    return _with_spec(env, spec, entry)
+
+
+def _with_spec(env: object, spec: Any, entry: Registration) -> "Env[Any]":  # Gymnasium types `spec` loosely
+    from envgym.env import Env
+
+    if not isinstance(env, gymnasium.Env) or not isinstance(env.unwrapped, Env):
+        raise InvalidInput(
+            sentence(
+                entry.entry_point, "make an envgym.Env", type(env).__name__, where=entry.id, do="subclass envgym.Env"
+            )
+        )
+    env.unwrapped.spec = spec
+    return env  # type: ignore[return-value]  # our wrappers forward the whole contract
+
+
+def _defaults(entry: Registration) -> dict[str, Any]:
+    return dict(entry.kwargs) if entry.max_turns is None else {"max_turns": entry.max_turns, **entry.kwargs}
+
+
+def _load(entry: Registration) -> Callable[..., object]:
+    """Import the class or function of `entry`."""
+    module_name, _, name = entry.entry_point.partition(":")
+    try:
+        creator = getattr(import_module(module_name), name)
+    except ImportError as error:
+        missing = error.name or str(error)
+        if entry.requires:
+            do = f"pip install 'envgym[{entry.requires}]'"
+        elif entry.origin == "path":
+            do = "check the import path"
+        else:
+            do = f"install {missing}"
+        raise InvalidInput(sentence(entry.id, "find what it imports", f"no {missing}", where="make", do=do)) from error
+    except AttributeError as error:
+        where, do = f"module {module_name}", "correct the entry point"
+        raise InvalidInput(sentence(entry.id, f"be defined as {name}", "nothing", where=where, do=do)) from error
+    if not callable(creator):
+        raise InvalidInput(
+            sentence(entry.entry_point, "be a class or function", creator, where=entry.id, do="correct the entry point")
+        )
+    return creator  # type: ignore[no-any-return]  # a class or function by what was just checked
+
+
+def parameters(creator: Callable[..., object]) -> dict[str, inspect.Parameter] | None:
+    """Return the keyword parameters of an env's class or factory, or None where it takes any.
+
+    A class whose `__init__` passes `**kwargs` on is read together with its bases.
+    """
+    makers: list[Callable[..., object]] = (
+        [base.__dict__["__init__"] for base in creator.__mro__ if "__init__" in base.__dict__ and base is not object]
+        if isinstance(creator, type)
+        else [creator]
+    )
+    found: dict[str, inspect.Parameter] = {}
+    for maker in makers:
+        given = list(inspect.signature(maker).parameters.values())
+        for item in given[1:] if isinstance(creator, type) else given:
+            if item.kind in (item.KEYWORD_ONLY, item.POSITIONAL_OR_KEYWORD):
+                found.setdefault(item.name, item)
+        if not any(item.kind is item.VAR_KEYWORD for item in given):
+            return found
+    return None
+
+
+def _check_kwargs(entry: Registration, creator: Callable[..., object], kwargs: dict[str, Any]) -> None:
+    known = parameters(creator)
+    for name in kwargs if known is not None else ():
+        if name not in (known or {}):
+            raise unknown_name("keyword argument", name, known or {}, where=entry.id)
+    missing = [name for name, item in (known or {}).items() if item.default is item.empty and name not in kwargs]
+    if missing:
+        raise InvalidInput(
+            sentence(
+                entry.id,
+                f"be given {', '.join(missing)}",
+                sorted(kwargs),
+                where="make",
+                do="pass the keyword arguments",
+            )
+        )
+
+
+def _add(entry: Registration) -> None:
+    """Enter a registration here and in Gymnasium's registry."""
+    if not _ID.fullmatch(entry.id):
+        where, do = entry.origin, "rename it, as in math/arithmetic-v0"
+        raise InvalidInput(sentence("env id", "have the form family/name-vN", entry.id, where=where, do=do))
+    if not _PATH.fullmatch(entry.entry_point):
+        where, do = entry.id, "write it as in my_package.my_module:MyEnv"
+        raise InvalidInput(sentence("entry point", "have the form module:Class", entry.entry_point, where=where, do=do))
+    if entry.origin == "envgym" and entry.id.partition("/")[0] not in FAMILIES:
+        do = "choose one of " + ", ".join(FAMILIES)
+        raise InvalidInput(sentence("family", "be one of the six", entry.id, where="catalog.toml", do=do))
+    held = _registrations.get(entry.id)
+    if held is not None:
+        if (held.entry_point, held.max_turns, held.kwargs) == (entry.entry_point, entry.max_turns, entry.kwargs):
+            return
+        where, do = f"held by {held.entry_point} of {held.origin}", "choose another name or version"
+        raise InvalidInput(sentence(f"env id {entry.id}", "be new", entry.entry_point, where=where, do=do))
+    _registrations[entry.id] = entry
+    gymnasium.register(id=entry.id, entry_point=entry.entry_point, kwargs=_defaults(entry))
+
+
+def _catalog() -> Iterator[Registration]:
+    for env_id, row in tomllib.loads(_CATALOG.read_text(encoding="utf-8")).items():
+        yield Registration(id=env_id, origin="envgym", **row)
+
+
+def _third_parties() -> Iterator[Registration]:
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        yield Registration(
+            id=point.name, entry_point=point.value, origin=point.dist.name if point.dist else ENTRY_POINT_GROUP
+        )
+
+
+def _register_all() -> None:
+    """Enter the catalogue and every installed entry point; a faulty one of a third party is a warning, not a crash."""
+    for entry in _catalog():
+        _add(entry)
+    for entry in _third_parties():
+        try:
+            _add(entry)
+        except EnvgymError as error:
+            warnings.warn(str(error), stacklevel=2)
+
+
+_register_all()
