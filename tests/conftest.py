@@ -2,6 +2,8 @@
 
 import os
 import time
+from importlib.util import find_spec
+from pathlib import Path
 
 # Read when the libraries are first imported, so set before any test module is.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -14,8 +16,17 @@ import pytest
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50, database=None)
 hypothesis.settings.register_profile("fuzz", derandomize=False, deadline=None, max_examples=200, database=None)
 
+_LANE_MODULES = {"peers": "trl"}
+"""Folder of a test lane -> module without which its files cannot be imported."""
+
 _FUZZ_SECONDS = float(os.environ.get("ENVGYM_FUZZ_SECONDS", "60"))
 _fuzz_share = pytest.StashKey[float]()
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out a lane's folder where the package that it compares with or drives is not installed."""
+    module = _LANE_MODULES.get(collection_path.name)
+    return True if module is not None and find_spec(module) is None else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
