@@ -1,4 +1,4 @@
-"""The house rules that no other tool holds: links, name guards, sizes, docstrings, and where torch may be imported."""
+"""The house rules that no other tool holds: links, name guards, sizes, docstrings, what importing envgym loads."""
 
 import ast
 import os
@@ -77,27 +77,3 @@ def test_module_keeps_the_house_limits(name: str) -> None:
 @pytest.mark.parametrize("name", TREES)
 def test_module_has_a_docstring(name: str) -> None:
     assert ast.get_docstring(TREES[name]), f"{name} must say what it owns and what it must not know"
-
-
-@pytest.mark.parametrize("name", TREES)
-def test_torch_is_imported_only_where_weights_are(name: str) -> None:
-    if not name.startswith(("trainer/", "agents/policies/", "agents/models/")):
-        found = {module.partition(".")[0] for module in imported_modules(TREES[name])} & {"torch", "transformers"}
-        assert not found, f"{name} imports {sorted(found)}"
-
-
-def imported_modules(node: ast.AST) -> set[str]:
-    """Return the modules that the code imports when it runs, inside functions too, for type checkers not."""
-    match node:
-        case ast.Import():
-            return {alias.name for alias in node.names}
-        case ast.ImportFrom():
-            return {node.module or ""}
-        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
-            return {name for child in node.orelse for name in imported_modules(child)}
-    return {name for child in ast.iter_child_nodes(node) for name in imported_modules(child)}
-
-
-def test_an_import_for_type_checkers_only_is_not_one_that_runs() -> None:
-    code = "import a\nif TYPE_CHECKING:\n    import b\nelse:\n    from c.d import e\ndef f():\n    import g.h"
-    assert imported_modules(ast.parse(code)) == {"a", "c.d", "g.h"}
