@@ -50,7 +50,7 @@ bench: $(STAMP)  ## run every benchmark; each prints one line of JSON
 	@for script in benchmarks/[!_]*.py; do $(BIN)/python $$script || exit 1; done
 
 docs: $(STAMP)  ## build the documentation into site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(STAMP)  ## format and fix what can be fixed
 	$(BIN)/ruff format .
