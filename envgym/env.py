@@ -11,7 +11,6 @@ At which moment which field exists:
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
@@ -20,24 +19,27 @@ import numpy as np
 
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Observation
-from envgym.core.rewards import Invalid, Reward, Scored
+from envgym.core.rewards import ZERO, Invalid, Reward, Scored
 from envgym.core.tasks import Split, Task, TaskSource
-from envgym.errors import (
-    EnvFailure,
-    EnvgymError,
-    ForkUnsupported,
-    InfrastructureError,
-    InvalidInput,
-    PartyFailure,
-    PolicyFailure,
-    ResetNeeded,
-    ToolInfraFailure,
-    sentence,
-)
+from envgym.errors import EnvFailure, EnvgymError, ForkUnsupported, InvalidInput, ResetNeeded, sentence
+from envgym.forking import Recording, copy_generator, fork_by_replay
 from envgym.parsing import parse_action
 from envgym.party import Party
+from envgym.records import Reply, ResetRecord, ResetResult, StepRecord, StepResult, ending_of, step_result
 from envgym.spaces import UnicodeText
-from envgym.tools import Tool, ToolSpec, collect_tools, run_calls
+from envgym.tools import Tool, collect_tools, run_calls
+
+__all__ = [
+    "MAX_ACTION_CHARS",
+    "Env",
+    "ForkCapability",
+    "Reply",
+    "ResetRecord",
+    "ResetResult",
+    "StepRecord",
+    "StepResult",
+    "ending_of",
+]
 
 StateT = TypeVar("StateT")
 
@@ -53,73 +55,6 @@ class ForkCapability(StrEnum):
     REPLAY = "replay"
     """By running the recorded actions again and verifying that the observations agree."""
     NONE = "none"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What an author's `respond` returns."""
-
-    observation: str = ""
-    reward: float | Reward = 0.0
-    terminated: bool = False
-
-
-class ResetResult(NamedTuple):
-    """What `reset` returns, in Gymnasium's order."""
-
-    observation: str
-    info: dict[str, Any]
-
-
-class StepResult(NamedTuple):
-    """What `step` returns, in Gymnasium's order."""
-
-    observation: str
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetRecord:
-    """The typed record of a reset."""
-
-    task: Task
-    observation: Observation
-    system_prompt: str
-    tools: tuple[ToolSpec, ...]
-    seed: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRecord:
-    """The typed record of a turn."""
-
-    turn: int
-    """Index of the turn, from 0."""
-    action: Action
-    observation: Observation
-    reward: Reward
-    ending: Ending | None
-    """None while the episode goes on."""
-    tool_calls: int
-    tool_errors: int
-    error: str | None = None
-    """For an `ERROR_*` ending: what failed."""
-
-
-_ENDING_OF_ERROR: tuple[tuple[type[InfrastructureError], Ending], ...] = (
-    (ToolInfraFailure, Ending.ERROR_TOOL_INFRA),
-    (PartyFailure, Ending.ERROR_PARTY),
-    (PolicyFailure, Ending.ERROR_POLICY),
-    (EnvFailure, Ending.ERROR_ENV),
-)
-
-
-def ending_of(error: Exception) -> Ending:
-    """Return the ending that records `error`; anything unforeseen is a fault of the env."""
-    return next((ending for kind, ending in _ENDING_OF_ERROR if isinstance(error, kind)), Ending.ERROR_ENV)
 
 
 class Env(gymnasium.Env[str, str], Generic[StateT]):
@@ -141,6 +76,16 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
     tasks: TaskSource
     state: StateT
     """All that an episode changes, in one copyable object."""
+    recording: Recording | None = None
+    """The running episode so far; kept only where `fork_capability` is `REPLAY`."""
+
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]  # whatever the env's own constructor takes
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        """Remember the arguments, so that `fresh` can make another instance."""
+        self = super().__new__(cls)
+        self._made_with = (args, kwargs)
+        return self
 
     def __init__(
         self,
@@ -178,11 +123,20 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
 
     def toolset(self) -> Mapping[str, Tool]:
         """Return the tools by name; the default finds the methods marked with `@tool`."""
-        return collect_tools(type(self))
+        cls: type = type(self)
+        return collect_tools(cls)
 
     def tool_owner(self) -> object:
         """Return the object whose methods the tools are; the default is the env itself."""
         return self
+
+    def after_tools(self, observation: Observation) -> Reply:
+        """Decide what follows a turn of tool calls; the default shows their results and goes on."""
+        return Reply(observation=observation)
+
+    def fork_state(self) -> StateT:
+        """Return an independent copy of the state; override where something cheaper than a deep copy is exact."""
+        return copy.deepcopy(self.state)
 
     # ---- Gymnasium's contract --------------------------------------------------------------------------------
 
@@ -198,51 +152,26 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
         """The id the env was made under, else its class name."""
         return self.spec.id if self.spec is not None else type(self).__name__
 
-    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:  # type: ignore[override]  # Gymnasium types options as dict and the result as a bare tuple
-        """Start an episode. `options` may hold `task` (a Task) or `split` and `index`; the default is a random train task.
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
+        """Start an episode. `options` may hold `task` (a Task), or `split` and `index`; default: a random train task.
 
         Raises: InvalidInput: an unknown option or split. InfrastructureError: the world could not be set up.
         """
         super().reset(seed=seed)
-        self._task = self._choose_task(dict(options or {}))
-        self._turn, self._is_over = 0, False
+        self._is_over = True
         try:
-            first = self.begin(self._task)
+            task = _choose_task(self.tasks, options or {}, self.np_random, self.name)
+            start = copy_generator(self.np_random) if self.fork_capability is ForkCapability.REPLAY else None
+            first = _observed(self.begin(task), "begin")
         except EnvgymError:
-            self._is_over = True
             raise
         except Exception as error:
-            self._is_over = True
             raise EnvFailure(_failure("reset", self.name, error)) from error
-        self._last = first if isinstance(first, Observation) else Observation(first)
-        record = ResetRecord(
-            task=self._task,
-            observation=self._last,
-            system_prompt=self.system_prompt,
-            tools=tuple(item.spec for item in self.toolset().values()),
-            seed=seed,
-        )
-        return ResetResult(self._last, {"envgym": record})
-
-    def _choose_task(self, options: dict[str, Any]) -> Task:
-        task, split_name, index = options.pop("task", None), options.pop("split", None), options.pop("index", None)
-        if options:
-            raise InvalidInput(
-                sentence("reset options", "be task, split or index", sorted(options), where=self.name, do="drop the others")
-            )
-        if task is not None:
-            if not isinstance(task, Task):
-                raise InvalidInput(
-                    sentence("options['task']", "be a Task", task, where=self.name, do="take one from env.unwrapped.tasks")
-                )
-            return task
-        split = Split.parse(split_name or Split.TRAIN, where=self.name)
-        size = self.tasks.size(split)
-        if size == 0:
-            raise InvalidInput(sentence("split", "hold tasks", split.value, where=self.name, do="choose another split"))
-        if index is None:
-            index = int(self.np_random.integers(size if size is not None else 2**31))
-        return self.tasks.task(split, int(index))
+        self._task, self._turn, self._is_over, self._last = task, 0, False, first
+        self.recording = Recording(generator=start, first=first) if start is not None else None
+        tools = tuple(item.spec for item in self.toolset().values())
+        record = ResetRecord(task=task, observation=first, system_prompt=self.system_prompt, tools=tools, seed=seed)
+        return ResetResult(first, {"envgym": record})
 
     def step(self, action: str) -> StepResult:
         """Play one turn. A plain `str` is parsed for tool calls; an `Action` is taken as it is.
@@ -250,65 +179,46 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
         Raises: ResetNeeded: no episode is running. InvalidInput: the action is no string.
         """
         if self._is_over:
-            raise ResetNeeded(
-                sentence("step", "follow a reset", "an episode that is over", where=self.name, do="call reset first")
-            )
+            got, do = "an episode that is over", "call reset first"
+            raise ResetNeeded(sentence("step", "follow a reset", got, where=self.name, do=do))
         if not isinstance(action, str):
             raise InvalidInput(sentence("action", "be a str", action, where=self.name, do="pass text or an Action"))
-        parsed = action if isinstance(action, Action) else parse_action(action)
-        turn, self._turn = self._turn, self._turn + 1
-        reply, calls, errors, ending, failed = self._answer(parsed)
-        reward = reply.reward if isinstance(reply.reward, Scored | Invalid) else Scored(value=float(reply.reward))
-        if ending is None and isinstance(reward, Invalid):
-            ending, failed = reward.cause, reward.reason
-        if ending is None and reply.terminated:
-            ending = Ending.TERMINATED
-        if ending is None and self.max_turns is not None and self._turn >= self.max_turns:
+        parsed = _parsed(action)
+        answer = self._answer(parsed)
+        ending = answer.ending
+        if ending is None and self.max_turns is not None and self._turn + 1 >= self.max_turns:
             ending = Ending.TRUNCATED_TURNS
-        text = reply.observation
-        self._last = text if isinstance(text, Observation) else Observation(text)
-        self._is_over = ending is not None
         record = StepRecord(
-            turn=turn,
+            turn=self._turn,
             action=parsed,
-            observation=self._last,
-            reward=reward,
+            observation=answer.observation,
+            reward=answer.reward,
             ending=ending,
-            tool_calls=calls,
-            tool_errors=errors,
-            error=failed,
+            tool_calls=answer.tool_calls,
+            tool_errors=answer.tool_errors,
+            error=answer.error,
         )
-        return StepResult(
-            self._last,
-            reward.value if isinstance(reward, Scored) else 0.0,
-            ending is Ending.TERMINATED,
-            ending is not None and ending is not Ending.TERMINATED,
-            {"envgym": record},
-        )
+        self._turn, self._is_over, self._last = self._turn + 1, ending is not None, answer.observation
+        if self.recording is not None:
+            self.recording = self.recording.extended(record)
+        return step_result(record)
 
-    def _answer(self, action: Action) -> tuple[Reply, int, int, Ending | None, str | None]:
-        """Return (reply, tool calls, tool errors, ending, error); a failure is a value here, never an exception."""
+    def _answer(self, action: Action) -> "_Answer":
+        """Answer one action; a failure is a value here, never an exception."""
         try:
             if len(action) > MAX_ACTION_CHARS:
                 text = f"Your message has {len(action)} characters; at most {MAX_ACTION_CHARS} are read."
-                return Reply(observation=text), 0, 0, None, None
+                return _Answer(Observation(text))
             if action.tool_calls or action.malformed:
-                return self._use_tools(action)
-            return self.respond(action), 0, 0, None, None
-        except Exception as error:  # the one place where a failed turn becomes a record
-            ending, text = ending_of(error), _failure("step", self.name, error)
-            return Reply(reward=Invalid(cause=ending, reason=text)), 0, 0, ending, text
+                ran = run_calls(self.toolset(), self.tool_owner(), action)
+                reply = self.after_tools(Observation.of(ran.messages))
+                return _settled(reply, tool_calls=len(action.tool_calls), tool_errors=ran.num_errors)
+            return _settled(self.respond(action))
+        except Exception as error:  # noqa: BLE001  # the one place where a failed turn becomes a record
+            cause, text = ending_of(error), _failure("step", self.name, error)
+            return _Answer(Observation(), Invalid(cause=cause, reason=text), ending=cause, error=text)
 
-    def _use_tools(self, action: Action) -> tuple[Reply, int, int, Ending | None, str | None]:
-        ran = run_calls(self.toolset(), self.tool_owner(), action)
-        reply = self.after_tools(Observation.of(ran.messages))
-        return reply, len(action.tool_calls), ran.num_errors, None, None
-
-    def after_tools(self, observation: Observation) -> Reply:
-        """Decide what follows a turn of tool calls; the default shows their results and goes on."""
-        return Reply(observation=observation)
-
-    def render(self) -> str:  # type: ignore[override]  # Gymnasium allows None
+    def render(self) -> str:
         """Return the last observation as text."""
         return str(self._last)
 
@@ -317,31 +227,86 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
     def fork(self) -> Self:
         """Return an independent copy that continues from here: state, generator, turn count, task.
 
-        Raises: ForkUnsupported: the env declares another capability than `STATE`. ResetNeeded: no episode yet.
+        Raises: ForkUnsupported: the env declares `NONE`, or its replay disagreed. ResetNeeded: no episode yet.
         """
-        if self.fork_capability is not ForkCapability.STATE:
-            raise ForkUnsupported(
-                sentence("fork", "be declared", self.fork_capability.value, where=self.name, do="use replay or a chain")
-            )
         if self._task is None:
             raise ResetNeeded(sentence("fork", "follow a reset", "no episode", where=self.name, do="call reset first"))
+        match self.fork_capability:
+            case ForkCapability.REPLAY:
+                return fork_by_replay(self)
+            case ForkCapability.NONE:
+                do = "use a strategy that needs no fork, such as chain"
+                raise ForkUnsupported(sentence("fork", "be supported by the env", "none", where=self.name, do=do))
         twin = copy.copy(self)
         twin.state = self.fork_state()
-        twin.np_random = _copy_generator(self.np_random)
+        twin._np_random = copy_generator(self.np_random)
         return twin
 
-    def fork_state(self) -> StateT:
-        """Return an independent copy of the state; override where something cheaper than a deep copy is exact."""
-        return copy.deepcopy(self.state)
+    def fresh(self) -> Self:
+        """Return a new instance, made with the same arguments as this one."""
+        args, kwargs = self._made_with
+        twin = type(self)(*args, **kwargs)
+        twin.spec = self.spec
+        return twin
 
 
-def _copy_generator(generator: np.random.Generator) -> np.random.Generator:
-    """Return a generator that continues with the same numbers (four times faster than a deep copy)."""
-    bits = type(generator.bit_generator)()
-    bits.state = generator.bit_generator.state
-    return np.random.Generator(bits)
+class _Answer(NamedTuple):
+    """One turn, before it is counted."""
+
+    observation: Observation
+    reward: Reward = ZERO
+    ending: Ending | None = None
+    tool_calls: int = 0
+    tool_errors: int = 0
+    error: str | None = None
+
+
+def _settled(reply: Reply, *, tool_calls: int = 0, tool_errors: int = 0) -> _Answer:
+    """Turn an author's reply into records. Raises: TypeError, InvalidInput: it is none, or its reward is no number."""
+    if not isinstance(reply, Reply):
+        raise TypeError(sentence("respond", "return a Reply", reply, where="Env", do="return Reply(observation=...)"))
+    reward = reply.reward if isinstance(reply.reward, Scored | Invalid) else Scored(value=float(reply.reward))
+    observation = _observed(reply.observation, "respond")
+    if isinstance(reward, Invalid):
+        return _Answer(observation, reward, reward.cause, tool_calls, tool_errors, reward.reason)
+    return _Answer(observation, reward, Ending.TERMINATED if reply.terminated else None, tool_calls, tool_errors)
+
+
+def _observed(text: str, where: str) -> Observation:
+    if not isinstance(text, str):
+        raise TypeError(sentence("observation", "be a str", text, where=where, do="return text"))
+    return text if isinstance(text, Observation) else Observation(text)
+
+
+def _parsed(action: str) -> Action:
+    """Read tool calls out of plain text; a text that will not be run is not parsed either."""
+    if isinstance(action, Action):
+        return action
+    return parse_action(action) if len(action) <= MAX_ACTION_CHARS else Action(action)
+
+
+def _choose_task(tasks: TaskSource, options: Mapping[str, Any], generator: np.random.Generator, where: str) -> Task:
+    """Return the task that the reset options ask for, a random one of the split where they name no index."""
+    unknown = sorted(set(options) - {"task", "split", "index"})
+    if unknown or ("task" in options and len(options) > 1):
+        got = unknown or sorted(options)
+        raise InvalidInput(
+            sentence("reset options", "be task alone, or split and index", got, where=where, do="drop the others")
+        )
+    task, index = options.get("task"), options.get("index")
+    if task is not None:
+        if not isinstance(task, Task):
+            do = "take one from env.unwrapped.tasks"
+            raise InvalidInput(sentence("options['task']", "be a Task", task, where=where, do=do))
+        return task
+    split = Split.parse(options.get("split") or Split.TRAIN, where=where)
+    size = tasks.size(split)
+    if size == 0:
+        raise InvalidInput(sentence("split", "hold tasks", split.value, where=where, do="choose another split"))
+    if index is None:
+        index = generator.integers(size if size is not None else 2**31)
+    return tasks.task(split, int(index))
 
 
 def _failure(what: str, name: str, error: Exception) -> str:
     return f"{what} of {name} failed: {type(error).__name__}: {error}"
-
