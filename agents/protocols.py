@@ -63,7 +63,7 @@ class Generation:
     num_prefilled: int = 0
     """Context tokens the engine computed for this request (the rest came from its cache)."""
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
-    """[T][K] (token id, nats), most probable first, where asked for."""
+    """[T, K] (token id, nats), most probable first, where asked for."""
 
 
 class Policy(Protocol):
