@@ -1,0 +1,25 @@
+"""Text formats of agents without native tool calls: text -> `Action` and back."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from envgym.core.messages import Action
+from envgym.errors import unknown_name
+from envgym.parsing.formats import TextFormat
+from envgym.parsing.hermes import Hermes
+from envgym.parsing.plain import Plain
+
+TABLE: Mapping[str, TextFormat] = MappingProxyType({"hermes": Hermes(), "plain": Plain()})
+"""Format name -> format."""
+
+
+def text_format(name: str) -> TextFormat:
+    """Return the format called `name`. Raises: UnknownName: there is none; near names are listed."""
+    if name not in TABLE:
+        raise unknown_name("text format", name, TABLE, where="parsing")
+    return TABLE[name]
+
+
+def parse_action(text: str, format: str = "hermes") -> Action:
+    """Read `text` in a format; never raises on any text. Raises: UnknownName: no such format."""
+    return text_format(format).parse(text)

@@ -1,0 +1,112 @@
+"""Hermes: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as Qwen, Hermes and many others are trained.
+
+Read with tolerance where only one reading exists: a code fence around the JSON, `parameters` for `arguments`, arguments
+encoded twice, no arguments at all, line breaks inside strings, and a last call whose closing tag was cut off.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from envgym.core.json_types import JsonObject, JsonValue
+from envgym.core.messages import Action, ToolCall
+from envgym.parsing.formats import build_action, compact, join_parts, list_tools, written
+from envgym.parsing.strict_json import read_json, read_json_at
+from envgym.parsing.thinking import split_thinking
+from envgym.tools import ToolSpec
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_TAG = re.compile(r"</?tool_call>")
+_FENCE = re.compile(r"\s*```(?:json)?[ \t]*\n")
+_END = re.compile(r"\s*(?:```\s*)?(?:</tool_call>|\Z)")
+_FORM = f'{OPEN}{{"name": "<tool>", "arguments": {{"<argument>": <value>}}}}{CLOSE}'
+
+
+@dataclass(frozen=True, slots=True)
+class Hermes:
+    """The format that `Env.step` reads from a plain string."""
+
+    name: str = "hermes"
+
+    def parse(self, text: str) -> Action:
+        """Read `text`; calls inside unfinished thinking are not calls."""
+        thinking, rest = split_thinking(text)
+        pieces: list[str] = []
+        calls: list[ToolCall] = []
+        malformed: list[str] = []
+        position = 0
+        tags = list(_TAG.finditer(rest))
+        for index, tag in enumerate(tags):
+            if tag.start() < position or tag.group() == CLOSE:
+                continue
+            pieces.append(rest[position : tag.start()])
+            try:
+                call, position = _read_call(rest, tag.end())
+                calls.append(call)
+            except ValueError as error:
+                malformed.append(f"A tool call could not be read: {error}. Write it as {_FORM}.")
+                following = tags[index + 1] if index + 1 < len(tags) else None
+                if following is None:
+                    position = len(rest)
+                else:
+                    position = following.end() if following.group() == CLOSE else following.start()
+        pieces.append(rest[position:])
+        return build_action(text, thinking=thinking, pieces=pieces, calls=calls, malformed=malformed)
+
+    def write(self, action: Action) -> str:
+        """Write thinking, content, calls. Raises: InvalidInput: a call has an id, or the content holds tags."""
+        calls = [f"{OPEN}\n{_write_call(call)}\n{CLOSE}" for call in action.tool_calls]
+        text = join_parts(action, calls)
+        return written(text, action, self.parse(text))
+
+    def instructions(self, tools: Sequence[ToolSpec]) -> str:
+        """Return the list of tools and the form of a call."""
+        if not tools:
+            return ""
+        return (
+            "You may call these tools; each line is the JSON schema of one:\n"
+            f"<tools>\n{list_tools(tools)}\n</tools>\n"
+            f"To call a tool, write the call as JSON between tags, one pair of tags per call:\n{_FORM}\n"
+            "Then stop: the results come in the next message. A message without a call is your final answer."
+        )
+
+
+def _read_call(text: str, start: int) -> tuple[ToolCall, int]:
+    """Read the call that begins at `start`; return it and where the text goes on. Raises: ValueError."""
+    fence = _FENCE.match(text, start)
+    value, end = read_json_at(text, fence.end() if fence else start)
+    close = _END.match(text, end)
+    if close is None:
+        raise ValueError(f"the JSON object must be followed by {CLOSE}, not by {text[end : end + 20].strip()!r}")
+    return read_call(value), close.end()
+
+
+def read_call(value: JsonValue) -> ToolCall:
+    """Read a decoded call object. Raises: ValueError: one clause that says what is wrong."""
+    if not isinstance(value, Mapping):
+        raise ValueError("a call must be one JSON object")
+    name = value.get("name")
+    if not isinstance(name, str) or not name:
+        raise ValueError('the key "name" must hold the name of a tool')
+    stray = [key for key in value if key not in ("name", "arguments", "parameters", "id", "type")]
+    if stray:
+        raise ValueError(f'the key {stray[0][:40]!r} must stand inside "arguments"')
+    if "arguments" in value and "parameters" in value:
+        raise ValueError('"arguments" and "parameters" must not both be given')
+    return ToolCall(name=name, arguments=read_arguments(value.get("arguments", value.get("parameters"))))
+
+
+def read_arguments(value: JsonValue) -> JsonObject:
+    """Read the arguments of a call: an object, the JSON text of one, or nothing. Raises: ValueError."""
+    if isinstance(value, str) and value.strip():
+        value = read_json(value)
+    if value is None or value == "":
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError('"arguments" must hold a JSON object')
+    return value
+
+
+def _write_call(call: ToolCall) -> str:
+    """Write the JSON of a call; `</` is escaped as JSON allows, so that no string can close a tag."""
+    return compact({"name": call.name, "arguments": call.arguments}).replace("</", "<\\/")

@@ -1,0 +1,66 @@
+"""Another mind that an env talks to: a simulated user, an opponent, a judge. Sync, message level, injected.
+
+An env never imports a policy; `make(..., parties={"user": party})` hands the party in.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from envgym.core.messages import Message, Role
+from envgym.errors import PartyFailure, sentence
+from envgym.seeds import generator
+
+Script = Sequence[str] | Callable[[Sequence[Message], np.random.Generator], str]
+"""Replies in order, or a function of the conversation and of a generator."""
+
+
+class Party(Protocol):
+    """Answers a conversation, seen from its own side: its earlier replies are the `ASSISTANT` messages."""
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        """Return the next message of this party. Raises: PartyFailure: it could not answer."""
+        ...
+
+
+class ScriptedParty:
+    """A party whose reply depends on the seed and on the conversation, and on nothing else.
+
+    It holds no state between replies, so forks, threads and replays that share it agree by construction.
+    """
+
+    def __init__(
+        self, script: Sequence[str] | Callable[[Sequence[Message], np.random.Generator], str], *, seed: int = 0
+    ):
+        """Take `script`; a list gives reply number k to a conversation that holds k replies already."""
+        self.script: Script = script if callable(script) else tuple(script)
+        self.seed = seed
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        """Return the next message. Raises: PartyFailure: the list has ended, or the function failed."""
+        if callable(self.script):
+            text = self._call(self.script, messages)
+        else:
+            spoken = sum(message.role is Role.ASSISTANT for message in messages)
+            if spoken >= len(self.script):
+                raise PartyFailure(
+                    sentence(
+                        "script",
+                        f"hold more than {spoken} replies",
+                        len(self.script),
+                        where="ScriptedParty",
+                        do="add replies or end the episode earlier",
+                    )
+                )
+            text = self.script[spoken]
+        return Message(role=Role.ASSISTANT, content=text)
+
+    def _call(
+        self, script: Callable[[Sequence[Message], np.random.Generator], str], messages: Sequence[Message]
+    ) -> str:
+        names = [part for message in messages for part in (message.role.value, message.content)]
+        try:
+            return script(messages, generator(self.seed, "party", *names))
+        except Exception as error:  # whatever the script raises, the party is what broke
+            raise PartyFailure(f"the script of a party failed: {type(error).__name__}: {error}") from error
