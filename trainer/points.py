@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from envgym.core.tasks import Task
 from envgym.core.trajectory import Group, Trajectory
 
 
@@ -21,6 +20,16 @@ class TaskStats(NamedTuple):
     squares: float
     """Sum of squared episode rewards over valid attempts."""
     last_step: int
+
+
+class EnvSupply(NamedTuple):
+    """What a curriculum may draw from: one env of the mixture."""
+
+    name: str
+    weight: float
+    """Share of the groups, relative to the other envs."""
+    size: int | None
+    """Tasks of the train split; None where they do not end."""
 
 
 class TaskRequest(NamedTuple):
@@ -36,7 +45,16 @@ class TaskRequest(NamedTuple):
 class Curriculum(Protocol):
     """Chooses the next tasks."""
 
-    def choose(self, step: int, stats: Mapping[tuple[str, int], TaskStats], seed: int) -> Sequence[TaskRequest]:
+    def choose(
+        self,
+        *,
+        step: int,
+        num_groups: int,
+        group_size: int,
+        supplies: Sequence[EnvSupply],
+        stats: Mapping[tuple[str, int], TaskStats],
+        seed: int,
+    ) -> Sequence[TaskRequest]:
         """Return the groups of train step `step`; pure: equal arguments give equal requests."""
         ...
 
@@ -73,12 +91,3 @@ class Credit(Protocol):
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
         """Return one credit per valid episode, in order. A group of one episode gets advantage 0."""
         ...
-
-
-class TaskDraw(NamedTuple):
-    """A task drawn for a group, with the names its randomness derives from."""
-
-    env: str
-    index: int
-    task: Task
-    group_size: int

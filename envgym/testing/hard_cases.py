@@ -6,6 +6,7 @@ from envgym.core.messages import Action, Message, Observation, Role, ToolCall
 from envgym.core.rewards import Scored
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task
+from envgym.core.trajectory import Group
 from envgym.core.tree import Edge, Rewrite, Tree
 from envgym.core.turns import Cost, TurnOutcome
 
@@ -143,3 +144,20 @@ HARD_CASES = (
     shared_prefix_both_signs,
     truncated_episode,
 )
+
+
+def outcome_tree(name: str, reward: float | None, *, tokens: int = 2) -> Tree:
+    """Build a one-turn episode that paid `reward`; None: its sandbox died."""
+    tree = start(name)
+    said = policy(*range(10, 10 + tokens))
+    if reward is None:
+        edge = Edge(segments=(said,), ends_turn=False)
+        tree.add(tree.root, edge, ending=Ending.ERROR_TOOL_INFRA, error="sandbox died")
+    else:
+        tree.add(tree.root, turn(said), outcome=paid(reward), ending=Ending.TERMINATED)
+    return tree.freeze()
+
+
+def outcome_group(*rewards: float | None) -> Group:
+    """Build a group of one-turn episodes with these rewards; None: infrastructure failed."""
+    return Group(key="group", trees=tuple(outcome_tree(f"t{number}", reward) for number, reward in enumerate(rewards)))

@@ -1,0 +1,203 @@
+"""The run directory: what is in it, how it is written so that nothing is lost, and how it is read back.
+
+    run.json        schema version, name, status
+    config.json     the settings, complete
+    versions.json   packages and platform
+    metrics.jsonl   one object per train step
+    evals/          one JSON file per evaluation
+    episodes/       one Parquet file per saved step, a row per episode; readable by `datasets`
+    checkpoints/    one directory per checkpoint, written beside its place and renamed
+    report.html
+
+Files are replaced whole (written beside, then renamed); `metrics.jsonl` grows by whole lines, and a line that a
+crash cut short is ignored by readers.
+"""
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from envgym.errors import RunError, sentence
+
+SCHEMA_VERSION = 1
+"""Raised by every change of the layout; earlier versions stay readable."""
+
+_PACKAGES = ("envgym", "gymnasium", "numpy", "torch", "transformers", "peft", "renderers", "reasoning-gym", "vllm")
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Replace a file whole: readers see the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = content.encode() if isinstance(content, str) else content
+    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(beside).chmod(0o644)
+        Path(beside).replace(path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:  # any JSON tree
+    """Replace a JSON file whole."""
+    write_atomic(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:  # any JSON tree
+    """Read a JSON file. Raises: RunError: missing or malformed."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        do = "name a directory that `envgym train` or `envgym eval` wrote"
+        raise RunError(sentence("run file", "be readable", error.strerror, where=str(path), do=do)) from None
+    except json.JSONDecodeError as error:
+        do = "restore it, or start a new run"
+        raise RunError(
+            sentence("run file", "be JSON", error.msg, where=f"{path}, line {error.lineno}", do=do)
+        ) from None
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions that a run's numbers depend on."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+class RunDirectory:
+    """One run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        """Name a directory; nothing is read or written yet."""
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, *, name: str, config: Mapping[str, Any]) -> "RunDirectory":
+        """Start a run in a new or empty directory. Raises: RunError: something is there already."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            do = "choose another run.directory, resume it with --resume, or delete it yourself"
+            raise RunError(sentence("run directory", "be new or empty", str(path), where="run", do=do))
+        run = cls(path)
+        path.mkdir(parents=True, exist_ok=True)
+        write_json(path / "config.json", config)
+        write_json(path / "versions.json", package_versions())
+        write_json(path / "run.json", {"schema": SCHEMA_VERSION, "name": name})
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> "RunDirectory":
+        """Open a run for reading or resuming. Raises: RunError: no run, or of a newer schema."""
+        run = cls(path)
+        schema = read_json(path / "run.json").get("schema")
+        if not isinstance(schema, int) or not 1 <= schema <= SCHEMA_VERSION:
+            do = "read it with a newer envgym"
+            raise RunError(sentence("run schema", f"be 1..{SCHEMA_VERSION}", schema, where=str(path), do=do))
+        return run
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return str(read_json(self.path / "run.json")["name"])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The run's settings as plain data."""
+        config: dict[str, Any] = read_json(self.path / "config.json")
+        return config
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Packages that the run was made with."""
+        versions: dict[str, str] = read_json(self.path / "versions.json")
+        return versions
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints are."""
+        return self.path / "checkpoints"
+
+    def append_metrics(self, row: Mapping[str, float]) -> None:
+        """Add the metrics of a train step; `row["step"]` names it."""
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(dict(row)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def metrics(self) -> list[dict[str, float]]:
+        """Return the metrics of every step, in order."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return []
+        rows: list[dict[str, float]] = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:  # the line that a crash cut short
+                break
+        return rows
+
+    def forget_from(self, step: int) -> None:
+        """Drop metrics, evaluations and episodes of train steps >= `step`, which a resumed run makes again."""
+        kept = [row for row in self.metrics() if row["step"] < step]
+        write_atomic(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+        for file in (*self._files("evals", ".json"), *self._files("episodes", ".parquet")):
+            if file_step(file) > step or (file.suffix == ".parquet" and file_step(file) >= step):
+                file.unlink()
+
+    def write_eval(self, step: int, label: str, data: Mapping[str, Any]) -> Path:
+        """Write an evaluation made after `step` train steps."""
+        path = self.path / "evals" / f"step-{step:06d}-{label}.json"
+        write_json(path, data)
+        return path
+
+    def evals(self) -> list[dict[str, Any]]:
+        """Return every evaluation, by step."""
+        return [read_json(file) for file in self._files("evals", ".json")]
+
+    def write_episodes(self, step: int, rows: Sequence[Mapping[str, Any]], *, label: str = "train") -> Path:
+        """Write the episodes of a step as Parquet, a row each."""
+        import pyarrow as pa  # heavy: loaded where it is needed
+        import pyarrow.parquet as pq
+
+        path = self.path / "episodes" / f"step-{step:06d}-{label}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), sink, compression="zstd")
+        write_atomic(path, sink.getvalue().to_pybytes())
+        return path
+
+    def episodes(self, steps: Iterable[int] | None = None, *, label: str | None = None) -> list[dict[str, Any]]:
+        """Return saved episodes, of all steps or of some."""
+        import pyarrow.parquet as pq  # heavy: loaded where it is needed
+
+        wanted = None if steps is None else set(steps)
+        rows: list[dict[str, Any]] = []
+        for file in self._files("episodes", ".parquet"):
+            if (wanted is None or file_step(file) in wanted) and (label is None or file.stem.endswith(f"-{label}")):
+                rows.extend(pq.read_table(file).to_pylist())
+        return rows
+
+    def episode_steps(self, *, label: str = "train") -> list[int]:
+        """Return the steps whose episodes were saved."""
+        return [file_step(file) for file in self._files("episodes", ".parquet") if file.stem.endswith(f"-{label}")]
+
+    def _files(self, folder: str, suffix: str) -> list[Path]:
+        return sorted(file for file in (self.path / folder).glob(f"step-*{suffix}"))
+
+
+def file_step(file: Path) -> int:
+    """Return the step in a name such as `step-000012-train.parquet`."""
+    return int(file.name.split("-")[1].split(".")[0])

@@ -1,0 +1,140 @@
+"""Settings from outside: YAML and `--set a.b=value`, read into frozen pydantic models or refused in a sentence."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from envgym.errors import SettingsError, near_names, sentence
+
+SettingsT = TypeVar("SettingsT", bound="Settings")
+
+
+class Settings(BaseModel):
+    """Base of every settings record: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def read_settings_file(path: Path) -> dict[str, Any]:
+    """Read a YAML file of settings. Raises: SettingsError: no such file, malformed YAML, no mapping."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        do = "give the path of a YAML file"
+        raise SettingsError(sentence("settings file", "be readable", error.strerror, where=str(path), do=do)) from None
+    return read_yaml(text, where=str(path))
+
+
+def read_yaml(text: str, *, where: str) -> dict[str, Any]:
+    """Parse a YAML mapping. Raises: SettingsError: malformed, or no mapping."""
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{where}, line {mark.line + 1}" if mark else where
+        got = getattr(error, "problem", None) or "something else"
+        raise SettingsError(sentence("settings", "be YAML", got, where=place, do="mend that line")) from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        got = type(data).__name__
+        raise SettingsError(
+            sentence("settings", "be a mapping of keys", got, where=where, do="write `key: value` lines")
+        )
+    return data
+
+
+def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return `data` with every `a.b=value` put in place; numbers select list entries (`envs.0.id=...`)."""
+    merged: dict[str, Any] = _copy(dict(data))
+    for override in overrides:
+        dotted, equals, value = override.partition("=")
+        if not equals or not dotted.strip():
+            raise SettingsError(
+                sentence("--set", "be KEY=VALUE", repr(override), where="command line", do="write a.b=1")
+            )
+        _put(merged, dotted.strip().split("."), read_yaml_value(value, where=f"--set {override}"), override)
+    return merged
+
+
+def read_yaml_value(text: str, *, where: str) -> Any:  # whatever YAML value the caller wrote
+    """Parse one YAML value. Raises: SettingsError: malformed."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise SettingsError(sentence("value", "be YAML", repr(text), where=where, do="quote it")) from None
+
+
+def _copy(value: Any) -> Any:  # a YAML tree
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value
+
+
+def _put(target: Any, keys: list[str], value: Any, override: str) -> None:  # a YAML tree
+    for place, key in enumerate(keys):
+        last = place == len(keys) - 1
+        if isinstance(target, list):
+            if not key.isdigit() or int(key) >= len(target):
+                must = f"name an entry 0..{len(target) - 1}"
+                raise SettingsError(sentence(f"--set {override}", must, key, where="command line", do="count from 0"))
+            index: Any = int(key)
+        elif isinstance(target, dict):
+            index = key
+            if not last and not isinstance(target.get(key), dict | list):
+                target[key] = {}
+        else:
+            do = "name a key inside a section"
+            raise SettingsError(sentence(f"--set {override}", "lead to a section", key, where="command line", do=do))
+        if last:
+            target[index] = value
+        else:
+            target = target[index]
+
+
+def build_settings(kind: type[SettingsT], data: Mapping[str, Any], *, where: str) -> SettingsT:
+    """Validate `data` as `kind`. Raises: SettingsError: one sentence per fault, unknown keys with near names."""
+    try:
+        return kind.model_validate(dict(data))
+    except ValidationError as error:
+        raise SettingsError("\n".join(faults(kind, error, where=where))) from None
+
+
+def faults(kind: type[BaseModel], error: ValidationError, *, where: str) -> list[str]:
+    """Say each fault that pydantic found in the house's form."""
+    return [_fault(kind, fault, where) for fault in error.errors()]
+
+
+def _fault(kind: type[BaseModel], fault: Any, where: str) -> str:  # pydantic's ErrorDetails
+    path = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        known = _fields_at(kind, fault["loc"][:-1])
+        near = near_names(str(fault["loc"][-1]), known)
+        do = f"did you mean {' or '.join(near)}" if near else f"known here: {', '.join(sorted(known)) or 'no key'}"
+        return sentence("settings key", "be known", path, where=where, do=do)
+    if fault["type"] == "missing":
+        return sentence(path, "be set", "nothing", where=where, do="add it to the file or pass --set")
+    rule = fault["msg"].removeprefix("Value error, ")
+    rule = rule.removeprefix("Input should be ")
+    must = f"be {rule}" if rule != fault["msg"] else f"meet its rule ({rule})"
+    return sentence(path or "settings", must, fault["input"], where=where, do="correct the value")
+
+
+def _fields_at(kind: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
+    """Return the keys a settings model knows at a place, [] where it cannot be told."""
+    model: type[BaseModel] | None = kind
+    for part in loc:
+        if isinstance(part, int) or model is None:
+            continue
+        field = model.model_fields.get(part)
+        model = _model_in(field.annotation) if field is not None else None
+    return list(model.model_fields) if model is not None else []
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:  # any type expression
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part)) is not None), None)

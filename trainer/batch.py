@@ -1,0 +1,116 @@
+"""From credits to rows of numbers, and from rows to padded micro-batches.
+
+Rows are padded on the right; order and grouping are a function of the rows alone, so they repeat.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from envgym.core.trajectory import Row, share_counts
+from envgym.trainer.credit.spread import token_advantages
+from envgym.trainer.points import TrajectoryCredit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRow:
+    """One token sequence as the learner reads it; every field has one entry a token."""
+
+    token_ids: tuple[int, ...]
+    loss_mask: tuple[bool, ...]
+    advantages: tuple[float, ...]
+    behavior_logprobs: tuple[float, ...]
+    """Nats, 0.0 where the mask is False."""
+    weights: tuple[float, ...]
+    """Share of this row in a token that several rows hold."""
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """Rows padded to one length, on the learner's device."""
+
+    rows: tuple[int, ...]
+    """Which rows of the batch these are."""
+    input_ids_BT: Int[Tensor, "B T"]
+    attention_mask_BT: Bool[Tensor, "B T"]
+    loss_mask_BT: Bool[Tensor, "B T"]
+    advantages_BT: Float[Tensor, "B T"]
+    behavior_logprobs_BT: Float[Tensor, "B T"]
+    weights_BT: Float[Tensor, "B T"]
+
+
+def train_rows(credits: Sequence[TrajectoryCredit], *, once: bool) -> list[TrainRow]:
+    """Lay the credits' trajectories out as rows; rows without a token that trains are left out.
+
+    Args:
+        credits: of valid episodes.
+        once: a token that k rows share weighs 1/k in each; False: 1 in each.
+    """
+    pairs = [(credit, row) for credit in credits for row in credit.trajectory.rows if any(row.loss_mask)]
+    counts = share_counts([row for _, row in pairs]) if once else None
+    return [
+        train_row(row, token_advantages(credit, row), None if counts is None else [1 / k for k in counts[place]])
+        for place, (credit, row) in enumerate(pairs)
+    ]
+
+
+def train_row(row: Row, advantages: Sequence[float], weights: Sequence[float] | None = None) -> TrainRow:
+    """Join a row with its advantages; without weights every token weighs 1."""
+    return TrainRow(
+        token_ids=row.token_ids,
+        loss_mask=(False, *row.loss_mask[1:]),  # the first token follows nothing, so nothing predicted it
+        advantages=tuple(advantages),
+        behavior_logprobs=row.behavior_logprobs,
+        weights=(1.0,) * len(row) if weights is None else tuple(weights),
+    )
+
+
+def micro_batches(
+    rows: Sequence[TrainRow], chosen: Sequence[int], max_tokens: int, device: torch.device
+) -> list[MicroBatch]:
+    """Deal the chosen rows, longest first, into batches of at most `max_tokens` padded tokens (at least one row)."""
+    batches: list[MicroBatch] = []
+    open_rows: list[int] = []
+    for number in sorted(chosen, key=lambda number: (-len(rows[number]), number)):
+        if open_rows and (len(open_rows) + 1) * len(rows[open_rows[0]]) > max_tokens:
+            batches.append(pad(rows, open_rows, device))
+            open_rows = []
+        open_rows.append(number)
+    if open_rows:
+        batches.append(pad(rows, open_rows, device))
+    return batches
+
+
+def pad(rows: Sequence[TrainRow], chosen: Sequence[int], device: torch.device) -> MicroBatch:
+    """Pad rows on the right to the longest of them."""
+    length = max(len(rows[number]) for number in chosen)
+    shape = (len(chosen), length)
+    input_ids_BT = torch.zeros(shape, dtype=torch.int64)
+    attention_mask_BT = torch.zeros(shape, dtype=torch.bool)
+    loss_mask_BT = torch.zeros(shape, dtype=torch.bool)
+    advantages_BT, behavior_logprobs_BT, weights_BT = (torch.zeros(shape) for _ in range(3))
+    for place, number in enumerate(chosen):
+        row = rows[number]
+        part = (place, slice(0, len(row)))
+        input_ids_BT[part] = torch.tensor(row.token_ids)
+        attention_mask_BT[part] = True
+        loss_mask_BT[part] = torch.tensor(row.loss_mask)
+        advantages_BT[part] = torch.tensor(row.advantages)
+        behavior_logprobs_BT[part] = torch.tensor(row.behavior_logprobs)
+        weights_BT[part] = torch.tensor(row.weights)
+    return MicroBatch(
+        rows=tuple(chosen),
+        input_ids_BT=input_ids_BT.to(device),
+        attention_mask_BT=attention_mask_BT.to(device),
+        loss_mask_BT=loss_mask_BT.to(device),
+        advantages_BT=advantages_BT.to(device),
+        behavior_logprobs_BT=behavior_logprobs_BT.to(device),
+        weights_BT=weights_BT.to(device),
+    )

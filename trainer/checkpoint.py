@@ -1,0 +1,93 @@
+"""Checkpoints: everything the next step depends on, written beside its place and renamed.
+
+A checkpoint after step n holds the model (an ordinary Hugging Face or peft directory), the optimizer, and a small
+JSON state. Randomness needs no state: every random choice derives from the run's seed and the step.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from envgym.errors import RunError, sentence
+from envgym.runs import write_json
+from envgym.trainer.points import TaskStats
+
+_PREFIX = "step-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainState:
+    """The part of a checkpoint that is neither weights nor optimizer."""
+
+    step: int
+    """Train steps done."""
+    stats: Mapping[tuple[str, int], TaskStats]
+    """What training has seen of each task."""
+
+
+def save_checkpoint(
+    folder: Path,
+    *,
+    state: TrainState,
+    model: Any,  # PreTrainedModel or PeftModel
+    tokenizer: Any,  # PreTrainedTokenizerFast
+    optimizer: torch.optim.Optimizer,
+    keep: int,
+) -> Path:
+    """Write the checkpoint of `state.step` and delete all but the newest `keep`; a crash leaves no part behind."""
+    place = folder / f"{_PREFIX}{state.step:06d}"
+    beside = folder / f".{place.name}.{os.getpid()}"
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    model.save_pretrained(beside / "model")
+    tokenizer.save_pretrained(beside / "model")
+    torch.save(optimizer.state_dict(), beside / "optimizer.pt")
+    stats = [[env, index, *values] for (env, index), values in state.stats.items()]
+    write_json(beside / "state.json", {"step": state.step, "stats": stats})
+    _sync(beside)
+    if place.exists():
+        shutil.rmtree(place)
+    beside.rename(place)
+    for old in checkpoints(folder)[:-keep]:
+        shutil.rmtree(old)
+    return place
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the complete checkpoints, oldest first."""
+    return sorted(path for path in folder.glob(f"{_PREFIX}*") if (path / "state.json").exists())
+
+
+def latest_checkpoint(folder: Path) -> Path:
+    """Return the newest complete checkpoint. Raises: RunError: there is none."""
+    found = checkpoints(folder)
+    if not found:
+        do = "start the run anew"
+        raise RunError(sentence("run", "hold a checkpoint to resume from", "none", where=str(folder), do=do))
+    return found[-1]
+
+
+def load_state(checkpoint: Path) -> TrainState:
+    """Read the JSON part of a checkpoint."""
+    data = json.loads((checkpoint / "state.json").read_text())
+    stats = {(env, index): TaskStats(*values) for env, index, *values in data["stats"]}
+    return TrainState(step=data["step"], stats=stats)
+
+
+def load_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> None:
+    """Put the optimizer's moments back."""
+    optimizer.load_state_dict(torch.load(checkpoint / "optimizer.pt", weights_only=True))
+
+
+def _sync(folder: Path) -> None:
+    """Make sure that the files are on disk before the folder gets its name."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())

@@ -1,0 +1,16 @@
+"""Credit: a group of trees to advantages. Computed on nodes, spread to tokens in one place (`spread`).
+
+Statistics count episodes, never rows, and only those whose reward is valid.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from envgym.trainer.credit.dr_grpo import DrGrpo
+from envgym.trainer.credit.grpo import Grpo
+from envgym.trainer.credit.rloo import Rloo
+from envgym.trainer.points import Credit
+
+CREDITS: Final[Mapping[str, Callable[..., Credit]]] = MappingProxyType({"grpo": Grpo, "dr_grpo": DrGrpo, "rloo": Rloo})
+"""Name -> class; keyword arguments are the method's settings."""

@@ -1,0 +1,22 @@
+"""RLOO: the episode's reward less the mean of the others."""
+
+from envgym.core.trajectory import Group
+from envgym.settings import Settings
+from envgym.trainer.credit.outcome import episode_rewards, whole_episode
+from envgym.trainer.points import TrajectoryCredit
+
+
+class Rloo(Settings):
+    """Leave one out: A_i = r_i - mean_{j != i} r_j = G/(G-1) (r_i - mean r). Source: 2402.14740.
+
+    The baseline does not depend on the episode's own actions, so the gradient is unbiased. A group of one gets 0.
+    """
+
+    def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
+        """Return one credit per valid episode."""
+        rewards = episode_rewards(group)
+        others = len(rewards) - 1
+        if others < 1:
+            return whole_episode(group.valid, [0.0] * len(rewards))
+        total = sum(rewards)
+        return whole_episode(group.valid, [reward - (total - reward) / others for reward in rewards])

@@ -1,0 +1,226 @@
+"""Everything a training run can be told, as frozen settings with a sentence each."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from envgym.agents.agent import AgentSettings
+from envgym.agents.models.tiny import TinySettings
+from envgym.errors import unknown_name
+from envgym.settings import Settings, apply_overrides, build_settings, read_settings_file
+from envgym.trainer.plugins import Choice
+
+
+class RunSettings(Settings):
+    """The run itself."""
+
+    name: str = "run"
+    """Names the run in reports."""
+    directory: str | None = None
+    """Where everything is written; the default is `runs/<name>`."""
+    seed: int = 0
+    """Every random choice of the run derives from it."""
+    steps: int = Field(default=100, ge=0)
+    """Train steps (optimizer updates per step: see `optim`)."""
+    checkpoint_every: int = Field(default=10, ge=1)
+    """Steps between checkpoints; the last step always makes one."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Older checkpoints are deleted."""
+    save_episodes_every: int = Field(default=1, ge=0)
+    """Steps between saved batches of episodes; 0 saves none."""
+    tensorboard: bool = True
+    """Write TensorBoard event files, where the package is installed."""
+    wandb: str | None = None
+    """Project name: also log to Weights & Biases, where the package is installed."""
+    max_invalid_rate: float = Field(default=0.5, ge=0, le=1)
+    """The run stops when a larger share of a step's episodes is invalid."""
+
+
+class LoraSettings(Settings):
+    """Train low-rank adapters instead of all weights. Source: 2106.09685."""
+
+    rank: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32.0, gt=0)
+    target_modules: tuple[str, ...] | Literal["all-linear"] = "all-linear"
+
+
+class ModelSettings(Settings):
+    """The policy's model."""
+
+    name: str = "tiny"
+    """`tiny`, `smollm2`, a Hugging Face directory or a hub name."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the weights."""
+    autocast: Literal["none", "bfloat16"] = "none"
+    """Of the matrix products, in sampling and in training alike."""
+    device: str = "auto"
+    """`auto` takes CUDA where there is one."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads of torch; the default is torch's own."""
+    gradient_checkpointing: bool = False
+    """Compute activations twice instead of keeping them."""
+    lora: LoraSettings | None = None
+    tiny: TinySettings = TinySettings()
+    """Shape of the `tiny` model."""
+
+
+class EnvSettings(Settings):
+    """One env of the mixture."""
+
+    id: str
+    """Such as `math/arithmetic-v0`."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the env."""
+    weight: float = Field(default=1.0, gt=0)
+    """Share of the groups, relative to the other envs."""
+    name: str | None = None
+    """Names it in metrics; the default is the id."""
+
+    @property
+    def label(self) -> str:
+        """The name in metrics and task statistics."""
+        return self.name or self.id
+
+
+class SftSettings(Settings):
+    """A warm start: supervised training before the first GRPO step."""
+
+    episodes: int = Field(default=256, ge=1)
+    """Episodes of the envs' oracles on train tasks."""
+    recorded: str | None = None
+    """Train on the episodes of another run's directory instead."""
+    epochs: int = Field(default=1, ge=1)
+    batch_size: int = Field(default=32, ge=1)
+    """Episodes per update."""
+    lr: float = Field(default=1e-3, gt=0)
+    warmup_share: float = Field(default=0.1, ge=0, le=1)
+    """Share of the updates in which the rate rises; it falls to 0 as a cosine afterwards."""
+
+
+class RolloutSettings(Settings):
+    """How episodes are collected."""
+
+    groups: int = Field(default=8, ge=1)
+    """Groups per train step."""
+    group_size: int = Field(default=8, ge=1)
+    """Episodes that share a baseline."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Training takes log-probs at the same temperature. Top-p and top-k have no exact gradient and are not offered."""
+    concurrency: int = Field(default=64, ge=1)
+    """Episodes under way at a time."""
+    max_batch: int = Field(default=64, ge=1)
+    """Requests that the policy samples at a time."""
+
+
+class OptimSettings(Settings):
+    """AdamW and its schedule. Source: 1711.05101."""
+
+    lr: float = Field(default=1e-5, gt=0)
+    warmup_steps: int = Field(default=0, ge=0)
+    decay: Literal["constant", "linear", "cosine"] = "constant"
+    """After warmup, down to 0 at the last step."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    grad_clip: float = Field(default=1.0, gt=0)
+    """Largest norm of the gradient of one update."""
+    minibatches: int = Field(default=1, ge=1)
+    """Updates that one pass over a step's rows is cut into."""
+    epochs: int = Field(default=1, ge=1)
+    """Passes over a step's rows."""
+    micro_batch_tokens: int = Field(default=8192, ge=1)
+    """Padded tokens that are computed at a time; bounds memory, changes no result."""
+
+
+class ObjectiveSettings(Settings):
+    """How token losses become the number that is minimised."""
+
+    aggregation: Literal[
+        "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+    ] = "token-mean"
+    max_tokens: int | None = Field(default=None, ge=1)
+    """The constant of `seq-mean-token-sum-norm`."""
+    shared_tokens: Literal["per_path", "once"] = "per_path"
+    """A token that k rows share trains k times, or once (weight 1/k)."""
+    kl: Literal["k1", "k2", "k3"] = "k3"
+    """Estimator of KL(policy || reference) in the loss."""
+    kl_coef: float = Field(default=0.0, ge=0)
+    """0 keeps no reference model."""
+    entropy_coef: float = 0.0
+
+
+class EvaluationSettings(Settings):
+    """Held-out evaluation on the test split: the same tasks every time."""
+
+    every: int = Field(default=0, ge=0)
+    """Steps between evaluations; 0 evaluates only before and after."""
+    tasks: int = Field(default=100, ge=1)
+    """Distinct held-out tasks per env before and after training."""
+    tasks_during: int = Field(default=100, ge=1)
+    """The first so many of them in between."""
+    samples: int = Field(default=1, ge=1)
+    """Episodes per task."""
+    temperature: float = Field(default=0.0, ge=0)
+    """0 is greedy."""
+    success_at: float = 1.0
+    """An episode succeeds when its reward is at least this."""
+
+
+class Recipe(Settings):
+    """One choice per plug-in point; a paper is one recipe."""
+
+    curriculum: Choice = Choice(name="uniform")
+    filter: Choice = Choice(name="zero_variance")
+    credit: Choice = Choice(name="grpo")
+    loss: Choice = Choice(name="ppo_clip")
+    correction: Choice = Choice(name="none")
+    objective: ObjectiveSettings = ObjectiveSettings()
+
+
+class TrainSettings(Recipe):
+    """A training run: a recipe's choices, any of them replaced, and everything around them."""
+
+    recipe: str = "grpo"
+    run: RunSettings = RunSettings()
+    model: ModelSettings = ModelSettings()
+    agent: AgentSettings = AgentSettings()
+    envs: tuple[EnvSettings, ...] = Field(min_length=1)
+    sft: SftSettings | None = None
+    rollout: RolloutSettings = RolloutSettings()
+    optim: OptimSettings = OptimSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+
+    @property
+    def run_directory(self) -> Path:
+        """Where the run is written."""
+        return Path(self.run.directory or Path("runs") / self.run.name)
+
+
+def load_train_settings(path: Path, overrides: Sequence[str] = ()) -> TrainSettings:
+    """Read a run's settings from YAML. Raises: SettingsError, UnknownName: one sentence per fault."""
+    data = apply_overrides(read_settings_file(path), overrides)
+    return train_settings(data, where=str(path))
+
+
+def train_settings(data: dict[str, Any], *, where: str = "train_settings") -> TrainSettings:
+    """Build a run's settings from plain data, on top of the recipe that it names."""
+    from envgym.trainer.recipes import RECIPES  # recipes are built from the models above
+
+    name = data.get("recipe", "grpo")
+    if not isinstance(name, str) or name not in RECIPES:
+        raise unknown_name("recipe", str(name), RECIPES, where=where)
+    return build_settings(TrainSettings, {**data, **_merged(RECIPES[name].model_dump(), data)}, where=where)
+
+
+def _merged(recipe: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """Lay the sections of `data` over the recipe's; another method's name drops the recipe's settings for it."""
+    merged = dict(recipe)
+    for section, chosen in data.items():
+        if section not in recipe:
+            continue
+        base = recipe[section]
+        renamed = isinstance(chosen, dict) and "name" in chosen and chosen["name"] != base.get("name")
+        merged[section] = chosen if renamed or not isinstance(chosen, dict) else {**base, **chosen}
+    return merged
