@@ -61,16 +61,16 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
     """A text world: one task, one episode at a time."""
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012  # Gymnasium's own declaration
-    system_prompt: ClassVar[str] = ""
+    system_prompt: str = ""
     """Standing instructions, shown once as the system message."""
     fork_capability: ClassVar[ForkCapability] = ForkCapability.STATE
-    blocking: ClassVar[bool] = False
+    blocking: bool = False
     """True where `reset` or `step` may wait (process, network, disk): drivers then give the env a thread."""
-    chance_score: ClassVar[float] = 0.0
+    chance_score: float = 0.0
     """Highest expected episode reward of an agent that does not read the task (empty, echo, random)."""
-    optimum: ClassVar[float] = 1.0
+    optimum: float = 1.0
     """Episode reward that the oracle reaches."""
-    reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    reward_range: tuple[float, float] = (0.0, 1.0)
     """Bounds of an episode's reward."""
 
     tasks: TaskSource
