@@ -148,6 +148,11 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
         return self._task
 
     @property
+    def unwrapped(self) -> Self:
+        """The env itself."""
+        return self
+
+    @property
     def name(self) -> str:
         """The id the env was made under, else its class name."""
         return self.spec.id if self.spec is not None else type(self).__name__

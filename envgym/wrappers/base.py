@@ -1,0 +1,127 @@
+"""The base of all wrappers: passes everything through, keeps the order of reset and step, and forks."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Self, Union
+
+import gymnasium
+
+from envgym.core.endings import Ending
+from envgym.core.tasks import Task, TaskSource
+from envgym.env import Env, ForkCapability
+from envgym.errors import InvalidInput, ResetNeeded, sentence
+from envgym.records import ResetRecord, ResetResult, StepRecord, StepResult, step_result
+
+AnyEnv = Union[Env[Any], "Wrapper"]  # every env has its own state type
+
+
+class Wrapper(gymnasium.Wrapper[str, str, str, str]):
+    """Passes everything through; a subclass overrides `on_reset` or `on_step`.
+
+    Whatever a subclass changes during an episode must be immutable (a number, a tuple), or copied in `fork`.
+    """
+
+    env: AnyEnv
+
+    def __init__(self, env: AnyEnv) -> None:
+        """Wrap `env`. Raises: InvalidInput: it is no envgym env."""
+        given: object = env
+        if not isinstance(given, Env | Wrapper):
+            do = "make it with envgym.make"
+            raise InvalidInput(sentence("env", "be an envgym.Env", given, where=type(self).__name__, do=do))
+        super().__init__(env)
+        self._is_over = True
+
+    # ---- what a subclass changes -----------------------------------------------------------------------------
+
+    def on_reset(self, result: ResetResult) -> ResetResult:
+        """Return what the agent gets for a reset."""
+        return result
+
+    def on_step(self, action: str) -> StepResult:
+        """Play one turn on `self.env`, or instead of it."""
+        return self.env.step(action)
+
+    # ---- Gymnasium's contract --------------------------------------------------------------------------------
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
+        """Start an episode."""
+        self._is_over = True
+        result = self.on_reset(self.env.reset(seed=seed, options=options))
+        self._is_over = False
+        return result
+
+    def step(self, action: str) -> StepResult:
+        """Play one turn. Raises: ResetNeeded: no episode is running."""
+        if self._is_over:
+            got, do = "an episode that is over", "call reset first"
+            raise ResetNeeded(sentence("step", "follow a reset", got, where=self.name, do=do))
+        result = self.on_step(action)
+        self._is_over = result.terminated or result.truncated
+        return result
+
+    def fork(self) -> Self:
+        """Return an independent copy, wrapper and env, that continues from here."""
+        twin = copy.copy(self)
+        twin.env = self.env.fork()
+        return twin
+
+    # ---- the rest of our contract, passed through ------------------------------------------------------------
+
+    @property
+    def unwrapped(self) -> Env[Any]:
+        """The env without wrappers."""
+        return self.env.unwrapped
+
+    @property
+    def tasks(self) -> TaskSource:
+        """The supply of tasks."""
+        return self.unwrapped.tasks
+
+    @property
+    def task(self) -> Task:
+        """The task of the running episode."""
+        return self.unwrapped.task
+
+    @property
+    def name(self) -> str:
+        """The id of the env."""
+        return self.unwrapped.name
+
+    @property
+    def system_prompt(self) -> str:
+        """The env's standing instructions."""
+        return self.unwrapped.system_prompt
+
+    @property
+    def blocking(self) -> bool:
+        """True where `reset` or `step` may wait."""
+        return self.unwrapped.blocking
+
+    @property
+    def fork_capability(self) -> ForkCapability:
+        """How the env can be copied."""
+        return self.unwrapped.fork_capability
+
+    def oracle(self) -> str:
+        """Return the best next action."""
+        return self.env.oracle()
+
+
+def record_of(result: StepResult) -> StepRecord:
+    """Return the typed record of a turn."""
+    record: StepRecord = result.info["envgym"]
+    return record
+
+
+def reset_record_of(result: ResetResult) -> ResetRecord:
+    """Return the typed record of a reset."""
+    record: ResetRecord = result.info["envgym"]
+    return record
+
+
+def cut_off(result: StepResult, ending: Ending) -> StepResult:
+    """Return the turn with `ending`, where the episode was still going on."""
+    record = record_of(result)
+    return step_result(replace(record, ending=ending)) if record.ending is None else result
