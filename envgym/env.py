@@ -60,7 +60,7 @@ class ForkCapability(StrEnum):
 class Env(gymnasium.Env[str, str], Generic[StateT]):
     """A text world: one task, one episode at a time."""
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012  # Gymnasium's own declaration
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  # Gymnasium's own declaration
     system_prompt: str = ""
     """Standing instructions, shown once as the system message."""
     fork_capability: ClassVar[ForkCapability] = ForkCapability.STATE

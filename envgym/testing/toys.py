@@ -1,0 +1,86 @@
+"""A small complete environment for tests: a tool, several turns, chance, both splits, an oracle."""
+
+from dataclasses import dataclass
+
+from envgym.core.messages import Action
+from envgym.core.tasks import Split, Task, split_of
+from envgym.env import Env
+from envgym.errors import InvalidInput, ToolError, sentence
+from envgym.records import Reply
+from envgym.tools import tool
+
+
+@dataclass(slots=True)
+class CounterState:
+    """Where the counter stands."""
+
+    target: int
+    limit: int
+    count: int = 0
+
+
+class CounterTasks:
+    """The targets 1..`num_targets`, each in the split of its content."""
+
+    def __init__(self, num_targets: int = 400) -> None:
+        """Sort the targets into their splits."""
+        payloads = [{"target": target} for target in range(1, num_targets + 1)]
+        self._targets = {
+            split: [payload["target"] for payload in payloads if split_of(payload) is split] for split in Split
+        }
+
+    def size(self, split: Split) -> int:
+        """Return the number of targets."""
+        return len(self._targets[split])
+
+    def task(self, split: Split, index: int) -> Task:
+        """Return a target as a task."""
+        if not 0 <= index < self.size(split):
+            rule = f"lie in [0, {self.size(split)})"
+            raise InvalidInput(sentence("index", rule, index, where="CounterTasks", do="choose a smaller one"))
+        target = self._targets[split][index]
+        return Task(id=f"{split}/{index}", prompt=f"Count to {target}.", payload={"target": target}, split=split)
+
+
+class Counter(Env[CounterState]):
+    """Count to a number with the tool `add`, at most `limit` at a time, then say DONE."""
+
+    system_prompt = "Use the tool to count, then say DONE."
+    tasks = CounterTasks()
+
+    def __init__(self, *, max_turns: int | None = 8, render_mode: str | None = None) -> None:
+        """Prepare a counter."""
+        super().__init__(max_turns=max_turns, render_mode=render_mode)
+
+    def begin(self, task: Task) -> str:
+        """Draw how much may be added at once."""
+        target = task.payload["target"]
+        assert isinstance(target, int), "made by CounterTasks"
+        self.state = CounterState(target=target, limit=int(self.np_random.integers(100, 200)))
+        return f"{task.prompt} Add at most {self.state.limit} at a time."
+
+    @tool
+    def add(self, amount: int) -> str:
+        """Add to the counter.
+
+        Args:
+            amount: How much to add.
+        """
+        if not 0 < amount <= self.state.limit:
+            raise ToolError(f"amount must lie in 1..{self.state.limit}, got {amount}.")
+        self.state.count += amount
+        return f"The counter stands at {self.state.count}; {self.np_random.choice(['rain', 'sun', 'wind'])} outside."
+
+    def respond(self, action: Action) -> Reply:
+        """Score DONE; anything else goes on."""
+        if action.content.strip() != "DONE":
+            return Reply(observation="Use the tool, or say DONE.")
+        return Reply(reward=float(self.state.count == self.state.target), terminated=True)
+
+    def oracle(self) -> str:
+        """Add what is missing, as much as allowed."""
+        missing = self.state.target - self.state.count
+        if missing <= 0:
+            return "DONE"
+        amount = min(missing, self.state.limit)
+        return f'<tool_call>{{"name": "add", "arguments": {{"amount": {amount}}}}}</tool_call>'
