@@ -5,11 +5,16 @@ from types import MappingProxyType
 
 from envgym.core.messages import Action
 from envgym.errors import unknown_name
+from envgym.parsing.code_block import CodeBlock
 from envgym.parsing.formats import TextFormat
 from envgym.parsing.hermes import Hermes
 from envgym.parsing.plain import Plain
+from envgym.parsing.react import React
+from envgym.parsing.xml_tags import XmlTags
 
-TABLE: Mapping[str, TextFormat] = MappingProxyType({"hermes": Hermes(), "plain": Plain()})
+TABLE: Mapping[str, TextFormat] = MappingProxyType(
+    {item.name: item for item in (Hermes(), CodeBlock(), XmlTags(), React(), Plain())}
+)
 """Format name -> format."""
 
 

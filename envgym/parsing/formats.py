@@ -11,7 +11,9 @@ from envgym.parsing.thinking import join_thinking
 from envgym.tools import ToolSpec
 
 MAX_REASONS = 8
-"""Sentences kept about calls that could not be read; the others are counted."""
+"""Sentences kept about calls that could not be read."""
+UNREAD = "More calls could not be read."
+"""Stands for all further ones."""
 
 
 class TextFormat(Protocol):
@@ -43,9 +45,7 @@ def build_action(
         content = "".join(pieces)
     else:
         content = "\n".join(stripped for piece in pieces if (stripped := piece.strip()))
-    reasons = list(malformed[:MAX_REASONS])
-    if len(malformed) > MAX_REASONS:
-        reasons.append(f"{len(malformed) - MAX_REASONS} more calls could not be read.")
+    reasons = malformed if len(malformed) <= MAX_REASONS else [*malformed[:MAX_REASONS], UNREAD]
     return Action(text, content=content, thinking=thinking, tool_calls=calls, malformed=reasons)
 
 
@@ -69,6 +69,15 @@ def join_parts(action: Action, calls: Iterable[str]) -> str:
     """Join thinking, content and written calls."""
     body = "\n".join(part for part in (action.content, *calls) if part)
     return join_thinking(action.thinking, body)
+
+
+def without_fence(text: str) -> str:
+    """Return the inside of a text that is one fenced block, else the text; stripped either way."""
+    text = text.strip()
+    first, newline, rest = text.partition("\n")
+    if newline and first.rstrip().lower() in ("```", "```json") and rest.endswith("```"):
+        return rest[:-3].strip()
+    return text
 
 
 def compact(value: JsonValue) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from envgym.core.json_types import JsonObject, JsonValue
 from envgym.core.messages import Action, ToolCall
-from envgym.parsing.formats import build_action, compact, join_parts, list_tools, written
+from envgym.parsing.formats import MAX_REASONS, UNREAD, build_action, compact, join_parts, list_tools, written
 from envgym.parsing.strict_json import read_json, read_json_at
 from envgym.parsing.thinking import split_thinking
 from envgym.tools import ToolSpec
@@ -40,6 +40,10 @@ class Hermes:
             if tag.start() < position or tag.group() == CLOSE:
                 continue
             pieces.append(rest[position : tag.start()])
+            if len(malformed) == MAX_REASONS:
+                malformed.append(UNREAD)
+                position = len(rest)
+                break
             try:
                 call, position = _read_call(rest, tag.end())
                 calls.append(call)

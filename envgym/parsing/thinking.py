@@ -20,5 +20,7 @@ def split_thinking(text: str) -> tuple[str | None, str]:
 
 
 def join_thinking(thinking: str | None, rest: str) -> str:
-    """Write what `split_thinking` reads."""
-    return rest if thinking is None else f"{OPEN}\n{thinking}\n{CLOSE}\n\n{rest}"
+    """Write what `split_thinking` reads; an empty block keeps tags inside the rest from being taken for thinking."""
+    if thinking is None and OPEN not in rest and CLOSE not in rest:
+        return rest
+    return f"{OPEN}\n{thinking or ''}\n{CLOSE}\n\n{rest}"

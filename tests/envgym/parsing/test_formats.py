@@ -1,0 +1,132 @@
+"""Laws that every text format keeps."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envgym.core.json_types import JsonValue
+from envgym.core.messages import Action, ToolCall
+from envgym.errors import InvalidInput, UnknownName
+from envgym.parsing import TABLE, parse_action, text_format
+from envgym.tools import ToolSpec
+
+MARKUP = [
+    "<tool_call>", "</tool_call>", "<think>", "</think>", "```python\n", "```", "\n```\n", '<tool name="a">', "</tool>",
+    '<arg name="x">', '<arg name="x" type="json">', "</arg>", "Thought:", "\nAction: a",
+    "\nAction Input:", "Observation:",
+    "\nFinal Answer:", '{"name": "a", "arguments": {"x": 1}}', '"', "{", "[", "\\", "\\ud800",
+    "1e999", "NaN", "\n", " ",
+]  # fmt: skip
+hostile = st.lists(st.one_of(st.sampled_from(MARKUP), st.text(max_size=5)), max_size=30).map("".join)
+
+NO_MARKUP = st.text(st.characters(exclude_characters="<>`:", codec="utf-8"), max_size=30).map(str.strip)
+json_values: st.SearchStrategy[JsonValue] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text() | hostile,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+names = st.from_regex(r"[a-z_]{1,12}", fullmatch=True)
+
+
+def calls_of(format_name: str) -> st.SearchStrategy[list[ToolCall]]:
+    """Calls that the format can express: any JSON, except that code blocks hold code and plain text holds none."""
+    if format_name == "plain":
+        return st.just([])
+    if format_name == "code_block":
+        code = st.one_of(hostile, st.text())
+        return st.lists(code.map(lambda text: ToolCall(name="python", arguments={"code": text})), max_size=3)
+    keys = names if format_name == "xml_tags" else st.text(max_size=8)
+    arguments = st.dictionaries(keys, json_values, max_size=3)
+    return st.lists(st.builds(ToolCall, name=names, arguments=arguments), max_size=3)
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+@given(data=st.data())
+def test_reading_what_was_written_gives_the_action(name: str, data: st.DataObject) -> None:
+    thinking = data.draw(st.none() | NO_MARKUP.filter(bool))
+    action = Action(content=data.draw(NO_MARKUP), thinking=thinking, tool_calls=data.draw(calls_of(name)))
+    text = text_format(name).write(action)
+    back = parse_action(text, name)
+    assert (back.content, back.thinking, back.tool_calls, back.malformed) == (
+        action.content,
+        action.thinking,
+        action.tool_calls,
+        (),
+    )
+    assert back == text
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+@given(text=hostile)
+def test_any_text_is_read_without_an_exception(name: str, text: str) -> None:
+    action = parse_action(text, name)
+    assert str(action) == text
+    assert len(action.malformed) <= 9  # eight reasons, and one for the rest
+    assert all(reason.endswith((".", "}", "ANSWER", ">")) and len(reason) < 500 for reason in action.malformed)
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+@given(text=st.text(st.characters(exclude_characters="<`:")))
+def test_text_without_markup_is_its_own_content(name: str, text: str) -> None:
+    action = parse_action(text, name)
+    assert (action.content, action.thinking, action.tool_calls, action.malformed) == (text, None, (), ())
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "<tool_call>", "<tool_call>{", '<tool_call>["', '<tool_call>{"a":"</tool_call>', "<tool_call>" + "[" * 70,
+        "<think>", "</think>", "```python\n", "``` `", "``", '<tool name="a">', '<tool name="a"><arg name="x">',
+        '<arg name="x"></arg>', "<tool ", "Action:", "\nAction Input: {", "\nThought:", " ", "\n", "\\boxed{", "{", '"',
+        '<tool_call>{"name":"a"}</tool_call>', "Action Input: ```\n   ",
+    ],
+)  # fmt: skip
+def test_a_long_hostile_text_is_read_in_linear_time(name: str, unit: str) -> None:
+    text = (unit * (200_000 // len(unit)))[:199_999] + "`"
+    start = time.process_time()
+    parse_action(text, name)
+    assert time.process_time() - start < 2.0  # quadratic work would take minutes
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+def test_calls_inside_unfinished_thinking_are_not_run(name: str) -> None:
+    inside = text_format("hermes").write(Action(tool_calls=[ToolCall(name="a")]))
+    action = parse_action(f"<think>I could say {inside} or ```python\n1\n```\n Action: a", name)
+    assert (action.content, action.tool_calls, action.malformed) == ("", (), ())
+    assert action.thinking is not None
+    assert action.thinking.startswith("I could say")
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+def test_thinking_whose_opening_tag_stands_in_the_prompt_is_found(name: str) -> None:
+    action = parse_action("six times seven\n</think>\n\n42", name)
+    assert (action.thinking, action.content) == ("six times seven", "42")
+
+
+def test_an_action_that_a_format_cannot_express_is_refused() -> None:
+    call = ToolCall(name="a", arguments={"x": 1})
+    for name in ("plain", "code_block"):
+        with pytest.raises(InvalidInput, match="tool_calls of the action must survive being written and read"):
+            text_format(name).write(Action(tool_calls=[call]))
+    with pytest.raises(InvalidInput, match="content of the action"):
+        text_format("hermes").write(Action("say <tool_call>"))
+
+
+def test_an_unknown_format_lists_near_names() -> None:
+    with pytest.raises(UnknownName, match="did you mean hermes"):
+        parse_action("x", "herms")
+
+
+@pytest.mark.parametrize("name", ["hermes", "xml_tags", "react"])
+def test_instructions_show_each_tool_and_the_form(name: str) -> None:
+    spec = ToolSpec(name="calculator", description="Compute.", parameters={"type": "object", "properties": {}})
+    told = text_format(name).instructions([spec])
+    assert '{"name": "calculator", "description": "Compute.", "parameters"' in told
+    assert {"hermes": "<tool_call>", "xml_tags": '<tool name="TOOL">', "react": "Action Input:"}[name] in told
+
+
+def test_without_tools_only_react_needs_instructions() -> None:
+    assert [name for name in TABLE if TABLE[name].instructions([])] == ["react"]
