@@ -149,12 +149,12 @@ class RunDirectory:
                 break
         return rows
 
-    def forget_from(self, step: int) -> None:
-        """Drop metrics, evaluations and episodes of train steps >= `step`, which a resumed run makes again."""
-        kept = [row for row in self.metrics() if row["step"] < step]
+    def forget_after(self, step: int) -> None:
+        """Drop what was recorded after `step` train steps; a resumed run makes it again."""
+        kept = [row for row in self.metrics() if row["step"] <= step]
         write_atomic(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
         for file in (*self._files("evals", ".json"), *self._files("episodes", ".parquet")):
-            if file_step(file) > step or (file.suffix == ".parquet" and file_step(file) >= step):
+            if file_step(file) > step:
                 file.unlink()
 
     def write_eval(self, step: int, label: str, data: Mapping[str, Any]) -> Path:

@@ -1,0 +1,70 @@
+"""Episodes as rows of a table: what a run directory saves, and what is read back from it."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from envgym.core.rewards import Invalid
+from envgym.core.serialize import tree_from_json, tree_to_json
+from envgym.core.trajectory import Group, Trajectory, trajectories
+from envgym.core.tree import Tree
+
+Advantages = Mapping[tuple[str, int], Sequence[float | tuple[float, ...]]]
+"""(tree id, leaf) -> what training gave the episode: one entry per node of its path."""
+
+
+def episode_rows(
+    trees: Iterable[Tree],
+    *,
+    step: int,
+    advantages: Advantages | None = None,
+    dropped: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """Return one row per episode; a tree's JSON stands in the row of its first leaf.
+
+    Args:
+        trees: of one step, or of one evaluation.
+        step: train steps done before the trees were sampled.
+        advantages: of the episodes that were trained on.
+        dropped: tree id -> why a filter dropped its group.
+    """
+    rows: list[dict[str, Any]] = []
+    for tree in trees:
+        for number, episode in enumerate(trajectories(tree)):
+            row = _row(episode, step)
+            found = (advantages or {}).get((tree.id, episode.leaf))
+            row["advantages"] = None if found is None else json.dumps(found)
+            row["dropped"] = (dropped or {}).get(tree.id)
+            row["tree"] = json.dumps(tree_to_json(tree), ensure_ascii=False) if number == 0 else None
+            rows.append(row)
+    return rows
+
+
+def _row(episode: Trajectory, step: int) -> dict[str, Any]:
+    tree, reward = episode.tree, episode.reward
+    return {
+        "step": step,
+        "env_id": tree.env_id,
+        "task_id": tree.task_id,
+        "task_key": tree.task_key,
+        "split": tree.split.value,
+        "seed": tree.seed,
+        "tree_id": tree.id,
+        "leaf": episode.leaf,
+        "ending": episode.ending.value,
+        "reward": None if isinstance(reward, Invalid) else reward.value,
+        "invalid_reason": reward.reason if isinstance(reward, Invalid) else None,
+        "components": json.dumps({} if isinstance(reward, Invalid) else dict(reward.components)),
+        "turns": len(episode.turns),
+        "sampled_tokens": episode.num_sampled,
+    }
+
+
+def dropped_trees(dropped: Iterable[tuple[Group, str]]) -> dict[str, str]:
+    """Return tree id -> reason for every tree of the dropped groups."""
+    return {tree.id: reason for group, reason in dropped for tree in group.trees}
+
+
+def trees_of(rows: Iterable[Mapping[str, Any]]) -> list[Tree]:
+    """Read the trees back from rows that `episode_rows` made."""
+    return [tree_from_json(json.loads(row["tree"])) for row in rows if row["tree"] is not None]

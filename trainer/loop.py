@@ -1,0 +1,312 @@
+"""The training loop: warm start, evaluate, then collect, filter, credit, learn, record; and resume where it stopped.
+
+Step numbers count from 1; what is recorded at step n was made by it, and a checkpoint at n holds what n steps gave.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from envgym.agents.evaluation import EvalPlan, EvalRecord, evaluate, held_out_tasks, record_evaluation
+from envgym.core.rewards import Invalid
+from envgym.core.tasks import Task
+from envgym.core.trajectory import Group
+from envgym.core.tree import Tree
+from envgym.episodes import dropped_trees, episode_rows
+from envgym.errors import RunError, sentence
+from envgym.report.from_run import evaluation_data, write_run_report
+from envgym.runs import RunDirectory
+from envgym.seeds import derive_seed
+from envgym.trainer.batch import TrainRow, train_rows
+from envgym.trainer.callbacks import Callback, Callbacks
+from envgym.trainer.checkpoint import (
+    TrainState,
+    latest_checkpoint,
+    load_optimizer,
+    load_state,
+    save_checkpoint,
+)
+from envgym.trainer.collect import Stats, collect, updated_stats
+from envgym.trainer.points import TaskRequest, TrajectoryCredit
+from envgym.trainer.rollout_metrics import filter_metrics, rollout_metrics
+from envgym.trainer.seen import Metrics
+from envgym.trainer.settings import TrainSettings
+from envgym.trainer.sft import warm_start
+from envgym.trainer.workbench import Workbench, build_method, build_workbench
+from envgym.trainer.world import World
+
+HELD_OUT = "held-out"
+"""Label of the evaluations before and after training, on all tasks."""
+DURING = "during"
+"""Label of the evaluations in between, on the first tasks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    """What a run left behind."""
+
+    directory: Path
+    report: Path
+    steps: int
+    evaluations: tuple[EvalRecord, ...]
+
+
+def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume: bool = False) -> TrainResult:
+    """Train as `settings` say and write a run directory.
+
+    Args:
+        settings: of the run.
+        callbacks: told what happens.
+        resume: go on from the newest checkpoint of the run directory, whose settings must be these.
+
+    Raises:
+        SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then.
+    """
+    build_method(settings)
+    run, checkpoint = _open(settings, resume=resume)
+    bench = build_workbench(settings, checkpoint=checkpoint)
+    if run is None:
+        run = RunDirectory.create(settings.run_directory, name=settings.run.name, config=_config(settings))
+    loop = TrainLoop(settings, run, bench, Callbacks(callbacks))
+    with asyncio.Runner() as runner:
+        return loop.run(runner, checkpoint)
+
+
+def _config(settings: TrainSettings) -> dict[str, object]:
+    return settings.model_dump(mode="json")
+
+
+def _open(settings: TrainSettings, *, resume: bool) -> tuple[RunDirectory | None, Path | None]:
+    """Return the run and the checkpoint to resume from, or see that a new directory can be made."""
+    path = settings.run_directory
+    if not resume:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            do = "choose another run.directory, pass --resume, or delete it yourself"
+            raise RunError(sentence("run directory", "be new or empty", str(path), where="train", do=do))
+        return None, None
+    run = RunDirectory.open(path)
+    theirs, ours = run.config, _config(settings)
+    if theirs != ours:
+        keys = sorted(key for key in {*theirs, *ours} if theirs.get(key) != ours.get(key))
+        do = "resume with the settings it was started with, or start another run"
+        raise RunError(
+            sentence("resumed settings", "be those of the run", f"changes in {keys}", where=str(path), do=do)
+        )
+    return run, latest_checkpoint(run.checkpoints)
+
+
+class TrainLoop:
+    """One run, step by step."""
+
+    def __init__(self, settings: TrainSettings, run: RunDirectory, bench: Workbench, callbacks: Callback) -> None:
+        """Join the parts; nothing runs yet."""
+        self.settings, self.run_directory, self.bench, self.callbacks = settings, run, bench, callbacks
+        self.stats: Stats = {}
+        self.step = 0
+        self._times: Metrics = {}
+        self._tasks: dict[str, tuple[Task, ...]] = {}
+
+    def run(self, runner: asyncio.Runner, checkpoint: Path | None) -> TrainResult:
+        """Go from the start, or from `checkpoint`, to the last step and write the report."""
+        steps = self.settings.run.steps
+        report: Path | None = None
+        if checkpoint is not None:
+            self._restore(checkpoint)
+        self.callbacks.on_start(self.run_directory.path, _config(self.settings), self.step, steps)
+        try:
+            if checkpoint is None:
+                self._warm_start(runner)
+            if not self._has_evaluation(HELD_OUT, 0):
+                self._evaluate(runner, HELD_OUT)
+            while self.step < steps:
+                self._train_step(runner)
+            if steps and not self._has_evaluation(HELD_OUT, steps):
+                self._evaluate(runner, HELD_OUT)
+            report = write_run_report(self.run_directory)
+        finally:
+            self.callbacks.on_end(report)
+        records = tuple(EvalRecord.from_json(data) for data in self.run_directory.evals())
+        return TrainResult(directory=self.run_directory.path, report=report, steps=self.step, evaluations=records)
+
+    # ---- phases ----------------------------------------------------------------------------------------------
+
+    def _warm_start(self, runner: asyncio.Runner) -> None:
+        if self.settings.sft is not None:
+            work = warm_start(self.bench, self.settings, self.settings.sft, on_progress=self.callbacks.on_progress)
+            self.run_directory.append_metrics({"step": 0, **runner.run(work)})
+            self._sync_policy()
+        self._save()
+
+    def _train_step(self, runner: asyncio.Runner) -> None:
+        started, self._times = time.perf_counter(), {}
+        step = self.step + 1
+        with self._timed("collect"):
+            requests, groups = self._collect(runner, step)
+        self._check_invalid(groups, step)
+        result = self.bench.method.filter(groups)
+        credits = [credit for group in result.kept for credit in self.bench.method.credit(group)]
+        rows = train_rows(credits, once=self.settings.objective.shared_tokens == "once")
+        with self._timed("learn"):
+            learned = self._learn(rows, step)
+        with self._timed("sync"):
+            self.step = step
+            self._sync_policy()
+        self.stats = updated_stats(self.stats, requests, groups, step=step)
+        every = self.settings.run.save_episodes_every
+        if every and step % every == 0:
+            with self._timed("save"):
+                self._save_episodes(step, groups, credits, dropped_trees(result.dropped))
+        found = rollout_metrics(groups, success_at=self.settings.evaluation.success_at)
+        seconds = time.perf_counter() - started
+        metrics = {
+            **found,
+            **filter_metrics(result),
+            **learned,
+            "train/rows": float(len(rows)),
+            **self._times,
+            "time/step_s": seconds,
+            "speed/sampled_tokens_per_s": found.get("cost/tokens_generated", 0.0)
+            / max(self._times["time/collect_s"], 1e-9),
+        }
+        self.run_directory.append_metrics({"step": step, **metrics})
+        if step % self.settings.run.checkpoint_every == 0 or step == self.settings.run.steps:
+            self._save()
+        self.callbacks.on_step(step, metrics)
+        every = self.settings.evaluation.every
+        if every and step % every == 0 and step < self.settings.run.steps:
+            self._evaluate(runner, DURING)
+
+    def _collect(self, runner: asyncio.Runner, step: int) -> tuple[list[TaskRequest], list[Group]]:
+        total = self.settings.rollout.groups * self.settings.rollout.group_size
+        progress = self._counter("collect", total)
+        work = collect(self.bench, self.settings, step=step - 1, stats=self.stats, on_finished=progress)
+        return runner.run(work)
+
+    def _learn(self, rows: Sequence[TrainRow], step: int) -> Metrics:
+        if not rows:  # every group was dropped: nothing to learn from, and the step says so
+            return {"optim/updates": 0.0}
+        return self.bench.learner.learn(rows, self.bench.method.objective, step=step - 1)
+
+    def _evaluate(self, runner: asyncio.Runner, label: str) -> None:
+        for plan in self._plans(label):
+            started = time.perf_counter()
+            work = evaluate(
+                plan,
+                self.bench.agent,
+                self.bench.policy,
+                sampling=self.bench.sampling(self.settings.evaluation.temperature),
+                concurrency=self.settings.rollout.concurrency,
+                on_finished=self._counter(f"evaluate {plan.label}", len(plan.tasks) * plan.samples),
+            )
+            trees = runner.run(work)
+            record = record_evaluation(
+                plan,
+                trees,
+                step=self.step,
+                temperature=self.settings.evaluation.temperature,
+                seconds=time.perf_counter() - started,
+            )
+            name = plan.label.replace("/", "_")
+            self.run_directory.write_episodes(self.step, episode_rows(trees, step=self.step), label=name)
+            self.run_directory.write_eval(self.step, name, record.to_json())
+            self.callbacks.on_evaluation(self.step, plan.label, evaluation_metrics(record))
+
+    # ---- pieces ----------------------------------------------------------------------------------------------
+
+    def _plans(self, label: str) -> list[EvalPlan]:
+        """Return one plan per env; the tasks of an evaluation in between are the first of the others'."""
+        settings, worlds = self.settings.evaluation, self.bench.worlds
+        count = settings.tasks if label == HELD_OUT else min(settings.tasks_during, settings.tasks)
+        return [
+            EvalPlan(
+                env_id=world.env_id,
+                make_env=world.make,
+                tasks=self._held_out(world)[:count],
+                samples=settings.samples,
+                seed=derive_seed(self.settings.run.seed, "evaluation"),
+                label=label if len(worlds) == 1 else f"{label} {world.label}",
+                success_at=settings.success_at,
+            )
+            for world in worlds.values()
+        ]
+
+    def _held_out(self, world: World) -> tuple[Task, ...]:
+        if world.label not in self._tasks:
+            self._tasks[world.label] = held_out_tasks(world.tasks, self.settings.evaluation.tasks)
+        return self._tasks[world.label]
+
+    def _has_evaluation(self, label: str, step: int) -> bool:
+        done = {(data["label"], data["step"]) for data in self.run_directory.evals()}
+        return all((plan.label, step) in done for plan in self._plans(label))
+
+    def _check_invalid(self, groups: Sequence[Group], step: int) -> None:
+        """Stop a run whose infrastructure fails, before it trains on what is left."""
+        episodes = [episode for group in groups for episode in group.trajectories]
+        reasons = [episode.reward.reason for episode in episodes if isinstance(episode.reward, Invalid)]
+        limit = self.settings.run.max_invalid_rate
+        if len(reasons) > limit * len(episodes):
+            got = f"{len(reasons)} of {len(episodes)}, such as: {reasons[0]}"
+            do = "mend the env or its services, then resume"
+            raise RunError(sentence("invalid episodes", f"stay below {limit:.0%}", got, where=f"step {step}", do=do))
+
+    def _save_episodes(
+        self, step: int, groups: Sequence[Group], credits: Sequence[TrajectoryCredit], dropped: Mapping[str, str]
+    ) -> None:
+        trees = [tree for group in groups for tree in group.trees]
+        advantages = {(c.trajectory.tree.id, c.trajectory.leaf): c.advantages for c in credits}
+        rows = episode_rows(trees, step=step, advantages=advantages, dropped=dropped)
+        self.run_directory.write_episodes(step, rows)
+
+    def _save(self) -> None:
+        save_checkpoint(
+            self.run_directory.checkpoints,
+            state=TrainState(step=self.step, stats=self.stats),
+            model=self.bench.model,
+            tokenizer=self.bench.tokenizer,
+            optimizer=self.bench.learner.optimizer,
+            keep=self.settings.run.keep_checkpoints,
+        )
+
+    def _restore(self, checkpoint: Path) -> None:
+        state = load_state(checkpoint)
+        load_optimizer(checkpoint, self.bench.learner.optimizer)
+        self.step, self.stats = state.step, state.stats
+        self.run_directory.forget_after(state.step)
+        self._sync_policy()
+
+    def _sync_policy(self) -> None:
+        """Tell the policy that its weights (the learner's own) are now those of `step`."""
+        self.bench.policy.update_weights((), self.step)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self._times[f"time/{name}_s"] = time.perf_counter() - started
+
+    def _counter(self, phase: str, total: int) -> Callable[[Tree], None]:
+        done = 0
+
+        def count(tree: Tree) -> None:
+            nonlocal done
+            done += 1
+            self.callbacks.on_progress(phase, done, total)
+
+        return count
+
+
+def evaluation_metrics(record: EvalRecord) -> Metrics:
+    """Return the headline numbers of an evaluation."""
+    data = evaluation_data(record.to_json())
+    best = data.success.valid or data.success.as_failure
+    return {
+        "success": best.value,
+        "success_low": best.interval.low,
+        "success_high": best.interval.high,
+        "tasks": float(best.num_tasks),
+        "invalid": float(data.success.num_invalid),
+        "seconds": record.seconds,
+    }

@@ -1,0 +1,93 @@
+"""What a step's episodes say: success, rewards, endings, lengths, costs. Counted over episodes, never rows."""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+
+from envgym.core.endings import Ending
+from envgym.core.rewards import Scored
+from envgym.core.trajectory import Group, Trajectory
+from envgym.core.turns import Cost
+from envgym.trainer.points import FilterResult
+from envgym.trainer.seen import Metrics
+
+Z_95 = 1.96
+"""Half-width of a 95 % interval in standard errors."""
+
+
+def rollout_metrics(groups: Sequence[Group], *, success_at: float) -> Metrics:
+    """Return the metrics of collected groups; rewards and success count valid episodes only."""
+    episodes = [episode for group in groups for episode in group.trajectories]
+    rewards = [reward for episode in episodes if isinstance(reward := episode.reward, Scored)]
+    found: Metrics = {
+        "rollout/episodes": float(len(episodes)),
+        "rollout/invalid": float(len(episodes) - len(rewards)),
+        "rollout/groups": float(len(groups)),
+    }
+    if rewards:
+        found |= _success(groups, success_at)
+        found["reward/mean"] = statistics.fmean(reward.value for reward in rewards)
+        found |= _components(rewards)
+    if episodes:
+        found |= _endings(episodes) | _lengths(episodes, groups)
+    return found
+
+
+def _success(groups: Sequence[Group], success_at: float) -> Metrics:
+    """Return the success rate with a 95 % interval whose unit is the group (its episodes share a task)."""
+    means = [
+        statistics.fmean(
+            float(reward.value >= success_at) for episode in group.valid if isinstance(reward := episode.reward, Scored)
+        )
+        for group in groups
+        if group.valid
+    ]
+    mean = statistics.fmean(means)
+    half = Z_95 * statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else 0.0
+    return {
+        "train/success": mean,
+        "train/success_low": max(mean - half, 0.0),
+        "train/success_high": min(mean + half, 1.0),
+    }
+
+
+def _components(rewards: Sequence[Scored]) -> Metrics:
+    names = sorted({name for reward in rewards for name in reward.components})
+    return {
+        f"reward/{name}": statistics.fmean(reward.components.get(name, 0.0) for reward in rewards) for name in names
+    }
+
+
+def _endings(episodes: Sequence[Trajectory]) -> Metrics:
+    counts = Counter(episode.ending for episode in episodes)
+    return {f"ending/{ending}": counts[ending] / len(episodes) for ending in Ending if counts[ending]}
+
+
+def _lengths(episodes: Sequence[Trajectory], groups: Sequence[Group]) -> Metrics:
+    cost = sum((tree.cost for group in groups for tree in group.trees), Cost())
+    turns = [turn for episode in episodes for turn in episode.turns]
+    errors = sum(turn.outcome.tool_errors for turn in turns if turn.outcome is not None)
+    rows = [row for episode in episodes for row in episode.rows]
+    return {
+        "rollout/turns": len(turns) / len(episodes),
+        "rollout/sampled_tokens": statistics.fmean(episode.num_sampled for episode in episodes),
+        "rollout/row_tokens": statistics.fmean(len(row) for row in rows),
+        "rollout/row_tokens_max": float(max(len(row) for row in rows)),
+        "rollout/rows_per_episode": len(rows) / len(episodes),
+        "rollout/tool_calls": cost.tool_calls / len(episodes),
+        "rollout/tool_errors": errors / len(episodes),
+        "cost/tokens_generated": float(cost.tokens_generated),
+        "cost/tokens_prefilled": float(cost.tokens_prefilled),
+        "cost/env_steps": float(cost.env_steps),
+    }
+
+
+def filter_metrics(result: FilterResult) -> Metrics:
+    """Return the share of groups kept, and of each reason to drop one."""
+    total = max(len(result.kept) + len(result.dropped), 1)
+    reasons = Counter(reason for _, reason in result.dropped)
+    return {
+        "filter/kept": len(result.kept) / total,
+        **{f"filter/{reason}": count / total for reason, count in sorted(reasons.items())},
+    }

@@ -1,0 +1,185 @@
+"""Everything a run needs in one process: model, tokenizer, agent, policy and learner, built from settings."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from envgym.agents.agent import Agent, make_agent
+from envgym.agents.models import load
+from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.protocols import Sampling
+from envgym.errors import SettingsError, sentence
+from envgym.trainer.causal_lm import check_head
+from envgym.trainer.corrections import CORRECTIONS
+from envgym.trainer.credit import CREDITS
+from envgym.trainer.curricula import CURRICULA
+from envgym.trainer.filters import FILTERS
+from envgym.trainer.learner import Learner, Objective, without_dropout
+from envgym.trainer.losses import LOSSES
+from envgym.trainer.plugins import resolve
+from envgym.trainer.points import Credit, Curriculum, Filter
+from envgym.trainer.settings import ModelSettings, TrainSettings
+from envgym.trainer.world import World, build_worlds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """A run's choice at every plug-in point."""
+
+    curriculum: Curriculum
+    filter: Filter
+    credit: Credit
+    objective: Objective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workbench:
+    """The parts of one run; sampler and learner share one model."""
+
+    worlds: dict[str, World]
+    method: Method
+    model: Any
+    """PreTrainedModel or PeftModel."""
+    tokenizer: Any
+    agent: Agent
+    policy: TransformersPolicy
+    learner: Learner
+    device: torch.device
+
+    def sampling(self, temperature: float) -> Sampling:
+        """Return how turns are sampled at a temperature."""
+        return Sampling(
+            temperature=temperature,
+            max_new_tokens=self.agent.settings.max_turn_tokens,
+            stop_token_ids=self.agent.renderer.stop_token_ids,
+        )
+
+
+def build_method(settings: TrainSettings) -> Method:
+    """Find the method at every plug-in point. Raises: SettingsError, UnknownName: before anything is loaded."""
+    return Method(
+        curriculum=resolve("curriculum", settings.curriculum, CURRICULA),
+        filter=resolve("filter", settings.filter, FILTERS),
+        credit=resolve("credit", settings.credit, CREDITS),
+        objective=Objective(
+            loss=resolve("loss", settings.loss, LOSSES),
+            correction=resolve("correction", settings.correction, CORRECTIONS),
+            settings=settings.objective,
+            temperature=settings.rollout.temperature,
+        ),
+    )
+
+
+def build_workbench(settings: TrainSettings, *, checkpoint: Path | None = None) -> Workbench:
+    """Build the parts; cheap checks first, the model last.
+
+    Args:
+        settings: of the run.
+        checkpoint: take the weights from here instead of from `model.name`.
+    """
+    method = build_method(settings)
+    worlds = build_worlds(settings.envs)
+    device = pick_device(settings.model.device)
+    if settings.model.threads is not None:
+        torch.set_num_threads(settings.model.threads)
+    torch.manual_seed(settings.run.seed)
+    model, tokenizer = _load(settings.model, device, checkpoint, seed=settings.run.seed)
+    agent = make_agent(settings.agent, tokenizer)
+    check_head(model)
+    autocast = torch.bfloat16 if settings.model.autocast == "bfloat16" else None
+    learner = Learner(
+        model,
+        optim=settings.optim,
+        num_steps=settings.run.steps,
+        device=device,
+        autocast=autocast,
+        reference=_reference(settings, model, device),
+    )
+    policy = TransformersPolicy(
+        model, tokenizer=tokenizer, device=device, max_batch=settings.rollout.max_batch, autocast=autocast
+    )
+    return Workbench(
+        worlds=worlds,
+        method=method,
+        model=model,
+        tokenizer=tokenizer,
+        agent=agent,
+        policy=policy,
+        learner=learner,
+        device=device,
+    )
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device called `name`; `auto` takes CUDA where there is one. Raises: SettingsError: none such."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or (device.type == "cuda" and not torch.cuda.is_available()):
+        do = "use cpu, cuda or auto"
+        raise SettingsError(sentence("model.device", "be at hand", name, where="settings", do=do))
+    return device
+
+
+def _load(settings: ModelSettings, device: torch.device, checkpoint: Path | None, *, seed: int) -> tuple[Any, Any]:
+    """Return (model, tokenizer), with adapters where LoRA is asked for."""
+    dtype = torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
+    source = str(checkpoint / "model") if checkpoint is not None and settings.lora is None else settings.name
+    loaded = load(source, dtype=dtype, device=device, seed=seed, tiny=settings.tiny)
+    model = without_dropout(loaded.model)
+    if settings.lora is not None:
+        model = _with_adapters(model, settings, checkpoint)
+    if settings.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model, loaded.tokenizer
+
+
+def _with_adapters(model: nn.Module, settings: ModelSettings, checkpoint: Path | None) -> Any:  # PeftModel
+    from peft import LoraConfig, PeftModel, get_peft_model  # optional, and heavy
+
+    assert settings.lora is not None, "the caller checked"
+    if checkpoint is not None:
+        return PeftModel.from_pretrained(model, str(checkpoint / "model"), is_trainable=True)  # type: ignore[arg-type]  # any module will do
+    targets = settings.lora.target_modules
+    config = LoraConfig(
+        r=settings.lora.rank,
+        lora_alpha=settings.lora.alpha,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, config)  # type: ignore[arg-type]  # any module will do
+
+
+def _reference(
+    settings: TrainSettings, model: Any, device: torch.device
+) -> Callable[[], AbstractContextManager[nn.Module]] | None:
+    """Return what opens the frozen model for the KL term: the model without adapters, or the model as first loaded."""
+    if not settings.objective.kl_coef:
+        return None
+    if settings.model.lora is not None:
+
+        @contextmanager
+        def without_adapters() -> Iterator[nn.Module]:
+            with model.disable_adapter():
+                yield model
+
+        return without_adapters
+    frozen, _ = _load(
+        settings.model.model_copy(update={"gradient_checkpointing": False}), device, None, seed=settings.run.seed
+    )
+    frozen.requires_grad_(False)
+
+    @contextmanager
+    def frozen_model() -> Iterator[nn.Module]:
+        yield frozen
+
+    return frozen_model

@@ -1,0 +1,49 @@
+"""The envs of a run: checked once, made as often as episodes need them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import envgym
+from envgym.core.tasks import Split, TaskSource
+from envgym.env import Env
+from envgym.errors import SettingsError, sentence
+from envgym.trainer.points import EnvSupply
+from envgym.trainer.settings import EnvSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """One env of the mixture."""
+
+    label: str
+    env_id: str
+    weight: float
+    make: Callable[[], Env[Any]]
+    """Makes a fresh env; cheap."""
+    tasks: TaskSource
+
+
+def build_worlds(envs: Sequence[EnvSettings]) -> dict[str, World]:
+    """Make every env once to see that its settings hold, and return the worlds by label.
+
+    Raises: UnknownName, InvalidInput: an unknown id or setting. SettingsError: two envs of one label.
+    """
+    worlds: dict[str, World] = {}
+    for spec in envs:
+        if spec.label in worlds:
+            do = "give one of them another `name`"
+            raise SettingsError(sentence("env name", "be unique", spec.label, where="envs", do=do))
+        make = _maker(spec)
+        tasks: TaskSource = make().unwrapped.tasks  # type: ignore[attr-defined]  # Gymnasium types it as its own Env
+        worlds[spec.label] = World(label=spec.label, env_id=spec.id, weight=spec.weight, make=make, tasks=tasks)
+    return worlds
+
+
+def _maker(spec: EnvSettings) -> Callable[[], Env[Any]]:
+    return lambda: envgym.make(spec.id, **spec.settings)
+
+
+def supplies(worlds: Mapping[str, World]) -> list[EnvSupply]:
+    """Return what a curriculum may draw from."""
+    return [EnvSupply(world.label, world.weight, world.tasks.size(Split.TRAIN)) for world in worlds.values()]
