@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, PydanticSchemaGenerationError, PydanticUserError, ValidationError
 from pydantic import create_model as create_pydantic_model
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+from pydantic_core import ErrorDetails
 
 from envgym.core.json_types import JsonObject, JsonValue
 from envgym.errors import InvalidInput, ToolError, near_names, sentence
@@ -71,12 +72,12 @@ class Signature:
         return dict(zip(self.names, checked.__dict__.values(), strict=True))
 
     def _advice(self, tool: str, error: ValidationError) -> str:
-        problems = [self._problem(item) for item in error.errors(include_url=False, include_context=False)]
+        problems = error.errors(include_url=False, include_context=False)
         more = f"; and {len(problems) - _SHOWN_PROBLEMS} more" if len(problems) > _SHOWN_PROBLEMS else ""
-        told = "; ".join(problems[:_SHOWN_PROBLEMS])
+        told = "; ".join(self._problem(item) for item in problems[:_SHOWN_PROBLEMS])
         return f"{tool} was not run: {told}{more}. Usage: {usage(tool, self.parameters)}."
 
-    def _problem(self, item: Mapping[str, Any]) -> str:  # Any: pydantic's record of one problem
+    def _problem(self, item: ErrorDetails) -> str:
         path = ".".join(str(part) for part in item["loc"]) or "arguments"
         shown = path if len(path) <= 100 else path[:100] + "..."
         if item["type"] == "missing":

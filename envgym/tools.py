@@ -7,7 +7,7 @@ policy's fault. How a signature becomes a schema is decided in `envgym.signature
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import FunctionType, MappingProxyType
@@ -62,37 +62,25 @@ def tool(function: FunctionT) -> FunctionT:
     return function
 
 
-@cache
 def collect_tools(cls: type) -> Mapping[str, Tool]:
     """Return the methods of `cls` marked with `@tool`, base classes first, in the order they are written.
 
     Raises: InvalidInput: a marked method that cannot be a tool (no docstring, no type hint, `*args` ...).
     """
-    return _method_tools(cls, _member_names(cls, _is_marked))
+    return _collect(cls, None)
 
 
-@cache
 def public_tools(cls: type, lifecycle: frozenset[str]) -> Mapping[str, Tool]:
     """Return all public methods of `cls` as tools, except those named in `lifecycle`."""
-    names = [name for name in _member_names(cls, _is_method) if not name.startswith("_") and name not in lifecycle]
-    return _method_tools(cls, names)
+    return _collect(cls, lifecycle)
 
 
-@lru_cache(maxsize=1024)
 def tools_of(*functions: Callable[..., object]) -> Mapping[str, Tool]:
     """Return plain functions as tools by name; they are called without an owner.
 
     Raises: InvalidInput: two functions share a name, or one cannot be a tool.
     """
-    tools: dict[str, Tool] = {}
-    for function in functions:
-        item = _function_tool(function)
-        if item.spec.name in tools:
-            raise InvalidInput(
-                sentence("tools", "have different names", item.spec.name, where="tools_of", do="rename one of the two")
-            )
-        tools[item.spec.name] = item
-    return MappingProxyType(tools)
+    return _function_tools(functions)
 
 
 def run_calls(tools: Mapping[str, Tool], owner: object, action: Action) -> RanCalls:
@@ -166,7 +154,14 @@ def _is_method(member: object) -> bool:
     return isinstance(member, FunctionType | staticmethod | classmethod)
 
 
-def _method_tools(cls: type, names: Sequence[str]) -> Mapping[str, Tool]:
+@cache
+def _collect(cls: type, lifecycle: frozenset[str] | None) -> Mapping[str, Tool]:
+    """Return the marked methods, or all public ones outside `lifecycle`; once per class, as reading them is slow."""
+    if lifecycle is None:
+        names = _member_names(cls, _is_marked)
+    else:
+        public = _member_names(cls, _is_method)
+        names = [name for name in public if not name.startswith("_") and name not in lifecycle]
     return MappingProxyType({name: _method_tool(cls, name) for name in names})
 
 
@@ -178,6 +173,19 @@ def _method_tool(cls: type, name: str) -> Tool:
         return getattr(owner, name)(**signature.check(name, arguments))
 
     return Tool(spec=_spec(name, signature), call=call)
+
+
+@lru_cache(maxsize=1024)
+def _function_tools(functions: tuple[Callable[..., object], ...]) -> Mapping[str, Tool]:
+    tools: dict[str, Tool] = {}
+    for function in functions:
+        item = _function_tool(function)
+        if item.spec.name in tools:
+            raise InvalidInput(
+                sentence("tools", "have different names", item.spec.name, where="tools_of", do="rename one of the two")
+            )
+        tools[item.spec.name] = item
+    return MappingProxyType(tools)
 
 
 def _function_tool(function: Callable[..., object]) -> Tool:
