@@ -5,7 +5,7 @@ its logits, reduces them to two numbers per token, and makes them again for the 
 of the model is a few buffers of chunk_size x vocabulary, and the gradient of the head.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from envgym.errors import InvalidInput, sentence
-from envgym.trainer.lm_head import LmHead, causal_lm, lm_head_of
+from envgym.trainer.causal_lm import LmHead, hidden_states, lm_head_of
 
 CHUNK_SIZE = 256
 """Tokens per chunk: enough to keep the matrix product busy, and 128 MiB of float32 logits at a vocabulary of 128k."""
@@ -67,9 +67,9 @@ def chunked_logprobs(
         InvalidInput: a temperature, chunk size or shape out of range.
     """
     _check(hidden_TD, targets_T, temperature, chunk_size)
-    dtype = hidden_TD.dtype
-    logprobs_T, entropies_T = _Chunked.apply(
-        hidden_TD,
+    dtype = _product_dtype(hidden_TD)
+    logprobs_T, entropies_T = _Chunked.apply(  # type: ignore[no-untyped-call]  # torch gives apply no annotations
+        hidden_TD.to(dtype),
         head.weight_VD.to(dtype),
         None if head.bias_V is None else head.bias_V.to(dtype),
         targets_T,
@@ -117,17 +117,17 @@ def token_logprobs(
         do = "pad on the right, or pass position_ids"
         got = "a token after padding"
         raise InvalidInput(sentence("attention_mask", "pad on the right", got, where="token_logprobs", do=do))
-    output = causal_lm(model).get_decoder()(
-        input_ids=input_ids_BT,
+    hidden_BTD = hidden_states(
+        model,
+        input_ids_BT=input_ids_BT,
         attention_mask=attention_mask_BT.long(),
-        use_cache=False,
-        **({} if position_ids_BT is None else {"position_ids": position_ids_BT}),
+        position_ids_BT=position_ids_BT,
     )
     scored_BT = present_BT if loss_mask_BT is None else loss_mask_BT
-    rows_T, before_T = scored_BT[:, 1:].nonzero(as_tuple=True)
-    here = (rows_T, before_T + 1)
+    rows, before = (scored_BT[:, 1:] & present_BT[:, :-1]).nonzero(as_tuple=True)
+    here = (rows, before + 1)
     result = chunked_logprobs(
-        output.last_hidden_state[rows_T, before_T],
+        hidden_BTD[rows, before],
         lm_head_of(model),
         input_ids_BT[here],
         temperature=temperature,
@@ -135,28 +135,33 @@ def token_logprobs(
         chunk_size=chunk_size,
     )
 
-    def spread(values_T: Float[Tensor, " T"]) -> Float[Tensor, "B T"]:
-        return values_T.new_zeros(input_ids_BT.shape).index_put(here, values_T)
+    def spread(scored: Tensor) -> Tensor:
+        return scored.new_zeros(input_ids_BT.shape).index_put(here, scored)
 
     entropies_BT = None if result.entropies_T is None else spread(result.entropies_T)
     return TokenLogprobs(spread(result.logprobs_T), entropies_BT)
 
 
-class _Context(FunctionCtx):
-    """What the backward pass finds."""
+if TYPE_CHECKING:
 
-    saved_tensors: tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor, Tensor | None]
-    needs_input_grad: tuple[bool, ...]
-    scale: float
-    softcap: float | None
-    temperature: float
-    chunk_size: int
+    class _Context(FunctionCtx):
+        """What the backward pass finds; torch makes a class of its own at run time."""
+
+        saved_tensors: tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor, Tensor | None]
+        needs_input_grad: tuple[bool, ...]
+        scale: float
+        softcap: float | None
+        temperature: float
+        chunk_size: int
+
+else:
+    _Context = FunctionCtx
 
 
 class _Chunked(torch.autograd.Function):
-    """log p and H per token; the gradient makes each chunk's logits again.
+    """log p and H of each target; the backward pass makes each chunk's logits again.
 
-    With z = logits / temperature: ∂log p/∂z = onehot(target) - p, ∂H/∂z = -p (log p + H).
+    With z = logits / temperature: ∂ log p/∂z = onehot(target) - p, ∂H/∂z = -p (log p + H).
     """
 
     @staticmethod
@@ -174,16 +179,104 @@ class _Chunked(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None]:
         """Reduce each chunk's logits to log p and H."""
         head = LmHead(weight_VD=weight_VD, bias_V=bias_V, scale=scale, softcap=softcap)
-        dtype = torch.promote_types(hidden_TD.dtype, torch.float32)
-        logprobs_T, logsumexp_T, entropies_T = hidden_TD.new_empty((3, targets_T.numel()), dtype=dtype)
-        for chunk in _chunks(targets_T.numel(), chunk_size):
-            z_TV = head.logits(hidden_TD[chunk]) / temperature
-            logsumexp_T[chunk] = z_TV.logsumexp(dim=-1)
-            logprobs_T[chunk] = z_TV.gather(-1, targets_T[chunk, None]).squeeze(-1) - logsumexp_T[chunk]
-            if with_entropy:
-                entropies_T[chunk] = logsumexp_T[chunk] - (z_TV.softmax(dim=-1) * z_TV).sum(dim=-1)
-        entropies = entropies_T.clone() if with_entropy else None
+        logprobs_T = hidden_TD.new_empty(len(targets_T), dtype=_reduction_dtype(hidden_TD))
+        logsumexp_T = torch.empty_like(logprobs_T)
+        entropies_T = torch.empty_like(logprobs_T) if with_entropy else None
+        with torch.autocast(hidden_TD.device.type, enabled=False):
+            for chunk in _chunks(len(targets_T), chunk_size):
+                z_TV = head.logits(hidden_TD[chunk]).div_(temperature)
+                logsumexp_T[chunk] = z_TV.logsumexp(dim=-1)
+                logprobs_T[chunk] = z_TV.gather(-1, targets_T[chunk, None]).squeeze(-1) - logsumexp_T[chunk]
+                if entropies_T is not None:
+                    entropies_T[chunk] = logsumexp_T[chunk] - z_TV.softmax(dim=-1).mul_(z_TV).sum(dim=-1)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(hidden_TD, weight_VD, bias_V, targets_T, logsumexp_T, entropies)
+        saved = (hidden_TD, weight_VD, bias_V, targets_T, logsumexp_T, entropies_T)
+        ctx.save_for_backward(*saved)  # type: ignore[arg-type]  # None may be saved, which the annotation leaves out
         ctx.scale, ctx.softcap, ctx.temperature, ctx.chunk_size = scale, softcap, temperature, chunk_size
-        return logprobs_T.clone(), entropies
+        return logprobs_T, entropies_T
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: _Context, grad_logprobs_T: Tensor | None, grad_entropies_T: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        """Chain the gradients of log p and H through each chunk's logits, made again."""
+        hidden_TD, weight_VD, bias_V, targets_T, logsumexp_T, entropies_T = ctx.saved_tensors
+        head = LmHead(weight_VD=weight_VD, bias_V=bias_V, scale=ctx.scale, softcap=ctx.softcap)
+        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        dtype = logsumexp_T.dtype
+        grad_hidden_TD = torch.zeros_like(hidden_TD) if wants_hidden else None
+        grad_weight_VD = torch.zeros_like(weight_VD, dtype=dtype) if wants_weight else None
+        grad_bias_V = logsumexp_T.new_zeros(len(weight_VD)) if wants_bias else None
+        for chunk in _chunks(len(targets_T), ctx.chunk_size):
+            capped_TV = head.logits(hidden_TD[chunk])
+            grad_TV = _grad_of_logits(
+                capped_TV / ctx.temperature - logsumexp_T[chunk, None],
+                targets_T[chunk],
+                None if grad_logprobs_T is None else grad_logprobs_T[chunk],
+                None if grad_entropies_T is None or entropies_T is None else grad_entropies_T[chunk],
+                None if entropies_T is None else entropies_T[chunk],
+            ).mul_(ctx.scale / ctx.temperature)
+            if ctx.softcap is not None:
+                grad_TV *= 1 - (capped_TV / ctx.softcap).square()
+            product_TV = grad_TV.to(weight_VD.dtype)
+            if grad_hidden_TD is not None:
+                grad_hidden_TD[chunk] = product_TV @ weight_VD
+            if grad_weight_VD is not None:
+                grad_weight_VD += product_TV.T @ hidden_TD[chunk]
+            if grad_bias_V is not None:
+                grad_bias_V += grad_TV.sum(dim=0)
+        grads = (grad_hidden_TD, grad_weight_VD, grad_bias_V)
+        return *(None if grad is None else grad.to(weight_VD.dtype) for grad in grads), *[None] * 6
+
+
+def _grad_of_logits(
+    logp_TV: Tensor,
+    targets_T: Tensor,
+    grad_logprobs_T: Tensor | None,
+    grad_entropies_T: Tensor | None,
+    entropies_T: Tensor | None,
+) -> Tensor:
+    """Return the gradient with respect to z = logits / temperature; overwrites `logp_TV`."""
+    p_TV = logp_TV.exp()
+    if grad_entropies_T is None or entropies_T is None:
+        grad_TV = torch.zeros_like(logp_TV)
+    else:
+        grad_TV = logp_TV.add_(entropies_T[:, None]).mul_(p_TV).mul_(-grad_entropies_T[:, None])
+    if grad_logprobs_T is not None:
+        grad_TV -= p_TV.mul_(grad_logprobs_T[:, None])
+        grad_TV.scatter_add_(-1, targets_T[:, None], grad_logprobs_T[:, None])
+    return grad_TV
+
+
+def _chunks(length: int, chunk_size: int) -> list[slice]:
+    """Cut range(length) into slices of at most `chunk_size`."""
+    return [slice(start, start + chunk_size) for start in range(0, length, chunk_size)]
+
+
+def _reduction_dtype(tensor: Tensor) -> torch.dtype:
+    """Return float64 for float64, float32 for anything less precise."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _product_dtype(hidden_TD: Tensor) -> torch.dtype:
+    """Return the dtype that a linear layer would run in here, autocast included."""
+    device = hidden_TD.device.type
+    if torch.is_autocast_enabled(device) and hidden_TD.dtype is not torch.float64:
+        return torch.get_autocast_dtype(device)
+    return hidden_TD.dtype
+
+
+def _check(hidden_TD: Tensor, targets_T: Tensor, temperature: float, chunk_size: int) -> None:
+    """Refuse settings and shapes out of range."""
+    where = "chunked_logprobs"
+    if not temperature > 0:
+        do = "score greedy samples at temperature 1"
+        raise InvalidInput(sentence("temperature", "be above 0", temperature, where=where, do=do))
+    if chunk_size < 1:
+        do = f"leave it at {CHUNK_SIZE}"
+        raise InvalidInput(sentence("chunk_size", "be at least 1", chunk_size, where=where, do=do))
+    if hidden_TD.ndim != 2 or targets_T.shape != hidden_TD.shape[:1]:
+        got = f"{list(hidden_TD.shape)} and {list(targets_T.shape)}"
+        do = "flatten rows and shift targets first"
+        raise InvalidInput(sentence("hidden and targets", "be [T, D] and [T]", got, where=where, do=do))

@@ -26,6 +26,6 @@ def masked_max(values_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"
     return _flat_with(torch.where(loss_mask_BT, values_BT, -torch.inf), -torch.inf).amax()
 
 
-def _flat_with(values_BT: Float[Tensor, "B T"], identity: float) -> Float[Tensor, " T"]:
+def _flat_with(values_BT: Float[Tensor, "B T"], identity: float) -> Float[Tensor, " values"]:
     """Append the identity of a reduction, which gives the reduction of an empty batch its answer."""
     return torch.cat([values_BT.flatten(), values_BT.new_full((1,), identity)])

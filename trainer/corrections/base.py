@@ -1,7 +1,7 @@
 """The contract of a correction for samples that another engine (or an older policy) drew, and what it returns."""
 
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -40,9 +40,9 @@ class CorrectionStats:
     kl_sum: Float[Tensor, ""]
     """Σ k3 of KL(π_behavior || π_old), in nats."""
 
-    def __add__(self, other: Self) -> Self:
+    def __add__(self, other: "CorrectionStats") -> "CorrectionStats":
         """Return the statistics of both parts together."""
-        return type(self)(
+        return CorrectionStats(
             tokens=self.tokens + other.tokens,
             rejected_tokens=self.rejected_tokens + other.rejected_tokens,
             truncated_tokens=self.truncated_tokens + other.truncated_tokens,

@@ -70,9 +70,8 @@ class Tis(CorrectionSettings):
 
     def _mean(self, weights_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Float[Tensor, ""]:
         """Return the mean weight over trained tokens or over rows that train; 1 where nothing trains."""
+        shares_BT = loss_mask_BT.to(weights_BT.dtype)
         if self.level is TisLevel.SEQUENCE:
-            shares_BT = loss_mask_BT / loss_mask_BT.sum(dim=-1, keepdim=True).clamp(min=1)
-        else:
-            shares_BT = loss_mask_BT.to(weights_BT.dtype)
+            shares_BT = shares_BT / shares_BT.sum(dim=-1, keepdim=True).clamp(min=1)
         total = shares_BT.sum()
-        return torch.where(total > 0, (weights_BT * shares_BT).sum() / total.clamp(min=1), 1.0)
+        return torch.where(total > 0, (weights_BT * shares_BT).sum() / total, 1.0)

@@ -7,7 +7,6 @@ Data-parallel ranks likewise: add the ranks' denominators, aggregate on each, *s
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
 
 import torch
 from jaxtyping import Bool, Float
@@ -44,13 +43,13 @@ class Denominator:
     max_tokens: int | None = None
     """The constant of `seq-mean-token-sum-norm`, usually the longest episode allowed, in tokens."""
 
-    def __add__(self, other: Self) -> Self:
+    def __add__(self, other: "Denominator") -> "Denominator":
         """Return the denominator of both parts together."""
         if self.max_tokens != other.max_tokens:
             got = f"{self.max_tokens} and {other.max_tokens}"
             do = "give every part of a batch the same constant"
             raise InvalidInput(sentence("max_tokens", "agree", got, where="adding two Denominators", do=do))
-        return type(self)(
+        return Denominator(
             tokens=self.tokens + other.tokens,
             sequences=self.sequences + other.sequences,
             max_tokens=self.max_tokens,

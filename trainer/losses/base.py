@@ -1,7 +1,7 @@
 """The contract of a policy loss, what it returns, and the statistics all of them share."""
 
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -11,6 +11,7 @@ from torch import Tensor
 from envgym.trainer.losses.kl import k3
 from envgym.trainer.metrics_math import LOG_RATIO_BOUND, masked_max, masked_min, masked_sum
 from envgym.trainer.shapes import check_rows
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossStats:
@@ -37,9 +38,9 @@ class LossStats:
     clipped_dual: Int[Tensor, ""]
     """Tokens with A < 0 whose gradient is cut because the ratio rose above the dual clip's bound."""
 
-    def __add__(self, other: Self) -> Self:
+    def __add__(self, other: "LossStats") -> "LossStats":
         """Return the statistics of both parts together."""
-        return type(self)(
+        return LossStats(
             tokens=self.tokens + other.tokens,
             ratio_sum=self.ratio_sum + other.ratio_sum,
             ratio_min=torch.minimum(self.ratio_min, other.ratio_min),
@@ -102,9 +103,7 @@ def log_ratio(
     return difference_BT.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
 
 
-def masked_advantages(
-    advantages_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]
-) -> Float[Tensor, "B T"]:
+def masked_advantages(advantages_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
     """Return the advantages, 0 where the mask is False."""
     check_rows(loss_mask_BT, {"advantages": advantages_BT}, where="a policy loss")
     return torch.where(loss_mask_BT, advantages_BT, 0.0)
@@ -123,7 +122,9 @@ def loss_stats(
     ratio_BT = log_ratio_BT.exp()
 
     def count(clipped_BT: Bool[Tensor, "B T"] | None) -> Int[Tensor, ""]:
-        return loss_mask_BT.new_zeros((), dtype=torch.int64) if clipped_BT is None else (clipped_BT & loss_mask_BT).sum()
+        return (
+            loss_mask_BT.new_zeros((), dtype=torch.int64) if clipped_BT is None else (clipped_BT & loss_mask_BT).sum()
+        )
 
     return LossStats(
         tokens=loss_mask_BT.sum(),

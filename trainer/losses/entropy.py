@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from envgym.trainer.shapes import check_rows
 
-def entropy_bonus(
-    entropies_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]
-) -> Float[Tensor, "B T"]:
+
+def entropy_bonus(entropies_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
     """Return the loss -H of every trained token; minimising it keeps the policy exploring.
 
     Args:
@@ -19,4 +19,5 @@ def entropy_bonus(
         [B, T], to be multiplied with a coefficient and added to a policy loss before aggregation; exactly 0, with
         gradient 0, where the mask is False.
     """
+    check_rows(loss_mask_BT, {"entropies": entropies_BT}, where="entropy_bonus")
     return -torch.where(loss_mask_BT, entropies_BT, 0.0)

@@ -30,20 +30,20 @@ class KlEstimator(StrEnum):
     K3 = "k3"
 
 
-def k1(log_ratio_BT: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+def k1(log_ratio: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """Return d: unbiased, of high variance, negative for many tokens."""
-    return log_ratio_BT
+    return log_ratio
 
 
-def k2(log_ratio_BT: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+def k2(log_ratio: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """Return d²/2: biased, of low variance, never negative."""
-    return 0.5 * log_ratio_BT.square()
+    return 0.5 * log_ratio.square()
 
 
-def k3(log_ratio_BT: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+def k3(log_ratio: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """Return exp(-d) - 1 + d, constant below d = -20: unbiased, of low variance, never negative."""
-    bounded_BT = log_ratio_BT.clamp(min=-LOG_RATIO_BOUND)
-    return torch.expm1(-bounded_BT) + bounded_BT
+    bounded = log_ratio.clamp(min=-LOG_RATIO_BOUND)
+    return torch.expm1(-bounded) + bounded
 
 
 KL_ESTIMATORS: Final[Mapping[KlEstimator, Callable[[Tensor], Tensor]]] = MappingProxyType(

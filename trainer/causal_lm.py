@@ -1,6 +1,6 @@
-"""The last layer of a causal language model, taken out of the model so that its logits need not be built.
+"""A causal language model taken apart into body and head, so that its logits need not be built.
 
-This module knows how Hugging Face models (plain or wrapped by peft) store it and what they do to its output.
+This module knows how Hugging Face models (plain or wrapped by peft) store the two and what they do to the logits.
 """
 
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -48,13 +48,37 @@ def causal_lm(model: nn.Module) -> PreTrainedModel:
     Raises:
         InvalidInput: the model is of another kind, or its adapter changes the input instead of the layers.
     """
-    if hasattr(model, "get_base_model"):
-        model = model.get_base_model()
-    if not isinstance(model, PreTrainedModel):
+    unwrap = getattr(model, "get_base_model", None)
+    inner = model if unwrap is None else unwrap()
+    adapter = getattr(model, "active_peft_config", None)
+    if not isinstance(inner, PreTrainedModel) or getattr(adapter, "is_prompt_learning", False):
         do = "pass a transformers causal language model, plain or with LoRA (prompt and prefix tuning are not served)"
-        got = type(model).__name__
+        got = type(inner if adapter is None else adapter).__name__
         raise InvalidInput(sentence("model", "be a Hugging Face causal language model", got, where="causal_lm", do=do))
-    return model
+    return inner
+
+
+def hidden_states(
+    model: nn.Module,
+    *,
+    input_ids_BT: Int[Tensor, "B T"],
+    attention_mask: Shaped[Tensor, "..."] | None = None,
+    position_ids_BT: Int[Tensor, "B T"] | None = None,
+) -> Float[Tensor, "B T D"]:
+    """Run the body of a model, in the mode it is in, and return what its head reads.
+
+    Args:
+        model: a Hugging Face causal language model, plain or wrapped by peft.
+        input_ids_BT: [B, T] token ids.
+        attention_mask: passed on: [B, T] padding or [B, 1, T, T] who attends whom; None = all tokens before it.
+        position_ids_BT: [B, T] passed on; None = the model counts from 0.
+    """
+    body = causal_lm(model).get_decoder()
+    # Some models (Mamba, ALiBi) know no positions, so the argument is left out unless it says something.
+    positions = {} if position_ids_BT is None else {"position_ids": position_ids_BT}
+    output = body(input_ids=input_ids_BT, attention_mask=attention_mask, use_cache=False, **positions)
+    hidden_BTD: Tensor = output.last_hidden_state
+    return hidden_BTD
 
 
 def lm_head_of(model: nn.Module) -> LmHead:
@@ -71,7 +95,7 @@ def lm_head_of(model: nn.Module) -> LmHead:
         layer = layer.original_module if layer.disable_adapters else copies[layer.active_adapters[0]]
     if type(layer) is not nn.Linear:
         do = "leave lm_head out of the adapter's target modules (peft's modules_to_save may train it in full)"
-        got = type(layer).__name__
+        got = f"{type(layer).__module__}.{type(layer).__name__}"
         raise InvalidInput(sentence("the model's output layer", "be a plain nn.Linear", got, where="lm_head_of", do=do))
     config = inner.config.get_text_config()
     scale = getattr(config, "logit_scale", None)
@@ -94,8 +118,7 @@ def check_head(model: nn.Module) -> None:
     head = lm_head_of(model)
     input_ids_BT = torch.arange(_PROBE_LENGTH, device=head.weight_VD.device)[None] % head.weight_VD.shape[0]
     with _eval_mode(model), torch.no_grad():
-        hidden_BTD = inner.get_decoder()(input_ids=input_ids_BT, use_cache=False).last_hidden_state
-        ours_TV = head.logits(hidden_BTD[0])
+        ours_TV = head.logits(hidden_states(model, input_ids_BT=input_ids_BT)[0])
         theirs_TV = model(input_ids=input_ids_BT, use_cache=False).logits[0].to(ours_TV.dtype)
     # Both compute the same sums in the model's dtype, in another order at worst.
     tolerance = 16 * torch.finfo(head.weight_VD.dtype).eps * theirs_TV.abs().amax().clamp(min=1.0).item()
