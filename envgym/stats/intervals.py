@@ -20,7 +20,7 @@ _ROUNDING = 1e-9
 """Means of the same shares differ by about 1e-16."""
 
 _BLOCK = 1_000_000
-"""Values drawn at once, so that memory stays at some megabytes for any number of tasks."""
+"""Counts drawn at once, so that memory stays at some megabytes for any number of tasks."""
 
 
 class IntervalMethod(StrEnum):
@@ -214,11 +214,12 @@ def _mean(values: FloatArray) -> float:
 
 
 def _resampled_means(values: FloatArray, *, rng: np.random.Generator, num_resamples: int) -> FloatArray:
-    num_tasks = len(values)
-    block = max(1, _BLOCK // num_tasks)
+    """Return the means of resamples; of tasks with the same value only their number is drawn."""
+    distinct, counts = np.unique(values, return_counts=True)
+    block = max(1, _BLOCK // len(distinct))
     means = np.empty(num_resamples)
     for start in range(0, num_resamples, block):
         stop = min(start + block, num_resamples)
-        drawn = rng.integers(num_tasks, size=(stop - start, num_tasks))
-        means[start:stop] = values[drawn].mean(axis=1)
+        drawn = rng.multinomial(len(values), counts / len(values), size=stop - start)
+        means[start:stop] = drawn @ distinct / len(values)
     return means

@@ -1,0 +1,197 @@
+"""What a report shows: one tree of frozen records, plain enough to be JSON.
+
+Report, tree view and app read the same JSON; `schema.json` beside this module is its published form. Per-token columns
+are `[T] or empty`, where empty means that no token of the segment has the value.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from envgym.core.endings import Ending
+from envgym.core.segments import Origin
+from envgym.core.tree import Rewrite
+from envgym.errors import InvalidInput, sentence
+from envgym.stats import Estimate, InvalidBounds, PairedComparison
+
+SCHEMA_VERSION = 1
+"""Raised by every change of the JSON form."""
+
+TRAIN = "train"
+"""`EpisodeData.source` of an episode that was sampled for training."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What the run promised before it started, so that its result can be read against it."""
+
+    num_tasks: int
+    """Held-out tasks of each evaluation."""
+    samples_per_task: int
+    num_seeds: int
+    """Runs with different seeds that the claim rests on."""
+    smallest_detectable_effect: float
+    """Difference of success rates that the evaluation finds with probability `power`; see `envgym.stats.power`."""
+    alpha: float = 0.05
+    power: float = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta:
+    """Where the numbers come from."""
+
+    name: str
+    """Of the run."""
+    env_ids: tuple[str, ...]
+    model: str
+    recipe: str = ""
+    agent: str = ""
+    seeds: tuple[int, ...] = ()
+    created: str = ""
+    """Date and time of the report, ISO 8601, UTC."""
+    device: str = ""
+    """Machine in words, such as '2 CPU cores'."""
+    duration_s: float | None = None
+    """Wall time of the run."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Package -> version."""
+    settings: str = ""
+    """The run's settings file, as text."""
+    declared: Declared | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRow:
+    """The metrics of one train step."""
+
+    step: int
+    values: Mapping[str, float | None]
+    """'section/name' -> value; None where it was not finite. 'x_low' and 'x_high' beside 'x' are its interval;
+    'ending/NAME' and 'time/NAME_s' are shares of one whole and are stacked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRates:
+    """pass@k and pass^k at one k."""
+
+    k: int
+    at_k: Estimate
+    hat_k: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationData:
+    """One evaluation on held-out tasks."""
+
+    step: int
+    """Train steps done before it; 0 is the untrained policy."""
+    label: str
+    """Same label, same tasks and sampling: such evaluations form a curve and may be compared."""
+    greedy: bool
+    success: InvalidBounds
+    """Success over the valid samples, and its bounds."""
+    pass_rates: tuple[PassRates, ...] = ()
+    endings: Mapping[Ending, int] = field(default_factory=dict)
+    """Episodes by ending."""
+    task_means: Mapping[str, float | None] = field(default_factory=dict)
+    """Task id -> mean success; None where no sample is valid."""
+    costs: Mapping[str, float] = field(default_factory=dict)
+    """Mean per episode, such as 'turns', 'tokens_generated', 'seconds'."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonData:
+    """Two evaluations of one label, paired by task."""
+
+    label: str
+    before_step: int
+    after_step: int
+    before: Estimate
+    """Over the compared tasks."""
+    after: Estimate
+    """Over the compared tasks."""
+    paired: PairedComparison
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentData:
+    """A run of tokens of one origin."""
+
+    origin: Origin
+    token_ids: tuple[int, ...]
+    """[T]"""
+    token_strings: tuple[str, ...]
+    """[T] as a person reads them."""
+    logprobs: tuple[float, ...] = ()
+    """[T] or empty: nats, under the distribution sampled from."""
+    trained: tuple[bool, ...] = ()
+    """[T] or empty: whether the token was under the loss."""
+    advantages: tuple[float, ...] = ()
+    """[T] or empty."""
+    policy_version: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse columns of different length."""
+        num_tokens = len(self.token_ids)
+        if len(self.token_strings) != num_tokens:
+            raise _column_error("token_strings", f"match the {num_tokens} ids", len(self.token_strings))
+        for name in ("logprobs", "trained", "advantages"):
+            length = len(getattr(self, name))
+            if length not in (0, num_tokens):
+                raise _column_error(name, f"be empty or match the {num_tokens} ids", length)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnData:
+    """One action and the env's reply."""
+
+    segments: tuple[SegmentData, ...]
+    """Empty where the policy speaks in messages; then the two texts are all there is."""
+    action: str = ""
+    observation: str = ""
+    reward: float | None = None
+    """None where it is invalid, or the episode was cut before the env replied."""
+    components: Mapping[str, float] = field(default_factory=dict)
+    tool_errors: int = 0
+    rewrite: Rewrite | None = None
+    """Why the context was rendered anew before this turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeData:
+    """One episode, from the prompt to its ending."""
+
+    id: str
+    """Unique in the report."""
+    env_id: str
+    task_id: str
+    step: int
+    """Train step, or train steps done before the evaluation."""
+    source: str
+    """`TRAIN`, or the label of the evaluation."""
+    ending: Ending
+    reward: float | None
+    """None where it is invalid."""
+    components: Mapping[str, float] = field(default_factory=dict)
+    error: str = ""
+    """For an `ERROR_` ending: what failed."""
+    prompt: tuple[SegmentData, ...] = ()
+    turns: tuple[TurnData, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportData:
+    """Everything one report shows."""
+
+    meta: Meta
+    metrics: tuple[MetricRow, ...] = ()
+    """By rising step."""
+    evaluations: tuple[EvaluationData, ...] = ()
+    """By rising step."""
+    comparisons: tuple[ComparisonData, ...] = ()
+    """The first one is the headline."""
+    episodes: tuple[EpisodeData, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+
+def _column_error(what: str, must: str, got: object) -> InvalidInput:
+    return InvalidInput(sentence(what, must, got, where="SegmentData", do="use build_episode"))

@@ -1,0 +1,124 @@
+// The sections drawn over train steps: learning, rewards, endings, time, invalid samples.
+EG.curves = (() => {
+  const { h, section } = EG.dom;
+  const { palette, data } = EG;
+
+  const valuesOf = (key) => new Map(data.points(key).map((point) => [point.x, point.y]));
+
+  function learningChart() {
+    const labels = data.labels.filter((label) => data.evaluationPoints(label).length);
+    const series = [];
+    if (data.keys.includes("train/success")) {
+      series.push({ name: "training tasks", color: "var(--c7)", points: data.pointsWithInterval("train/success") });
+    }
+    labels.forEach((label, i) =>
+      series.push({
+        name: `held-out, ${label}`,
+        color: palette.series(i),
+        mark: palette.mark(i),
+        shift: (i - (labels.length - 1) / 2) * 7,
+        points: data.evaluationPoints(label),
+      }),
+    );
+    if (!series.length) return null;
+    const note = "Bars and band: 95 % intervals, clustered by task where several samples of a task were drawn.";
+    const chart = EG.lines.lineChart({ title: "Success", note, kind: "share", series, fixed: [0, 1], height: 300 });
+    chart.classList.add("wide");
+    return chart;
+  }
+
+  function controls() {
+    const shown = h("output", {}, "none");
+    const slider = h("input", {
+      type: "range",
+      min: 0,
+      max: 0.95,
+      step: 0.05,
+      value: "0",
+      on: {
+        input: (event) => {
+          const weight = Number(event.target.value);
+          shown.textContent = weight ? weight.toFixed(2) : "none";
+          EG.store.set("smoothing", weight);
+        },
+      },
+    });
+    const reset = h("button", { type: "button", disabled: true, on: { click: () => EG.store.set("range", null) } }, "Show all steps");
+    EG.store.on("range", (range) => {
+      reset.disabled = range === null;
+      reset.textContent = range ? `Show all steps (now ${range[0]} to ${range[1]})` : "Show all steps";
+    });
+    return h(
+      "div",
+      { class: "controls" },
+      h("label", { class: "field" }, h("span", {}, "Smoothing"), slider, shown),
+      reset,
+      h("span", { class: "hint" }, "Point at a step to read every chart there. Drag across a chart to zoom all of them; double-click to see all."),
+    );
+  }
+
+  function learning() {
+    const { charts, other } = EG.panels.render();
+    const main = learningChart();
+    if (!main && !charts.length && !other.length) return null;
+    const rest = other.length
+      ? h("details", { class: "more" }, h("summary", {}, `${EG.format.plural(other.length, "further metric")}`), h("div", { class: "grid" }, other))
+      : null;
+    return section("curves", "Learning curves", null, controls(), main, h("div", { class: "grid" }, charts), rest);
+  }
+
+  function rewards() {
+    const keys = data.keys.filter((key) => /^reward\//.test(key) && !data.isIntervalEnd(key) && !/\/(reward|total|return)(_mean)?$/.test(key));
+    if (!keys.length) return null;
+    const series = keys.map((key, i) => ({
+      name: EG.format.keyName(key),
+      color: palette.series(i),
+      dash: palette.dash(i),
+      points: data.pointsWithInterval(key),
+    }));
+    const together = EG.lines.lineChart({ title: "Reward components", note: "mean over the step's valid episodes, before weighting", series, height: 220 });
+    return together;
+  }
+
+  function endings() {
+    const keys = data.keys.filter((key) => /^ending\//.test(key));
+    if (!keys.length) return null;
+    const rank = (key) => palette.endingOrder.indexOf(key.slice("ending/".length));
+    const parts = keys
+      .sort((a, b) => rank(a) - rank(b))
+      .map((key) => {
+        const name = key.slice("ending/".length);
+        return { name: EG.format.ending(name), color: palette.ending(name), values: valuesOf(key) };
+      });
+    return EG.stacks.stackChart({ title: "Endings of training episodes", note: "share of the step's episodes", parts, shares: true, height: 220 });
+  }
+
+  function time() {
+    const keys = data.keys.filter((key) => /^time\/.*_s$/.test(key) && !/\/(step|total)_s$/.test(key));
+    if (!keys.length) return null;
+    const parts = keys.map((key, i) => ({ name: EG.format.keyName(key), color: palette.series(i), values: valuesOf(key) }));
+    return EG.stacks.stackChart({ title: "Seconds per phase", note: "of each train step", kind: "seconds", parts, height: 220 });
+  }
+
+  function invalid() {
+    const keys = data.keys.filter((key) => /invalid/.test(key) && !/^eval\//.test(key) && !data.isIntervalEnd(key));
+    if (!keys.length) return null;
+    const series = keys.map((key, i) => ({ name: EG.format.keyName(key), color: palette.series(i + 1), points: data.points(key) }));
+    const share = keys.every((key) => /(rate|share|fraction)$/.test(key));
+    return EG.lines.lineChart({
+      title: "Invalid episodes",
+      note: "infrastructure failed; not trained, not counted as 0",
+      kind: share ? "share" : "number",
+      series,
+      height: 220,
+    });
+  }
+
+  function episodesOverTime() {
+    const charts = [rewards(), endings(), time(), invalid()].filter(Boolean);
+    if (!charts.length) return null;
+    return section("training", "Rewards, endings, time", null, h("div", { class: "grid two" }, charts));
+  }
+
+  return { learning, episodesOverTime };
+})();

@@ -1,0 +1,93 @@
+// One episode: its facts and its turns, as tokens or as plain text.
+EG.episode = (() => {
+  const { h } = EG.dom;
+  const f = EG.format;
+
+  function rewardText(reward) {
+    return reward === null ? "invalid" : f.number(reward);
+  }
+
+  function badge(ending) {
+    return h("span", { class: "badge" }, h("i", { style: { background: EG.palette.ending(ending) } }), f.ending(ending));
+  }
+
+  function components(values) {
+    const entries = Object.entries(values);
+    if (!entries.length) return null;
+    return h("span", { class: "components" }, entries.map(([name, value]) => h("span", {}, `${name} `, h("b", {}, f.number(value)))));
+  }
+
+  function counts(episode) {
+    let tokens = 0;
+    let sampled = 0;
+    let trained = 0;
+    for (const segment of EG.data.tokensOf(episode)) {
+      tokens += segment.token_ids.length;
+      if (segment.origin === "POLICY") sampled += segment.token_ids.length;
+      trained += segment.trained.filter(Boolean).length;
+    }
+    if (!tokens) return f.plural(episode.turns.length, "turn");
+    return `${f.plural(episode.turns.length, "turn")}, ${f.plural(tokens, "token")}: ${f.count(sampled)} sampled, ${f.count(trained)} trained`;
+  }
+
+  function head(episode) {
+    return h(
+      "div",
+      { class: "episode-head" },
+      h("h3", {}, episode.task_id),
+      h("span", {}, episode.env_id),
+      h("span", {}, `${episode.source}, step ${f.count(episode.step)}`),
+      badge(episode.ending),
+      h("span", { class: "reward" }, "reward ", h("b", {}, rewardText(episode.reward))),
+      components(episode.components),
+      h("span", { class: "muted" }, counts(episode)),
+      episode.error ? h("p", { class: "error" }, EG.tokens.safe(episode.error)) : null,
+    );
+  }
+
+  function block(name, origin, text) {
+    return h("div", { class: `segment ${origin}` }, h("div", { class: "gutter" }, h("b", {}, name)), h("div", { class: "text" }, EG.tokens.safe(text)));
+  }
+
+  function asText(segments) {
+    return segments.map((segment) => block(segment.origin.toLowerCase(), segment.origin.toLowerCase(), segment.token_strings.join("")));
+  }
+
+  function turnBody(turn, options, position) {
+    if (!turn.segments.length || options.view === "messages") {
+      return [turn.action ? block("action", "policy", turn.action) : null, turn.observation ? block("reply", "tool", turn.observation) : null];
+    }
+    return segmentRows(turn.segments, options, position);
+  }
+
+  function segmentRows(segments, options, position) {
+    return segments.map((segment) => {
+      const row = EG.tokens.segmentRow(segment, position.next, options.coloring);
+      position.next += segment.token_ids.length;
+      return row;
+    });
+  }
+
+  function turnCard(turn, index, options, position) {
+    const notes = [
+      turn.reward === null ? null : h("span", {}, "reward ", h("b", {}, f.number(turn.reward))),
+      components(turn.components),
+      turn.tool_errors ? h("span", { class: "warn" }, f.plural(turn.tool_errors, "tool error")) : null,
+      turn.rewrite ? h("span", { class: "warn" }, `context rewritten: ${turn.rewrite.toLowerCase().replaceAll("_", " ")}`) : null,
+    ];
+    return h("article", { class: "turn" }, h("h4", {}, `Turn ${index}`, h("span", { class: "turn-notes" }, notes)), turnBody(turn, options, position));
+  }
+
+  // options: {coloring: "origin" | "advantage" | "surprise", view: "tokens" | "messages"}
+  function render(episode, options) {
+    const position = { next: 0 };
+    const prompt = options.view === "messages" ? asText(episode.prompt) : segmentRows(episode.prompt, options, position);
+    return [
+      head(episode),
+      prompt.length ? h("article", { class: "turn" }, h("h4", {}, "Prompt"), prompt) : null,
+      episode.turns.map((turn, index) => turnCard(turn, index, options, position)),
+    ];
+  }
+
+  return { render, badge, rewardText };
+})();

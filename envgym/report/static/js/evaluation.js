@@ -1,0 +1,125 @@
+// Held-out evaluation: before and after on the same tasks, and the table of all evaluations.
+EG.evaluation = (() => {
+  const { h, section } = EG.dom;
+  const f = EG.format;
+  const { palette } = EG;
+
+  // The paired differences of all comparisons share one scale that holds 0.
+  function differenceDomain(comparisons) {
+    const ends = comparisons.flatMap(({ paired }) => [paired.difference.interval.low, paired.difference.interval.high, 0]);
+    const [low, high] = EG.scale.extent(ends);
+    const room = (high - low) * 0.06 || 0.05;
+    return EG.scale.nice([low < 0 ? low - room : 0, high > 0 ? high + room : 0]);
+  }
+
+  function comparison(item, domain) {
+    const { label, before, after, before_step, after_step, paired } = item;
+    const rows = [
+      { name: `before (step ${f.count(before_step)})`, estimate: before, color: palette.before, mark: "diamond" },
+      { name: `after (step ${f.count(after_step)})`, estimate: after, color: palette.after, mark: "circle" },
+    ];
+    const change = [{ name: "after \u2212 before", estimate: paired.difference, color: "var(--text)", mark: "square" }];
+    const tasks = `paired over ${f.plural(paired.difference.num_tasks, "task")}`;
+    return h(
+      "article",
+      { class: "card compare" },
+      h("h3", {}, `Before and after, ${label}`, h("span", { class: "where" }, tasks)),
+      h(
+        "div",
+        { class: "pair" },
+        EG.intervals.intervalPlot({ label: `Success before and after, ${label}`, rows, domain: [0, 1], axis: "success" }),
+        EG.intervals.intervalPlot({
+          label: `Paired difference, ${label}`,
+          rows: change,
+          domain,
+          points: true,
+          zero: true,
+          axis: "paired difference, percentage points",
+        }),
+      ),
+      EG.intervals.shareBar("Tasks", [
+        { name: "better after", value: paired.wins, color: palette.win },
+        { name: "alike", value: paired.ties, color: palette.tie },
+        { name: "worse after", value: paired.losses, color: palette.loss },
+      ]),
+    );
+  }
+
+  function estimateCell(estimate) {
+    if (!estimate) return h("td", { class: "num" }, "\u2013");
+    const { low, high } = estimate.interval;
+    const ends = `${f.fixed(low * 100, 1)} to ${f.fixed(high * 100, 1)}`;
+    return h("td", { class: "num", title: estimate.interval.method }, f.percent(estimate.value), h("small", {}, ends));
+  }
+
+  function invalidCell({ num_invalid, num_samples, as_failure, as_success }) {
+    if (!num_invalid) return h("td", { class: "num" }, "0");
+    const bounds = `${f.fixed(as_failure.value * 100, 1)} to ${f.fixed(as_success.value * 100, 1)}`;
+    const title = "Success if every invalid sample had failed, and if every one had succeeded.";
+    return h("td", { class: "num", title }, `${f.count(num_invalid)} of ${f.count(num_samples)}`, h("small", {}, `bounds ${bounds}`));
+  }
+
+  function endingsCell(endings) {
+    const whole = Object.values(endings).reduce((sum, value) => sum + value, 0);
+    const names = palette.endingOrder.filter((name) => endings[name]);
+    const text = names.map((name) => `${f.ending(name)} ${f.count(endings[name])}`).join(", ");
+    return h(
+      "td",
+      { title: text },
+      h("div", { class: "bar small", role: "img", "aria-label": text }, names.map((name) => h("i", { style: { "flex-grow": String(endings[name] / whole), background: palette.ending(name) } }))),
+    );
+  }
+
+  function costCell(costs) {
+    return h("td", { class: "num" }, Object.entries(costs).map(([name, value]) => h("div", {}, `${f.number(value)} ${name.replaceAll("_", " ")}`)));
+  }
+
+  function table(evaluations) {
+    const ks = [...new Set(evaluations.flatMap((e) => e.pass_rates.map((rate) => rate.k)))].filter((k) => k > 1).sort((a, b) => a - b);
+    const rate = (evaluation, k) => evaluation.pass_rates.find((found) => found.k === k);
+    const hasCosts = evaluations.some((e) => Object.keys(e.costs).length);
+    const heads = ["Step", "Evaluation", "Success", ...ks.flatMap((k) => [`pass@${k}`, `pass^${k}`]), "Invalid", "Endings"];
+    if (hasCosts) heads.push("Mean per episode");
+    const rows = evaluations.map((e) => {
+      const decoding = e.greedy ? "greedy" : "sampled";
+      const kind = e.label.includes(decoding) ? e.label : `${e.label}, ${decoding}`;
+      const tasks = Object.keys(e.task_means).length || e.success.as_failure.num_tasks;
+      return h(
+        "tr",
+        {},
+        h("td", { class: "num" }, f.count(e.step)),
+        h("td", {}, kind, h("small", {}, `${f.count(tasks)} \u00d7 ${f.number(e.success.num_samples / tasks)}`)),
+        estimateCell(e.success.valid),
+        ks.map((k) => [estimateCell(rate(e, k) && rate(e, k).at_k), estimateCell(rate(e, k) && rate(e, k).hat_k)]),
+        invalidCell(e.success),
+        endingsCell(e.endings),
+        hasCosts ? costCell(e.costs) : null,
+      );
+    });
+    return h(
+      "div",
+      { class: "scroll card" },
+      h("table", {}, h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, rows)),
+    );
+  }
+
+  function endingsLegend(evaluations) {
+    const seen = palette.endingOrder.filter((name) => evaluations.some((e) => e.endings[name]));
+    return h("ul", { class: "legend" }, seen.map((name) => h("li", {}, EG.frame.swatch({ color: palette.ending(name), mark: "block" }), h("span", {}, f.ending(name)))));
+  }
+
+  function render({ comparisons, evaluations }) {
+    if (!evaluations.length && !comparisons.length) return null;
+    const domain = comparisons.length ? differenceDomain(comparisons) : null;
+    const note = "Intervals are 95 %, clustered by task: tasks are resampled, each with all its samples. pass@k: at least one of k samples succeeds; pass^k: all k do. Under each evaluation: tasks \u00d7 samples.";
+    return section(
+      "evaluation",
+      "Held-out evaluation",
+      note,
+      h("div", { class: "compares" }, comparisons.map((item) => comparison(item, domain))),
+      evaluations.length ? [table(evaluations), endingsLegend(evaluations)] : null,
+    );
+  }
+
+  return { render };
+})();

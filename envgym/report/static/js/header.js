@@ -1,0 +1,121 @@
+// The head of the report: what was run, what was promised, what came out.
+EG.header = (() => {
+  const { h } = EG.dom;
+  const f = EG.format;
+
+  function tile(title, body, foot, size = "") {
+    return h("div", { class: `tile ${size}` }, h("h2", {}, title), h("div", { class: "big" }, body), h("p", {}, foot));
+  }
+
+  function sided(word, estimate) {
+    return h("span", { class: "sided" }, h("small", {}, word), h("b", {}, f.percent(estimate.value)), h("small", {}, f.interval(estimate)));
+  }
+
+  function changeTile({ before, after, before_step, after_step, label }) {
+    const arrow = h("span", { class: "arrow", "aria-label": "to" }, "\u2192");
+    const body = [sided(`before, step ${f.count(before_step)}`, before), arrow, sided(`after, step ${f.count(after_step)}`, after)];
+    return tile(`Success on held-out tasks: ${label}`, body, "", "wide");
+  }
+
+  function differenceTile({ paired }) {
+    const { value, interval } = paired.difference;
+    const clear = interval.low > 0 ? "clear of 0" : interval.high < 0 ? "below 0" : "holds 0";
+    return tile(
+      "Paired difference",
+      [h("b", {}, f.points(value)), h("small", {}, " points")],
+      [
+        h("span", { class: "line" }, `${f.points(interval.low)} to ${f.points(interval.high)}, ${f.fixed(interval.level * 100, 0)} % interval, ${clear}`),
+        h("span", { class: "line" }, `${f.pValue(paired.p_value)}, ${paired.p_value_method}`),
+      ],
+      "beside",
+    );
+  }
+
+  function tasksTile({ paired }) {
+    const left = paired.num_left_out ? ` ${f.plural(paired.num_left_out, "task")} left out.` : "";
+    return tile(
+      "Same tasks, before and after",
+      [h("b", {}, f.count(paired.difference.num_tasks))],
+      `${f.count(paired.wins)} better, ${f.count(paired.losses)} worse, ${f.count(paired.ties)} alike; ${f.plural(paired.difference.num_samples, "episode")}.${left}`,
+    );
+  }
+
+  function declaredTile(declared, comparison) {
+    if (!declared) return tile("Declared beforehand", [h("b", { class: "none" }, "nothing")], "No number of tasks, seeds or effect was declared for this run.");
+    const smallest = declared.smallest_detectable_effect;
+    const found = comparison ? Math.abs(comparison.paired.difference.value) : null;
+    const verdict = found === null ? "" : found >= smallest ? " The difference found is larger." : " The difference found is smaller.";
+    return tile(
+      "Declared: smallest effect it can see",
+      [h("b", {}, f.fixed(smallest * 100, 1)), h("small", {}, " points")],
+      `${f.plural(declared.num_tasks, "held-out task")} \u00d7 ${f.plural(declared.samples_per_task, "sample")}, ${f.plural(declared.num_seeds, "seed")}; \u03b1 = ${declared.alpha}, power ${f.percent(declared.power, 0)}.${verdict}`,
+    );
+  }
+
+  function evaluationTile({ label, step, success }) {
+    const estimate = success.valid;
+    const where = `Success on held-out tasks: ${label}, step ${f.count(step)}`;
+    if (!estimate) return tile(where, [h("b", { class: "none" }, "no valid sample")], "", "wide");
+    return tile(where, [h("b", {}, f.percent(estimate.value))], `${f.interval(estimate)}, ${f.plural(estimate.num_tasks, "task")}`, "wide");
+  }
+
+  function trainTile() {
+    const points = EG.data.points("train/success").filter((point) => point.y !== null);
+    if (!points.length) return null;
+    const last = points[points.length - 1];
+    return tile("Success on training tasks", [h("b", {}, f.percent(last.y))], `step ${f.count(last.x)}; nothing was held out`, "wide");
+  }
+
+  function invalidTile(evaluation) {
+    if (!evaluation) return null;
+    const { num_invalid, num_samples, as_failure, as_success } = evaluation.success;
+    const bounds = num_invalid
+      ? `Success would be ${f.percent(as_failure.value)} if all of them had failed, ${f.percent(as_success.value)} if all had succeeded.`
+      : "Infrastructure failed nowhere.";
+    return tile(
+      `Invalid samples: ${evaluation.label}, step ${f.count(evaluation.step)}`,
+      [h("b", {}, f.count(num_invalid)), h("small", {}, `of ${f.count(num_samples)}`)],
+      bounds,
+    );
+  }
+
+  function tiles({ meta, comparisons, evaluations }) {
+    const headline = comparisons[0];
+    if (headline) {
+      const after = evaluations.find(({ label, step }) => label === headline.label && step === headline.after_step);
+      const declared = declaredTile(meta.declared, headline);
+      return [changeTile(headline), differenceTile(headline), tasksTile(headline), declared, invalidTile(after)];
+    }
+    const last = evaluations[evaluations.length - 1];
+    return [last ? evaluationTile(last) : trainTile(), declaredTile(meta.declared, null), invalidTile(last)];
+  }
+
+  function facts(meta, metrics) {
+    const steps = metrics.length ? metrics[metrics.length - 1].step : 0;
+    return [
+      ["env", meta.env_ids.join(", ")],
+      ["model", meta.model],
+      ["recipe", meta.recipe],
+      ["agent", meta.agent],
+      [meta.seeds.length === 1 ? "seed" : "seeds", meta.seeds.join(", ")],
+      ["train steps", steps ? f.count(steps) : ""],
+      ["wall time", meta.duration_s === null ? "" : f.seconds(meta.duration_s)],
+      ["device", meta.device],
+      ["made", f.when(meta.created)],
+    ].filter(([, value]) => value);
+  }
+
+  function render(report) {
+    const { meta, metrics } = report;
+    return h(
+      "header",
+      { id: "overview" },
+      h("p", { class: "overline" }, "envgym report"),
+      h("h1", {}, meta.name),
+      h("dl", { class: "facts" }, facts(meta, metrics).map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value)))),
+      h("div", { class: "tiles" }, tiles(report)),
+    );
+  }
+
+  return { render };
+})();

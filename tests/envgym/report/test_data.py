@@ -1,0 +1,78 @@
+"""Tests of the report's records and their JSON form."""
+
+import json
+from importlib.resources import files
+
+import jsonschema
+import pytest
+
+from envgym.core.endings import Ending
+from envgym.core.segments import Origin
+from envgym.errors import InvalidInput
+from envgym.report import EpisodeData, Meta, MetricRow, ReportData, SegmentData
+from envgym.report.schema import schema_text, to_json
+
+SCHEMA = json.loads(files("envgym.report").joinpath("schema.json").read_text())
+
+
+def test_published_schema_is_that_of_the_records() -> None:
+    # After a change of the records, write schema_text() there, and raise SCHEMA_VERSION.
+    assert files("envgym.report").joinpath("schema.json").read_text() == schema_text()
+
+
+def test_demo_and_empty_report_meet_the_schema(report: ReportData) -> None:
+    jsonschema.validate(to_json(report), SCHEMA)
+    jsonschema.validate(to_json(ReportData(meta=Meta(name="", env_ids=(), model=""))), SCHEMA)
+
+
+def test_schema_refuses_another_field_a_missing_one_and_another_type() -> None:
+    good = to_json(ReportData(meta=Meta(name="n", env_ids=(), model="m")))
+    assert isinstance(good, dict)
+    for bad in (
+        {**good, "extra": 1},
+        {key: value for key, value in good.items() if key != "meta"},
+        {**good, "episodes": [{"id": 3}]},
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(bad, SCHEMA)
+
+
+def test_json_form_is_plain() -> None:
+    row = MetricRow(step=3, values={"loss/kl": float("nan"), "train/success": 0.5, "loss/x": float("-inf")})
+    assert to_json(row) == {"step": 3, "values": {"loss/kl": None, "train/success": 0.5, "loss/x": None}}
+    assert to_json({Ending.TERMINATED: (1, True)}) == {"TERMINATED": [1, True]}
+
+
+def test_an_episode_keeps_every_field() -> None:
+    segment = SegmentData(origin=Origin.POLICY, token_ids=(5,), token_strings=("a",), logprobs=(-0.5,), trained=(True,))
+    episode = EpisodeData(
+        id="e",
+        env_id="math/x-v0",
+        task_id="t",
+        step=1,
+        source="train",
+        ending=Ending.ERROR_ENV,
+        reward=None,
+        prompt=(segment,),
+    )
+    data = to_json(episode)
+    assert isinstance(data, dict)
+    assert (data["ending"], data["reward"], data["turns"]) == ("ERROR_ENV", None, [])
+    assert data["prompt"] == [
+        {
+            "origin": "POLICY",
+            "token_ids": [5],
+            "token_strings": ["a"],
+            "logprobs": [-0.5],
+            "trained": [True],
+            "advantages": [],
+            "policy_version": None,
+        }
+    ]
+
+
+def test_columns_of_different_length_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="token_strings must match the 2 ids, got 1"):
+        SegmentData(origin=Origin.TOOL, token_ids=(1, 2), token_strings=("a",))
+    with pytest.raises(InvalidInput, match="advantages must be empty or match the 2 ids, got 3"):
+        SegmentData(origin=Origin.POLICY, token_ids=(1, 2), token_strings=("a", "b"), advantages=(0.0, 1.0, 2.0))

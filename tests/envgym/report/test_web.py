@@ -1,0 +1,103 @@
+"""The page in a real browser."""
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envgym.core.endings import Ending
+from envgym.report import EpisodeData, Meta, ReportData, TurnData, write_report
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+pytestmark = [
+    pytest.mark.web,
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"),
+]
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
+    "--no-first-run --virtual-time-budget=4000 --window-size=1400,1000 --enable-logging=stderr"
+)
+
+
+def drawn(report: ReportData, folder: Path) -> str:
+    """Return the page's elements after its script ran, and check that the script had nothing to complain of."""
+    path = folder / "report.html"
+    write_report(report, path)
+    assert BROWSER is not None
+    profile = f"--user-data-dir={folder / 'profile'}"
+    command = [BROWSER, *FLAGS.split(), profile, "--dump-dom", path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line or "Uncaught" in line]
+    assert complaints == []
+    page = done.stdout
+    # What stands in the scripts was not drawn.
+    return re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+
+
+def test_the_demo_report_is_drawn_whole(report: ReportData, tmp_path: Path) -> None:
+    page = drawn(report, tmp_path)
+    assert 'data-ready="true"' in page
+    ids = ("overview", "curves", "evaluation", "training", "episodes", "setup")
+    assert [name for name in ids if f' id="{name}"' in page] == list(ids)
+    comparison = report.comparisons[0]
+    assert f"<b>{comparison.before.value * 100:.1f} %</b>" in page
+    assert f"<b>{comparison.after.value * 100:.1f} %</b>" in page
+    assert f"<b>+{comparison.paired.difference.value * 100:.1f}</b>" in page
+    assert page.count("<li data-id=") == len(report.episodes)
+    assert page.count("<tr>") == 1 + len(report.evaluations)
+    # 1 of success, 13 of known metrics, 1 other; rewards, endings, time, invalid.
+    assert page.count('<figure class="chart') == 19
+    assert "NaN" not in page
+    assert "undefined" not in page
+
+
+def test_tokens_are_marked_by_origin_and_training(report: ReportData, tmp_path: Path) -> None:
+    episode = report.episodes[0]
+    page = drawn(replace(report, episodes=(episode,)), tmp_path)
+    segments = [*episode.prompt, *(segment for turn in episode.turns for segment in turn.segments)]
+    # One more of each in the legend.
+    for origin in ("prompt", "policy", "tool", "template", "injected"):
+        rows = sum(segment.origin.lower() == origin for segment in segments)
+        assert page.count(f'<div class="segment {origin}">') == rows
+    trained = sum(sum(segment.trained) for segment in segments)
+    assert page.count('<span class="t trained">') == trained + 1
+
+
+def test_hostile_text_is_shown_and_not_run(report: ReportData, tmp_path: Path) -> None:
+    page = drawn(report, tmp_path)
+    assert "<title>arithmetic-grpo - envgym report</title>" in page
+    assert "<img" not in page
+    # Text that would reorder its line is written out.
+    assert "\u202e" not in page
+    assert "\\u202e" in page
+
+
+def test_a_report_of_nothing_is_drawn(tmp_path: Path) -> None:
+    page = drawn(ReportData(meta=Meta(name="empty <b>", env_ids=(), model="")), tmp_path)
+    assert 'data-ready="true"' in page
+    assert "<h1>empty &lt;b&gt;</h1>" in page
+    assert "<figure" not in page
+
+
+def test_an_evaluation_without_training_or_tokens_is_drawn(report: ReportData, tmp_path: Path) -> None:
+    turn = TurnData(segments=(), action="<think> 6*7 </think>", observation="42", reward=1.0)
+    episode = EpisodeData(
+        id="e",
+        env_id="math/x-v0",
+        task_id="test/1",
+        step=0,
+        source="greedy",
+        ending=Ending.TERMINATED,
+        reward=1.0,
+        turns=(turn,),
+    )
+    only = ReportData(meta=report.meta, evaluations=report.evaluations[:1], episodes=(episode,))
+    page = drawn(only, tmp_path)
+    assert "&lt;think&gt; 6*7 &lt;/think&gt;" in page
+    assert ' id="curves"' in page  # one point with its interval
+    assert ' id="training"' not in page

@@ -1,0 +1,56 @@
+"""Tests of the written report."""
+
+import json
+import re
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from envgym.errors import InvalidInput
+from envgym.report import ReportData, write_report
+from envgym.report.schema import to_json
+
+
+def embedded(page: str) -> object:
+    """Return the data inside a page."""
+    found = re.findall(r'<script type="application/json" id="envgym-data">(.*?)</script>', page, flags=re.DOTALL)
+    assert len(found) == 1
+    return json.loads(found[0])
+
+
+def test_the_file_holds_the_whole_report_in_the_published_form(report: ReportData, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report(report, path)
+    data = embedded(path.read_text(encoding="utf-8"))
+    assert data == to_json(report)
+    jsonschema.validate(data, json.loads(files("envgym.report").joinpath("schema.json").read_text()))
+    assert [item.name for item in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_what_a_policy_says_cannot_leave_its_element(report: ReportData, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report(report, path)
+    page = path.read_text(encoding="utf-8")
+    # The demo's episodes and errors say both of these.
+    assert page.count("</script>") == 2
+    assert "<img" not in page
+    assert "\u202e" not in page
+
+
+def test_writing_again_replaces_the_file(report: ReportData, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    write_report(replace(report, episodes=()), path)
+    first = path.read_bytes()
+    write_report(replace(report, episodes=()), path)
+    assert path.read_bytes() == first
+
+
+def test_episodes_with_one_id_are_refused_and_nothing_is_written(report: ReportData, tmp_path: Path) -> None:
+    twice = replace(report, episodes=(report.episodes[0], report.episodes[0]))
+    with pytest.raises(InvalidInput, match="episode id must be unique in a report, got 'train/0/tree-0/2'"):
+        write_report(twice, tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []
