@@ -72,6 +72,8 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
     """Episode reward that the oracle reaches."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Bounds of an episode's reward."""
+    unchecked: ClassVar[Mapping[str, str]] = {}
+    """Conformance checks that do not apply to this env, each with the reason; `envgym check` shows them as skipped."""
 
     tasks: TaskSource
     state: StateT

@@ -1,0 +1,141 @@
+"""Checks of single turns: nothing raises, all stays in its bounds, the record agrees with Gymnasium's tuple."""
+
+import math
+import time
+from contextlib import closing
+
+from envgym.conformance.agents import echo, hostile_actions, randomly
+from envgym.conformance.report import Failed
+from envgym.conformance.subject import Episode, Subject, oracle_of, play
+from envgym.core.endings import Ending
+from envgym.core.messages import Action, Observation
+from envgym.core.rewards import Invalid, Scored
+from envgym.env import MAX_ACTION_CHARS
+from envgym.records import ResetRecord, ResetResult, StepRecord, StepResult
+from envgym.wrappers import AnyEnv
+
+MAX_TURN_S = 5.0
+"""No text may keep an env that does not block busy for longer."""
+
+
+def hostile_actions_are_answered(subject: Subject) -> str:
+    """Say every hostile text: no exception, no `ERROR_` ending, no hanging."""
+    count, slowest = 0, 0.0
+    with closing(subject.make()) as env:
+        result: ResetResult | StepResult = env.reset(seed=subject.seed)
+        tools = result.info["envgym"].tools
+        is_over = False
+        for action in hostile_actions(tools):
+            if is_over:
+                env.reset(seed=subject.seed + count)
+            start = time.perf_counter()
+            try:
+                result = env.step(action)
+            except Exception as error:
+                raise Failed(f"{action!r:.80} raises {type(error).__name__}: {error}") from error
+            slowest = max(slowest, time.perf_counter() - start)
+            record: StepRecord = result.info["envgym"]
+            if record.ending is not None and record.ending.is_error:
+                raise Failed(f"{action!r:.80} ends the episode with {record.ending}: {record.error}")
+            if result.observation not in env.observation_space:
+                raise Failed(f"{action!r:.80} gets an observation of {len(result.observation)} characters")
+            if slowest > MAX_TURN_S and not env.blocking:
+                raise Failed(f"{action!r:.80} takes {slowest:.1f} s in an env that declares blocking = False")
+            is_over = result.terminated or result.truncated
+            count += 1
+    return f"{count} actions, the longest over {MAX_ACTION_CHARS} characters; slowest {slowest * 1e3:.0f} ms"
+
+
+def rewards_in_range(subject: Subject) -> str:
+    """Play the oracle, an echo and random actions: each episode's reward must lie in the declared range."""
+    episodes = _some_episodes(subject)
+    with closing(subject.make()) as env:
+        low, high = env.unwrapped.reward_range
+        chance, optimum = env.unwrapped.chance_score, env.unwrapped.optimum
+    if not low <= chance <= optimum <= high:
+        text = f"reward_range {low, high}, chance_score {chance} and optimum {optimum}"
+        raise Failed(f"{text} must be ordered: low <= chance <= optimum <= high")
+    rewards = [episode.reward for episode in episodes]
+    for episode, reward in zip(episodes, rewards, strict=True):
+        if not low - 1e-9 <= reward <= high + 1e-9:
+            raise Failed(f"task {episode.first.task.id} pays {reward:g}, outside the declared [{low:g}, {high:g}]")
+    return f"{len(rewards)} episodes paid {min(rewards):g} to {max(rewards):g}, declared [{low:g}, {high:g}]"
+
+
+def observations_in_bound(subject: Subject) -> str:
+    """Play likewise: every observation must be an `Observation` within the env's space."""
+    longest = 0
+    episodes = _some_episodes(subject)
+    with closing(subject.make()) as env:
+        for episode in episodes:
+            for text in (episode.observation, *(turn.observation for turn in episode.turns)):
+                longest = max(longest, len(text))
+                if text not in env.observation_space:
+                    raise Failed(f"an observation of {len(text)} characters is outside {env.observation_space}")
+    return f"longest observation {longest} characters"
+
+
+def _some_episodes(subject: Subject) -> list[Episode]:
+    episodes = list(subject.oracle_episodes) if subject.has_oracle else []
+    with closing(subject.make()) as env:
+        for task in subject.played_tasks:
+            episodes.append(play(env, echo, seed=subject.seed, task=task))
+            agent = randomly(episodes[-1].first.tools, subject.seed + len(episodes))
+            episodes.append(play(env, agent, seed=subject.seed, task=task))
+    return episodes
+
+
+def records_are_consistent(subject: Subject) -> str:
+    """Compare every record with Gymnasium's tuple that carries it."""
+    count = 0
+    with closing(subject.make()) as env:
+        for script in subject.scripts:
+            reset = env.reset(seed=script.seed)
+            _check_reset(env, reset, script.seed)
+            for turn, action in enumerate(script.actions):
+                result = env.step(action)
+                _check_step(result, turn, action)
+                count += 1
+                if result.terminated or result.truncated:
+                    break
+        if subject.has_oracle:
+            task = subject.played_tasks[0]
+            if play(env, oracle_of(env), seed=subject.seed, task=task).task_key != task.key:
+                raise Failed("reset(options={'task': task}) starts another task")
+    return f"{count} turns"
+
+
+def _check_reset(env: AnyEnv, result: ResetResult, seed: int) -> None:
+    record = result.info.get("envgym")
+    _require(isinstance(record, ResetRecord), "info['envgym'] of reset must be a ResetRecord")
+    _require(set(result.info) == {"envgym"}, f"info must have the one key envgym, got {sorted(result.info)}")
+    assert isinstance(record, ResetRecord), "just required"
+    _require(isinstance(record.observation, Observation), "the record's observation must be an Observation")
+    _require(record.task == env.task, "the record's task must be env.task")
+    _require(record.seed == seed, f"the record's seed must be {seed}, got {record.seed}")
+
+
+def _check_step(result: StepResult, turn: int, action: str) -> None:
+    record = result.info.get("envgym")
+    _require(isinstance(record, StepRecord), "info['envgym'] of step must be a StepRecord")
+    assert isinstance(record, StepRecord), "just required"
+    _require(set(result.info) == {"envgym"}, f"info must have the one key envgym, got {sorted(result.info)}")
+    _require(record.turn == turn, f"turn must be {turn}, got {record.turn}")
+    _require(type(record.action) is Action, "the record must hold an Action")
+    _require(record.action == action, "the record must hold the action that was said")
+    _require(str(record.observation) == str(result.observation), "record and tuple must hold one observation")
+    _require({type(result.terminated), type(result.truncated)} == {bool}, "the flags must be bool")
+    is_cut = record.ending is not None and record.ending is not Ending.TERMINATED
+    _require(result.terminated == (record.ending is Ending.TERMINATED), "terminated must mean TERMINATED")
+    _require(result.truncated == is_cut, "truncated must mean any other ending")
+    is_error = record.ending is not None and record.ending.is_error
+    _require(isinstance(record.reward, Invalid) == is_error, "a reward is invalid exactly at an ERROR_ ending")
+    _require((record.error is not None) == is_error, "error is said exactly at an ERROR_ ending")
+    value = record.reward.value if isinstance(record.reward, Scored) else 0.0
+    _require({type(result.reward)} == {float} and math.isfinite(result.reward), "the reward must be a finite float")
+    _require(result.reward == value, "record and tuple must hold one reward")
+
+
+def _require(holds: bool, rule: str) -> None:
+    if not holds:
+        raise Failed(rule)

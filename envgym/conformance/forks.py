@@ -1,0 +1,108 @@
+"""Checks of `fork`: a copy goes on exactly like the original, and neither touches the other."""
+
+from contextlib import closing
+
+from envgym.conformance.agents import random_actions
+from envgym.conformance.report import Failed
+from envgym.conformance.subject import Episode, Script, Subject, first_difference, go_on
+from envgym.env import ForkCapability
+from envgym.errors import ForkUnsupported, ResetNeeded
+from envgym.wrappers import AnyEnv
+
+MAX_REPLAYED_TURNS = 4
+"""A replay plays all earlier turns again, so only the first turns are forked."""
+
+
+def fork_agrees(subject: Subject) -> str:
+    """Fork at every turn of each script: the same actions must give the same results on both sides."""
+    count = 0
+    for script in subject.scripts:
+        with closing(subject.make()) as env:
+            if env.fork_capability is ForkCapability.NONE:
+                return _refuses(env)
+            expected = script.play(env)
+            for turn in range(_forked_turns(env, expected)):
+                begun = script.play(env, turn)
+                with closing(env.fork()) as twin, closing(twin.fork()) as grandchild:
+                    for name, copy in (("the fork", twin), ("the original", env), ("the fork of the fork", grandchild)):
+                        _agree(expected, script.go_on(copy, begun), f"{name} after turn {turn}, seed {script.seed}")
+                count += 1
+    return f"{count} forks, each with its original and its own fork"
+
+
+def forks_are_independent(subject: Subject) -> str:
+    """Play other actions on one side, then the script on the other: it must not notice."""
+    count = 0
+    for script in subject.scripts:
+        with closing(subject.make()) as env:
+            if env.fork_capability is ForkCapability.NONE:
+                return _refuses(env)
+            expected = script.play(env)
+            for turn in range(_forked_turns(env, expected)):
+                _play_apart(env, script, expected, turn)
+                count += 1
+    return f"{count} forks that went another way"
+
+
+def _play_apart(env: AnyEnv, script: Script, expected: Episode, turn: int) -> None:
+    """Let the fork go astray before the original goes on, and the other way round."""
+    astray = tuple(random_actions(expected.first.tools, turn + 1, len(expected.turns)))
+    begun = script.play(env, turn)
+    with closing(env.fork()) as twin, closing(env.fork()) as other:
+        list(go_on(twin, lambda index, _: astray[index], "", start=turn, max_turns=len(astray)))
+        twin.reset(seed=script.seed + 1)
+        where = f"after turn {turn}, seed {script.seed}"
+        _agree(expected, script.go_on(env, begun), f"the original, whose fork went another way {where},")
+        _agree(expected, script.go_on(other, begun), f"a fork, whose original and sibling went on {where},")
+
+
+def _forked_turns(env: AnyEnv, expected: Episode) -> int:
+    if env.fork_capability is ForkCapability.REPLAY:
+        return min(len(expected.turns), MAX_REPLAYED_TURNS)
+    return len(expected.turns)
+
+
+def _refuses(env: AnyEnv) -> str:
+    """Check that an env without forks says so."""
+    env.reset(seed=0)
+    try:
+        env.fork()
+    except ForkUnsupported:
+        return "declares that it cannot be forked, and refuses"
+    raise Failed("declares fork capability none, but fork() returns something")
+
+
+def order_is_enforced(subject: Subject) -> str:
+    """Step and fork before a reset, and step after the end: each must raise ResetNeeded."""
+    with closing(subject.make()) as env:
+        _needs_reset(env, "step before the first reset")
+        if env.fork_capability is not ForkCapability.NONE:
+            try:
+                env.fork()
+            except ResetNeeded:
+                pass
+            else:
+                raise Failed("fork before the first reset must raise ResetNeeded")
+    ended = 0
+    for script in subject.scripts:
+        with closing(subject.make()) as env:
+            if script.play(env).ending is not None:
+                ended += 1
+                _needs_reset(env, "step after the end")
+                _needs_reset(env, "a second step after the end")
+        env.close()  # closing twice must be harmless
+    return f"before the first reset, and after {ended} endings; close() twice is harmless"
+
+
+def _needs_reset(env: AnyEnv, what: str) -> None:
+    try:
+        env.step("")
+    except ResetNeeded:
+        return
+    raise Failed(f"{what} must raise ResetNeeded, but it returns")
+
+
+def _agree(expected: Episode, got: Episode, what: str) -> None:
+    difference = first_difference(expected, got)
+    if difference is not None:
+        raise Failed(f"{what} differs: {difference}")

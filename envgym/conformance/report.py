@@ -1,0 +1,51 @@
+"""What a check says."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """How a check went."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    SKIP = "SKIP"
+    """It could not be made; the detail says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The result of one check."""
+
+    name: str
+    status: Status
+    detail: str
+    """What was seen, what is wrong, or why it could not be checked."""
+    seconds: float
+
+
+class Failed(Exception):  # an outcome of a check, not an error of the program
+    """The env breaks the rule; the message says how."""
+
+
+class Skipped(Exception):  # likewise
+    """The rule cannot be checked on this env; the message says why."""
+
+
+def is_passed(checks: Sequence[Check]) -> bool:
+    """Tell whether no check failed."""
+    return all(check.status is not Status.FAIL for check in checks)
+
+
+def as_text(title: str, checks: Sequence[Check]) -> str:
+    """Write the results for a person: one line per check, then what could not be checked."""
+    width = max((len(check.name) for check in checks), default=0)
+    lines = [title]
+    lines += [f"  {check.status}  {check.name:<{width}}  {check.seconds:5.2f} s  {check.detail}" for check in checks]
+    counts = {status: sum(check.status is status for check in checks) for status in Status}
+    skipped = [check.name for check in checks if check.status is Status.SKIP]
+    lines.append(f"  {counts[Status.PASS]} passed, {counts[Status.FAIL]} failed, {counts[Status.SKIP]} not checked")
+    if skipped:
+        lines.append(f"  not checked: {', '.join(skipped)}")
+    return "\n".join(lines)
