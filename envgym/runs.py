@@ -7,6 +7,7 @@
     evals/          one JSON file per evaluation
     episodes/       one Parquet file per saved step, a row per episode; readable by `datasets`
     checkpoints/    one directory per checkpoint, written beside its place and renamed
+    reference/      the frozen policy of the KL term, where there is one
     report.html
 
 Files are replaced whole (written beside, then renamed); `metrics.jsonl` grows by whole lines, and a line that a

@@ -35,22 +35,22 @@ class TensorBoard(Callback):
         """Open the writer."""
         from torch.utils.tensorboard import SummaryWriter  # heavy: loaded where it is needed
 
-        self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=first_step + 1)  # type: ignore[no-untyped-call]  # torch
+        self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=first_step + 1)
 
     def on_step(self, step: int, metrics: Metrics) -> None:
         """Write the step's numbers."""
         for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]  # torch
+            self._writer.add_scalar(name, value, step)
 
     def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
         """Write the evaluation's numbers."""
         for name, value in metrics.items():
-            self._writer.add_scalar(f"{label}/{name}", value, step)  # type: ignore[no-untyped-call]  # torch
+            self._writer.add_scalar(f"{label}/{name}", value, step)
 
     def on_end(self, report: Path | None) -> None:
         """Close the writer."""
         if hasattr(self, "_writer"):
-            self._writer.close()  # type: ignore[no-untyped-call]  # torch
+            self._writer.close()
 
 
 class Wandb(Callback):

@@ -45,7 +45,7 @@ def save_checkpoint(
     beside = folder / f".{place.name}.{os.getpid()}"
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
-    model.save_pretrained(beside / "model")
+    _write_model(model, beside / "model")
     tokenizer.save_pretrained(beside / "model")
     torch.save(optimizer.state_dict(), beside / "optimizer.pt")
     stats = [[env, index, *values] for (env, index), values in state.stats.items()]
@@ -57,6 +57,20 @@ def save_checkpoint(
     for old in checkpoints(folder)[:-keep]:
         shutil.rmtree(old)
     return place
+
+
+def save_model(model: Any, place: Path) -> None:  # PreTrainedModel or PeftModel
+    """Write the weights alone (adapters alone, where there are some) beside their place, and rename."""
+    beside = place.with_name(f".{place.name}.{os.getpid()}")
+    shutil.rmtree(beside, ignore_errors=True)
+    _write_model(model, beside)
+    _sync(beside)
+    beside.rename(place)
+
+
+def _write_model(model: Any, folder: Path) -> None:
+    adapters = {"selected_adapters": [model.active_adapter]} if hasattr(model, "peft_config") else {}
+    model.save_pretrained(folder, **adapters)
 
 
 def checkpoints(folder: Path) -> list[Path]:

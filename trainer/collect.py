@@ -4,7 +4,6 @@ Every seed derives from the run's seed and the names of what it drives, so a ste
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from envgym.agents.driver import EpisodeJob, run_episodes
 from envgym.core.rewards import Scored
@@ -59,7 +58,7 @@ async def collect(
 
 def _group_jobs(
     bench: Workbench, settings: TrainSettings, step: int, number: int, request: TaskRequest
-) -> list[EpisodeJob[Any]]:
+) -> list[EpisodeJob]:
     """Return one job per member; they share task and env seed, and differ in what the policy samples."""
     world = bench.worlds[request.env]
     task = world.tasks.task(Split.TRAIN, request.index)

@@ -5,7 +5,7 @@ denominator of the whole update. The learner knows no envs, no episodes and no s
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from envgym.trainer.logprobs import token_logprobs
 from envgym.trainer.losses import Aggregation, Denominator, KlEstimator, PolicyLoss, aggregate
 from envgym.trainer.losses.entropy import entropy_bonus
 from envgym.trainer.losses.kl import kl_to_reference
+from envgym.trainer.reference import OpenReference
 from envgym.trainer.seen import Metrics, Seen, correction_metrics
 from envgym.trainer.settings import ObjectiveSettings, OptimSettings
 
@@ -55,7 +56,7 @@ class Learner:
         num_steps: int,
         device: torch.device,
         autocast: torch.dtype | None = None,
-        reference: Callable[[], AbstractContextManager[nn.Module]] | None = None,
+        reference: OpenReference | None = None,
     ) -> None:
         """Take over the model's trainable parameters.
 
@@ -68,7 +69,7 @@ class Learner:
             reference: opens the frozen model for the KL term; None = there is none.
         """
         self.model, self.optim, self.device = model, optim, device
-        self._autocast, self._reference = autocast, reference
+        self.autocast, self.reference = autocast, reference
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = adamw(model, optim)
         self._num_steps = num_steps
@@ -115,7 +116,7 @@ class Learner:
                 self.optimizer.zero_grad(set_to_none=True)
                 do = "lower optim.lr, or look at the rows with --dry-run"
                 raise InvalidInput(sentence("loss", "be finite", loss.item(), where="learner", do=do))
-            loss.backward()  # type: ignore[no-untyped-call]  # torch gives backward no annotations
+            loss.backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.grad_clip).item()
         if not math.isfinite(norm):
             self.optimizer.zero_grad(set_to_none=True)
@@ -180,7 +181,7 @@ class Learner:
         shape = (len(rows), max(len(row) for row in rows))
         old_NT, behavior_NT = (torch.zeros(shape, device=self.device) for _ in range(2))
         mask_NT = torch.zeros(shape, dtype=torch.bool, device=self.device)
-        reference_NT = torch.zeros(shape, device=self.device) if self._reference is not None else None
+        reference_NT = torch.zeros(shape, device=self.device) if self.reference is not None else None
         for batch in micro_batches(rows, range(len(rows)), self.optim.micro_batch_tokens, self.device):
             here = (torch.tensor(batch.rows, device=self.device), slice(0, batch.input_ids_BT.shape[1]))
             old_NT[here] = self._score(self.model, batch, objective.temperature)
@@ -204,15 +205,15 @@ class Learner:
             ).logprobs_BT
 
     def _reference_logprobs(self, batch: MicroBatch, objective: Objective) -> Float[Tensor, "B T"] | None:
-        if self._reference is None:
+        if self.reference is None:
             return None
-        with self._reference() as model:
+        with self.reference() as model:
             return self._score(model, batch, objective.temperature)
 
     def _cast(self) -> AbstractContextManager[object]:
-        if self._autocast is None:
+        if self.autocast is None:
             return nullcontext()
-        return torch.autocast(self.device.type, dtype=self._autocast)
+        return torch.autocast(self.device.type, dtype=self.autocast)
 
     @contextmanager
     def _mode(self, *, training: bool) -> Iterator[None]:

@@ -31,6 +31,7 @@ from envgym.trainer.checkpoint import (
 )
 from envgym.trainer.collect import Stats, collect, updated_stats
 from envgym.trainer.points import TaskRequest, TrajectoryCredit
+from envgym.trainer.reference import keep_reference, open_reference
 from envgym.trainer.rollout_metrics import filter_metrics, rollout_metrics
 from envgym.trainer.seen import Metrics
 from envgym.trainer.settings import TrainSettings
@@ -138,7 +139,15 @@ class TrainLoop:
             work = warm_start(self.bench, self.settings, self.settings.sft, on_progress=self.callbacks.on_progress)
             self.run_directory.append_metrics({"step": 0, **runner.run(work)})
             self._sync_policy()
+        self._open_reference()
         self._save()
+
+    def _open_reference(self) -> None:
+        """Freeze the policy as it is now for the KL term; a resumed run finds it in its directory."""
+        if self.settings.objective.kl_coef:
+            folder = self.run_directory.path / "reference"
+            keep_reference(self.bench.model, folder)
+            self.bench.learner.reference = open_reference(self.bench.model, folder, self.bench.device)
 
     def _train_step(self, runner: asyncio.Runner) -> None:
         started, self._times = time.perf_counter(), {}
@@ -275,6 +284,7 @@ class TrainLoop:
         load_optimizer(checkpoint, self.bench.learner.optimizer)
         self.step, self.stats = state.step, state.stats
         self.run_directory.forget_after(state.step)
+        self._open_reference()
         self._sync_policy()
 
     def _sync_policy(self) -> None:

@@ -45,10 +45,12 @@ def _find(point: str, name: str, table: Mapping[str, Callable[..., T]]) -> Calla
     if name in table:
         return table[name]
     if ":" in name:
-        return _import(point, name)
+        imported: Callable[..., T] = _import(point, name)
+        return imported
     others = {entry.name: entry for entry in entry_points(group=f"envgym.{point}")}
     if name in others:
-        return others[name].load()  # type: ignore[no-any-return]  # the package vouches for its entry point
+        found: Callable[..., T] = others[name].load()
+        return found
     raise unknown_name(point, name, [*table, *others], where="settings")
 
 

@@ -32,7 +32,8 @@ class EnvSupply(NamedTuple):
     """Tasks of the train split; None where they do not end."""
 
 
-class TaskRequest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TaskRequest:
     """One group to collect."""
 
     env: str

@@ -42,7 +42,7 @@ class LoraSettings(Settings):
     """Train low-rank adapters instead of all weights. Source: 2106.09685."""
 
     rank: int = Field(default=16, ge=1)
-    alpha: float = Field(default=32.0, gt=0)
+    alpha: int = Field(default=32, ge=1)
     target_modules: tuple[str, ...] | Literal["all-linear"] = "all-linear"
 
 

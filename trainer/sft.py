@@ -46,8 +46,7 @@ async def warm_start(
     Raises: SettingsError: no episode to train on.
     """
     episodes = _recorded(Path(sft.recorded)) if sft.recorded else await _from_oracle(bench, settings, sft, on_progress)
-    rows = [likelihood_row(episode) for episode in episodes]
-    rows = [row for found in rows for row in found]
+    rows = [row for episode in episodes for row in likelihood_rows(episode)]
     if not rows:
         got = f"none of {len(episodes)} episodes succeeded"
         do = "look at the env's oracle with `envgym check`, or name another sft.recorded"
@@ -97,7 +96,7 @@ def fit(
     return losses
 
 
-def likelihood_row(episode: Trajectory) -> list[TrainRow]:
+def likelihood_rows(episode: Trajectory) -> list[TrainRow]:
     """Return the rows of a successful episode with advantage 1; none for another."""
     reward = episode.reward
     if not isinstance(reward, Scored) or reward.value <= 0:

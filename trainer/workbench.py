@@ -1,7 +1,5 @@
 """Everything a run needs in one process: model, tokenizer, agent, policy and learner, built from settings."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ import torch
 from torch import nn
 
 from envgym.agents.agent import Agent, make_agent
-from envgym.agents.models import load
+from envgym.agents.models.registry import load
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import Sampling
 from envgym.errors import SettingsError, sentence
@@ -88,7 +86,7 @@ def build_workbench(settings: TrainSettings, *, checkpoint: Path | None = None) 
     if settings.model.threads is not None:
         torch.set_num_threads(settings.model.threads)
     torch.manual_seed(settings.run.seed)
-    model, tokenizer = _load(settings.model, device, checkpoint, seed=settings.run.seed)
+    model, tokenizer = _load(settings.model, device, checkpoint)
     agent = make_agent(settings.agent, tokenizer)
     check_head(model)
     autocast = torch.bfloat16 if settings.model.autocast == "bfloat16" else None
@@ -98,7 +96,6 @@ def build_workbench(settings: TrainSettings, *, checkpoint: Path | None = None) 
         num_steps=settings.run.steps,
         device=device,
         autocast=autocast,
-        reference=_reference(settings, model, device),
     )
     policy = TransformersPolicy(
         model, tokenizer=tokenizer, device=device, max_batch=settings.rollout.max_batch, autocast=autocast
@@ -129,12 +126,12 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def _load(settings: ModelSettings, device: torch.device, checkpoint: Path | None, *, seed: int) -> tuple[Any, Any]:
+def _load(settings: ModelSettings, device: torch.device, checkpoint: Path | None) -> tuple[Any, Any]:
     """Return (model, tokenizer), with adapters where LoRA is asked for."""
-    dtype = torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
     source = str(checkpoint / "model") if checkpoint is not None and settings.lora is None else settings.name
-    loaded = load(source, dtype=dtype, device=device, seed=seed, tiny=settings.tiny)
-    model = without_dropout(loaded.model)
+    trainable = settings.lora is None
+    loaded = load(source, dtype=settings.dtype, device=str(device), trainable=trainable, tiny=settings.tiny)
+    model: Any = without_dropout(loaded.model).eval()
     if settings.lora is not None:
         model = _with_adapters(model, settings, checkpoint)
     if settings.gradient_checkpointing:
@@ -147,7 +144,7 @@ def _with_adapters(model: nn.Module, settings: ModelSettings, checkpoint: Path |
 
     assert settings.lora is not None, "the caller checked"
     if checkpoint is not None:
-        return PeftModel.from_pretrained(model, str(checkpoint / "model"), is_trainable=True)  # type: ignore[arg-type]  # any module will do
+        return PeftModel.from_pretrained(model, str(checkpoint / "model"), is_trainable=True)
     targets = settings.lora.target_modules
     config = LoraConfig(
         r=settings.lora.rank,
@@ -156,30 +153,4 @@ def _with_adapters(model: nn.Module, settings: ModelSettings, checkpoint: Path |
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(model, config)  # type: ignore[arg-type]  # any module will do
-
-
-def _reference(
-    settings: TrainSettings, model: Any, device: torch.device
-) -> Callable[[], AbstractContextManager[nn.Module]] | None:
-    """Return what opens the frozen model for the KL term: the model without adapters, or the model as first loaded."""
-    if not settings.objective.kl_coef:
-        return None
-    if settings.model.lora is not None:
-
-        @contextmanager
-        def without_adapters() -> Iterator[nn.Module]:
-            with model.disable_adapter():
-                yield model
-
-        return without_adapters
-    frozen, _ = _load(
-        settings.model.model_copy(update={"gradient_checkpointing": False}), device, None, seed=settings.run.seed
-    )
-    frozen.requires_grad_(False)
-
-    @contextmanager
-    def frozen_model() -> Iterator[nn.Module]:
-        yield frozen
-
-    return frozen_model
+    return get_peft_model(model, config)

@@ -35,7 +35,7 @@ def build_worlds(envs: Sequence[EnvSettings]) -> dict[str, World]:
             do = "give one of them another `name`"
             raise SettingsError(sentence("env name", "be unique", spec.label, where="envs", do=do))
         make = _maker(spec)
-        tasks: TaskSource = make().unwrapped.tasks  # type: ignore[attr-defined]  # Gymnasium types it as its own Env
+        tasks: TaskSource = make().unwrapped.tasks
         worlds[spec.label] = World(label=spec.label, env_id=spec.id, weight=spec.weight, make=make, tasks=tasks)
     return worlds
 
