@@ -90,7 +90,8 @@ class TreeBuilder:
             handle = stack.pop()
             node = self._nodes[handle]
             place[handle] = len(ordered)
-            ordered.append(node if node.parent is None else replace(node, parent=place[node.parent]))
+            parent = None if node.parent is None else place[node.parent]
+            ordered.append(node if parent == node.parent else replace(node, parent=parent))
             stack.extend(reversed(children[handle]))
         return Tree(
             id=self._id,

@@ -46,18 +46,21 @@ class Segment:
             raise _segment_error(
                 "token_strings", f"be empty or match the {num_tokens} ids", len(self.token_strings), self.origin
             )
-        sampled = self.behavior_logprobs is not None and self.policy_version is not None
+        behavior, raw, version = self.behavior_logprobs, self.raw_logprobs, self.policy_version
         if self.origin is Origin.POLICY:
-            if not sampled:
+            if behavior is None or version is None:
                 raise _segment_error(
                     "POLICY segment", "carry behavior_logprobs and policy_version", "none", self.origin
                 )
-        elif any(part is not None for part in (self.behavior_logprobs, self.raw_logprobs, self.policy_version)):
+            self._check_length("behavior_logprobs", behavior)
+            if raw is not None:
+                self._check_length("raw_logprobs", raw)
+        elif behavior is not None or raw is not None or version is not None:
             raise _segment_error("log-probs and policy_version", "belong to POLICY alone", "some", self.origin)
-        for name in ("behavior_logprobs", "raw_logprobs"):
-            logprobs: tuple[float, ...] | None = getattr(self, name)
-            if logprobs is not None and len(logprobs) != num_tokens:
-                raise _segment_error(name, f"match the {num_tokens} ids", len(logprobs), self.origin)
+
+    def _check_length(self, name: str, logprobs: tuple[float, ...]) -> None:
+        if len(logprobs) != len(self.token_ids):
+            raise _segment_error(name, f"match the {len(self.token_ids)} ids", len(logprobs), self.origin)
 
     def __len__(self) -> int:
         """Return the number of tokens."""

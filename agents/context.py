@@ -1,0 +1,104 @@
+"""What an agent does when its context budget runs out: stop, or go on in a shorter context that is rendered anew.
+
+A strategy proposes shortened conversations; `shorten` renders them and takes the longest that fits. It knows messages
+and lengths, nothing of tokens. The record of what happened is the rewrite that the loop puts on the next edge.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from envgym.agents.protocols import Rendering
+from envgym.core.messages import Message, Role
+from envgym.core.tree import Rewrite
+
+
+class ContextStrategyName(StrEnum):
+    """Which strategy an agent uses."""
+
+    STOP = "stop"
+    DROP_OLDEST_TURNS = "drop_oldest_turns"
+    DROP_THINKING = "drop_thinking"
+
+
+class Proposal(NamedTuple):
+    """Shortened conversations, the longest first, and what to call the rewrite."""
+
+    rewrite: Rewrite
+    conversations: Sequence[tuple[Message, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortened:
+    """The conversation to go on with, and its rendering as a whole new context."""
+
+    messages: tuple[Message, ...]
+    rendering: Rendering
+    rewrite: Rewrite
+
+
+ContextStrategy = Callable[[Sequence[Message]], Proposal | None]
+"""Proposes shorter conversations; None: there is nothing to leave out."""
+
+
+def stop(messages: Sequence[Message]) -> None:
+    """Leave nothing out: the episode ends as TRUNCATED_TOKENS."""
+    del messages
+
+
+def drop_oldest_turns(messages: Sequence[Message]) -> Proposal | None:
+    """Leave out whole turns (an assistant message and its answers), oldest first; keep the task and the last turn."""
+    starts = [place for place, message in enumerate(messages) if message.role is Role.ASSISTANT]
+    if len(starts) < 2:
+        return None
+    head = tuple(messages[: starts[0]])
+    return Proposal(Rewrite.TURNS_DROPPED, [(*head, *messages[start:]) for start in starts[1:]])
+
+
+def drop_thinking(messages: Sequence[Message]) -> Proposal | None:
+    """Leave out the reasoning of all turns so far, where the model's format keeps it apart."""
+    if all(message.thinking is None for message in messages):
+        return None
+    return Proposal(Rewrite.THINKING_DROPPED, [tuple(replace(message, thinking=None) for message in messages)])
+
+
+STRATEGIES: Mapping[ContextStrategyName, ContextStrategy] = MappingProxyType(
+    {
+        ContextStrategyName.STOP: stop,
+        ContextStrategyName.DROP_OLDEST_TURNS: drop_oldest_turns,
+        ContextStrategyName.DROP_THINKING: drop_thinking,
+    }
+)
+
+
+def shorten(
+    strategy: ContextStrategy,
+    messages: Sequence[Message],
+    render: Callable[[Sequence[Message]], Rendering],
+    max_tokens: int,
+) -> Shortened | None:
+    """Return the longest proposal that renders to at most half of `max_tokens`, else to at most all of it.
+
+    Half, because every rewrite starts another row to train and another prefix to compute: they should be rare.
+    Lengths are taken to fall with every message left out, so a proposal is found by bisection.
+    """
+    proposal = strategy(messages)
+    if proposal is None:
+        return None
+    rewrite, conversations = proposal
+    renderings: dict[int, Rendering] = {}
+
+    def num_tokens(index: int) -> int:
+        if index not in renderings:
+            renderings[index] = render(conversations[index])
+        return sum(len(segment) for segment in renderings[index].segments)
+
+    places = range(len(conversations))
+    for limit in (max_tokens // 2, max_tokens):
+        index = bisect_left(places, True, key=lambda place: num_tokens(place) <= limit)
+        if index < len(conversations):
+            return Shortened(messages=conversations[index], rendering=renderings[index], rewrite=rewrite)
+    return None

@@ -1,0 +1,307 @@
+"""The agent loop without I/O: `advance(state, event) -> (state, request)` over frozen states.
+
+A driver feeds what happened and does what is asked for; forking an agent is assignment. How the tokens of an episode
+lie on the edges of its tree (one edge a turn, `|` between edges):
+
+    PROMPT .. TEMPLATE | POLICY TEMPLATE TOOL .. TEMPLATE | POLICY TEMPLATE .. TEMPLATE | POLICY
+    root: the prompt     turn 0, and the opening of turn 1   turn 1 ...                   last turn: nothing follows it
+
+so the tokens of every edge follow the context that the policy was last given. A context that had to be rendered anew
+begins the edge of the turn that is sampled from it. Whatever fails becomes a leaf that keeps all that was sampled.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import chain
+
+from envgym.agents.agent import Agent, OnLength
+from envgym.agents.context import shorten
+from envgym.agents.events import Event, Failed, Finished, Generate, Generated, Request, Started, StepEnv, Stepped
+from envgym.agents.path import History, Link
+from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
+from envgym.core.endings import Ending
+from envgym.core.segments import Origin, Segment
+from envgym.core.tree import Edge, Rewrite
+from envgym.core.turns import Cost, TurnOutcome
+from envgym.errors import InvalidInput, PolicyFailure, sentence
+from envgym.records import StepRecord, StepResult
+from envgym.seeds import derive_seed
+from envgym.tools import ToolSpec
+
+
+class Phase(StrEnum):
+    """Which event a state waits for."""
+
+    STARTING = "STARTING"
+    GENERATING = "GENERATING"
+    STEPPING = "STEPPING"
+    FINISHED = "FINISHED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentState:
+    """An agent in the middle of an episode; nothing reachable from it ever changes."""
+
+    agent: Agent
+    sampling: Sampling
+    """The caller's, with the agent's turn limit and the renderer's stop tokens."""
+    seed: int
+    """Turn k samples with `derive_seed(seed, "turn", k)`."""
+    tools: tuple[ToolSpec, ...] = ()
+    """Those that the chat template lists."""
+    phase: Phase
+    num_turns: int = 0
+    """Turns finished."""
+    history: History
+    """The conversation that `context` renders."""
+    path: Link | None = None
+    """Last finished edge; None before the prompt is rendered."""
+    context: tuple[int, ...] = ()
+    """[T] what the policy is given for the current turn."""
+    pending: tuple[Segment, ...] = ()
+    """The current turn so far: a context rendered anew, if it begins with one, and what was sampled."""
+    rewrite: Rewrite | None = None
+    """Why `pending` begins with a new context."""
+    generation: Generation | None = None
+    """What was sampled in the current turn; set while the env answers."""
+    seconds: float = 0.0
+    """Wall time of the current turn so far."""
+
+
+def begin(agent: Agent, *, sampling: Sampling, seed: int) -> AgentState:
+    """Return the state before an episode; it waits for `Started`."""
+    stops = dict.fromkeys((*agent.renderer.stop_token_ids, *sampling.stop_token_ids))
+    return AgentState(
+        agent=agent,
+        sampling=replace(sampling, max_new_tokens=agent.settings.max_turn_tokens, stop_token_ids=tuple(stops)),
+        seed=seed,
+        phase=Phase.STARTING,
+        history=History(),
+    )
+
+
+def advance(state: AgentState, event: Event) -> tuple[AgentState, Request]:
+    """Return the state after `event`, and what it needs next.
+
+    Never raises for what a policy, an env or a renderer did: that is a leaf with its ending.
+    Raises: InvalidInput: the event is not the one that the state waits for.
+    """
+    if state.phase is Phase.GENERATING and isinstance(event, Generated):
+        return _generated(state, event)
+    if state.phase is Phase.STEPPING and isinstance(event, Stepped):
+        return _stepped(state, event)
+    if state.phase is Phase.STARTING and isinstance(event, Started):
+        return _started(state, event)
+    if isinstance(event, Failed) and state.phase is not Phase.FINISHED:
+        return _cut(state, event.ending, event.reason, event.seconds)
+    raise InvalidInput(
+        sentence(
+            "event", f"answer the state's phase {state.phase}", event, where="advance", do="feed what was asked for"
+        )
+    )
+
+
+# ---- one function for each event ------------------------------------------------------------------------------------
+
+
+def _started(state: AgentState, event: Started) -> tuple[AgentState, Request]:
+    messages, tools = state.agent.opening(event.record)
+    try:
+        segments = state.agent.start(messages, tools).segments
+    except PolicyFailure as failure:
+        return _cut(state, Ending.ERROR_POLICY, str(failure), event.seconds)
+    edge = Edge(segments=segments, ends_turn=False, cost=Cost(seconds=event.seconds))
+    context = _ids(segments)
+    if len(context) > _max_context(state):
+        return _finish(state, Link(None, edge, ending=Ending.TRUNCATED_TOKENS))
+    first = _Following(History(messages), context)
+    return _ask(replace(state, tools=tools), 0, Link(None, edge), first)
+
+
+def _generated(state: AgentState, event: Generated) -> tuple[AgentState, Request]:
+    generation, agent = event.generation, state.agent
+    try:
+        sampled = _sampled_segment(generation, agent.renderer.token_strings(generation.token_ids))
+    except (InvalidInput, PolicyFailure) as fault:
+        return _cut(state, Ending.ERROR_POLICY, str(fault), event.seconds)
+    state = AgentState(
+        agent=agent,
+        sampling=state.sampling,
+        seed=state.seed,
+        tools=state.tools,
+        phase=Phase.STEPPING,
+        num_turns=state.num_turns,
+        history=state.history,
+        path=state.path,
+        context=state.context,
+        pending=state.pending + sampled,
+        rewrite=state.rewrite,
+        generation=generation,
+        seconds=event.seconds,
+    )
+    if generation.finish_reason is FinishReason.ABORT:
+        return _cut(state, Ending.ERROR_ABORTED, "the generation was aborted")
+    if generation.finish_reason is FinishReason.LENGTH and agent.settings.on_length is OnLength.TRUNCATE:
+        return _cut(state, Ending.TRUNCATED_TOKENS)
+    try:
+        return state, StepEnv(agent.parse(generation.token_ids))
+    except PolicyFailure as failure:
+        return _cut(state, Ending.ERROR_POLICY, str(failure))
+
+
+def _stepped(state: AgentState, event: Stepped) -> tuple[AgentState, Request]:
+    record = event.result.info["envgym"]
+    assert isinstance(record, StepRecord), "the env's contract"
+    ending, error = _ending(event.result, record), record.error
+    if ending is None:
+        try:
+            following = _following(state, record)
+        except PolicyFailure as failure:
+            ending, error = Ending.ERROR_POLICY, str(failure)
+        else:
+            if following is not None:
+                return _ask(state, state.num_turns + 1, _turn(state, event.seconds, record, following), following)
+            ending = Ending.TRUNCATED_TOKENS
+    error = (error or ending.value) if ending.is_error else None
+    return _finish(state, _turn(state, event.seconds, record, None, ending, error))
+
+
+# ---- the next context -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Following:
+    """The context of the next turn."""
+
+    history: History
+    context: tuple[int, ...]
+    appended: tuple[Segment, ...] = ()
+    """Tokens behind the finished turn; none where the context is rendered anew."""
+    anew: tuple[Segment, ...] = ()
+    rewrite: Rewrite | None = None
+
+
+def _following(state: AgentState, record: StepRecord) -> _Following | None:
+    """Return the context of the next turn; None where no strategy makes room for it."""
+    agent, generation = state.agent, state.generation
+    assert generation is not None, "the env answers what was sampled"
+    extension = agent.extend(state.history, generation, record.observation, state.tools)
+    history = state.history.extended(record.action.message, *record.observation.messages)
+    tokens, limit = _ids(extension.segments), _max_context(state)
+    if extension.rewrite is not None and len(tokens) <= limit:
+        return _Following(history, tokens, (), _as_prompt(extension.segments), extension.rewrite)
+    if extension.rewrite is None:
+        context = state.context + generation.token_ids + tokens
+        if len(context) <= limit:
+            return _Following(history, context, extension.segments)
+    shorter = shorten(agent.context, history, lambda messages: agent.start(messages, state.tools), limit)
+    if shorter is None:
+        return None
+    segments = _as_prompt(shorter.rendering.segments)
+    return _Following(History(shorter.messages), _ids(segments), (), segments, shorter.rewrite)
+
+
+def _max_context(state: AgentState) -> int:
+    """Return how long a context may be so that a whole turn still fits behind it."""
+    return state.agent.settings.max_context_tokens - state.sampling.max_new_tokens
+
+
+def _as_prompt(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    """Return a context rendered anew as what it is to the policy: a prompt."""
+    return tuple(replace(segment, origin=Origin.PROMPT) for segment in segments)
+
+
+def _ids(segments: Sequence[Segment]) -> tuple[int, ...]:
+    return tuple(chain.from_iterable([segment.token_ids for segment in segments]))
+
+
+def _sampled_segment(generation: Generation, strings: tuple[str, ...]) -> tuple[Segment, ...]:
+    """Return the POLICY segment of a generation; nothing where it was aborted before its first token."""
+    if not generation.token_ids and generation.finish_reason is FinishReason.ABORT:
+        return ()
+    if not math.isfinite(sum(generation.behavior_logprobs)):
+        raise PolicyFailure("the policy gave a log-prob that is not finite")
+    segment = Segment(
+        origin=Origin.POLICY,
+        token_ids=generation.token_ids,
+        token_strings=strings,
+        behavior_logprobs=generation.behavior_logprobs,
+        raw_logprobs=generation.raw_logprobs,
+        policy_version=generation.policy_version,
+    )
+    return (segment,)
+
+
+# ---- links and states -----------------------------------------------------------------------------------------------
+
+
+def _ask(state: AgentState, num_turns: int, path: Link, following: _Following) -> tuple[AgentState, Request]:
+    """Return the state that waits for the policy's next turn."""
+    waiting = AgentState(
+        agent=state.agent,
+        sampling=state.sampling,
+        seed=state.seed,
+        tools=state.tools,
+        phase=Phase.GENERATING,
+        num_turns=num_turns,
+        history=following.history,
+        path=path,
+        context=following.context,
+        pending=following.anew,
+        rewrite=following.rewrite,
+    )
+    seed = derive_seed(state.seed, "turn", num_turns)
+    return waiting, Generate(GenerateRequest(token_ids=following.context, sampling=state.sampling, seed=seed))
+
+
+def _turn(
+    state: AgentState,
+    seconds: float,
+    record: StepRecord,
+    following: _Following | None,
+    ending: Ending | None = None,
+    error: str | None = None,
+) -> Link:
+    """Return the finished turn as a link below the path."""
+    segments = state.pending if following is None else state.pending + following.appended
+    cost = _cost(state, seconds, tool_calls=record.tool_calls, env_steps=1)
+    edge = Edge(segments=segments, ends_turn=True, rewrite=state.rewrite, cost=cost)
+    outcome = TurnOutcome(
+        action=record.action, observation=record.observation, reward=record.reward, tool_errors=record.tool_errors
+    )
+    return Link(state.path, edge, outcome, ending, error)
+
+
+def _cut(
+    state: AgentState, ending: Ending, reason: str | None = None, seconds: float = 0.0
+) -> tuple[AgentState, Request]:
+    """End the episode inside the current turn; what was sampled of it stays on the leaf's edge."""
+    edge = Edge(segments=state.pending, ends_turn=False, rewrite=state.rewrite, cost=_cost(state, seconds))
+    error = (reason or ending.value) if ending.is_error else None
+    return _finish(state, Link(state.path, edge, None, ending, error))
+
+
+def _finish(state: AgentState, leaf: Link) -> tuple[AgentState, Request]:
+    assert leaf.ending is not None, "a leaf says how the episode ended"
+    over = replace(state, phase=Phase.FINISHED, path=leaf, pending=(), rewrite=None, generation=None)
+    return over, Finished(leaf.ending, leaf.error)
+
+
+def _cost(state: AgentState, seconds: float, *, tool_calls: int = 0, env_steps: int = 0) -> Cost:
+    generation = state.generation
+    return Cost(
+        tokens_generated=len(generation.token_ids) if generation is not None else 0,
+        tokens_prefilled=generation.num_prefilled if generation is not None else 0,
+        tool_calls=tool_calls,
+        env_steps=env_steps,
+        seconds=state.seconds + seconds,
+    )
+
+
+def _ending(result: StepResult, record: StepRecord) -> Ending | None:
+    """Return how the turn ended the episode; the record decides, a wrapper's bare flag is read where it is silent."""
+    if record.ending is not None or not (result.terminated or result.truncated):
+        return record.ending
+    return Ending.TERMINATED if result.terminated else Ending.TRUNCATED_TURNS

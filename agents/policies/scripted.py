@@ -1,0 +1,80 @@
+"""A policy that says what it is told, for tests and benchmarks: exact tokens, log-prob 0.0, no model."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
+from envgym.errors import PolicyFailure, sentence
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Said = Sequence[int] | Generation | Exception
+"""Token ids (cut at the request's limit), a whole generation, or what to raise."""
+
+
+class ScriptedPolicy:
+    """Answers from a list, in the order of the requests, or by a function of the request.
+
+    The function makes episodes independent of the order in which they ask; a list suits one episode at a time.
+    """
+
+    def __init__(self, script: Iterable[Said] | Callable[[GenerateRequest], Said], *, version: int = 0) -> None:
+        """Take the script."""
+        self._answer = script if callable(script) else _from_list(script)
+        self._version = version
+        self.requests: list[GenerateRequest] = []
+        """What was asked, in order."""
+
+    @property
+    def version(self) -> int:
+        """Version that generations carry."""
+        return self._version
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Say the next reply. Raises: PolicyFailure: the list has ended. Whatever the script holds to be raised."""
+        self.requests.append(request)
+        said = self._answer(request)
+        if isinstance(said, Exception):
+            raise said
+        return said if isinstance(said, Generation) else self._sampled(tuple(said), request)
+
+    def _sampled(self, token_ids: tuple[int, ...], request: GenerateRequest) -> Generation:
+        token_ids = token_ids[: request.sampling.max_new_tokens]
+        is_over = token_ids[-1:] != () and token_ids[-1] in request.sampling.stop_token_ids
+        return Generation(
+            token_ids=token_ids,
+            behavior_logprobs=(0.0,) * len(token_ids),
+            raw_logprobs=None,
+            finish_reason=FinishReason.STOP if is_over else FinishReason.LENGTH,
+            policy_version=self._version,
+        )
+
+    async def score(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+        """Return 0.0 for every token: what is scripted is certain."""
+        return [(0.0,) * len(row) for row in token_ids]
+
+    def update_weights(self, named_tensors: Iterable[tuple[str, "Tensor"]], version: int) -> None:
+        """Take the version; there are no weights."""
+        del named_tensors
+        self._version = version
+
+    def sleep(self) -> None:
+        """Do nothing: no memory is held."""
+
+    def wake(self) -> None:
+        """Do nothing: always ready."""
+
+
+def _from_list(script: Iterable[Said]) -> Callable[[GenerateRequest], Said]:
+    replies = iter(script)
+
+    def answer(request: GenerateRequest) -> Said:
+        del request
+        for reply in replies:
+            return reply
+        raise PolicyFailure(
+            sentence("script", "hold a reply for every request", "its end", where="ScriptedPolicy", do="add replies")
+        )
+
+    return answer

@@ -1,0 +1,106 @@
+"""Doubles for tests of agents: a renderer whose tokens are characters, and agents that use it.
+
+No model and no tokenizer is needed to state exactly which tokens an episode holds.
+"""
+
+from collections.abc import Sequence
+
+from envgym.agents.agent import Agent, AgentSettings, assemble
+from envgym.agents.protocols import Generation, Rendering
+from envgym.core.messages import Action, Message, Observation, Role
+from envgym.core.segments import Origin, Segment
+from envgym.core.tree import Rewrite
+from envgym.parsing import parse_action
+from envgym.tools import ToolSpec
+
+_FRAME = 0x110000
+"""First id behind Unicode's last code point."""
+SYSTEM, USER, ASSISTANT, TOOL, END = range(_FRAME, _FRAME + 5)
+"""Framing tokens: one that opens each role's message, and one that closes any."""
+_OPENS = {Role.SYSTEM: SYSTEM, Role.USER: USER, Role.ASSISTANT: ASSISTANT, Role.TOOL: TOOL}
+_SHOWN = {SYSTEM: "<system>", USER: "<user>", ASSISTANT: "<assistant>", TOOL: "<tool>", END: "<end>"}
+
+
+class CharRenderer:
+    """Renders a message as its role's token, its characters and END; calls are written in the Hermes format.
+
+    With `drops_thinking` the template forgets the reasoning of a turn once it is over, as those of many models do:
+    after a turn with thinking the context is rendered anew.
+    """
+
+    stop_token_ids = (END,)
+
+    def __init__(self, *, drops_thinking: bool = False) -> None:
+        """Choose the template."""
+        self.drops_thinking = drops_thinking
+
+    def start(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendering:
+        """Render the tools' names, then the messages, then the opening of a turn."""
+        names = "".join(f"[{spec.name}]" for spec in tools)
+        ids = (*encode(names), *(token for message in messages for token in self._message(message)))
+        prompt = (_segment(Origin.PROMPT, ids),) if ids else ()
+        return Rendering(segments=(*prompt, _segment(Origin.TEMPLATE, (ASSISTANT,))))
+
+    def extend(
+        self,
+        history: Sequence[Message],
+        generation: Generation,
+        observation: Observation,
+        tools: Sequence[ToolSpec],
+    ) -> Rendering:
+        """Render the closing of an unfinished turn, the observation and the opening of the next turn."""
+        if self.drops_thinking and (action := self.parse(generation.token_ids)).thinking is not None:
+            anew = self.start((*history, action.message, *observation.messages), tools).segments
+            ids = tuple(token for segment in anew for token in segment.token_ids)
+            return Rendering(segments=(_segment(Origin.PROMPT, ids),), rewrite=Rewrite.THINKING_DROPPED)
+        glue = () if generation.token_ids[-1:] == (END,) else (END,)
+        segments: list[Segment] = []
+        for message in observation.messages:
+            segments.append(_segment(Origin.TEMPLATE, (*glue, _OPENS[message.role])))
+            if message.content:
+                segments.append(_segment(Origin.TOOL, encode(message.content)))
+            glue = (END,)
+        segments.append(_segment(Origin.TEMPLATE, (*glue, ASSISTANT)))
+        return Rendering(segments=tuple(segments))
+
+    def parse(self, token_ids: Sequence[int]) -> Action:
+        """Read characters; framing tokens are not text."""
+        return parse_action("".join(chr(token) for token in token_ids if token < _FRAME))
+
+    def encode_action(self, action: Action) -> tuple[int, ...]:
+        """Return the characters of the action's text and END."""
+        return (*encode(action), END)
+
+    def token_strings(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        """Return each character, and framing tokens in angle brackets."""
+        return show(token_ids)
+
+    def _message(self, message: Message) -> tuple[int, ...]:
+        thinking = "" if message.thinking is None or self.drops_thinking else f"<think>{message.thinking}</think>"
+        calls = "".join(f"{{{call.name}}}" for call in message.tool_calls)
+        return (_OPENS[message.role], *encode(thinking + message.content + calls), END)
+
+
+def encode(text: str) -> tuple[int, ...]:
+    """Return the code points of `text`."""
+    return tuple(map(ord, text))
+
+
+def said(text: str) -> tuple[int, ...]:
+    """Return the tokens of a whole turn that says `text`."""
+    return (*encode(text), END)
+
+
+def show(token_ids: Sequence[int]) -> tuple[str, ...]:
+    """Return each token as a person reads it."""
+    return tuple([chr(token) if token < _FRAME else _SHOWN[token] for token in token_ids])
+
+
+def char_agent(renderer: CharRenderer | None = None, **settings: object) -> Agent:
+    """Return an agent over characters; `settings` are those of `AgentSettings`."""
+    limits = {"max_turn_tokens": 1000, "max_context_tokens": 100_000}
+    return assemble(AgentSettings.model_validate(limits | settings), renderer or CharRenderer())
+
+
+def _segment(origin: Origin, token_ids: tuple[int, ...]) -> Segment:
+    return Segment(origin=origin, token_ids=token_ids, token_strings=show(token_ids))
