@@ -1,0 +1,84 @@
+"""`envgym check`: the conformance suite."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+
+import envgym
+from envgym.cli.common import (
+    Subparsers,
+    add_command,
+    add_json_argument,
+    add_set_argument,
+    env_kwargs,
+    print_json,
+    styled,
+)
+from envgym.conformance import CHECKS, Check, Status, as_text, is_passed
+from envgym.conformance.subject import Subject
+from envgym.conformance.suite import run_check
+from envgym.errors import InvalidInput, sentence, unknown_name
+
+_EXAMPLES = """  envgym check math/arithmetic-v0
+  envgym check --all --json
+  envgym check my_package.my_env:MyEnv -n 50
+  envgym check puzzles/reasoning_gym-v0 --set dataset=chain_sum --only oracle_reaches_optimum"""
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add the command."""
+    summary = "judge environments with the conformance suite"
+    parser = add_command(subparsers, "check", summary=summary, examples=_EXAMPLES)
+    parser.add_argument("envs", metavar="ENV", nargs="*", help="ids or import paths")
+    parser.add_argument("--all", action="store_true", help="check every registered environment")
+    parser.add_argument("-n", type=int, default=20, metavar="N", dest="num_tasks", help="tasks per split (default: 20)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the suite (default: 0)")
+    parser.add_argument("--only", metavar="CHECK", action="append", help="run only this check; repeatable")
+    add_set_argument(parser)
+    add_json_argument(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the environments; exit code 1 where a check fails."""
+    sys.path.insert(0, os.getcwd())
+    names = _names(args.only)
+    kwargs = env_kwargs(args.settings)
+    results: dict[str, Sequence[Check]] = {}
+    for env_id in _ids(args):
+        make = partial(envgym.make, env_id, **kwargs)
+        make().close()  # a wrong id or argument is bad input, not a failed check
+        subject = Subject(make=make, num_tasks=args.num_tasks, seed=args.seed)
+        results[env_id] = checks = [run_check(name, subject) for name in names]
+        if not args.json:
+            print(_coloured(as_text(env_id, checks)), flush=True)
+    if args.json:
+        print_json({env_id: [asdict(check) for check in checks] for env_id, checks in results.items()})
+    return 0 if all(is_passed(checks) for checks in results.values()) else 1
+
+
+def _ids(args: argparse.Namespace) -> list[str]:
+    if bool(args.envs) == args.all:
+        got = "both" if args.all else "neither"
+        raise InvalidInput(
+            sentence("envgym check", "be given ids or --all", got, where="command line", do="name an id")
+        )
+    if args.num_tasks < 1:
+        raise InvalidInput(sentence("-n", "be at least 1", args.num_tasks, where="envgym check", do="raise it"))
+    return envgym.list_ids() if args.all else list(args.envs)
+
+
+def _names(only: Sequence[str] | None) -> list[str]:
+    for name in only or ():
+        if name not in CHECKS:
+            raise unknown_name("check", name, CHECKS, where="envgym check --only")
+    return list(only or CHECKS)
+
+
+def _coloured(text: str) -> str:
+    for status, colour in ((Status.PASS, "green"), (Status.FAIL, "red"), (Status.SKIP, "yellow")):
+        text = text.replace(f"  {status}  ", f"  {styled(status, colour)}  ")
+    return text

@@ -1,0 +1,73 @@
+"""What several commands share: their arguments, JSON, colour."""
+
+import argparse
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from envgym.env import Env
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+
+
+def add_command(subparsers: Subparsers, name: str, *, summary: str, examples: str) -> argparse.ArgumentParser:
+    """Add a command's parser, with its examples below the help text."""
+    return subparsers.add_parser(
+        name,
+        help=summary,
+        description=summary[:1].upper() + summary[1:] + ".",
+        epilog=f"examples:\n{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def add_env_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ENV and `--set`."""
+    parser.add_argument("env", metavar="ENV", help="id, as math/arithmetic-v0, or import path, as package.module:Class")
+    add_set_argument(parser)
+
+
+def add_set_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--set KEY=VALUE`, keyword arguments of the env."""
+    parser.add_argument(
+        "--set", dest="settings", metavar="KEY=VALUE", action="append", default=[],
+        help="keyword argument of the environment, as level=3; repeatable",
+    )  # fmt: skip
+
+
+def add_json_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`."""
+    parser.add_argument("--json", action="store_true", help="write JSON")
+
+
+def env_kwargs(settings: list[str]) -> dict[str, Any]:  # the env's own keyword arguments
+    """Read `--set KEY=VALUE` arguments. Raises: SettingsError: one of them is malformed."""
+    if not settings:
+        return {}
+    from envgym.settings import apply_overrides
+
+    return apply_overrides({}, settings)
+
+
+def make_env(args: argparse.Namespace) -> "Env[Any]":  # every env has its own state type
+    """Make the env that the arguments name."""
+    import envgym
+
+    sys.path.insert(0, os.getcwd())  # an import path may lead to the folder one works in
+    return envgym.make(args.env, **env_kwargs(args.settings))
+
+
+def print_json(value: object) -> None:
+    """Write a JSON value for another program."""
+    print(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def styled(text: str, *styles: str) -> str:
+    """Colour `text` where standard output is a terminal and NO_COLOR is not set."""
+    if not text or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return f"\033[{';'.join(_STYLES[style] for style in styles)}m{text}\033[0m"

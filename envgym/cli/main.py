@@ -1,0 +1,112 @@
+"""`envgym COMMAND ...`: finds the command's module, runs it, and turns errors made on purpose into one sentence.
+
+A command is a module with `add_parser(subparsers) -> ArgumentParser` and `run(args) -> int`, and one row in `COMMANDS`.
+Only the module of the command that was asked for is imported.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType, ModuleType
+
+from envgym import __version__
+from envgym.cli.common import Subparsers
+from envgym.errors import EnvgymError, unknown_name
+
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One row of the table."""
+
+    module: str
+    help: str
+
+
+COMMANDS: Mapping[str, Command] = MappingProxyType(
+    {
+        "list": Command("envgym.cli.list_envs", "list the environments"),
+        "show": Command("envgym.cli.show", "show an environment: card, tools, spaces, rewards, an example episode"),
+        "tasks": Command("envgym.cli.tasks", "show tasks of an environment, and whether its splits overlap"),
+        "play": Command("envgym.cli.play", "play an environment yourself, or watch its oracle"),
+        "check": Command("envgym.cli.check", "judge environments with the conformance suite"),
+        "new": Command("envgym.cli.new", "write a new environment package, ready to install"),
+    }
+)
+"""Command -> its module, in the order of the help text."""
+
+_EPILOG = """examples:
+  envgym list
+  envgym show math/arithmetic-v0
+  envgym play puzzles/guess_number-v0 --seed 1
+  envgym check --all
+  envgym new my_games/dice
+
+Most commands take --help, --json where they report something, and --traceback for the whole story of an error."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code: 0 done, 1 a check failed, 2 bad input."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        name = _command_of(words)
+        parser, module = _parser(name)
+        args = parser.parse_args(words)
+        if module is None:
+            parser.print_help()
+            return EXIT_BAD_INPUT
+        code = module.run(args)
+        sys.stdout.flush()
+        return int(code)
+    except (EnvgymError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            _silence_stdout()
+            return 0
+        if "--traceback" in words:
+            raise
+        print(f"envgym: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _command_of(words: Sequence[str]) -> str | None:
+    """Return the command's name, the first word that is no option. Raises: UnknownName: there is no such command."""
+    name = next((word for word in words if not word.startswith("-")), None)
+    if name is not None and name not in COMMANDS:
+        raise unknown_name("command", name, COMMANDS, where="envgym --help")
+    return name
+
+
+def _parser(selected: str | None) -> tuple[argparse.ArgumentParser, ModuleType | None]:
+    """Build the parser, with the arguments of the selected command only."""
+    parser = argparse.ArgumentParser(
+        prog="envgym",
+        description="Environments, agent loop and trainer for multi-turn reinforcement learning of language agents.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"envgym {__version__}")
+    parser.add_argument("--traceback", action="store_true", help="show the traceback of an error")
+    subparsers: Subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    module = None
+    for name, command in COMMANDS.items():
+        if name != selected:
+            subparsers.add_parser(name, help=command.help)
+            continue
+        module = import_module(command.module)
+        own: argparse.ArgumentParser = module.add_parser(subparsers)
+        own.add_argument(
+            "--traceback", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
+        )
+    return parser, module
+
+
+def _silence_stdout() -> None:
+    """Let the interpreter leave quietly when the reader of a pipe has gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,142 @@
+"""`envgym show`: the card of an environment and what can be read off it."""
+
+import argparse
+import inspect
+from pathlib import Path
+from typing import Any
+
+from envgym.cli.common import (
+    Subparsers,
+    add_command,
+    add_env_arguments,
+    add_json_argument,
+    make_env,
+    print_json,
+    styled,
+)
+from envgym.core.tasks import Split
+from envgym.env import Env
+from envgym.registry import parameters
+from envgym.wrappers import AnyEnv
+
+_EXAMPLES = """  envgym show math/arithmetic-v0
+  envgym show math/arithmetic-v0 --set max_turns=2 --json"""
+
+_MAX_EXAMPLE_TURNS = 20
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add the command."""
+    summary = "show an environment: card, tools, spaces, rewards, an example episode"
+    parser = add_command(subparsers, "show", summary=summary, examples=_EXAMPLES)
+    add_env_arguments(parser)
+    add_json_argument(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what there is to know about an environment."""
+    env = make_env(args)
+    try:
+        facts, example, card = describe(env), example_episode(env), card_of(type(env.unwrapped))
+    finally:
+        env.close()
+    if args.json:
+        print_json({**facts, "example": example, "card": card})
+        return 0
+    print(styled(f"{facts['id']}", "bold"), styled(f"  {facts['class']}", "dim"))
+    print(f"{facts['summary']}\n")
+    for name in (
+        "splits",
+        "max_turns",
+        "reward_range",
+        "optimum",
+        "chance_score",
+        "fork",
+        "blocking",
+        "observations",
+        "actions",
+    ):
+        print(f"  {name:<14}{_shown(facts[name])}")
+    _print_table("keyword arguments (--set NAME=VALUE)", facts["parameters"])
+    _print_table("tools", facts["tools"])
+    if facts["system_prompt"]:
+        print(styled("\nsystem prompt", "bold"), f"\n  {facts['system_prompt']}")
+    print(styled("\nexample: the oracle on a train task", "bold"))
+    for who, text in example:
+        print(f"  {styled(who, 'cyan')}: {text}")
+    if card:
+        print(styled("\ncard", "bold"), f"\n{card.strip()}")
+    return 0
+
+
+def describe(env: AnyEnv) -> dict[str, Any]:  # JSON
+    """Return the facts about an environment as JSON types."""
+    inner = env.unwrapped
+    known = parameters(type(inner)) or {}
+    return {
+        "id": env.name,
+        "class": f"{type(inner).__module__}:{type(inner).__qualname__}",
+        "summary": _first_paragraph(type(inner)),
+        "splits": {split.value: inner.tasks.size(split) for split in Split},
+        "max_turns": inner.max_turns,
+        "reward_range": list(inner.reward_range),
+        "optimum": inner.optimum,
+        "chance_score": inner.chance_score,
+        "fork": inner.fork_capability.value,
+        "blocking": inner.blocking,
+        "observations": repr(env.observation_space),
+        "actions": repr(env.action_space),
+        "parameters": {name: _default(item) for name, item in known.items()},
+        "tools": {name: tool.spec.description for name, tool in inner.toolset().items()},
+        "system_prompt": inner.system_prompt,
+    }
+
+
+def example_episode(env: AnyEnv) -> list[tuple[str, str]]:
+    """Return what the env and its oracle say on a train task, as (speaker, text)."""
+    if type(env.unwrapped).oracle is Env.oracle:
+        return [("env", str(env.reset(seed=0).observation))]
+    said = [("env", str(env.reset(seed=0).observation))]
+    for _ in range(_MAX_EXAMPLE_TURNS):
+        action = env.oracle()
+        result = env.step(action)
+        said += [("oracle", action), ("env", str(result.observation))]
+        if result.terminated or result.truncated:
+            said[-1] = (
+                "env",
+                f"{result.observation} [{result.info['envgym'].ending}, reward {result.reward:g}]".strip(),
+            )
+            break
+    return said
+
+
+def card_of(cls: type) -> str | None:
+    """Return the card of an env's class: `<module>.md` beside its module, or the README.md of its folder."""
+    module = Path(inspect.getfile(cls))
+    for path in (module.with_suffix(".md"), module.parent / module.stem / "README.md", module.parent / "README.md"):
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    return None
+
+
+def _first_paragraph(cls: type) -> str:
+    return " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
+
+
+def _default(item: inspect.Parameter) -> str:
+    return "required" if item.default is item.empty else repr(item.default)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {'endless' if size is None else size}" for name, size in value.items())
+    return "none" if value is None else str(value)
+
+
+def _print_table(title: str, rows: dict[str, str]) -> None:
+    if rows:
+        print(styled(f"\n{title}", "bold"))
+        width = max(map(len, rows))
+        for name, text in rows.items():
+            print(f"  {name:<{width}}  {text}")

@@ -1,0 +1,126 @@
+"""`envgym tasks`: what an environment asks, and whether its splits are apart."""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from envgym.cli.common import (
+    Subparsers,
+    add_command,
+    add_env_arguments,
+    add_json_argument,
+    make_env,
+    print_json,
+    styled,
+)
+from envgym.core.serialize import task_to_json
+from envgym.core.tasks import Split, Task, TaskSource
+from envgym.errors import InvalidInput, sentence
+
+_EXAMPLES = """  envgym tasks math/arithmetic-v0 -n 3
+  envgym tasks math/arithmetic-v0 --split test --answers
+  envgym tasks math/arithmetic-v0 --report -n 5000"""
+
+_SHOWN = 5
+_REPORTED = 1000
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add the command."""
+    summary = "show tasks of an environment, and whether its splits overlap"
+    parser = add_command(subparsers, "tasks", summary=summary, examples=_EXAMPLES)
+    add_env_arguments(parser)
+    parser.add_argument("--split", default=Split.TRAIN.value, help="train or test (default: train)")
+    help_n = f"number of tasks (default: {_SHOWN}; with --report {_REPORTED} of each split)"
+    parser.add_argument("-n", type=int, metavar="N", dest="count", help=help_n)
+    parser.add_argument("--answers", action="store_true", help="show the hidden payload too")
+    parser.add_argument("--report", action="store_true", help="count sizes, duplicates and overlap of the splits")
+    add_json_argument(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print tasks, or the report on them; exit code 1 where splits overlap."""
+    count = args.count if args.count is not None else (_REPORTED if args.report else _SHOWN)
+    if count < 1:
+        raise InvalidInput(sentence("-n", "be at least 1", count, where="envgym tasks", do="raise it"))
+    env = make_env(args)
+    try:
+        if args.report:
+            return _print_report(split_report(env.tasks, count), args.json)
+        tasks = list(_first(env.tasks, Split.parse(args.split, where=args.env), count))
+    finally:
+        env.close()
+    if args.json:
+        print_json([_as_json(task, args.answers) for task in tasks])
+        return 0
+    for task in tasks:
+        print(styled(task.id, "bold"), styled(task.key[:12], "dim"))
+        print("  " + task.prompt.replace("\n", "\n  "))
+        if args.answers:
+            print(styled(f"  {dict(task.payload)}", "dim"))
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitReport:
+    """What was counted in one split."""
+
+    size: int | None
+    """Declared number of tasks; None where the supply does not end."""
+    num_read: int
+    num_distinct: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Sizes, duplicates and overlap."""
+
+    splits: dict[Split, SplitReport]
+    shared: tuple[str, ...]
+    """Keys of the tasks that are in both splits."""
+
+
+def split_report(source: TaskSource, count: int) -> Report:
+    """Read up to `count` tasks of each split and compare their content."""
+    keys = {split: [task.key for task in _first(source, split, count)] for split in Split}
+    shared = set(keys[Split.TRAIN]) & set(keys[Split.TEST])
+    return Report(
+        splits={
+            split: SplitReport(size=source.size(split), num_read=len(found), num_distinct=len(set(found)))
+            for split, found in keys.items()
+        },
+        shared=tuple(sorted(shared)),
+    )
+
+
+def _first(source: TaskSource, split: Split, count: int) -> Iterator[Task]:
+    size = source.size(split)
+    for index in range(count if size is None else min(count, size)):
+        yield source.task(split, index)
+
+
+def _print_report(report: Report, as_json: bool) -> int:
+    if as_json:
+        splits = {
+            split.value: {"size": part.size, "read": part.num_read, "distinct": part.num_distinct}
+            for split, part in report.splits.items()
+        }
+        print_json({"splits": splits, "shared": list(report.shared)})
+        return int(bool(report.shared))
+    for split, part in report.splits.items():
+        size = "endless" if part.size is None else str(part.size)
+        duplicates = part.num_read - part.num_distinct
+        print(
+            f"{split.value:<6} size {size}, read {part.num_read}, distinct {part.num_distinct}, duplicates {duplicates}"
+        )
+    print(f"overlap of what was read: {len(report.shared)}")
+    return int(bool(report.shared))
+
+
+def _as_json(task: Task, with_answers: bool) -> dict[str, Any]:  # JSON
+    data = {**task_to_json(task), "key": task.key}
+    if not with_answers:
+        del data["payload"]
+    return data
