@@ -61,10 +61,26 @@ def read_json(path: Path) -> Any:  # any JSON tree
         do = "name a directory that `envgym train` or `envgym eval` wrote"
         raise RunError(sentence("run file", "be readable", error.strerror, where=str(path), do=do)) from None
     except json.JSONDecodeError as error:
-        do = "restore it, or start a new run"
-        raise RunError(
-            sentence("run file", "be JSON", error.msg, where=f"{path}, line {error.lineno}", do=do)
-        ) from None
+        raise _broken(error.msg, f"{path}, line {error.lineno}") from None
+    except UnicodeDecodeError as error:
+        raise _broken(f"byte {error.start} that is no text", str(path)) from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object. Raises: RunError: missing, malformed, or JSON of another kind."""
+    data = read_json(path)
+    if not isinstance(data, dict):
+        raise _broken(type(data).__name__, str(path))
+    return data
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file that grows by lines; one that a crash cut short is left out."""
+    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+
+
+def _broken(got: str, where: str) -> RunError:
+    return RunError(sentence("run file", "be a JSON object", got, where=where, do="restore it, or start a new run"))
 
 
 def package_versions() -> dict[str, str]:
@@ -102,7 +118,7 @@ class RunDirectory:
     def open(cls, path: Path) -> "RunDirectory":
         """Open a run for reading or resuming. Raises: RunError: no run, or of a newer schema."""
         run = cls(path)
-        schema = read_json(path / "run.json").get("schema")
+        schema = read_object(path / "run.json").get("schema")
         if not isinstance(schema, int) or not 1 <= schema <= SCHEMA_VERSION:
             do = "read it with a newer envgym"
             raise RunError(sentence("run schema", f"be 1..{SCHEMA_VERSION}", schema, where=str(path), do=do))
@@ -111,19 +127,17 @@ class RunDirectory:
     @property
     def name(self) -> str:
         """The run's name."""
-        return str(read_json(self.path / "run.json")["name"])
+        return str(read_object(self.path / "run.json").get("name", self.path.name))
 
     @property
     def config(self) -> dict[str, Any]:
         """The run's settings as plain data."""
-        config: dict[str, Any] = read_json(self.path / "config.json")
-        return config
+        return read_object(self.path / "config.json")
 
     @property
     def versions(self) -> dict[str, str]:
         """Packages that the run was made with."""
-        versions: dict[str, str] = read_json(self.path / "versions.json")
-        return versions
+        return read_object(self.path / "versions.json")
 
     @property
     def checkpoints(self) -> Path:
@@ -138,16 +152,14 @@ class RunDirectory:
             os.fsync(file.fileno())
 
     def metrics(self) -> list[dict[str, float]]:
-        """Return the metrics of every step, in order."""
+        """Return the metrics of every step, in order. Raises: RunError: a whole line is no JSON."""
         path = self.path / "metrics.jsonl"
-        if not path.exists():
-            return []
         rows: list[dict[str, float]] = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for number, line in enumerate(whole_lines(path), start=1):
             try:
                 rows.append(json.loads(line))
-            except json.JSONDecodeError:  # the line that a crash cut short
-                break
+            except ValueError:
+                raise _broken(repr(line[:40]), f"{path}, line {number}") from None
         return rows
 
     def forget_after(self, step: int) -> None:
@@ -166,7 +178,7 @@ class RunDirectory:
 
     def evals(self) -> list[dict[str, Any]]:
         """Return every evaluation, by step."""
-        return [read_json(file) for file in self._files("evals", ".json")]
+        return [read_object(file) for file in self._files("evals", ".json")]
 
     def write_episodes(self, step: int, rows: Sequence[Mapping[str, Any]], *, label: str = "train") -> Path:
         """Write the episodes of a step as Parquet, a row each."""

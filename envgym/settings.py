@@ -25,6 +25,9 @@ def read_settings_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         do = "give the path of a YAML file"
         raise SettingsError(sentence("settings file", "be readable", error.strerror, where=str(path), do=do)) from None
+    except UnicodeDecodeError as error:
+        got, do = f"byte {error.start} that is none", "give the path of a YAML file"
+        raise SettingsError(sentence("settings file", "be UTF-8 text", got, where=str(path), do=do)) from None
     return read_yaml(text, where=str(path))
 
 
@@ -37,6 +40,8 @@ def read_yaml(text: str, *, where: str) -> dict[str, Any]:
         place = f"{where}, line {mark.line + 1}" if mark else where
         got = getattr(error, "problem", None) or "something else"
         raise SettingsError(sentence("settings", "be YAML", got, where=place, do="mend that line")) from None
+    except ValueError as error:  # what looks like a date, and is none
+        raise SettingsError(sentence("settings", "be YAML", str(error), where=where, do="quote that value")) from None
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -64,7 +69,7 @@ def read_yaml_value(text: str, *, where: str) -> Any:  # whatever YAML value the
     """Parse one YAML value. Raises: SettingsError: malformed."""
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):
         raise SettingsError(sentence("value", "be YAML", repr(text), where=where, do="quote it")) from None
 
 

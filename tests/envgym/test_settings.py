@@ -1,0 +1,196 @@
+"""Settings from outside: what is read, what is put in place, and the sentence for everything that cannot be."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+from pydantic import Field
+
+from envgym.errors import SettingsError
+from envgym.settings import Settings, apply_overrides, build_settings, read_settings_file, read_yaml
+
+KEYS = st.text("abcdefgh_", min_size=1, max_size=6)
+VALUES = st.one_of(st.integers(), st.booleans(), st.text("xyz", min_size=1, max_size=5))
+
+
+class Engine(Settings):
+    """A section."""
+
+    power: int = Field(default=1, ge=1)
+    fuel: str = "none"
+
+
+class Car(Settings):
+    """A settings model with a section and a list of sections."""
+
+    name: str
+    engine: Engine = Engine()
+    spares: tuple[Engine, ...] = ()
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+# ---- files ---------------------------------------------------------------------------------------------------
+
+
+def test_missing_file_is_one_sentence_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings_file(tmp_path / "none.yaml")
+    assert str(caught.value) == (
+        f"settings file must be readable, got No such file or directory ({tmp_path / 'none.yaml'}); "
+        "give the path of a YAML file."
+    )
+
+
+def test_directory_instead_of_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="settings file must be readable, got Is a directory"):
+        read_settings_file(tmp_path)
+
+
+def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.yaml"
+    path.write_bytes(b"\x80\x81 name: car")
+    with pytest.raises(SettingsError, match="settings file must be UTF-8 text"):
+        read_settings_file(path)
+
+
+def test_malformed_yaml_names_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "car.yaml"
+    path.write_text("name: car\nengine: {power: 1\nspares: []\n")
+    with pytest.raises(SettingsError, match=r"settings must be YAML, got .* \(.*car\.yaml, line 3\); mend that line\."):
+        read_settings_file(path)
+
+
+def test_control_character_in_yaml_is_refused() -> None:
+    with pytest.raises(SettingsError, match="settings must be YAML"):
+        read_yaml("name: \x00", where="car.yaml")
+
+
+def test_date_that_is_none_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"settings must be YAML, got month must be in 1..12 .*quote that value"):
+        read_yaml("name: 2020-13-01", where="car.yaml")
+
+
+@pytest.mark.parametrize("text,got", [("- a\n- b", "list"), ("7", "int"), ("just words", "str")])
+def test_yaml_that_is_no_mapping_is_refused(text: str, got: str) -> None:
+    with pytest.raises(SettingsError, match=f"settings must be a mapping of keys, got {got}"):
+        read_yaml(text, where="car.yaml")
+
+
+def test_empty_file_is_no_settings(tmp_path: Path) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text("# nothing yet\n")
+    assert read_settings_file(path) == {}
+
+
+# ---- overrides -----------------------------------------------------------------------------------------------
+
+
+def test_override_reaches_sections_and_list_entries_and_leaves_its_input_alone() -> None:
+    data = {"name": "car", "spares": [{"power": 1}, {"power": 2}]}
+    put = apply_overrides(data, ["engine.power=3", "spares.1.power=5", "name=van", "options.colours=[red, blue]"])
+    assert put == {
+        "name": "van",
+        "engine": {"power": 3},
+        "spares": [{"power": 1}, {"power": 5}],
+        "options": {"colours": ["red", "blue"]},
+    }
+    assert data == {"name": "car", "spares": [{"power": 1}, {"power": 2}]}
+
+
+@pytest.mark.parametrize(
+    "text,value", [("1", 1), ("1.5", 1.5), ("true", True), ("null", None), ("", None), ("a=b", "a=b"), ("'1'", "1")]
+)
+def test_override_value_is_read_as_yaml(text: str, value: object) -> None:
+    assert apply_overrides({}, [f"key={text}"]) == {"key": value}
+
+
+@given(data=st.dictionaries(KEYS, VALUES), keys=st.lists(KEYS, min_size=1, max_size=3), value=VALUES)
+def test_override_changes_its_own_key_alone(data: Mapping[str, Any], keys: list[str], value: object) -> None:
+    put = apply_overrides(data, [f"{'.'.join(keys)}={value!r}"])
+    found: Any = put  # a YAML tree
+    for key in keys:
+        found = found[key]
+    assert found == value
+    assert {key: item for key, item in put.items() if key != keys[0]} == {k: v for k, v in data.items() if k != keys[0]}
+
+
+@given(data=st.dictionaries(KEYS, VALUES), keys=st.lists(KEYS, min_size=1, max_size=3), first=VALUES, last=VALUES)
+def test_last_override_of_a_key_wins(data: Mapping[str, Any], keys: list[str], first: object, last: object) -> None:
+    dotted = ".".join(keys)
+    once = apply_overrides(data, [f"{dotted}={last!r}"])
+    assert apply_overrides(data, [f"{dotted}={first!r}", f"{dotted}={last!r}"]) == once
+
+
+@pytest.mark.parametrize(
+    "override,message",
+    [
+        ("power", "--set must be KEY=VALUE, got 'power' (command line); write a.b=1."),
+        ("=3", "--set must be KEY=VALUE, got '=3' (command line); write a.b=1."),
+        ("spares.2.power=1", "--set spares.2.power=1 must name an entry 0..0, got 2 (command line); count from 0."),
+        ("spares.x=1", "--set spares.x=1 must name an entry 0..0, got x (command line); count from 0."),
+        ("name.first=1", None),
+        ("key={a: [", "value must be YAML, got '{a: [' (--set key={a: [); quote it."),
+    ],
+)
+def test_override_that_leads_nowhere_is_one_sentence(override: str, message: str | None) -> None:
+    data = {"name": "car", "spares": [{"power": 1}]}
+    if message is None:  # a value becomes a section: the model that is built from it judges
+        assert apply_overrides(data, [override])["name"] == {"first": 1}
+        return
+    with pytest.raises(SettingsError) as caught:
+        apply_overrides(data, [override])
+    assert str(caught.value) == message
+
+
+# ---- models --------------------------------------------------------------------------------------------------
+
+
+def fault(data: Mapping[str, Any]) -> str:
+    """Return the message with which `data` is refused."""
+    with pytest.raises(SettingsError) as caught:
+        build_settings(Car, data, where="car.yaml")
+    return str(caught.value)
+
+
+def test_unknown_key_names_near_ones() -> None:
+    assert fault({"name": "car", "engin": {}}) == (
+        "settings key must be known, got engin (car.yaml); did you mean engine."
+    )
+
+
+def test_unknown_key_in_a_section_names_that_section() -> None:
+    assert fault({"name": "car", "engine": {"powr": 1}}) == (
+        "settings key must be known, got engine.powr (car.yaml); did you mean power."
+    )
+    assert fault({"name": "car", "spares": [{}, {"zzz": 1}]}) == (
+        "settings key must be known, got spares.1.zzz (car.yaml); known here: fuel, power."
+    )
+
+
+def test_missing_key_says_how_to_set_it() -> None:
+    assert fault({}) == "name must be set, got nothing (car.yaml); add it to the file or pass --set."
+
+
+def test_value_out_of_range_says_the_rule() -> None:
+    assert fault({"name": "car", "engine": {"power": 0}}) == (
+        "engine.power must be greater than or equal to 1, got 0 (car.yaml); correct the value."
+    )
+
+
+def test_every_fault_is_one_line() -> None:
+    lines = fault({"engine": {"power": "strong"}, "wheels": 4}).splitlines()
+    assert [line.split(" must ")[0] for line in lines] == ["name", "engine.power", "settings key"]
+
+
+def test_key_that_is_no_text_is_refused() -> None:
+    data: dict[Any, Any] = {"name": "car", 3: "x"}  # YAML allows it
+    assert fault(data) == "3 must meet its rule (Keys should be strings), got 3 (car.yaml); correct the value."
+
+
+def test_settings_are_frozen() -> None:
+    car = build_settings(Car, {"name": "car"}, where="here")
+    with pytest.raises(ValueError, match="frozen"):
+        setattr(car, "name", "van")  # noqa: B010  # mypy knows that it may not be assigned
