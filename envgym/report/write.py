@@ -1,12 +1,12 @@
 """Writes a report: one self-contained HTML file."""
 
-import os
 from pathlib import Path
 
 from envgym.errors import InvalidInput, sentence
 from envgym.report.bundle import render_page
 from envgym.report.data import ReportData
 from envgym.report.schema import to_json
+from envgym.runs import write_atomic
 
 
 def write_report(data: ReportData, path: Path) -> None:
@@ -22,6 +22,4 @@ def write_report(data: ReportData, path: Path) -> None:
             raise InvalidInput(sentence("episode id", must, repr(episode.id), where="write_report", do=do))
         seen.add(episode.id)
     page = render_page(title=f"{data.meta.name} - envgym report", view="report", data=to_json(data))
-    part = path.with_name(path.name + ".part")
-    part.write_text(page, encoding="utf-8")
-    os.replace(part, path)
+    write_atomic(path, page)

@@ -4,6 +4,7 @@ import math
 import re
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from envgym.core.builder import TreeBuilder
@@ -114,7 +115,7 @@ def make_episodes(rng: np.random.Generator) -> tuple[EpisodeData, ...]:
         version = index * NUM_STEPS // 48
         trajectory = ended(f"tree-{index}", index, version, endings[index % len(endings)], rng)
         if index % 4 == 3:
-            episodes.append(build_episode(trajectory, step=version, source="greedy"))
+            episodes.append(build_episode(trajectory, step=version, source="held-out"))
             continue
         advantages: list[float | tuple[float, ...]] = [0.0, *(float(rng.normal()) for _ in trajectory.path[1:])]
         if index % 4 == 1:  # an advantage per token
@@ -141,41 +142,55 @@ def make_metrics(rng: np.random.Generator) -> tuple[MetricRow, ...]:
                     "train/success": share,
                     "train/success_low": max(0.0, share - 0.07),
                     "train/success_high": min(1.0, share + 0.07),
-                    "train/reward": 1.1 * share,
+                    "reward/mean": 1.1 * share,
                     "reward/answer": share,
                     "reward/format": min(1.0, 0.7 + 0.3 * step / 50) * noise[1] ** 0.2,
                     "reward/length_penalty": -0.2 * math.exp(-step / 30) * noise[2],
+                    "filter/kept": 1 - 0.4 * share * noise[0],
+                    "filter/zero_variance": 0.4 * share * noise[0],
                     "loss/policy": float(rng.normal()) * 0.02,
                     "loss/entropy": float((0.2 + 0.5 * math.exp(-step / 25)) * noise[3]),
-                    "loss/kl": float("nan") if step == 41 else float(0.004 * step / 20 * noise[4]),
-                    "loss/clip_fraction": float(0.02 * noise[5]),
-                    "loss/ratio_min": float(0.7 / noise[6]),
-                    "loss/ratio_max": float(1.35 * noise[6]),
-                    "loss/sampler_gap_mean": float(2e-5 * noise[7]),
-                    "loss/sampler_gap_max": float(9e-4 * noise[7]),
-                    "loss/grad_norm": float(0.6 * noise[8]),
-                    "loss/learning_rate": 1e-5 * min(1.0, step / 10),
-                    "episode/turns": float(2.4 - 0.4 * share),
-                    "episode/tokens_sampled": float(95 * noise[9]),
-                    "episode/tool_errors": float(0.4 * math.exp(-step / 15) * noise[2]),
-                    "speed/tokens_per_s": float(1850 * noise[1]),
-                    "curriculum/difficulty": 1 + step // 20,
+                    "loss/kl_old": float("nan") if step == 41 else float(0.0015 * noise[4]),
+                    "loss/kl_reference": float(0.004 * step / 20 * noise[4]),
+                    "loss/clip_low": float(0.008 * noise[5]),
+                    "loss/clip_high": float(0.02 * noise[5]),
+                    "loss/clip_dual": 0.0,
+                    "ratio/mean": float(noise[6] ** 0.02),
+                    "ratio/min": float(0.7 / noise[6]),
+                    "ratio/max": float(1.35 * noise[6]),
+                    "gap/mean_abs": float(2e-4 * noise[7]),
+                    "gap/max_abs": float(9e-4 * noise[7]),
+                    "gap/kl": float(5e-5 * noise[7]),
+                    "gap/truncated": float(0.001 * noise[7]),
+                    "gap/effective_samples": float(0.995 * noise[7] ** 0.01),
+                    "optim/grad_norm": float(0.6 * noise[8]),
+                    "optim/lr": 1e-5 * min(1.0, step / 10),
+                    "optim/updates": 1.0,
+                    "rollout/episodes": 128.0,
+                    "rollout/turns": float(2.4 - 0.4 * share),
+                    "rollout/sampled_tokens": float(95 * noise[9]),
+                    "rollout/row_tokens": float(190 * noise[9]),
+                    "rollout/row_tokens_max": float(260 * noise[9]),
+                    "rollout/tool_calls": float(1.1 * noise[2]),
+                    "rollout/tool_errors": float(0.4 * math.exp(-step / 15) * noise[2]),
+                    "speed/sampled_tokens_per_s": float(1850 * noise[1]),
                     "ending/TERMINATED": 1 - cut - errors,
                     "ending/TRUNCATED_TOKENS": cut * 0.7,
                     "ending/TRUNCATED_TURNS": cut * 0.3,
                     "ending/ERROR_TOOL_INFRA": errors,
-                    "invalid/count": errors * 128,
+                    "rollout/invalid": errors * 128,
                     "time/collect_s": float(5.1 * noise[2]),
-                    "time/train_s": float(2.4 * noise[3]),
+                    "time/learn_s": float(2.4 * noise[3]),
                     "time/sync_s": float(0.3 * noise[4]),
-                    "time/checkpoint_s": 1.2 if step % 10 == 0 else 0.05,
+                    "time/save_s": 1.2 if step % 10 == 0 else 0.05,
+                    "time/step_s": float(5.1 * noise[2] + 2.4 * noise[3] + 0.3 * noise[4] + 0.1),
                 },
             )
         )
     return tuple(rows)
 
 
-def play(rng: np.random.Generator, chance: float, num_samples: int, difficulty: np.ndarray) -> Successes:
+def play(rng: np.random.Generator, chance: float, num_samples: int, difficulty: npt.NDArray[np.float64]) -> Successes:
     """Sample held-out successes; tasks keep their difficulty from one evaluation to the next."""
     found: dict[str, list[bool | None]] = {}
     for index, hardness in enumerate(difficulty):
@@ -185,14 +200,20 @@ def play(rng: np.random.Generator, chance: float, num_samples: int, difficulty: 
 
 
 def make_evaluations(rng: np.random.Generator) -> tuple[tuple[EvaluationData, ...], tuple[ComparisonData, ...]]:
-    difficulty = rng.normal(size=300) * 0.28
     evaluations, comparisons = [], []
-    for label, num_samples in (("greedy", 1), ("sampled", 4)):
+    whole, part = range(0, NUM_STEPS + 1, NUM_STEPS), range(20, NUM_STEPS, 20)
+    difficulty = rng.normal(size=300) * 0.28
+    for label, num_tasks, num_samples, steps in (
+        ("held-out", 300, 1, whole),
+        ("during", 100, 1, part),
+        ("held-out, 4 samples", 300, 4, whole),
+    ):
         played: dict[int, Successes] = {}
-        for step in range(0, NUM_STEPS + 1, 20):
+        for step in steps:
             chance = 0.34 + 0.58 / (1 + math.exp(-(step - 30) / 9))
-            played[step] = play(rng, chance, num_samples, difficulty)
-            cut = int(300 * num_samples * (0.12 - 0.0012 * step))
+            played[step] = play(rng, chance, num_samples, difficulty[:num_tasks])
+            total = num_tasks * num_samples
+            cut = int(total * (0.12 - 0.0012 * step))
             broken = sum(value is None for values in played[step].values() for value in values)
             evaluations.append(
                 build_evaluation(
@@ -202,18 +223,19 @@ def make_evaluations(rng: np.random.Generator) -> tuple[tuple[EvaluationData, ..
                     successes=played[step],
                     rng=rng,
                     endings={
-                        Ending.TERMINATED: 300 * num_samples - cut - broken,
+                        Ending.TERMINATED: total - cut - broken,
                         Ending.TRUNCATED_TOKENS: cut,
                         Ending.ERROR_TOOL_INFRA: broken,
                     },
                     costs={"turns": 2.1, "tokens_generated": 96.4 - step / 4},
                 )
             )
-        comparisons.append(
-            build_comparison(
-                label=label, before_step=0, before=played[0], after_step=NUM_STEPS, after=played[NUM_STEPS], rng=rng
+        if steps is whole:
+            comparisons.append(
+                build_comparison(
+                    label=label, before_step=0, before=played[0], after_step=NUM_STEPS, after=played[NUM_STEPS], rng=rng
+                )
             )
-        )
     evaluations.sort(key=lambda evaluation: evaluation.step)
     return tuple(evaluations), tuple(comparisons)
 

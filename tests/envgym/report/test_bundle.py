@@ -64,6 +64,35 @@ def test_the_page_names_no_address_and_loads_nothing() -> None:
     assert "iframe" not in parsed.tags
 
 
+def luminance(color: str) -> float:
+    """Return the relative luminance of '#rrggbb', as WCAG defines it."""
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(first: str, second: str) -> float:
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_contrast_is_that_of_the_standard() -> None:
+    # White on black: 1.05 / 0.05.
+    assert round(contrast("#ffffff", "#000000"), 6) == 21.0
+
+
+def test_text_and_lines_stand_out_in_light_and_dark() -> None:
+    light, dark = bundle.style_text().split("@media (prefers-color-scheme: dark)")
+    for scheme in (light, dark):
+        colors = dict(re.findall(r"--([a-z0-9]+): (#[0-9a-f]{6});", scheme))
+        for name in ("text", "muted", "accent", "policy", "tool", "injected", "template", "warn"):
+            assert contrast(colors[name], colors["surface"]) >= 4.5, name
+        for name in ("text", "muted"):
+            assert contrast(colors[name], colors["page"]) >= 4.5, name
+        for name in ("c1", "c2", "c3", "c4", "c5", "c6", "c7"):
+            assert contrast(colors[name], colors["surface"]) >= 3, name
+
+
 def test_no_module_builds_markup_from_text() -> None:
     script = bundle.script_text()
     for name in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):

@@ -49,9 +49,9 @@ def test_the_demo_report_is_drawn_whole(report: ReportData, tmp_path: Path) -> N
     assert f"<b>{comparison.after.value * 100:.1f} %</b>" in page
     assert f"<b>+{comparison.paired.difference.value * 100:.1f}</b>" in page
     assert page.count("<li data-id=") == len(report.episodes)
-    assert page.count("<tr>") == 1 + len(report.evaluations)
-    # 1 of success, 13 of known metrics, 1 other; rewards, endings, time, invalid.
-    assert page.count('<figure class="chart') == 19
+    assert page.count("<tr>") == 2 * (1 + len(report.evaluations))
+    # 1 of success, 15 of known metrics, 2 others; rewards, endings, time, invalid.
+    assert page.count('<figure class="chart') == 22
     assert "NaN" not in page
     assert "undefined" not in page
 

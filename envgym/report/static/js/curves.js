@@ -7,16 +7,19 @@ EG.curves = (() => {
 
   function learningChart() {
     const labels = data.labels.filter((label) => data.evaluationPoints(label).length);
+    const steps = new Map(labels.map((label) => [label, new Set(data.evaluationPoints(label).map((point) => point.x))]));
+    // Evaluations at the same step stand side by side.
+    const crowded = labels.filter((a) => labels.some((b) => a !== b && [...steps.get(a)].some((step) => steps.get(b).has(step))));
     const series = [];
     if (data.keys.includes("train/success")) {
       series.push({ name: "training tasks", color: "var(--c7)", points: data.pointsWithInterval("train/success") });
     }
     labels.forEach((label, i) =>
       series.push({
-        name: `held-out, ${label}`,
+        name: EG.format.evaluation(label),
         color: palette.series(i),
         mark: palette.mark(i),
-        shift: (i - (labels.length - 1) / 2) * 7,
+        shift: crowded.includes(label) ? (crowded.indexOf(label) - (crowded.length - 1) / 2) * 8 : 0,
         points: data.evaluationPoints(label),
       }),
     );
@@ -68,7 +71,7 @@ EG.curves = (() => {
   }
 
   function rewards() {
-    const keys = data.keys.filter((key) => /^reward\//.test(key) && !data.isIntervalEnd(key) && !/\/(reward|total|return)(_mean)?$/.test(key));
+    const keys = data.keys.filter((key) => /^reward\//.test(key) && !data.isIntervalEnd(key) && key !== "reward/mean");
     if (!keys.length) return null;
     const series = keys.map((key, i) => ({
       name: EG.format.keyName(key),

@@ -63,7 +63,7 @@ EG.dom = (() => {
       h("span", {}, label),
       h(
         "select",
-        { on: { change: (event) => onChange(event.target.value) } },
+        { "aria-label": label, on: { change: (event) => onChange(event.target.value) } },
         options.map(([key, text]) => h("option", { value: key, selected: key === value }, text)),
       ),
     );

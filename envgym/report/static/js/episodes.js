@@ -62,7 +62,7 @@ EG.episodes = (() => {
       item.toggleAttribute("aria-current", current);
       if (!current) continue;
       // Scrolls the list alone, never the page.
-      const [top, bottom] = [item.offsetTop - list.offsetTop, item.offsetTop - list.offsetTop + item.offsetHeight];
+      const [top, bottom] = [item.offsetTop, item.offsetTop + item.offsetHeight];
       if (top < list.scrollTop) list.scrollTop = top;
       else if (bottom > list.scrollTop + list.clientHeight) list.scrollTop = bottom - list.clientHeight;
     }

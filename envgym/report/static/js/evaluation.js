@@ -23,13 +23,13 @@ EG.evaluation = (() => {
     return h(
       "article",
       { class: "card compare" },
-      h("h3", {}, `Before and after, ${label}`, h("span", { class: "where" }, tasks)),
+      h("h3", {}, `Before and after, ${f.evaluation(label)}`, h("span", { class: "where" }, tasks)),
       h(
         "div",
         { class: "pair" },
-        EG.intervals.intervalPlot({ label: `Success before and after, ${label}`, rows, domain: [0, 1], axis: "success" }),
+        EG.intervals.intervalPlot({ label: `Success before and after, ${f.evaluation(label)}`, rows, domain: [0, 1], axis: "success" }),
         EG.intervals.intervalPlot({
-          label: `Paired difference, ${label}`,
+          label: `Paired difference, ${f.evaluation(label)}`,
           rows: change,
           domain,
           points: true,
@@ -70,37 +70,43 @@ EG.evaluation = (() => {
     );
   }
 
-  function costCell(costs) {
-    return h("td", { class: "num" }, Object.entries(costs).map(([name, value]) => h("div", {}, `${f.number(value)} ${name.replaceAll("_", " ")}`)));
+  function named({ step, label, greedy, success, task_means }) {
+    const decoding = greedy ? "greedy" : "sampled";
+    const tasks = Object.keys(task_means).length || success.as_failure.num_tasks;
+    return [
+      h("td", { class: "num" }, f.count(step)),
+      h("td", {}, `${label}, ${decoding}`, h("small", {}, `${f.count(tasks)} \u00d7 ${f.number(success.num_samples / tasks)}`)),
+    ];
   }
 
-  function table(evaluations) {
+  function table(heads, rows) {
+    const head = h("thead", {}, h("tr", {}, heads.map((text) => h("th", { scope: "col" }, text))));
+    return h("div", { class: "scroll card" }, h("table", {}, head, h("tbody", {}, rows.map((cells) => h("tr", {}, cells)))));
+  }
+
+  function results(evaluations) {
     const ks = [...new Set(evaluations.flatMap((e) => e.pass_rates.map((rate) => rate.k)))].filter((k) => k > 1).sort((a, b) => a - b);
-    const rate = (evaluation, k) => evaluation.pass_rates.find((found) => found.k === k);
-    const hasCosts = evaluations.some((e) => Object.keys(e.costs).length);
     const heads = ["Step", "Evaluation", "Success", ...ks.flatMap((k) => [`pass@${k}`, `pass^${k}`]), "Invalid", "Endings"];
-    if (hasCosts) heads.push("Mean per episode");
     const rows = evaluations.map((e) => {
-      const decoding = e.greedy ? "greedy" : "sampled";
-      const kind = e.label.includes(decoding) ? e.label : `${e.label}, ${decoding}`;
-      const tasks = Object.keys(e.task_means).length || e.success.as_failure.num_tasks;
-      return h(
-        "tr",
-        {},
-        h("td", { class: "num" }, f.count(e.step)),
-        h("td", {}, kind, h("small", {}, `${f.count(tasks)} \u00d7 ${f.number(e.success.num_samples / tasks)}`)),
+      const rates = ks.map((k) => e.pass_rates.find((rate) => rate.k === k));
+      return [
+        named(e),
         estimateCell(e.success.valid),
-        ks.map((k) => [estimateCell(rate(e, k) && rate(e, k).at_k), estimateCell(rate(e, k) && rate(e, k).hat_k)]),
+        rates.map((rate) => [estimateCell(rate && rate.at_k), estimateCell(rate && rate.hat_k)]),
         invalidCell(e.success),
         endingsCell(e.endings),
-        hasCosts ? costCell(e.costs) : null,
-      );
+      ];
     });
-    return h(
-      "div",
-      { class: "scroll card" },
-      h("table", {}, h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, rows)),
-    );
+    return table(heads, rows);
+  }
+
+  function costs(evaluations) {
+    const names = [...new Set(evaluations.flatMap((e) => Object.keys(e.costs)))];
+    if (!names.length) return null;
+    const cell = (e, name) => h("td", { class: "num" }, name === "seconds" ? f.seconds(e.costs[name]) : f.number(e.costs[name]));
+    const rows = evaluations.map((e) => [named(e), names.map((name) => cell(e, name))]);
+    const heads = ["Step", "Evaluation", ...names.map((name) => name.replaceAll("_", " "))];
+    return h("details", { class: "more" }, h("summary", {}, "Mean cost of an episode"), table(heads, rows));
   }
 
   function endingsLegend(evaluations) {
@@ -117,7 +123,7 @@ EG.evaluation = (() => {
       "Held-out evaluation",
       note,
       h("div", { class: "compares" }, comparisons.map((item) => comparison(item, domain))),
-      evaluations.length ? [table(evaluations), endingsLegend(evaluations)] : null,
+      evaluations.length ? [results(evaluations), endingsLegend(evaluations), costs(evaluations)] : null,
     );
   }
 

@@ -74,11 +74,16 @@ EG.format = (() => {
     return parts ? `${parts[1]} ${parts[2]} UTC` : text;
   }
 
+  // Every evaluation is on held-out tasks; its label may say so already.
+  function evaluation(label) {
+    return label.startsWith("held-out") ? label : `held-out, ${label}`;
+  }
+
   // "TRUNCATED_TOKENS" -> "truncated: tokens"
   function ending(name) {
     const [head, ...rest] = name.toLowerCase().split("_");
     return rest.length ? `${head}: ${rest.join(" ")}` : head;
   }
 
-  return { number, percent, points, seconds, count, as, interval, pValue, plural, keyName, ending, fixed, when };
+  return { number, percent, points, seconds, count, as, interval, pValue, plural, keyName, ending, fixed, when, evaluation };
 })();

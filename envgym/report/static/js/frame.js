@@ -157,7 +157,9 @@ EG.frame = (() => {
       const back = s("g", {});
       axes(back, x, y, width, height, spec.kind);
       const [left, right] = x.range;
-      const area = s("rect", { x: left - 7, y: 0, width: right - left + 14, height: height - MARGIN.bottom + 6 });
+      // All steps in view: marks at the edges stay whole. Zoomed: nothing runs over the axis.
+      const over = EG.store.get("range") ? 0 : 7;
+      const area = s("rect", { x: left - over, y: 0, width: right - left + 2 * over, height: height - MARGIN.bottom + 6 });
       const marks = s("g", { "clip-path": `url(#${clip})` });
       spec.draw(marks, x, y);
       replace(svg, s("clipPath", { id: clip }, area), back, cross, marks);

@@ -13,8 +13,13 @@ EG.header = (() => {
 
   function changeTile({ before, after, before_step, after_step, label }) {
     const arrow = h("span", { class: "arrow", "aria-label": "to" }, "\u2192");
-    const body = [sided(`before, step ${f.count(before_step)}`, before), arrow, sided(`after, step ${f.count(after_step)}`, after)];
-    return tile(`Success on held-out tasks: ${label}`, body, "", "wide");
+    const numbers = [sided(`before, step ${f.count(before_step)}`, before), arrow, sided(`after, step ${f.count(after_step)}`, after)];
+    const rows = [
+      { name: "before", estimate: before, color: EG.palette.before, mark: "diamond" },
+      { name: "after", estimate: after, color: EG.palette.after, mark: "circle" },
+    ];
+    const plot = EG.intervals.intervalPlot({ label: "Success before and after", rows, domain: [0, 1], values: false });
+    return tile(`Success, ${f.evaluation(label)}`, [h("div", { class: "big" }, numbers), plot], "", "wide");
   }
 
   function differenceTile({ paired }) {
@@ -54,7 +59,7 @@ EG.header = (() => {
 
   function evaluationTile({ label, step, success }) {
     const estimate = success.valid;
-    const where = `Success on held-out tasks: ${label}, step ${f.count(step)}`;
+    const where = `Success, ${f.evaluation(label)}, step ${f.count(step)}`;
     if (!estimate) return tile(where, [h("b", { class: "none" }, "no valid sample")], "", "wide");
     return tile(where, [h("b", {}, f.percent(estimate.value))], `${f.interval(estimate)}, ${f.plural(estimate.num_tasks, "task")}`, "wide");
   }
@@ -73,7 +78,7 @@ EG.header = (() => {
       ? `Success would be ${f.percent(as_failure.value)} if all of them had failed, ${f.percent(as_success.value)} if all had succeeded.`
       : "Infrastructure failed nowhere.";
     return tile(
-      `Invalid samples: ${evaluation.label}, step ${f.count(evaluation.step)}`,
+      `Invalid samples, ${f.evaluation(evaluation.label)}, step ${f.count(evaluation.step)}`,
       [h("b", {}, f.count(num_invalid)), h("small", {}, `of ${f.count(num_samples)}`)],
       bounds,
     );

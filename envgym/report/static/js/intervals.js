@@ -3,20 +3,23 @@ EG.intervals = (() => {
   const { h, s, replace } = EG.dom;
   const ROW = 34;
   const TOP = 8;
-  const BOTTOM = 34;
+  const AXIS = 20;
+  const AXIS_NAME = 14;
 
-  // rows: [{name, estimate, color, mark}]; kind "share" or "points"; zero: draw a line at no difference.
-  function intervalPlot({ label, rows, domain, points = false, zero = false, axis }) {
-    const height = TOP + rows.length * ROW + BOTTOM;
+  // rows: [{name, estimate, color, mark}]; points: differences in percentage points instead of shares; zero: draw a
+  // line at no difference; values: write each row's numbers at its end; axis: its name.
+  function intervalPlot({ label, rows, domain, points = false, zero = false, values = true, axis = "" }) {
+    const bottom = AXIS + (axis ? AXIS_NAME : 0);
+    const height = TOP + rows.length * ROW + bottom;
     const svg = s("svg", { class: "plot intervals", height, role: "img", "aria-label": label });
     const nameWidth = Math.max(...rows.map((row) => row.name.length)) * 6.9 + 14;
-    const valueWidth = 128;
+    const valueWidth = values ? 128 : 20;
 
     function redraw() {
       const width = svg.clientWidth;
       if (!width) return;
       const x = EG.scale.linear(domain, [nameWidth + 6, Math.max(nameWidth + 60, width - valueWidth)]);
-      const base = height - BOTTOM;
+      const base = height - bottom;
       const parts = [];
       const ticks = EG.scale.ticks(domain, Math.max(2, Math.floor((x.range[1] - x.range[0]) / 62)));
       EG.scale.tickLabels(ticks, "share").forEach((text, i) => {
@@ -25,7 +28,7 @@ EG.intervals = (() => {
         parts.push(s("text", { class: "tick", x: at, y: base + 15, "text-anchor": "middle" }, points ? text.replace(" %", "") : text));
       });
       parts.push(s("line", { class: "axis", x1: x.range[0], x2: x.range[1], y1: base, y2: base }));
-      parts.push(s("text", { class: "tick", x: (x.range[0] + x.range[1]) / 2, y: base + 31, "text-anchor": "middle" }, axis));
+      if (axis) parts.push(s("text", { class: "tick", x: (x.range[0] + x.range[1]) / 2, y: base + 31, "text-anchor": "middle" }, axis));
       if (zero) parts.push(s("line", { class: "zero", x1: x(0), x2: x(0), y1: TOP - 4, y2: base }));
       rows.forEach((row, i) => parts.push(drawRow(row, TOP + i * ROW + ROW / 2, x, width)));
       replace(svg, parts);
@@ -41,8 +44,8 @@ EG.intervals = (() => {
         s("text", { class: "row-name", x: nameWidth - 8, y: y + 4, "text-anchor": "end" }, name),
         s("path", { class: "whisker strong", stroke: color, d: `M${x(low)} ${y}H${x(high)}M${x(low)} ${y - 6}v12M${x(high)} ${y - 6}v12` }),
         EG.frame.marker(mark, x(estimate.value), y, color),
-        s("text", { class: "row-value", x: width - valueWidth + 12, y: y - 1 }, value),
-        s("text", { class: "tick", x: width - valueWidth + 12, y: y + 13 }, `${ends[0]} to ${ends[1]}`),
+        values ? s("text", { class: "row-value", x: width - valueWidth + 12, y: y - 1 }, value) : null,
+        values ? s("text", { class: "tick", x: width - valueWidth + 12, y: y + 13 }, `${ends[0]} to ${ends[1]}`) : null,
       );
     }
 

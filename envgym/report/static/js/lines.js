@@ -66,7 +66,8 @@ EG.lines = (() => {
 
   function drawDots(group, series, x, y) {
     const { points, color, mark, shift = 0 } = series;
-    drawLine(group, points, (value) => x(value) + shift, y, color, { class: "line thin" });
+    // Two points are a comparison, not a curve.
+    if (points.length > 2) drawLine(group, points, (value) => x(value) + shift, y, color, { class: "line thin" });
     for (const point of points) {
       if (!isNumber(point.y)) continue;
       const at = x(point.x) + shift;

@@ -1,19 +1,21 @@
 // Which metric is drawn where. The first panel whose pattern fits takes the key; what fits none is drawn at the end.
 EG.panels = (() => {
   const PANELS = [
-    { title: "Reward per episode", keys: /^(train|reward)\/(reward|total|return)(_mean)?$/, note: "mean over the step's valid episodes" },
-    { title: "Entropy", keys: /entropy/, note: "nats per sampled token" },
-    { title: "KL to the reference policy", keys: /(^|[/_])kl/, note: "nats per sampled token" },
-    { title: "Clipped tokens", keys: /clip_?(fraction|share|frac)/, kind: "share", note: "share of the trained tokens" },
-    { title: "Policy ratio, extremes", keys: /ratio/, note: "new over sampling probability of a token" },
-    { title: "Sampler and trainer apart", keys: /(gap|mismatch)/, note: "size of the log-prob difference, nats" },
-    { title: "Gradient norm", keys: /grad_?norm/, note: "before clipping" },
-    { title: "Loss", keys: /^loss\/(loss|total|policy|policy_loss)$/ },
-    { title: "Learning rate", keys: /(^|\/)(lr|learning_rate)$/ },
-    { title: "Tokens per second", keys: /tokens_per_s/, kind: "count" },
-    { title: "Tokens per episode", keys: /(length|tokens)/, kind: "number" },
-    { title: "Turns per episode", keys: /turns/, kind: "number" },
-    { title: "Tool errors per episode", keys: /tool_errors?/ },
+    { title: "Reward per episode", keys: /^reward\/mean$/, note: "mean over the step's valid episodes" },
+    { title: "Entropy", keys: /entropy/, note: "nats per trained token" },
+    { title: "KL", keys: /^loss\/kl/, note: "to the step's start and to the reference; nats per token" },
+    { title: "Clipped tokens", keys: /\/clip_/, kind: "share", note: "share of the trained tokens" },
+    { title: "Policy ratio", keys: /^ratio\//, note: "new over sampling probability of a token" },
+    { title: "Sampler and trainer apart", keys: /^gap\/(mean_abs|max_abs|kl)$/, note: "log-prob difference of a token, nats" },
+    { title: "Correction for that gap", keys: /^gap\//, kind: "share", note: "share of the trained tokens" },
+    { title: "Groups kept", keys: /^filter\//, kind: "share", note: "share of the step's groups, and why others were dropped" },
+    { title: "Loss", keys: /^loss\// },
+    { title: "Gradient norm", keys: /grad_norm/, note: "before clipping" },
+    { title: "Learning rate", keys: /(^|\/)lr$/ },
+    { title: "Tokens per second", keys: /tokens_per_s/, note: "sampled" },
+    { title: "Tokens per episode", keys: /^rollout\/.*tokens/, note: "sampled, and of a row that training reads" },
+    { title: "Turns per episode", keys: /^rollout\/turns/ },
+    { title: "Tool calls per episode", keys: /^rollout\/tool_/, note: "all, and those malformed or refused" },
   ];
 
   // Shown by a section of their own, or a part of another metric.

@@ -1,0 +1,113 @@
+"""Tests of the report of a run directory."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgym.core.endings import Ending
+from envgym.core.trajectory import trajectories
+from envgym.episodes import episode_rows
+from envgym.report.from_run import evaluation_data, report_of_run, write_run_report
+from envgym.runs import RunDirectory
+from envgym.testing import hard_cases
+
+CONFIG = {
+    "run": {"seed": 5},
+    "envs": [{"id": "math/arithmetic-v0"}],
+    "model": {"name": "tiny"},
+    "agent": {"name": "tool_calling"},
+    "recipe": "grpo",
+    "evaluation": {"tasks": 100, "samples": 1},
+}
+
+
+def evaluation(step: int, label: str, rewards: Mapping[str, Sequence[float | None]]) -> dict[str, Any]:
+    return {
+        "env_id": "math/arithmetic-v0",
+        "label": label,
+        "step": step,
+        "temperature": 0.0,
+        "success_at": 1.0,
+        "rewards": {task_id: list(values) for task_id, values in rewards.items()},
+        "endings": {"TERMINATED": 3},
+        "costs": {"turns": 2.0},
+        "seconds": 1.5,
+    }
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    run = RunDirectory.create(tmp_path / "run", name="first", config=CONFIG)
+    run.append_metrics({"step": 1, "train/success": 0.5, "loss/kl_old": float("nan"), "time/step_s": 2.0})
+    run.append_metrics({"step": 2, "train/success": 0.75, "time/step_s": 3.0})
+    run.write_eval(0, "during", evaluation(0, "during", {"a": [0.0]}))
+    run.write_eval(2, "during", evaluation(2, "during", {"a": [1.0]}))
+    run.write_eval(0, "held-out", evaluation(0, "held-out", {"a": [0.0], "b": [0.9], "c": [None]}))
+    run.write_eval(2, "held-out", evaluation(2, "held-out", {"a": [1.0], "b": [0.0], "c": [1.1]}))
+    return run
+
+
+def test_a_run_gives_its_metrics_evaluations_and_comparisons(run: RunDirectory) -> None:
+    report = report_of_run(run)
+    assert [(row.step, row.values.get("train/success")) for row in report.metrics] == [(1, 0.5), (2, 0.75)]
+    assert report.metrics[0].values["loss/kl_old"] is None
+    assert [(item.step, item.label) for item in report.evaluations] == [
+        (0, "during"),
+        (0, "held-out"),
+        (2, "during"),
+        (2, "held-out"),
+    ]
+    # More tasks come first. a: 0 -> 1, b: 0 -> 0 (0.9 is no success), c is invalid before.
+    headline = report.comparisons[0]
+    assert (headline.label, headline.before_step, headline.after_step) == ("held-out", 0, 2)
+    assert headline.paired.difference.value == 0.5
+    assert headline.paired.num_left_out == 1
+    assert [comparison.label for comparison in report.comparisons] == ["held-out", "during"]
+
+
+def test_a_run_says_where_its_numbers_come_from(run: RunDirectory) -> None:
+    meta = report_of_run(run).meta
+    assert (meta.name, meta.env_ids, meta.model, meta.recipe) == ("first", ("math/arithmetic-v0",), "tiny", "grpo")
+    assert (meta.agent, meta.seeds) == ("tool_calling", (5,))
+    # Two steps of 2 and 3 seconds, four evaluations of 1.5.
+    assert meta.duration_s == 11.0
+    assert "numpy" in meta.versions
+    assert "recipe: grpo" in meta.settings
+    assert meta.declared is not None
+    assert meta.declared.num_tasks == 100
+
+
+def test_equal_records_give_equal_intervals() -> None:
+    data = evaluation(3, "held-out", {str(i): [float(i % 3 == 0)] for i in range(50)})
+    assert evaluation_data(data) == evaluation_data(data)
+    assert evaluation_data(data).greedy
+    assert evaluation_data(data).endings == {Ending.TERMINATED: 3}
+
+
+def test_saved_episodes_come_back_with_the_advantages_they_were_given(run: RunDirectory) -> None:
+    tree = hard_cases.fork_inside_a_turn()
+    first = trajectories(tree)[0]
+    rows = episode_rows([tree], step=1, advantages={(tree.id, first.leaf): (0.0, 0.5, (1.0, -1.0))})
+    run.write_episodes(1, rows)
+    run.write_episodes(2, episode_rows([hard_cases.invalid_branch()], step=2), label="held-out")
+    shown = report_of_run(run).episodes
+    assert {(episode.source, episode.step) for episode in shown} == {("train", 1), ("held-out", 2)}
+    trained, dropped = (episode for episode in shown if episode.source == "train")
+    assert [segment.advantages for segment in trained.turns[0].segments] == [(0.5, 0.5), (1.0, -1.0)]
+    assert all(all(segment.trained) for segment in trained.turns[0].segments)
+    assert [segment.trained for segment in dropped.turns[0].segments] == [(), ()]
+
+
+def test_the_report_is_written_into_the_run(run: RunDirectory) -> None:
+    path = write_run_report(run)
+    assert path == run.path / "report.html"
+    assert "first - envgym report" in path.read_text(encoding="utf-8")
+
+
+def test_a_run_that_recorded_nothing_yet_still_has_a_report(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", name="new", config=CONFIG)
+    report = report_of_run(run)
+    assert (report.metrics, report.evaluations, report.comparisons, report.episodes) == ((), (), (), ())
+    assert write_run_report(run).exists()
