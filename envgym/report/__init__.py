@@ -1,7 +1,7 @@
 """Reports: the records that a viewer shows, and one static page that shows them.
 
-`build` turns trajectories, samples and metrics into records, `from_run` gathers those of a run directory, `write_report`
-turns records into a page. This package knows nothing of policies and training.
+`build` turns trajectories, samples and metrics into records, `from_run` gathers those of a run directory, and
+`write_report` turns records into a page. This package knows nothing of policies and training.
 """
 
 from envgym.report.build import build_comparison, build_episode, build_evaluation, build_metric_row
