@@ -1,17 +1,23 @@
-"""Doubles for tests of agents: a renderer whose tokens are characters, and agents that use it.
+"""Doubles for tests of agents: a renderer whose tokens are characters, agents that use it, and a parrot to talk to.
 
 No model and no tokenizer is needed to state exactly which tokens an episode holds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from envgym.agents.agent import Agent, AgentSettings, assemble
+from envgym.agents.episode import EpisodeJob
 from envgym.agents.protocols import Generation, Rendering
 from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.segments import Origin, Segment
+from envgym.core.tasks import Split, Task
 from envgym.core.tree import Rewrite
+from envgym.env import Env
+from envgym.errors import ToolInfraFailure
 from envgym.parsing import parse_action
-from envgym.tools import ToolSpec
+from envgym.records import Reply
+from envgym.tools import ToolSpec, tool
 
 _FRAME = 0x110000
 """First id behind Unicode's last code point."""
@@ -24,19 +30,19 @@ _SHOWN = {SYSTEM: "<system>", USER: "<user>", ASSISTANT: "<assistant>", TOOL: "<
 class CharRenderer:
     """Renders a message as its role's token, its characters and END; calls are written in the Hermes format.
 
-    With `drops_thinking` the template forgets the reasoning of a turn once it is over, as those of many models do:
-    after a turn with thinking the context is rendered anew.
+    With `lists_tools` the tools' names stand before the first message. With `drops_thinking` the template forgets the
+    reasoning of a turn once it is over, as those of many models do: the context is then rendered anew.
     """
 
     stop_token_ids = (END,)
 
-    def __init__(self, *, drops_thinking: bool = False) -> None:
+    def __init__(self, *, lists_tools: bool = False, drops_thinking: bool = False) -> None:
         """Choose the template."""
-        self.drops_thinking = drops_thinking
+        self.lists_tools, self.drops_thinking = lists_tools, drops_thinking
 
     def start(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendering:
-        """Render the tools' names, then the messages, then the opening of a turn."""
-        names = "".join(f"[{spec.name}]" for spec in tools)
+        """Render the messages and the opening of a turn."""
+        names = "".join(f"[{spec.name}]" for spec in tools) if self.lists_tools else ""
         ids = (*encode(names), *(token for message in messages for token in self._message(message)))
         prompt = (_segment(Origin.PROMPT, ids),) if ids else ()
         return Rendering(segments=(*prompt, _segment(Origin.TEMPLATE, (ASSISTANT,))))
@@ -104,3 +110,79 @@ def char_agent(renderer: CharRenderer | None = None, **settings: object) -> Agen
 
 def _segment(origin: Origin, token_ids: tuple[int, ...]) -> Segment:
     return Segment(origin=origin, token_ids=token_ids, token_strings=show(token_ids))
+
+
+class ParrotTasks:
+    """One task in each split: say something."""
+
+    def size(self, split: Split) -> int:
+        """Return 1."""
+        return 1
+
+    def task(self, split: Split, index: int) -> Task:
+        """Return the task, whatever the index."""
+        return parrot_task("Q", split)
+
+
+def parrot_task(prompt: str, split: Split = Split.TRAIN) -> Task:
+    """Return the task that shows `prompt`."""
+    return Task(id=f"{split}/0", prompt=prompt, payload={"prompt": prompt}, split=split)
+
+
+@dataclass(slots=True)
+class ParrotState:
+    """How often the parrot was spoken to."""
+
+    heard: int = 0
+
+
+class Parrot(Env[ParrotState]):
+    """Repeats what it hears with a `!`; `bye` ends the episode, `crash` and `unplug` break it. Each turn pays 0.25."""
+
+    tasks = ParrotTasks()
+
+    def __init__(self, *, system_prompt: str = "", max_turns: int | None = None) -> None:
+        """Prepare a parrot."""
+        super().__init__(max_turns=max_turns)
+        self.system_prompt = system_prompt
+
+    def begin(self, task: Task) -> str:
+        """Show the prompt."""
+        self.state = ParrotState()
+        return task.prompt
+
+    def respond(self, action: Action) -> Reply:
+        """Repeat the action."""
+        self.state.heard += 1
+        if action.content == "crash":
+            raise RuntimeError("the parrot fell")
+        if action.content == "unplug":
+            raise ToolInfraFailure("the perch lost power")
+        return Reply(observation=f"{action.content}!", reward=0.25, terminated=action.content == "bye")
+
+    @tool
+    def look(self, at: str) -> str:
+        """Look at something.
+
+        Args:
+            at: What to look at.
+        """
+        return f"a {at}"
+
+    def oracle(self) -> str:
+        """Look first, then leave."""
+        if self.state.heard:
+            return "bye"
+        self.state.heard += 1
+        return CALL
+
+
+CALL = '<tool_call>{"name": "look", "arguments": {"at": "cat"}}</tool_call>'
+"""A call that the parrot answers with `a cat`."""
+
+
+def parrot_job(
+    make_env: Callable[[], Env[ParrotState]] = Parrot, *, prompt: str = "Q", seed: int = 7, tree_id: str = "t"
+) -> EpisodeJob:
+    """Return a job with a parrot."""
+    return EpisodeJob(make_env=make_env, task=parrot_task(prompt), seed=seed, tree_id=tree_id, env_id="parrot")
