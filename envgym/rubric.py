@@ -1,0 +1,66 @@
+"""A rubric: weighted verifiers of one answer, whose scores are kept by name.
+
+value = (product of the gates' scores are 1, else 0) * sum_i w_i s_i / sum_i w_i
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from envgym.core.rewards import Scored
+from envgym.core.tasks import Task
+from envgym.errors import InvalidInput, sentence
+from envgym.verifiers.base import Verdict, Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One line of a rubric."""
+
+    verifier: Verifier
+    weight: float
+    """At least 0; 0 records the score without paying for it."""
+    name: str
+    """Name of the reward's component."""
+    is_gate: bool = False
+    """True: unless this score is 1, the whole reward is 0."""
+
+
+class Rubric:
+    """Scores an answer by several verifiers; picklable if they are."""
+
+    def __init__(self, criteria: Sequence[Criterion | tuple[Verifier, float, str]]) -> None:
+        """Take criteria, or (verifier, weight, name). Weights are shares: only their ratios count.
+
+        Raises: InvalidInput: no positive weight, a negative one, a name used twice.
+        """
+        self.criteria = tuple(item if isinstance(item, Criterion) else Criterion(*item) for item in criteria)
+        names = [item.name for item in self.criteria]
+        if len(set(names)) < len(names):
+            raise InvalidInput(sentence("criteria", "have different names", names, where="Rubric", do="rename one"))
+        weights = [item.weight for item in self.criteria]
+        self._total = sum(weights)
+        if any(weight < 0 for weight in weights) or not 0 < self._total < float("inf"):
+            raise InvalidInput(
+                sentence("weights", "be at least 0, one of them positive", weights, where="Rubric", do="correct them")
+            )
+
+    @property
+    def blocking(self) -> bool:
+        """True where a verifier may wait for a process or the network."""
+        return any(getattr(item.verifier, "blocking", False) for item in self.criteria)
+
+    def verdicts(self, answer: str, task: Task) -> Mapping[str, Verdict]:
+        """Return every verdict by name. Raises: what a verifier raises; a fault of a verifier is never a 0."""
+        return {item.name: item.verifier(answer, task) for item in self.criteria}
+
+    def __call__(self, answer: str, task: Task) -> Scored:
+        """Return the reward in [0, 1], with each verifier's score as a component. Raises: what a verifier raises."""
+        scores = {name: verdict.score for name, verdict in self.verdicts(answer, task).items()}
+        is_open = all(scores[item.name] == 1.0 for item in self.criteria if item.is_gate)
+        value = sum(item.weight * scores[item.name] for item in self.criteria) / self._total if is_open else 0.0
+        return Scored(value=value, components=scores)
+
+
+def rubric_of(verifier: Verifier | Rubric) -> Rubric:
+    """Return a rubric of one verifier, named `answer`; a rubric is returned as it is."""
+    return verifier if isinstance(verifier, Rubric) else Rubric([(verifier, 1.0, "answer")])

@@ -1,0 +1,45 @@
+"""Verdicts and keys: what cannot be a score, and what cannot be a key."""
+
+import pickle
+
+import pytest
+
+from envgym.core.json_types import JsonObject
+from envgym.core.tasks import Split, Task
+from envgym.errors import InvalidInput, UnknownName
+from envgym.verifiers import F1, TABLE, Exact, JsonSchema, Math, Numeric, Pattern, Verdict, Verifier
+from envgym.verifiers.choice import Choice
+
+ALL: list[Verifier] = [Exact(), Numeric(), Choice(), F1(), Pattern(pattern="x+"), JsonSchema(), Math()]
+
+
+def task(payload: JsonObject) -> Task:
+    return Task(id="train/0", prompt="?", payload=payload, split=Split.TRAIN)
+
+
+@pytest.mark.parametrize("score", [-0.01, 1.01, float("nan"), float("inf")])
+def test_a_score_outside_the_unit_interval_is_refused(score: float) -> None:
+    with pytest.raises(InvalidInput, match=r"score must lie in \[0, 1\]"):
+        Verdict(score=score, reason="")
+
+
+def test_the_table_names_every_verifier() -> None:
+    assert {type(verifier) for verifier in ALL} == set(TABLE.values())
+
+
+@pytest.mark.parametrize("verifier", [v for v in ALL if not isinstance(v, Pattern)])
+def test_a_missing_key_is_an_error_with_near_names_and_never_a_zero(verifier: Verifier) -> None:
+    with pytest.raises(UnknownName, match="payload field must be a known name"):
+        verifier("x", task({"answr": "x"}))
+
+
+@pytest.mark.parametrize("verifier", [v for v in ALL if not isinstance(v, Pattern)])
+def test_an_unusable_key_is_an_error_and_never_a_zero(verifier: Verifier) -> None:
+    payload: JsonObject = {"answer": {}, "options": ["a", "b"], "schema": 3}
+    with pytest.raises(InvalidInput, match="payload field"):
+        verifier("x", task(payload))
+
+
+@pytest.mark.parametrize("verifier", ALL)
+def test_verifiers_survive_pickling(verifier: Verifier) -> None:
+    assert pickle.loads(pickle.dumps(verifier)) == verifier
