@@ -1,9 +1,9 @@
-"""A small complete environment for tests: a tool, several turns, chance, both splits, an oracle."""
+"""Two small complete environments for tests: one with a tool, several turns and chance, one with a single turn."""
 
 from dataclasses import dataclass
 
 from envgym.core.messages import Action
-from envgym.core.tasks import Split, Task, split_of
+from envgym.core.tasks import Split, Task, TaskSource, split_of
 from envgym.env import Env
 from envgym.errors import InvalidInput, ToolError, sentence
 from envgym.records import Reply
@@ -46,7 +46,7 @@ class Counter(Env[CounterState]):
     """Count to a number with the tool `add`, at most `limit` at a time, then say DONE."""
 
     system_prompt = "Use the tool to count, then say DONE."
-    tasks = CounterTasks()
+    tasks: TaskSource = CounterTasks()
 
     def __init__(self, *, max_turns: int | None = 8, render_mode: str | None = None) -> None:
         """Prepare a counter."""
@@ -84,3 +84,56 @@ class Counter(Env[CounterState]):
             return "DONE"
         amount = min(missing, self.state.limit)
         return f'<tool_call>{{"name": "add", "arguments": {{"amount": {amount}}}}}</tool_call>'
+
+
+class SumTasks:
+    """The sums a + b with a, b in 0..`below` - 1, each in the split of its content."""
+
+    def __init__(self, below: int = 30) -> None:
+        """Sort the sums into their splits."""
+        payloads: list[dict[str, int]] = [{"a": a, "b": b} for a in range(below) for b in range(below)]
+        self._payloads = {split: [item for item in payloads if split_of(item) is split] for split in Split}
+
+    def size(self, split: Split) -> int:
+        """Return the number of sums."""
+        return len(self._payloads[split])
+
+    def task(self, split: Split, index: int) -> Task:
+        """Return a sum as a task; neighbours in index differ widely in content."""
+        if not 0 <= index < self.size(split):
+            rule = f"lie in [0, {self.size(split)})"
+            raise InvalidInput(sentence("index", rule, index, where="SumTasks", do="choose a smaller one"))
+        payload = self._payloads[split][(index * 97) % self.size(split)]
+        prompt = f"What is {payload['a']} + {payload['b']}?"
+        return Task(id=f"{split}/{index}", prompt=prompt, payload=payload, split=split)
+
+
+@dataclass(slots=True)
+class SumState:
+    """The sum that is asked for."""
+
+    answer: int
+
+
+class Sums(Env[SumState]):
+    """Add two numbers; one turn."""
+
+    tasks: TaskSource = SumTasks()
+    chance_score = 0.1
+
+    def begin(self, task: Task) -> str:
+        """Show the sum."""
+        first, second = task.payload["a"], task.payload["b"]
+        assert isinstance(first, int), "made by SumTasks"
+        assert isinstance(second, int), "made by SumTasks"
+        self.state = SumState(answer=first + second)
+        return task.prompt
+
+    def respond(self, action: Action) -> Reply:
+        """Score the answer."""
+        is_right = action.content.strip() == str(self.state.answer)
+        return Reply(observation="Right." if is_right else "Wrong.", reward=float(is_right), terminated=True)
+
+    def oracle(self) -> str:
+        """Return the sum."""
+        return str(self.state.answer)

@@ -1,0 +1,216 @@
+"""Ids: lazy, strict, near names; the same environment through Gymnasium and through envgym."""
+
+import importlib.metadata
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+import envgym
+from envgym import registry
+from envgym.errors import InvalidInput, UnknownName
+from envgym.testing.toys import Counter
+from envgym.wrappers import TurnLimit
+
+COUNTER = "envgym.testing.toys:Counter"
+
+
+@pytest.fixture(autouse=True)
+def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(registry, "_registrations", dict(registry._registrations))
+    before = dict(gymnasium.registry)
+    yield
+    gymnasium.registry.clear()
+    gymnasium.registry.update(before)
+
+
+def limited_counter(max_turns: int) -> TurnLimit:
+    return TurnLimit(Counter(), max_turns)
+
+
+def no_env() -> str:
+    return "no env"
+
+
+number = 3
+
+
+def test_import_registers_the_catalog_and_imports_no_environment() -> None:
+    code = (
+        "import sys, gymnasium, envgym\n"
+        "assert set(envgym.list_ids()) <= set(gymnasium.registry), 'all ids are known to Gymnasium'\n"
+        "print(len(envgym.list_ids()), [name for name in sys.modules if name.startswith('envgym.envs')])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    count, loaded = result.stdout.split(maxsplit=1)
+    assert int(count) >= 3
+    assert loaded.strip() == "[]"
+
+
+def test_every_built_in_is_in_one_of_the_six_families() -> None:
+    built_in = [registry.find(env_id) for env_id in envgym.list_ids() if registry.find(env_id).origin == "envgym"]
+    assert {entry.id.split("/")[0] for entry in built_in} <= set(registry.FAMILIES)
+    assert all(entry.summary for entry in built_in)
+
+
+def test_registered_env_is_made_by_both_libraries() -> None:
+    envgym.register("toys/counter-v0", COUNTER, max_turns=3, summary="Count.")
+    ours = envgym.make("toys/counter-v0")
+    theirs = gymnasium.make("envgym:toys/counter-v0")
+    assert type(ours) is type(theirs.unwrapped) is Counter
+    assert ours.max_turns == theirs.unwrapped.max_turns == 3
+    assert ours.name == "toys/counter-v0"
+    assert ours.reset(seed=4).observation == theirs.reset(seed=4)[0]
+    assert envgym.make("envgym:toys/counter-v0").name == "toys/counter-v0"
+
+
+def test_passive_checker_has_nothing_to_say() -> None:
+    envgym.register("toys/counter-v0", COUNTER)
+    env = gymnasium.make("envgym:toys/counter-v0", disable_env_checker=False)
+    for _ in range(2):
+        env.reset(seed=1)
+        while not any(env.step("DONE")[2:4]):
+            pass
+
+
+def test_spec_makes_an_equal_env_again() -> None:
+    env = envgym.make(COUNTER, max_turns=5)
+    assert env.spec is not None
+    again = env.spec.make()
+    assert isinstance(again.unwrapped, Counter)
+    assert again.unwrapped.max_turns == 5
+    assert again.unwrapped.name == COUNTER
+
+
+def test_callers_arguments_win_over_registered_ones() -> None:
+    envgym.register("toys/counter-v0", COUNTER, max_turns=3, render_mode="ansi")
+    env = envgym.make("toys/counter-v0", max_turns=7)
+    assert (env.max_turns, env.render_mode) == (7, "ansi")
+
+
+def test_factory_may_return_a_wrapped_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "a_factory", sys.modules[__name__])
+    env: Any = envgym.make("a_factory:limited_counter", max_turns=1)  # made as a wrapper
+    assert isinstance(env, TurnLimit)
+    env.reset(seed=0)
+    assert env.step("hello").truncated
+
+
+@pytest.mark.parametrize(
+    "env_id, hint",
+    [
+        ("maths/arithmetic-v0", "did you mean math/arithmetic-v0"),
+        ("math/arithmetic-v7", "did you mean math/arithmetic-v0"),
+        ("math/arithmetic", "did you mean math/arithmetic-v0"),
+        ("Math/Arithmetic-v0", "did you mean math/arithmetic-v0"),
+        ("xyz", "choose one of: math/arithmetic-v0"),
+    ],
+)
+def test_unknown_id_lists_near_names(env_id: str, hint: str) -> None:
+    with pytest.raises(UnknownName, match=hint):
+        envgym.make(env_id)
+
+
+def test_unknown_argument_lists_near_names() -> None:
+    with pytest.raises(
+        UnknownName, match=r"keyword argument must be a known name, got 'max_turn' .*did you mean max_turns"
+    ):
+        envgym.make(COUNTER, max_turn=3)
+
+
+def test_missing_argument_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "a_factory", sys.modules[__name__])
+    with pytest.raises(InvalidInput, match="must be given max_turns"):
+        envgym.make("a_factory:limited_counter")
+
+
+@pytest.mark.parametrize(
+    "path, rule",
+    [
+        ("no_such_package.env:Env", r"no no_such_package .*check the import path"),
+        ("envgym.testing.toys:NoSuchEnv", r"must be defined as NoSuchEnv, got nothing \(module envgym.testing.toys\)"),
+        ("a_factory:number", r"must be a class or function, got 3"),
+        ("a_factory:no_env", r"must make an envgym.Env, got str"),
+    ],
+)
+def test_entry_point_that_leads_nowhere_is_one_sentence(path: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "a_factory", sys.modules[__name__])
+    with pytest.raises(InvalidInput, match=rule):
+        envgym.make(path)
+
+
+def test_missing_extra_is_named() -> None:
+    entry = registry.Registration(
+        id="puzzles/x-v0", entry_point="no_such_package:Env", origin="envgym", requires="puzzles"
+    )
+    registry._add(entry)
+    with pytest.raises(InvalidInput, match=r"no no_such_package \(make\); pip install 'envgym\[puzzles\]'\."):
+        envgym.make("puzzles/x-v0")
+
+
+@pytest.mark.parametrize("env_id", ["counter-v0", "toys/counter", "toys/counter-v", "toys/a b-v0", "a/b/c-v0", ""])
+def test_id_must_have_the_form_family_name_version(env_id: str) -> None:
+    with pytest.raises(InvalidInput, match="must have the form family/name-vN"):
+        envgym.register(env_id, COUNTER)
+
+
+@pytest.mark.parametrize("entry_point", ["Counter", "module.Counter", "module:", "a module:Counter"])
+def test_entry_point_must_have_the_form_module_class(entry_point: str) -> None:
+    with pytest.raises(InvalidInput, match="must have the form module:Class"):
+        envgym.register("toys/counter-v0", entry_point)
+
+
+def test_id_is_registered_once_but_equal_registrations_agree() -> None:
+    envgym.register("toys/counter-v0", COUNTER, max_turns=3)
+    envgym.register("toys/counter-v0", COUNTER, max_turns=3)
+    with pytest.raises(InvalidInput, match="env id toys/counter-v0 must be new"):
+        envgym.register("toys/counter-v0", COUNTER, max_turns=4)
+
+
+def test_built_in_outside_the_families_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="family must be one of the six"):
+        registry._add(registry.Registration(id="toys/x-v0", entry_point=COUNTER, origin="envgym"))
+
+
+def test_installed_package_registers_by_its_entry_point(tmp_path: Path) -> None:
+    info = tmp_path / "my_games-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-games\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[envgym.envs]\nmy_games/count-v0 = {COUNTER}\nbadly named = x:Y\n")
+    code = (
+        "import warnings\n"
+        "with warnings.catch_warnings(record=True) as caught:\n"
+        "    warnings.simplefilter('always')\n"
+        "    import envgym\n"
+        "from envgym.registry import find\n"
+        "print(find('my_games/count-v0').origin, envgym.make('my_games/count-v0').name)\n"
+        "print([str(item.message) for item in caught])\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(tmp_path)},
+    )
+    first, second = result.stdout.splitlines()
+    assert first == "my-games my_games/count-v0"
+    assert "must have the form family/name-vN, got badly named (my-games)" in second
+
+
+def test_parameters_are_read_through_a_constructor_that_passes_them_on() -> None:
+    class Inner(Counter):
+        def __init__(self, *, level: int = 1, **kwargs: int | None) -> None:
+            super().__init__(max_turns=kwargs["max_turns"])
+
+    assert list(registry.parameters(Inner) or ()) == ["level", "max_turns", "render_mode"]
+    assert registry.parameters(lambda **anything: None) is None
+
+
+def test_entry_point_group_is_the_documented_one() -> None:
+    assert registry.ENTRY_POINT_GROUP == "envgym.envs"
+    assert all(point.group == "envgym.envs" for point in importlib.metadata.entry_points(group="envgym.envs"))

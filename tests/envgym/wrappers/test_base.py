@@ -1,0 +1,90 @@
+"""What holds for every wrapper: order, records, forks, the rest of the contract."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgym.core.endings import Ending
+from envgym.errors import InvalidInput, ResetNeeded
+from envgym.records import StepRecord
+from envgym.testing.toys import Counter
+from envgym.wrappers import AnyEnv, Faults, Record, TextOnly, TimeLimit, TurnLimit, Wrapper
+from envgym.wrappers.faults import FaultRates
+
+CALL = '<tool_call>{"name": "add", "arguments": {"amount": 5}}</tool_call>'
+Wrap = Callable[[AnyEnv, Path], Wrapper]
+
+WRAPPERS: dict[str, Wrap] = {
+    "base": lambda env, folder: Wrapper(env),
+    "turn_limit": lambda env, folder: TurnLimit(env, 4),
+    "time_limit": lambda env, folder: TimeLimit(env, 1e9),
+    "record": lambda env, folder: Record(env, folder / "episodes.jsonl"),
+    "text_only": lambda env, folder: TextOnly(env),
+    "faults": lambda env, folder: Faults(env, FaultRates(tool_failure=0.5, truncation=0.5, kept_chars=9), seed=1),
+}
+
+
+def all_at_once(env: AnyEnv, folder: Path) -> Wrapper:
+    for wrap in WRAPPERS.values():
+        env = wrap(env, folder)
+    assert isinstance(env, Wrapper)
+    return env
+
+
+every_wrapper = pytest.mark.parametrize("wrap", [*WRAPPERS.values(), all_at_once], ids=[*WRAPPERS, "all_at_once"])
+
+
+@every_wrapper
+def test_order_of_reset_and_step_is_kept(wrap: Wrap, tmp_path: Path) -> None:
+    env = wrap(Counter(), tmp_path)
+    with pytest.raises(ResetNeeded):
+        env.step("x")
+    env.reset(seed=0)
+    env.step("DONE")
+    with pytest.raises(ResetNeeded):
+        env.step("x")
+    env.close()
+    env.close()
+
+
+@every_wrapper
+def test_fork_goes_on_alike_and_does_not_touch_its_original(wrap: Wrap, tmp_path: Path) -> None:
+    env = wrap(Counter(), tmp_path)
+    env.reset(seed=3)
+    env.step(CALL)
+    twin, other = env.fork(), env.fork()
+    assert twin.unwrapped is not env.unwrapped
+    for _ in range(3):
+        twin.step(CALL)
+    rest = [CALL, "x", "DONE"]
+    assert [env.step(action)[:4] for action in rest] == [other.step(action)[:4] for action in rest]
+
+
+@every_wrapper
+def test_typed_records_are_passed_through(wrap: Wrap, tmp_path: Path) -> None:
+    env = wrap(Counter(), tmp_path)
+    assert env.reset(seed=3).info["envgym"].task == env.task
+    record: StepRecord = env.step("DONE").info["envgym"]
+    assert (record.action, record.ending, record.turn) == ("DONE", Ending.TERMINATED, 0)
+
+
+@every_wrapper
+def test_the_rest_of_the_contract_is_the_envs(wrap: Wrap, tmp_path: Path) -> None:
+    inner = Counter()
+    env = wrap(inner, tmp_path)
+    env.reset(seed=3, options={"split": "test", "index": 2})
+    assert env.unwrapped is inner
+    assert (env.tasks, env.task, env.name) == (inner.tasks, inner.task, "Counter")
+    assert (env.system_prompt, env.blocking) == (inner.system_prompt, False)
+    assert env.fork_capability is inner.fork_capability
+    assert env.oracle() == inner.oracle()
+    assert env.action_space == inner.action_space
+
+
+def test_only_an_envgym_env_can_be_wrapped() -> None:
+    stranger: Any = object()
+    with pytest.raises(InvalidInput, match=r"env must be an envgym.Env, .*\(TurnLimit\)"):
+        partial(TurnLimit, max_turns=1)(stranger)
