@@ -208,7 +208,7 @@ class RunDirectory:
         return [file_step(file) for file in self._files("episodes", ".parquet") if file.stem.endswith(f"-{label}")]
 
     def _files(self, folder: str, suffix: str) -> list[Path]:
-        return sorted(file for file in (self.path / folder).glob(f"step-*{suffix}"))
+        return sorted((self.path / folder).glob(f"step-*{suffix}"), key=lambda file: (file_step(file), file.name))
 
 
 def file_step(file: Path) -> int:

@@ -110,7 +110,10 @@ def build_settings(kind: type[SettingsT], data: Mapping[str, Any], *, where: str
 
 def faults(kind: type[BaseModel], error: ValidationError, *, where: str) -> list[str]:
     """Say each fault that pydantic found in the house's form."""
-    return [_fault(kind, fault, where) for fault in error.errors()]
+    found = error.errors()
+    inner = {fault["loc"][:depth] for fault in found for depth in range(len(fault["loc"]))}
+    # A list whose entries are refused counts as too short: the entries' own faults say it.
+    return [_fault(kind, fault, where) for fault in found if fault["type"] != "too_short" or fault["loc"] not in inner]
 
 
 def _fault(kind: type[BaseModel], fault: Any, where: str) -> str:  # pydantic's ErrorDetails
@@ -118,11 +121,13 @@ def _fault(kind: type[BaseModel], fault: Any, where: str) -> str:  # pydantic's 
     if fault["type"] == "extra_forbidden":
         known = _fields_at(kind, fault["loc"][:-1])
         near = near_names(str(fault["loc"][-1]), known)
-        do = f"did you mean {' or '.join(near)}" if near else f"known here: {', '.join(sorted(known)) or 'no key'}"
-        return sentence("settings key", "be known", path, where=where, do=do)
+        do = f"did you mean {' or '.join(near)}?" if near else f"known here: {', '.join(sorted(known)) or 'no key'}"
+        return sentence("settings key", "be known", path, where=where, do=do).replace("?.", "?")
     if fault["type"] == "missing":
         return sentence(path, "be set", "nothing", where=where, do="add it to the file or pass --set")
     rule = fault["msg"].removeprefix("Value error, ")
+    if " must " in rule:  # a sentence of ours already
+        return str(rule)
     rule = rule.removeprefix("Input should be ")
     must = f"be {rule}" if rule != fault["msg"] else f"meet its rule ({rule})"
     return sentence(path or "settings", must, fault["input"], where=where, do="correct the value")

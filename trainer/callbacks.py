@@ -104,7 +104,9 @@ class LiveProgress(Callback):
         """Open the display."""
         from rich.console import Console  # loaded where it is needed
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from transformers.utils.logging import disable_progress_bar
 
+        disable_progress_bar()  # one for every checkpoint, across our own
         self._console = Console(file=sys.stderr)
         columns = (TextColumn("{task.description:>24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._progress = Progress(*columns, console=self._console, disable=not self._console.is_terminal)

@@ -75,7 +75,8 @@ def _write_model(model: Any, folder: Path) -> None:
 
 def checkpoints(folder: Path) -> list[Path]:
     """Return the complete checkpoints, oldest first."""
-    return sorted(path for path in folder.glob(f"{_PREFIX}*") if (path / "state.json").exists())
+    complete = (path for path in folder.glob(f"{_PREFIX}*") if (path / "state.json").exists())
+    return sorted(complete, key=lambda path: int(path.name.removeprefix(_PREFIX)))
 
 
 def latest_checkpoint(folder: Path) -> Path:

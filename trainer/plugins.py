@@ -1,13 +1,12 @@
 """Find a method by name: in our table, by import path (`package.module:Class`), or by entry point."""
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from envgym.errors import SettingsError, sentence, unknown_name
+from envgym.errors import InvalidInput, SettingsError, sentence, unknown_name
 from envgym.settings import Settings, faults
 
 T = TypeVar("T")
@@ -33,10 +32,12 @@ def resolve(point: str, choice: Choice, table: Mapping[str, Callable[..., T]]) -
     where = f"{point} {choice.name}"
     try:
         return build(**choice.settings)
+    except InvalidInput:
+        raise
     except ValidationError as error:
-        assert isinstance(build, type), "only a pydantic model raises this"
-        raise SettingsError("\n".join(faults(build, error, where=where))) from None
-    except TypeError as error:
+        kind = build if isinstance(build, type) and issubclass(build, BaseModel) else Settings
+        raise SettingsError("\n".join(faults(kind, error, where=where))) from None
+    except (TypeError, ValueError) as error:
         do = "pass the keyword arguments of its class"
         raise SettingsError(sentence("settings", f"fit {choice.name}", str(error), where=where, do=do)) from None
 
@@ -45,21 +46,23 @@ def _find(point: str, name: str, table: Mapping[str, Callable[..., T]]) -> Calla
     if name in table:
         return table[name]
     if ":" in name:
-        imported: Callable[..., T] = _import(point, name)
-        return imported
+        return _imported(point, EntryPoint(name, name, f"envgym.{point}"))
     others = {entry.name: entry for entry in entry_points(group=f"envgym.{point}")}
     if name in others:
-        found: Callable[..., T] = others[name].load()
-        return found
+        return _imported(point, others[name])
     raise unknown_name(point, name, [*table, *others], where="settings")
 
 
-def _import(point: str, path: str) -> Any:  # whatever the path names
-    module, _, attribute = path.partition(":")
+def _imported(point: str, entry: EntryPoint) -> Callable[..., Any]:  # the package vouches for what it makes
     try:
-        return getattr(import_module(module), attribute)
+        found = entry.load() if EntryPoint.pattern.match(entry.value) else None
     except (ImportError, AttributeError) as error:
-        do = "write package.module:Class, and install the package"
-        raise SettingsError(
-            sentence(f"{point}.name", "name an importable class", path, where=str(error), do=do)
-        ) from None
+        raise _not_found(point, entry, str(error)) from None
+    if not callable(found):
+        raise _not_found(point, entry, "no class there")
+    return found  # type: ignore[no-any-return]  # callable, as was just checked
+
+
+def _not_found(point: str, entry: EntryPoint, reason: str) -> SettingsError:
+    do = "write package.module:Class, and install the package"
+    return SettingsError(sentence(f"{point}.name", "name an importable class", entry.value, where=reason, do=do))

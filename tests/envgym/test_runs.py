@@ -210,6 +210,12 @@ def test_episodes_come_back_from_parquet_by_step_and_label(run: RunDirectory) ->
     assert (run.episode_steps(), run.episode_steps(label="held-out")) == ([1, 2], [2])
 
 
+def test_steps_are_in_order_of_their_numbers(run: RunDirectory) -> None:
+    for step in (1_000_000, 999_999, 3):
+        run.write_eval(step, "held-out", {"step": step})
+    assert [data["step"] for data in run.evals()] == [3, 999_999, 1_000_000]
+
+
 def test_step_is_read_from_a_file_name() -> None:
     assert file_step(Path("episodes/step-000012-held-out.parquet")) == 12
     assert file_step(Path("evals/step-1000000-during.json")) == 1_000_000

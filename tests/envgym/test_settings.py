@@ -157,13 +157,13 @@ def fault(data: Mapping[str, Any]) -> str:
 
 def test_unknown_key_names_near_ones() -> None:
     assert fault({"name": "car", "engin": {}}) == (
-        "settings key must be known, got engin (car.yaml); did you mean engine."
+        "settings key must be known, got engin (car.yaml); did you mean engine?"
     )
 
 
 def test_unknown_key_in_a_section_names_that_section() -> None:
     assert fault({"name": "car", "engine": {"powr": 1}}) == (
-        "settings key must be known, got engine.powr (car.yaml); did you mean power."
+        "settings key must be known, got engine.powr (car.yaml); did you mean power?"
     )
     assert fault({"name": "car", "spares": [{}, {"zzz": 1}]}) == (
         "settings key must be known, got spares.1.zzz (car.yaml); known here: fuel, power."

@@ -1,0 +1,112 @@
+"""A run's settings: a recipe, what replaces parts of it, and a sentence for everything that cannot be."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgym.errors import InvalidInput
+from envgym.trainer.recipes import RECIPES
+from envgym.trainer.settings import Recipe, TrainSettings, load_train_settings, train_settings
+
+ENVS = [{"id": "math/arithmetic-v0"}]
+
+
+def settings(**sections: Any) -> TrainSettings:  # plain data, as YAML gives it
+    """Return the settings of a run on one env."""
+    return train_settings({"envs": ENVS, **sections})
+
+
+def refusal(**sections: Any) -> str:  # as above
+    """Return the message with which a run's settings are refused."""
+    with pytest.raises(InvalidInput) as caught:
+        settings(**sections)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_run_that_names_a_recipe_makes_its_choices(name: str) -> None:
+    found = settings(recipe=name)
+    assert {point: getattr(found, point) for point in Recipe.model_fields} == dict(RECIPES[name])
+
+
+def test_settings_for_a_method_are_added_to_those_of_the_recipe() -> None:
+    loss = settings(recipe="grpo", loss={"clip_high": 0.3}).loss
+    assert (loss.name, loss.settings) == ("ppo_clip", {"clip_low": 0.2, "clip_high": 0.3})
+
+
+def test_another_method_drops_the_settings_that_the_recipe_had_for_its_own() -> None:
+    loss = settings(recipe="grpo", loss={"name": "reinforce"}).loss
+    assert (loss.name, loss.settings) == ("reinforce", {})
+
+
+def test_naming_the_recipes_own_method_keeps_its_settings() -> None:
+    loss = settings(recipe="grpo", loss={"name": "ppo_clip", "clip_high": 0.3}).loss
+    assert loss.settings == {"clip_low": 0.2, "clip_high": 0.3}
+
+
+def test_objective_is_replaced_key_by_key() -> None:
+    objective = settings(recipe="dr_grpo", objective={"max_tokens": 64}).objective
+    assert (objective.aggregation, objective.max_tokens) == ("seq-mean-token-sum-norm", 64)
+
+
+def test_complete_settings_give_themselves_back() -> None:
+    found = settings(recipe="rloo", run={"steps": 7}, sft={"episodes": 3}, model={"lora": {"rank": 4}})
+    assert train_settings(found.model_dump(mode="json")) == found
+
+
+def test_directory_follows_the_name_unless_it_is_given() -> None:
+    assert settings(run={"name": "cat"}).run_directory == Path("runs/cat")
+    assert settings(run={"name": "cat", "directory": "out/dog"}).run_directory == Path("out/dog")
+
+
+def test_env_is_called_by_its_id_unless_it_is_named() -> None:
+    envs = settings(envs=[*ENVS, {"id": "math/arithmetic-v0", "name": "hard"}]).envs
+    assert [env.label for env in envs] == ["math/arithmetic-v0", "hard"]
+
+
+def test_file_is_read_with_its_overrides(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("recipe: grpo\nrun: {steps: 5}\nenvs:\n  - id: math/arithmetic-v0\n")
+    found = load_train_settings(path, ["run.steps=9", "credit.name=rloo", "envs.0.settings.level=2"])
+    assert (found.run.steps, found.credit.name, found.envs[0].settings) == (9, "rloo", {"level": 2})
+
+
+# ---- refusals ------------------------------------------------------------------------------------------------
+
+
+def test_unknown_recipe_names_near_ones() -> None:
+    assert refusal(recipe="dr-grpo") == (
+        "recipe must be a known name, got 'dr-grpo' (train_settings); did you mean dr_grpo or grpo?"
+    )
+
+
+@pytest.mark.parametrize("recipe", [None, 3, ["grpo"]])
+def test_recipe_that_is_no_name_is_refused(recipe: object) -> None:
+    assert refusal(recipe=recipe).startswith("recipe must be a known name, got ")
+
+
+@pytest.mark.parametrize(
+    "sections,message",
+    [
+        ({"rn": {}}, "settings key must be known, got rn (train_settings); did you mean run?"),
+        ({"optim": {"learning_rate": 1}}, "settings key must be known, got optim.learning_rate (train_settings); "),
+        ({"envs": []}, "envs must meet its rule (Tuple should have at least 1 item"),
+        ({"envs": [{"name": "x"}]}, "envs.0.id must be set, got nothing (train_settings); add it to the file"),
+        ({"run": {"steps": -1}}, "run.steps must be greater than or equal to 0, got -1 (train_settings)"),
+        ({"rollout": {"temperature": 0}}, "rollout.temperature must be greater than 0, got 0 (train_settings)"),
+        ({"objective": {"kl": "k4"}}, "objective.kl must be 'k1', 'k2' or 'k3', got k4 (train_settings)"),
+        ({"credit": "grpo"}, "credit must be a valid dictionary or instance of Choice, got grpo (train_settings)"),
+        ({"agent": {"max_turn_tokens": 99, "max_context_tokens": 9}}, "max_turn_tokens must be less than max_context"),
+        ({"model": {"tiny": {"hidden_size": 65}}}, "model.tiny.hidden_size must "),
+    ],
+)
+def test_setting_that_cannot_be_is_one_sentence(sections: dict[str, Any], message: str) -> None:
+    text = refusal(**sections)
+    assert message in text
+    assert len(text.splitlines()) == 1
+
+
+def test_run_without_envs_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"envs must be set, got nothing \(train_settings\)"):
+        train_settings({})
