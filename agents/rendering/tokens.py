@@ -23,7 +23,6 @@ _KEEP = 0xF0000
 """A character moved here is not."""
 _QUOTE = "\ufdd0"
 """Stands before a character that was in the private planes (or equal to this one) from the start."""
-_MOVED = re.compile(f"{_QUOTE}(?s:.)|[\U000f0000-\U0010ffff]")
 _NATIVE = re.compile(f"[{_QUOTE}\U000f0000-\U0010ffff]")
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -69,13 +68,17 @@ class TokenCodec:
         """Count the control tokens among `ids`."""
         return sum(map(self._control.__contains__, ids))
 
+    def quote(self, text: str) -> str:
+        """Return `text` so that nothing in it is taken for an escape."""
+        return _NATIVE.sub(lambda found: _QUOTE + found.group(), well_formed(text))
+
     def escape(self, text: str, *, markup: bool = False) -> str:
         """Return `text` with every place escaped that would become a control token.
 
         With `markup` only special tokens are escaped and tags such as `<tool_call>` stay what they are: for text of
         the env's author and of the model itself.
         """
-        text = _NATIVE.sub(lambda found: _QUOTE + found.group(), well_formed(text))
+        text = self.quote(text)
         forbidden = self._special if markup else self._control
         found = self._encode_plain(text)
         if forbidden.isdisjoint(found.ids):
@@ -91,25 +94,23 @@ class TokenCodec:
 
     def escape_all(self, text: str) -> str:
         """Return `text` with a cut after every character: no token of it spans two of them."""
-        text = well_formed(text)
-        return "".join(_move(char, _CUT) for char in text)
+        return "".join(_move(char, _CUT) for char in well_formed(text))
 
     # ---- ids and text --------------------------------------------------------------------------------------------
 
     def encode(self, text: str) -> Encoded:
-        """Return the ids of a text with escaped places, and their characters in the text without escapes."""
+        """Return the ids of a text, escaped places undone; characters are counted in the text as it is given."""
         if not _NATIVE.search(text):
             return self._encode_plain(text)
         ids: list[int] = []
         starts: list[int] = []
         ends: list[int] = []
-        begin = 0
-        for piece in _pieces(text):
-            part = self._encode_plain(piece)
+        for places in _pieces(text):
+            part = self._encode_plain("".join(char for char, _ in places))
+            last = len(places) - 1
             ids += part.ids
-            starts += [begin + start for start in part.starts]
-            ends += [begin + end for end in part.ends]
-            begin += len(piece)
+            starts += [places[min(start, last)][1] for start in part.starts]
+            ends += [places[max(end - 1, 0)][1] + 1 for end in part.ends]
         return Encoded(ids, starts, ends)
 
     def _encode_plain(self, text: str) -> Encoded:
@@ -135,25 +136,23 @@ class TokenCodec:
         return Segment(origin=origin, token_ids=tuple(ids), token_strings=self.strings(ids))
 
     def segments(
-        self, encoded: Encoded, spans: Iterable[tuple[int, int]], inside: Origin, outside: Origin
-    ) -> list[Segment]:
-        """Split tokens by origin: those with a character in one of `spans` (rising, disjoint) are `inside`."""
-        borders = [0]
+        self, encoded: Encoded, spans: Iterable[tuple[int, int]], inside: Origin, outside: Origin, *, skip: int = 0
+    ) -> tuple[Segment, ...]:
+        """Split tokens by origin, the first `skip` left out.
+
+        Tokens with a character in one of `spans` (rising, disjoint) are `inside`, the others `outside`.
+        """
+        borders = [skip]
         for start, end in spans:
             first = max(bisect_right(encoded.ends, start), borders[-1])
             last = max(bisect_left(encoded.starts, end), first)
-            borders += [first, last] if end > start else [borders[-1], borders[-1]]
+            borders += [first, last if end > start else first]
         borders.append(len(encoded.ids))
-        runs: list[Segment] = []
-        for index, (first, last) in enumerate(pairwise(borders)):
-            if first < last:
-                runs.append(self.segment(inside if index % 2 else outside, encoded.ids[first:last]))
-        return runs
-
-
-def plain_length(text: str) -> int:
-    """Return the number of characters of an escaped text without its escapes."""
-    return sum(map(len, _pieces(text))) if _NATIVE.search(text) else len(text)
+        return tuple(
+            self.segment(inside if index % 2 else outside, encoded.ids[first:last])
+            for index, (first, last) in enumerate(pairwise(borders))
+            if first < last
+        )
 
 
 def well_formed(text: str) -> str:
@@ -170,23 +169,24 @@ def _move(char: str, plane: int) -> str:
     return chr(plane + ord(char)) if ord(char) < 0xFFFE else _QUOTE + char
 
 
-def _pieces(text: str) -> list[str]:
-    """Undo the escapes and cut where they say so."""
-    pieces: list[str] = []
-    parts: list[str] = []
-    done = 0
-    for found in _MOVED.finditer(text):
-        moved = found.group()
-        parts.append(text[done : found.start()])
-        done = found.end()
-        if len(moved) > 1:
-            parts.append(moved[1:])
-        elif ord(moved) >= _CUT:
-            pieces.append("".join([*parts, chr(ord(moved) - _CUT)]))
-            parts = []
+def _pieces(text: str) -> list[list[tuple[str, int]]]:
+    """Undo the escapes and cut where they say so; each character comes with its place in `text`."""
+    pieces: list[list[tuple[str, int]]] = [[]]
+    is_quoted = False
+    for place, char in enumerate(text):
+        if char == _QUOTE and not is_quoted:
+            is_quoted = True
+            continue
+        code = ord(char)
+        if is_quoted or code < _KEEP:
+            pieces[-1].append((char, place))
+        elif code < _CUT:
+            pieces[-1].append((chr(code - _KEEP), place))
         else:
-            parts.append(chr(ord(moved) - _KEEP))
-    return [piece for piece in (*pieces, "".join([*parts, text[done:]])) if piece]
+            pieces[-1].append((chr(code - _CUT), place))
+            pieces.append([])
+        is_quoted = False
+    return [piece for piece in pieces if piece]
 
 
 # ---- tokens as a person reads them ---------------------------------------------------------------------------------

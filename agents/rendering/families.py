@@ -1,0 +1,225 @@
+"""The renderer for model families that the package `renderers` knows: its rendering and parsing, in our segments.
+
+The family's own format of calls is used. A call that cannot be read stays in the content, as it was written.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from envgym.agents.protocols import Generation, Rendering
+from envgym.agents.rendering.dialect import PROBE_CALL, PROBE_TOOL, escaped_json
+from envgym.agents.rendering.family_setup import OWN_TOKENIZER, GuardedTokenizer, create_family
+from envgym.agents.rendering.template import listed_tools, plain_json
+from envgym.agents.rendering.tokens import TokenCodec, require_fast
+from envgym.core.messages import Action, Message, Observation, Role, ToolCall
+from envgym.core.segments import Origin, Segment
+from envgym.core.tree import Rewrite
+from envgym.parsing.strict_json import read_json
+from envgym.tools import ToolSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_REASONS = {
+    "invalid_json": "its arguments are not valid JSON",
+    "unclosed_block": "it is not closed",
+    "missing_name": "the name of the tool is missing",
+    "malformed_structure": "it does not have the form that was asked for",
+}
+
+
+class FamilyRenderer:
+    """Renders and parses with the hand-written renderer of one model family."""
+
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerFast",
+        family: str,
+        *,
+        thinks: bool | None = None,
+        keeps_thinking: bool = False,
+    ) -> None:
+        """Set the family's renderer up.
+
+        Args:
+            tokenizer: a fast tokenizer of the family.
+            family: a name of `family_names()`.
+            thinks: whether a turn opens with room to think, where the family knows the difference; None: its default.
+            keeps_thinking: append also where the family would drop thinking.
+
+        Raises:
+            UnknownName: no such family. InvalidInput: the tokenizer is not one of the family.
+        """
+        require_fast(tokenizer)
+        self.family = family
+        self._codec = TokenCodec(tokenizer, markup=str(tokenizer.chat_template or ""))
+        self._guards = family not in OWN_TOKENIZER
+        guarded = GuardedTokenizer(tokenizer, self._codec)
+        self._inner = create_family(guarded, family, thinks=thinks, keeps_thinking=keeps_thinking)
+        self._stops = tuple(self._inner.get_stop_token_ids())
+        self._tools: dict[str, ToolSpec] = {}
+        """Tools met so far: some families write arguments without quotes, so only the schema tells text from numbers."""
+        self._openings = {role: self._opening(role) for role in (Role.USER, Role.TOOL)}
+
+    def _opening(self, role: Role) -> list[int]:
+        """Return a short context that ends as any context does whose last message has this role."""
+        called = Message(role=Role.ASSISTANT, content="", tool_calls=(PROBE_CALL,))
+        answered = [called, Message(role=Role.TOOL, content="qz", name=PROBE_TOOL.name)] if role is Role.TOOL else []
+        messages = [Message(role=Role.USER, content="qz"), *answered]
+        ids = self._inner.render_ids(
+            [self._message(message) for message in messages],
+            tools=listed_tools([PROBE_TOOL]),
+            add_generation_prompt=True,
+        )
+        return list(ids)
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Ids at which the policy's turn ends."""
+        return self._stops
+
+    @property
+    def lists_tools(self) -> bool:
+        """Whether the family's prompt tells the model about tools."""
+        user = [{"role": "user", "content": "qz"}]
+        without = self._inner.render_ids(user, tools=None)
+        return list(without) != list(self._inner.render_ids(user, tools=listed_tools([PROBE_TOOL])))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say in sentences what was decided."""
+        tools = "lists the tools" if self.lists_tools else "does not list the tools: the system prompt must"
+        return (f"Rendered as the model family {self.family} of the package `renderers`, which {tools}.",)
+
+    # ---- Renderer ------------------------------------------------------------------------------------------------
+
+    def start(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendering:
+        """Render a whole conversation, up to where the policy begins to speak."""
+        self._tools |= {spec.name: spec for spec in tools}
+        whole = self._inner.render(
+            [self._message(message) for message in messages],
+            tools=listed_tools(tools) or None,
+            add_generation_prompt=True,
+        )
+        ids, owners = list(whole.token_ids), list(whole.message_indices)
+        end = len(ids)
+        while end > 0 and owners[end - 1] < 0:
+            end -= 1
+        parts = ((Origin.PROMPT, ids[:end]), (Origin.TEMPLATE, ids[end:]))
+        return Rendering(segments=tuple(self._codec.segment(origin, part) for origin, part in parts if part))
+
+    def extend(
+        self,
+        history: Sequence[Message],
+        generation: Generation,
+        observation: Observation,
+        tools: Sequence[ToolSpec],
+    ) -> Rendering:
+        """Render what follows a sampled turn; where the family cannot append, the context is rendered anew."""
+        replies = observation.messages or (Message(role=Role.USER, content=""),)
+        last = Role.TOOL if history and history[-1].role is Role.TOOL else Role.USER
+        opening, sampled = self._openings[last], list(generation.token_ids)
+        bridged = self._inner.bridge_to_next_turn(
+            opening, sampled, [self._message(message) for message in replies], tools=listed_tools(tools) or None
+        )
+        length = len(opening) + len(sampled)
+        if bridged is None or list(bridged.token_ids[:length]) != opening + sampled:
+            action = self.parse(generation.token_ids)
+            whole = self.start([*history, action.message, *replies], tools)
+            ids = [token for segment in whole.segments for token in segment.token_ids]
+            return Rendering(segments=(self._codec.segment(Origin.PROMPT, ids),), rewrite=Rewrite.TEMPLATE)
+        ids = list(bridged.token_ids[length:])
+        shown = bridged.is_content or [owner >= 0 for owner in bridged.message_indices]
+        return Rendering(segments=self._runs(ids, shown[length:]))
+
+    def _runs(self, ids: Sequence[int], is_reply: Sequence[bool]) -> tuple[Segment, ...]:
+        segments: list[Segment] = []
+        start = 0
+        for end in range(1, len(ids) + 1):
+            if end == len(ids) or is_reply[end] != is_reply[start]:
+                origin = Origin.TOOL if is_reply[start] else Origin.TEMPLATE
+                segments.append(self._codec.segment(origin, ids[start:end]))
+                start = end
+        return tuple(segments)
+
+    def parse(self, token_ids: Sequence[int]) -> Action:
+        """Read sampled tokens as an action."""
+        ids = list(token_ids[:-1] if token_ids and token_ids[-1] in self._stops else token_ids)
+        tools = listed_tools(tuple(self._tools.values())) or None
+        read = self._inner.parse_response(ids, tools=tools, prompt_ids=self._openings[Role.USER])
+        calls: list[ToolCall] = []
+        malformed: list[str] = []
+        unread: list[str] = []
+        for found in read.tool_calls:
+            call, reason = _call(found)
+            if call is not None:
+                calls.append(call)
+                continue
+            malformed.append(f"A tool call could not be read: {reason}.")
+            unread.append(self._codec.decode(ids[slice(*found.token_span)]) if found.token_span else found.raw)
+        return Action(
+            self._codec.decode(ids),
+            content="\n".join(part for part in (read.content, *unread) if part),
+            thinking=read.reasoning_content or None,
+            tool_calls=calls,
+            malformed=malformed,
+        )
+
+    def encode_action(self, action: Action) -> tuple[int, ...]:
+        """Return the ids that say `action`, its stop token included."""
+        text = str(action)
+        is_bare = action.content == text and action.thinking is None and not action.tool_calls
+        if is_bare or action.malformed:
+            return (*self._codec.encode(self._codec.escape(text, markup=True)).ids, self._stops[0])
+        messages = [{"role": "user", "content": "qz"}, self._message(action.message)]
+        opened = self._inner.render_ids(messages[:1], add_generation_prompt=True)
+        whole = self._inner.render(messages)
+        ids = list(whole.token_ids)
+        sampled = [place for place, is_sampled in enumerate(whole.sampled_mask) if is_sampled]
+        begin = len(opened) if ids[: len(opened)] == list(opened) else sampled[0]
+        return tuple(ids[begin : sampled[-1] + 1])
+
+    def token_strings(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        """Return each token as a person reads it."""
+        return self._codec.strings(token_ids)
+
+    # ---- messages ------------------------------------------------------------------------------------------------
+
+    def _message(self, message: Message) -> dict[str, Any]:  # OpenAI's form, as `renderers` reads it
+        is_ours = message.role in (Role.SYSTEM, Role.ASSISTANT)
+
+        def safe(text: str, has_markup: bool = is_ours) -> str:
+            return self._codec.escape(text, markup=has_markup) if self._guards else text
+
+        made: dict[str, Any] = {"role": message.role.value, "content": safe(message.content)}
+        if message.thinking is not None:
+            made["reasoning_content"] = safe(message.thinking)
+        if message.tool_calls:
+            made["tool_calls"] = [
+                {
+                    "type": "function",
+                    "id": call.id,
+                    "function": {"name": call.name, "arguments": plain_json(escaped_json(call.arguments, safe))},
+                }
+                for call in message.tool_calls
+            ]
+        if message.role is Role.TOOL:
+            made |= {"name": message.name, "tool_call_id": message.tool_call_id}
+        return {key: value for key, value in made.items() if value is not None}
+
+
+def _call(found: Any) -> tuple[ToolCall | None, str]:  # a ParsedToolCall of `renderers`
+    """Return the call, or what is wrong with it."""
+    status, arguments = str(found.status), found.arguments
+    if isinstance(arguments, str):
+        try:
+            arguments = read_json(arguments) if arguments.strip() else {}
+        except ValueError:
+            status = "invalid_json"
+    if not found.name:
+        status = "missing_name"
+    elif isinstance(arguments, Mapping) and status in ("invalid_json", "unknown_tool"):
+        status = "ok"  # arguments that are plain text where no schema was known; the env answers unknown names
+    if status in _REASONS or not isinstance(arguments, Mapping | None):
+        return None, _REASONS.get(status, _REASONS["invalid_json"])
+    return ToolCall(name=found.name, arguments=dict(arguments or {}), id=found.id), ""

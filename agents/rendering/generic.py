@@ -1,0 +1,207 @@
+"""The renderer for any chat template: finds the template's framing by rendering probes, appends where that is exact.
+
+Where the template would render earlier turns anew (many drop old thinking), the whole context is rendered anew and
+recorded as a rewrite. Tokens that were sampled stay as they were sampled; text from outside never becomes a control
+token (`agents/rendering/tokens.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from envgym.agents.protocols import Generation, Rendering
+from envgym.agents.rendering.dialect import Dialect
+from envgym.agents.rendering.template import ChatTemplate
+from envgym.agents.rendering.tokens import TokenCodec, require_fast
+from envgym.agents.rendering.transitions import Learner, Said, Transition, behind_opening
+from envgym.core.json_types import JsonValue
+from envgym.core.messages import Action, Message, Observation, Role
+from envgym.core.segments import Origin
+from envgym.core.tree import Rewrite
+from envgym.errors import InvalidInput, sentence
+from envgym.parsing.formats import TextFormat
+from envgym.parsing.thinking import OPEN
+from envgym.tools import ToolSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+class GenericRenderer:
+    """Renders with the tokenizer's own chat template."""
+
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerFast",
+        format: TextFormat,
+        *,
+        keeps_thinking: bool = False,
+        variables: Mapping[str, JsonValue] | None = None,
+    ) -> None:
+        """Probe the template and prove what can be appended.
+
+        Args:
+            tokenizer: a fast tokenizer with a chat template.
+            format: how calls, and thinking, are written where the template does not write them.
+            keeps_thinking: append also where the template would drop thinking: the context keeps what was sampled.
+            variables: further variables of the template (`enable_thinking`, `date_string` ...).
+
+        Raises:
+            InvalidInput: no template, a template that fails on a user message, no token that ends a turn.
+        """
+        require_fast(tokenizer)
+        self._template = ChatTemplate(tokenizer, variables or {})
+        self._codec = TokenCodec(tokenizer, markup=self._template.source)
+        self._dialect = Dialect.probe(self._template, format)
+        self._keeps_thinking = keeps_thinking
+        self._opened = self._find_opened()
+        self._closing_id, closing = self._find_closing(tokenizer)
+        ends = (self._closing_id, tokenizer.eos_token_id)
+        self._stops = tuple(dict.fromkeys(end for end in ends if isinstance(end, int)))
+        self._learner = Learner(self._template, self._dialect, self._codec, closing, self._opened)
+        usual: list[tuple[str, ...]] = [("user",)]
+        if self._dialect.has_tools:
+            usual += [("tool",), ("tool", "tool")]
+        self._transitions = {roles: self._learner.learn(roles) for roles in usual}
+
+    def _find_opened(self) -> str:
+        """Return the part of a turn that the template writes itself: thinking that it leaves open."""
+        text = self._template.render([{"role": "user", "content": "?"}], (), opens_turn=True)
+        _, found, behind = text.rpartition(OPEN)
+        return found + behind if found and not behind.strip() else ""
+
+    def _find_closing(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[int, str]:
+        """Return the token that ends a turn: the one the template writes behind it, else the tokenizer's own."""
+        said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "qzsaid"}]
+        text = self._template.attempt([*said, {"role": "user", "content": "?"}])
+        found = self._codec.first_control(text.rpartition("qzsaid")[2]) if text is not None else None
+        if found is not None:
+            return found
+        if isinstance(tokenizer.eos_token_id, int):
+            return tokenizer.eos_token_id, str(tokenizer.eos_token)
+        do = "set eos_token in its tokenizer_config.json"
+        raise InvalidInput(
+            sentence("tokenizer", "have a token that ends a turn", "none", where=self._template.name, do=do)
+        )
+
+    # ---- what was decided ----------------------------------------------------------------------------------------
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Ids at which the policy's turn ends: the template's closing token, then the tokenizer's end of text."""
+        return self._stops
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say in sentences how tools are used and which replies can be appended."""
+        way = (
+            "Tools are listed by the chat template; results are tool messages."
+            if self._dialect.has_tools
+            else f"Tools are described in the system message ({self._dialect.format.name}); results are user messages."
+        )
+        system = () if self._dialect.has_system else ("Standing instructions begin the first user message.",)
+        return (way, *system, *(self._note(roles, found) for roles, found in self._transitions.items()))
+
+    def _note(self, roles: Sequence[str], transition: Transition) -> str:
+        reply = f"A reply ({', '.join(roles)})"
+        if transition.is_always_exact:
+            return f"{reply} is appended; the template renders exactly this."
+        broken = [said for said, is_exact in transition.exact.items() if not is_exact]
+        if len(broken) < len(transition.exact) and all(said.is_thinking for said in broken):
+            kept = "which is kept in the context" if self._keeps_thinking else "so the context is rendered anew"
+            return f"{reply} is appended, but after thinking the template drops it, {kept}."
+        kept = "appended nevertheless" if self._appends(transition, broken[0]) else "rendered anew with all before it"
+        return f"{reply} is {kept}: the template renders earlier turns differently then."
+
+    def _appends(self, transition: Transition, said: Said) -> bool:
+        return transition.glue is not None and (self._keeps_thinking or transition.exact[said])
+
+    # ---- Renderer ------------------------------------------------------------------------------------------------
+
+    def start(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendering:
+        """Render a whole conversation, up to where the policy begins to speak."""
+        made = self._dialect.messages(messages, tools, self._escape)
+        listed = tools if self._dialect.has_tools else ()
+        text = self._template.render(made, listed, opens_turn=True)
+        without_opening = self._template.attempt(made, listed, opens_turn=False)
+        encoded = self._codec.encode(text)
+        end = len(without_opening) if without_opening and text.startswith(without_opening) else encoded.ends[-1]
+        return Rendering(segments=self._codec.segments(encoded, [(0, end)], Origin.PROMPT, Origin.TEMPLATE))
+
+    def extend(
+        self,
+        history: Sequence[Message],
+        generation: Generation,
+        observation: Observation,
+        tools: Sequence[ToolSpec],
+    ) -> Rendering:
+        """Render what follows a sampled turn; independent of the history's length unless the context is rewritten."""
+        replies = observation.messages
+        needs_action = self._dialect.has_tools and not self._dialect.tools_after_text
+        action = self.parse(generation.token_ids) if needs_action else None
+        made = self._dialect.replies(replies, _unescaped, after_calls=action is None or bool(action.tool_calls))
+        transition = self._transition(tuple(str(message["role"]) for message in made))
+        if self._keeps_thinking or transition.is_always_exact:
+            appends = transition.glue is not None
+        else:
+            action = action or self.parse(generation.token_ids)
+            appends = self._appends(transition, self._said(history, action))
+        if not appends:
+            action = action or self.parse(generation.token_ids)
+            whole = self.start([*history, action.message, *replies], tools)
+            ids = [token for segment in whole.segments for token in segment.token_ids]
+            return Rendering(segments=(self._codec.segment(Origin.PROMPT, ids),), rewrite=Rewrite.TEMPLATE)
+        delta = transition.delta(self._codec, [message["content"] for message in made])
+        is_closed = generation.token_ids[-1:] == (self._closing_id,)
+        segments = self._codec.segments(delta.encoded, delta.spans, Origin.TOOL, Origin.TEMPLATE, skip=int(is_closed))
+        return Rendering(segments=segments)
+
+    def parse(self, token_ids: Sequence[int]) -> Action:
+        """Read sampled tokens as an action."""
+        ids = token_ids[:-1] if token_ids and token_ids[-1] in self._stops else token_ids
+        said = self._codec.decode(ids)
+        return self._dialect.read(self._opened + said, said)
+
+    def encode_action(self, action: Action) -> tuple[int, ...]:
+        """Return the ids that say `action`. Raises: InvalidInput: the text format cannot express it."""
+        text = behind_opening(self._dialect.written(action), self._opened)
+        return (*self._codec.encode(self._codec.escape(text, markup=True)).ids, self._closing_id)
+
+    def token_strings(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        """Return each token as a person reads it."""
+        return self._codec.strings(token_ids)
+
+    # ---- helpers -------------------------------------------------------------------------------------------------
+
+    def _escape(self, text: str, has_markup: bool) -> str:
+        return self._codec.escape(text, markup=has_markup)
+
+    def _transition(self, roles: tuple[str, ...]) -> Transition:
+        if roles not in self._transitions:
+            self._transitions[roles] = self._learner.learn(roles)
+        return self._transitions[roles]
+
+    def _said(self, history: Sequence[Message], action: Action) -> Said:
+        """Return what the template looks at; the history is searched back to where it last dropped thinking."""
+        num_calls = min(len(action.tool_calls), 2) if self._dialect.has_tools else 0
+        is_thinking = action.thinking is not None
+        replies: list[Message] = []
+        for message in () if is_thinking else reversed(history):
+            if message.role is not Role.ASSISTANT:
+                replies.insert(0, message)
+                continue
+            is_thinking = message.thinking is not None
+            if is_thinking or self._dropped(message, replies):
+                break
+            replies = []
+        return Said(num_calls, is_thinking)
+
+    def _dropped(self, turn: Message, replies: Sequence[Message]) -> bool:
+        """Return whether the template dropped thinking when this earlier turn was answered."""
+        made = self._dialect.replies(replies, _unescaped, after_calls=bool(turn.tool_calls))
+        transition = self._transition(tuple(str(message["role"]) for message in made))
+        num_calls = min(len(turn.tool_calls), 2) if self._dialect.has_tools else 0
+        return not transition.exact[Said(num_calls, True)]
+
+
+def _unescaped(text: str, _: bool) -> str:
+    return text
