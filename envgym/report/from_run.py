@@ -1,4 +1,7 @@
-"""The report of a run directory: read what was recorded, compare before and after, pick episodes to show."""
+"""The report of a run directory: read what was recorded, compare before and after, pick episodes to show.
+
+Training runs and evaluations write the same layout, and their settings the same sections.
+"""
 
 import datetime
 import json
@@ -41,17 +44,42 @@ def write_run_report(run: RunDirectory) -> Path:
 
 def report_of_run(run: RunDirectory) -> ReportData:
     """Gather everything a report shows of a run."""
-    evals = sorted(run.evals(), key=lambda data: (data["label"], data["step"]))
     return ReportData(
-        meta=_meta(run, evals),
+        meta=_meta(run),
         metrics=tuple(
             build_metric_row(int(row["step"]), {name: value for name, value in row.items() if name != "step"})
             for row in run.metrics()
         ),
-        evaluations=tuple(sorted((evaluation_data(data) for data in evals), key=lambda item: item.step)),
-        comparisons=tuple(_comparisons(evals)),
+        evaluations=evaluations_of_run(run),
+        comparisons=comparisons_of_run(run),
         episodes=tuple(_episodes(run)),
     )
+
+
+def evaluations_of_run(run: RunDirectory) -> tuple[EvaluationData, ...]:
+    """Return every evaluation with its intervals, by step and label."""
+    return tuple(evaluation_data(data) for data in sorted(run.evals(), key=lambda data: (data["step"], data["label"])))
+
+
+def comparisons_of_run(run: RunDirectory) -> tuple[ComparisonData, ...]:
+    """Compare the first and the last evaluation of every label that has two; the one on most tasks comes first."""
+    evals = sorted(run.evals(), key=lambda data: (data["label"], data["step"]))
+    found: list[tuple[int, ComparisonData]] = []
+    for label in dict.fromkeys(data["label"] for data in evals):
+        same = [data for data in evals if data["label"] == label]
+        if len(same) < 2:
+            continue
+        first, last = same[0], same[-1]
+        comparison = build_comparison(
+            label=label,
+            before_step=first["step"],
+            before=_successes(first),
+            after_step=last["step"],
+            after=_successes(last),
+            rng=generator("comparison", label),
+        )
+        found.append((-len(first["rewards"]), comparison))
+    return tuple(comparison for _, comparison in sorted(found, key=lambda pair: pair[0]))
 
 
 def evaluation_data(data: Mapping[str, Any]) -> EvaluationData:
@@ -74,29 +102,9 @@ def _successes(data: Mapping[str, Any]) -> dict[str, list[bool | None]]:
     }
 
 
-def _comparisons(evals: Sequence[Mapping[str, Any]]) -> list[ComparisonData]:
-    """Compare the first and the last evaluation of every label that has two; the one on most tasks comes first."""
-    found: list[tuple[int, ComparisonData]] = []
-    for label in dict.fromkeys(data["label"] for data in evals):
-        same = [data for data in evals if data["label"] == label]
-        if len(same) < 2:
-            continue
-        first, last = same[0], same[-1]
-        comparison = build_comparison(
-            label=label,
-            before_step=first["step"],
-            before=_successes(first),
-            after_step=last["step"],
-            after=_successes(last),
-            rng=generator("comparison", label),
-        )
-        found.append((-len(first["rewards"]), comparison))
-    return [comparison for _, comparison in sorted(found, key=lambda pair: pair[0])]
-
-
-def _meta(run: RunDirectory, evals: Sequence[Mapping[str, Any]]) -> Meta:
+def _meta(run: RunDirectory) -> Meta:
     config = run.config
-    seconds = sum(row.get("time/step_s", 0.0) for row in run.metrics()) + sum(data["seconds"] for data in evals)
+    seconds = sum(row.get("time/step_s", 0.0) for row in run.metrics()) + sum(data["seconds"] for data in run.evals())
     return Meta(
         name=run.name,
         env_ids=tuple(env["id"] for env in config["envs"]),
@@ -113,7 +121,8 @@ def _meta(run: RunDirectory, evals: Sequence[Mapping[str, Any]]) -> Meta:
 
 
 def _declared(config: Mapping[str, Any]) -> Declared:
-    """Say what the evaluation could find, at worst: success near one half, tasks that differ as much as they can."""
+    """Say what the evaluation could find with success near one half, half of the variance between tasks, and pairing
+    gaining nothing (at one sample a task the first is the worst case, and the second does not matter)."""
     tasks, samples = config["evaluation"]["tasks"], config["evaluation"]["samples"]
     variance = task_mean_variance(0.5, samples, 0.5)
     effect = smallest_detectable_effect(tasks, paired_variance(variance, variance, 0.0))
