@@ -114,6 +114,8 @@ def first_difference(expected: Episode, got: Episode) -> str | None:
     if (expected.observation, expected.messages) != (got.observation, got.messages):
         return f"the first observation is {got.observation!r:.120}, not {expected.observation!r:.120}"
     for index, (before, now) in enumerate(zip(expected.turns, got.turns, strict=False)):
+        if now.error is not None and before.error is None:
+            return f"turn {index} ends with {now.ending}: {now.error:.120}"
         for name in ("action", "observation", "messages", "reward", "ending", "tool_calls", "tool_errors"):
             if getattr(before, name) != getattr(now, name):
                 was, is_now = getattr(before, name), getattr(now, name)

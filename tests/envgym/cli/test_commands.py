@@ -1,0 +1,217 @@
+"""What the commands print, for a person and as JSON."""
+
+import io
+import json
+import sys
+from typing import Any
+
+import pytest
+
+import envgym
+from envgym.cli.check import _coloured
+from envgym.cli.common import styled
+from envgym.cli.main import main
+from envgym.cli.play import as_action
+from envgym.cli.show import card_of
+from envgym.conformance import CHECKS
+from envgym.core.tasks import Split, Task
+from envgym.errors import InvalidInput
+from envgym.parsing import parse_action
+from envgym.testing.toys import Counter, Sums, SumTasks
+
+COUNTER = "envgym.testing.toys:Counter"
+SUMS = "envgym.testing.toys:Sums"
+TOOLS = tuple(item.spec for item in Counter().toolset().values())
+
+
+class SharedTasks(SumTasks):
+    """The same sums in both splits, each twice."""
+
+    def task(self, split: Split, index: int) -> Task:
+        return super().task(Split.TRAIN, index // 2)
+
+
+class OverlappingSums(Sums):
+    """Tests on what it trains on."""
+
+    tasks = SharedTasks(below=8)
+
+
+class Broken(Sums):
+    """Promises more than its oracle gets."""
+
+    optimum = 0.5
+
+
+@pytest.fixture
+def out(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:  # a function of the words
+    monkeypatch.setitem(sys.modules, "toy_defects", sys.modules[__name__])
+
+    def run(*words: str, code: int = 0) -> str:
+        assert main(words) == code
+        return capsys.readouterr().out
+
+    return run
+
+
+# ---- list --------------------------------------------------------------------------------------------------------
+
+
+def test_list_shows_every_id_with_its_summary_and_what_it_needs(out: Any) -> None:
+    lines = out("list").splitlines()
+    assert [line.split()[0] for line in lines] == envgym.list_ids()
+    assert any("[needs envgym[puzzles]]" in line for line in lines)
+
+
+def test_list_as_json_is_the_registry(out: Any) -> None:
+    entries = json.loads(out("list", "--json"))
+    assert [entry["id"] for entry in entries] == envgym.list_ids()
+    assert {"entry_point", "summary", "requires", "origin"} <= set(entries[0])
+
+
+# ---- show --------------------------------------------------------------------------------------------------------
+
+
+def test_show_tells_what_can_be_read_off_an_env(out: Any) -> None:
+    text = out("show", COUNTER, "--set", "max_turns=5")
+    for line in (
+        "Count to a number with the tool `add`",
+        "splits        train: 307, test: 93",
+        "max_turns     5",
+        "reward_range  [0.0, 1.0]",
+        "fork          state",
+        "max_turns    8",
+        "add  Add to the counter.",
+        "oracle: DONE",
+        "env: [TERMINATED, reward 1]",
+    ):
+        assert line in text
+
+
+def test_show_as_json_holds_the_same(out: Any) -> None:
+    facts = json.loads(out("show", SUMS, "--json"))
+    assert (facts["id"], facts["class"]) == (SUMS, SUMS)
+    assert facts["chance_score"] == 0.1
+    assert facts["tools"] == {}
+    assert facts["example"][-1] == ["env", "Right. [TERMINATED, reward 1]"]
+
+
+def test_card_lies_beside_its_module(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_game.py").write_text("class Game: pass")
+    monkeypatch.syspath_prepend(tmp_path)
+    import a_game  # type: ignore[import-not-found]  # just written
+
+    assert card_of(a_game.Game) is None
+    (tmp_path / "README.md").write_text("of the folder")
+    assert card_of(a_game.Game) == "of the folder"
+    (tmp_path / "a_game.md").write_text("of the module")
+    assert card_of(a_game.Game) == "of the module"
+
+
+# ---- tasks -------------------------------------------------------------------------------------------------------
+
+
+def test_tasks_hide_their_payload_until_asked(out: Any) -> None:
+    shown = json.loads(out("tasks", SUMS, "-n", "2", "--split", "test", "--json"))
+    assert [(task["id"], task["split"]) for task in shown] == [("test/0", "test"), ("test/1", "test")]
+    assert all("payload" not in task and len(task["key"]) == 64 for task in shown)
+    shown = json.loads(out("tasks", SUMS, "-n", "1", "--answers", "--json"))
+    assert set(shown[0]["payload"]) == {"a", "b"}
+    assert "What is" in out("tasks", SUMS, "-n", "1")
+
+
+def test_tasks_of_a_small_split_end_with_it(out: Any) -> None:
+    assert len(json.loads(out("tasks", COUNTER, "--split", "test", "-n", "500", "--json"))) == 93
+
+
+def test_report_counts_duplicates_and_overlap(out: Any) -> None:
+    text = out("tasks", SUMS, "--report", "-n", "100")
+    assert "train  size 713, read 100, distinct 100, duplicates 0" in text
+    assert "overlap of what was read: 0" in text
+    report = json.loads(out("tasks", "toy_defects:OverlappingSums", "--report", "-n", "10", "--json", code=1))
+    # 10 tasks are 5 sums twice each; both splits read the same 5.
+    assert report["splits"]["train"] == {"size": SharedTasks(below=8).size(Split.TRAIN), "read": 10, "distinct": 5}
+    assert len(report["shared"]) == 5
+
+
+# ---- play --------------------------------------------------------------------------------------------------------
+
+
+def test_oracle_plays_to_its_end(out: Any) -> None:
+    lines = out("play", SUMS, "--oracle", "--seed", "3").splitlines()
+    assert lines[0].startswith("env: What is")
+    assert lines[1].startswith("agent: ")
+    assert lines[-1] == "TERMINATED after 1 turn, reward 1"
+
+
+def test_person_plays_through_a_pipe(out: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = '/add 2\n/add {"amount": 3}\n/add\none line \\\nand another\nDONE\n'
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    lines = out("play", COUNTER, "--index", "3").splitlines()  # train task 3 is: count to 5
+    assert "tool: /add(amount: integer): Add to the counter." in lines
+    assert any(line.startswith("env: The counter stands at 5;") for line in lines)
+    assert any(line.startswith("env: add was not run") for line in lines)
+    assert "agent: one line " in lines
+    assert "and another" in lines
+    assert lines[-1] == "TERMINATED after 5 turns, reward 1"
+
+
+def test_end_of_input_leaves_the_episode(out: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
+    assert out("play", COUNTER).endswith("left; reward so far 0\n")
+
+
+def test_slash_calls_a_tool_and_only_a_tool() -> None:
+    assert parse_action(as_action("/add 5", TOOLS)).tool_calls[0].arguments == {"amount": 5}
+    assert parse_action(as_action('/add {"amount": 5}', TOOLS)).tool_calls[0].arguments == {"amount": 5}
+    assert as_action("/no_such_tool 5", TOOLS) == "/no_such_tool 5"
+    assert as_action("add 5", TOOLS) == "add 5"
+
+
+def test_bare_value_needs_a_tool_of_one_argument() -> None:
+    from envgym.tools import ToolSpec
+
+    properties = {"a": {"type": "integer"}, "b": {"type": "integer"}}
+    pair = ToolSpec(name="pair", description="", parameters={"type": "object", "properties": properties})
+    with pytest.raises(InvalidInput, match="/pair must be given a JSON object, got 5"):
+        as_action("/pair 5", [pair])
+    text = ToolSpec(name="text", description="", parameters={"properties": {"words": {"type": "string"}}})
+    assert parse_action(as_action("/text 5 and 6", [text])).tool_calls[0].arguments == {"words": "5 and 6"}
+    assert parse_action(as_action("/text 5", [text])).tool_calls[0].arguments == {"words": "5"}
+
+
+# ---- check -------------------------------------------------------------------------------------------------------
+
+
+def test_check_of_a_sound_env_passes(out: Any) -> None:
+    text = out("check", SUMS, "-n", "5")
+    assert text.startswith(SUMS)
+    assert "24 passed, 0 failed, 1 not checked" in text
+
+
+def test_check_fails_with_exit_code_1_and_says_why(out: Any) -> None:
+    result = json.loads(out("check", SUMS, "toy_defects:Broken", "-n", "5", "--json", code=1))
+    assert list(result) == [SUMS, "toy_defects:Broken"]
+    assert [check["name"] for check in result[SUMS]] == list(CHECKS)
+    failed = [check for check in result["toy_defects:Broken"] if check["status"] == "FAIL"]
+    assert [check["name"] for check in failed] == ["oracle_reaches_optimum"]
+    assert "the oracle gets 1, declared 0.5" in failed[0]["detail"]
+
+
+def test_check_runs_only_what_is_asked(out: Any) -> None:
+    result = json.loads(out("check", COUNTER, "--only", "fork_agrees", "--json"))
+    assert [check["name"] for check in result[COUNTER]] == ["fork_agrees"]
+
+
+# ---- colour ------------------------------------------------------------------------------------------------------
+
+
+def test_colour_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert styled("text", "bold") == "text"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert styled("text", "bold", "red") == "\033[1;31mtext\033[0m"
+    assert styled("", "bold") == ""
+    assert _coloured("  FAIL  name") == "  \033[31mFAIL\033[0m  name"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert styled("text", "bold") == "text"
