@@ -1,0 +1,61 @@
+"""Episodes written down as they end, so that an evaluation that was killed runs none of them again."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from envgym.core.serialize import tree_from_json, tree_to_json
+from envgym.core.tree import Tree
+from envgym.errors import RunError, sentence
+from envgym.runs import whole_lines, write_atomic
+
+
+class Journal:
+    """A file that grows by one line an episode; a line that a crash cut short was never written."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what is there. Raises: RunError: a whole line that is no episode."""
+        self.path = path
+        self.seconds = 0.0
+        """Time spent up to the last episode."""
+        self.trees: dict[tuple[str, str], Tree] = {}
+        """(evaluation, tree id) -> episode."""
+        lines = whole_lines(path)
+        for number, line in enumerate(lines, start=1):
+            self._take(line, number)
+        if path.exists():
+            write_atomic(path, b"".join(line + b"\n" for line in lines))  # without a torn end
+
+    def of(self, evaluation: str) -> list[Tree]:
+        """Return the episodes of one evaluation."""
+        return [tree for (owner, _), tree in self.trees.items() if owner == evaluation]
+
+    def add(self, evaluation: str, tree: Tree, *, seconds: float) -> None:
+        """Write an episode down.
+
+        Args:
+            evaluation: label of the evaluation that it belongs to.
+            tree: finished.
+            seconds: time spent so far, that of earlier processes included.
+        """
+        entry: Mapping[str, Any] = {"evaluation": evaluation, "seconds": seconds, "tree": tree_to_json(tree)}
+        with self.path.open("ab") as file:
+            file.write(json.dumps(entry).encode() + b"\n")
+        self.trees[evaluation, tree.id] = tree
+        self.seconds = seconds
+
+    def discard(self) -> None:
+        """Delete the file: what it held is elsewhere."""
+        self.path.unlink(missing_ok=True)
+
+    def _take(self, line: bytes, number: int) -> None:
+        try:
+            entry = json.loads(line)
+            tree = tree_from_json(entry["tree"])
+            self.trees[entry["evaluation"], tree.id] = tree
+            self.seconds = float(entry["seconds"])
+        except (ValueError, KeyError, TypeError) as error:
+            do = "delete that line, and its episode is run again"
+            got = f"{type(error).__name__}: {error}"
+            raise RunError(sentence("line", "be an episode", got, where=f"{self.path}, line {number}", do=do)) from None
