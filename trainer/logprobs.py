@@ -5,14 +5,14 @@ its logits, reduces them to two numbers per token, and makes them again for the 
 of the model is a few buffers of chunk_size x vocabulary, and the gradient of the head.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx, once_differentiable
 
 from envgym.errors import InvalidInput, sentence
+from envgym.trainer._chunked import ChunkedLogprobsFunction, ChunkSettings
 from envgym.trainer.causal_lm import LmHead, hidden_states, lm_head_of
 
 CHUNK_SIZE = 256
@@ -67,12 +67,12 @@ def chunked_logprobs(
         InvalidInput: a temperature, chunk size or shape out of range.
     """
     _check(hidden_TD, targets_T, temperature, chunk_size)
-    logprobs_T, entropies_T = _Chunked.apply(  # type: ignore[no-untyped-call]  # torch gives apply no annotations
+    logprobs_T, entropies_T = ChunkedLogprobsFunction.apply(  # type: ignore[no-untyped-call]  # torch gives apply no annotations
         hidden_TD,
         head.weight_VD,
         head.bias_V,
         targets_T,
-        _Settings(head.scale, head.softcap, temperature, chunk_size, _product_dtype(hidden_TD)),
+        ChunkSettings(head.scale, head.softcap, temperature, chunk_size, _product_dtype(hidden_TD)),
         with_entropy,
     )
     return ChunkedLogprobs(logprobs_T, entropies_T if with_entropy else None)
@@ -136,138 +136,6 @@ def token_logprobs(
 
     entropies_BT = None if result.entropies_T is None else spread(result.entropies_T)
     return TokenLogprobs(spread(result.logprobs_T), entropies_BT)
-
-
-class _Settings(NamedTuple):
-    """What is not a tensor."""
-
-    scale: float
-    softcap: float | None
-    temperature: float
-    chunk_size: int
-    dtype: torch.dtype
-    """Of the product with the head."""
-
-    def head(self, weight_VD: Tensor, bias_V: Tensor | None) -> LmHead:
-        """Return the head in the dtype of the product."""
-        return LmHead(
-            weight_VD=weight_VD.to(self.dtype),
-            bias_V=None if bias_V is None else bias_V.to(self.dtype),
-            scale=self.scale,
-            softcap=self.softcap,
-        )
-
-    def chunks(self, length: int) -> list[slice]:
-        """Cut range(length) into slices of at most `chunk_size`."""
-        return [slice(start, start + self.chunk_size) for start in range(0, length, self.chunk_size)]
-
-
-if TYPE_CHECKING:
-
-    class _Context(FunctionCtx):
-        """What the backward pass finds; torch makes a class of its own at run time."""
-
-        saved_tensors: tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor, Tensor | None]
-        needs_input_grad: tuple[bool, ...]
-        settings: _Settings
-
-else:
-    _Context = FunctionCtx
-
-
-class _Chunked(torch.autograd.Function):
-    """log p and H of each target; the backward pass makes each chunk's logits again.
-
-    With z = logits / temperature: ∂ log p/∂z = onehot(target) - p, ∂H/∂z = -p (log p + H).
-    """
-
-    @staticmethod
-    def forward(
-        ctx: _Context,
-        hidden_TD: Tensor,
-        weight_VD: Tensor,
-        bias_V: Tensor | None,
-        targets_T: Tensor,
-        settings: _Settings,
-        with_entropy: bool,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Reduce each chunk's logits to log p and H."""
-        head = settings.head(weight_VD, bias_V)
-        logprobs_T = hidden_TD.new_empty(len(targets_T), dtype=torch.promote_types(settings.dtype, torch.float32))
-        logsumexp_T = torch.empty_like(logprobs_T)
-        entropies_T = torch.empty_like(logprobs_T) if with_entropy else None
-        with torch.autocast(hidden_TD.device.type, enabled=False):
-            for chunk in settings.chunks(len(targets_T)):
-                z_TV = head.logits(hidden_TD[chunk].to(settings.dtype)).div_(settings.temperature)
-                logsumexp_T[chunk] = z_TV.logsumexp(dim=-1)
-                logprobs_T[chunk] = z_TV.gather(-1, targets_T[chunk, None]).squeeze(-1) - logsumexp_T[chunk]
-                if entropies_T is not None:
-                    entropies_T[chunk] = logsumexp_T[chunk] - z_TV.softmax(dim=-1).mul_(z_TV).sum(dim=-1)
-        ctx.set_materialize_grads(False)
-        saved = (hidden_TD, weight_VD, bias_V, targets_T, logsumexp_T, entropies_T)
-        ctx.save_for_backward(*saved)  # type: ignore[arg-type]  # None may be saved, which the annotation leaves out
-        ctx.settings = settings
-        return logprobs_T, entropies_T
-
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: _Context, grad_logprobs_T: Tensor | None, grad_entropies_T: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        """Chain the gradients of log p and H through each chunk's logits, made again."""
-        hidden_TD, weight_VD, bias_V, targets_T, logsumexp_T, entropies_T = ctx.saved_tensors
-        settings = ctx.settings
-        head = settings.head(weight_VD, bias_V)
-        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        grad_hidden_TD = torch.zeros_like(hidden_TD) if wants_hidden else None
-        grad_weight_VD = torch.zeros_like(weight_VD, dtype=logsumexp_T.dtype) if wants_weight else None
-        grad_bias_V = logsumexp_T.new_zeros(len(weight_VD)) if wants_bias else None
-        for chunk in settings.chunks(len(targets_T)):
-            chunk_TD = hidden_TD[chunk].to(settings.dtype)
-            capped_TV = head.logits(chunk_TD)
-            # Taken before the logits are overwritten: d capped / d uncapped.
-            slope_TV = None if settings.softcap is None else 1 - (capped_TV / settings.softcap).square()
-            grad_TV = _grad_of_logits(
-                capped_TV.div_(settings.temperature).sub_(logsumexp_T[chunk, None]),
-                targets_T[chunk],
-                None if grad_logprobs_T is None else grad_logprobs_T[chunk],
-                None if grad_entropies_T is None else grad_entropies_T[chunk],
-                None if entropies_T is None else entropies_T[chunk],
-            ).mul_(settings.scale / settings.temperature)
-            if slope_TV is not None:
-                grad_TV *= slope_TV
-            product_TV = grad_TV.to(settings.dtype)
-            if grad_hidden_TD is not None:
-                grad_hidden_TD[chunk] = product_TV @ head.weight_VD
-            if grad_weight_VD is not None:
-                grad_weight_VD += product_TV.T @ chunk_TD
-            if grad_bias_V is not None:
-                grad_bias_V += grad_TV.sum(dim=0)
-        return (
-            grad_hidden_TD,
-            None if grad_weight_VD is None else grad_weight_VD.to(weight_VD.dtype),
-            None if grad_bias_V is None or bias_V is None else grad_bias_V.to(bias_V.dtype),
-            *[None] * 3,
-        )
-
-
-def _grad_of_logits(
-    logp_TV: Tensor,
-    targets_T: Tensor,
-    grad_logprobs_T: Tensor | None,
-    grad_entropies_T: Tensor | None,
-    entropies_T: Tensor | None,
-) -> Tensor:
-    """Return the gradient with respect to z = logits / temperature; overwrites `logp_TV`."""
-    if grad_logprobs_T is None:
-        grad_logprobs_T = logp_TV.new_zeros(len(targets_T))
-    if grad_entropies_T is None or entropies_T is None:
-        grad_TV = logp_TV.exp_().mul_(-grad_logprobs_T[:, None])
-    else:
-        p_TV = logp_TV.exp()
-        grad_TV = logp_TV.add_(entropies_T[:, None]).mul_(-grad_entropies_T[:, None])
-        grad_TV.sub_(grad_logprobs_T[:, None]).mul_(p_TV)
-    return grad_TV.scatter_add_(-1, targets_T[:, None], grad_logprobs_T[:, None])
 
 
 def _product_dtype(hidden_TD: Tensor) -> torch.dtype:

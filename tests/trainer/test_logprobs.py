@@ -185,6 +185,17 @@ def test_autocast_runs_the_product_in_its_dtype() -> None:
     assert case.weight.grad.dtype is torch.float32
 
 
+def test_a_backward_pass_inside_autocast_stays_in_the_dtype_of_the_forward_pass() -> None:
+    plain, cast = _case(dtype=torch.float32).leaves(), _case(dtype=torch.float32).leaves()
+    chunked_logprobs(plain.hidden, plain.head(), plain.targets).logprobs_T.sum().backward()
+    loss = chunked_logprobs(cast.hidden, cast.head(), cast.targets).logprobs_T.sum()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss.backward()
+    assert cast.weight.grad is not None
+    assert plain.weight.grad is not None
+    assert torch.equal(cast.weight.grad, plain.weight.grad)
+
+
 class _LargestTensor(TorchDispatchMode):
     """Notes the largest tensor that any operation returns."""
 
