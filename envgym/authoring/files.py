@@ -1,0 +1,245 @@
+"""Tasks from a JSONL or Parquet file, or from anything that `datasets.load_dataset` reads: a directory, a hub name.
+
+The data set's official split wins. Where there is none, the content decides. A train row whose content is also a test
+row is left out, so no content is on both sides.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from envgym.authoring.sources import TaskDraft, checked_index, finished
+from envgym.core.json_types import JsonValue, canonical
+from envgym.core.tasks import TEST_FRACTION, Split, Task, split_of
+from envgym.errors import InvalidInput, sentence, unknown_name
+
+Row = Mapping[str, Any]  # a decoded row: whatever the file holds
+
+_TRAIN_NAMES = ("train", "training")
+_TEST_NAMES = ("test", "testing")
+_VALIDATION_NAMES = ("validation", "valid", "val", "dev")
+_FILE_ENDINGS = (".jsonl", ".parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Which column is what."""
+
+    prompt: str = "prompt"
+    """What the agent is asked; the payload holds it too, as its field `prompt`: it is part of the problem."""
+    payload: Mapping[str, str] = field(default_factory=lambda: {"answer": "answer"})
+    """Payload field -> column."""
+    metadata: tuple[str, ...] = ()
+    id: str | None = None
+    """None: tasks are called `<split>/<index>`."""
+    split: str | None = None
+    """Column that says `train` or `test`; None: the files say it, or the content does."""
+
+
+class FileTasks:
+    """Tasks that lie in files; they are read when the first one is asked for."""
+
+    def __init__(
+        self,
+        source: str | Path | Mapping[str, str | Path],
+        columns: Columns | None = None,
+        *,
+        config: str | None = None,
+        revision: str | None = None,
+        splits: Mapping[str, str] | None = None,
+        test_fraction: float = TEST_FRACTION,
+    ) -> None:
+        """Prepare to read.
+
+        Args:
+            source: a `.jsonl` or `.parquet` file, a mapping from split to file, a data set directory, a hub name.
+            columns: which column is what.
+            config: configuration of the data set, where it has several.
+            revision: commit or tag of a hub data set; name one, so that tasks stay the same.
+            splits: official split -> "train" or "test"; others are left out. None: the usual names are understood.
+            test_fraction: share of `test` where there is no official split.
+        """
+        self._source = source
+        self._columns = columns or Columns()
+        self._config = config
+        self._revision = revision
+        self._splits = splits
+        self._test_fraction = test_fraction
+        self._loaded: Mapping[Split, list[Task]] | None = None
+
+    def size(self, split: Split) -> int:
+        """Return the number of tasks in `split`. Raises: InvalidInput: the source cannot be read."""
+        return len(self._tasks[split])
+
+    def task(self, split: Split, index: int) -> Task:
+        """Return a task. Raises: InvalidInput: beyond the end, or the source cannot be read."""
+        return self._tasks[split][checked_index(index, self.size(split), f"{split} of {self._source}")]
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave the rows out: another process reads them itself."""
+        return {**self.__dict__, "_loaded": None}
+
+    @property
+    def _tasks(self) -> Mapping[Split, list[Task]]:
+        if self._loaded is None:
+            self._loaded = self._load()
+        return self._loaded
+
+    def _load(self) -> Mapping[Split, list[Task]]:
+        tables = dict(self._tables())
+        sides = self._sides(list(tables))
+        tasks: dict[Split, list[Task]] = {split: [] for split in Split}
+        for name, rows in tables.items():
+            if name not in sides:
+                continue
+            for number, row in enumerate(rows):
+                where = f"row {number} of {name or self._source}"
+                draft = self._draft(row, where)
+                split = sides[name] or self._split_of(row, draft, where)
+                chosen = self._columns.id
+                id = f"{split}/{len(tasks[split])}" if chosen is None else str(_cell(row, chosen, where))
+                tasks[split].append(finished(draft, split, id))
+        held_out = {task.key for task in tasks[Split.TEST]}
+        tasks[Split.TRAIN] = [task for task in tasks[Split.TRAIN] if task.key not in held_out]
+        return tasks
+
+    def _sides(self, names: list[str]) -> Mapping[str, Split | None]:
+        """Return for each table that is used its split, None where rows decide one by one."""
+        if self._columns.split is not None:
+            return dict.fromkeys(names)
+        if self._splits is not None:
+            for name in self._splits:
+                if name not in names:
+                    raise unknown_name("split of the data set", name, names, where=str(self._source))
+            return {name: Split.parse(side, where="splits") for name, side in self._splits.items()}
+        if names == [""] or (len(names) == 1 and names[0] in _TRAIN_NAMES):
+            return dict.fromkeys(names)
+        has_test = any(name in _TEST_NAMES for name in names)
+        return {name: side for name in names if (side := self._usual_side(name, has_test)) is not None}
+
+    def _usual_side(self, name: str, has_test: bool) -> Split | None:
+        """Return the side of an official split by its name; None leaves it out, as validation beside test."""
+        if name in _TRAIN_NAMES:
+            return Split.TRAIN
+        if name in _TEST_NAMES:
+            return Split.TEST
+        if name in _VALIDATION_NAMES:
+            return None if has_test else Split.TEST
+        raise InvalidInput(
+            sentence(
+                "split of the data set",
+                "have a usual name (train, validation, test)",
+                name,
+                where=str(self._source),
+                do=f'pass splits={{"{name}": "train"}} or the like',
+            )
+        )
+
+    def _draft(self, row: Row, where: str) -> TaskDraft:
+        columns = self._columns
+        prompt = _cell(row, columns.prompt, where)
+        if not isinstance(prompt, str):
+            raise InvalidInput(
+                sentence(
+                    f"column {columns.prompt!r}", "hold text", prompt, where=where, do="name another prompt column"
+                )
+            )
+        payload: dict[str, JsonValue] = {"prompt": prompt}
+        payload |= {name: _cell(row, column, where) for name, column in columns.payload.items()}
+        metadata = {column: _cell(row, column, where) for column in columns.metadata}
+        try:
+            canonical({"payload": payload, "metadata": metadata})
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(
+                sentence("payload and metadata", "be JSON", str(error), where=where, do="convert the column first")
+            ) from None
+        return TaskDraft(prompt=prompt, payload=payload, metadata=metadata)
+
+    def _split_of(self, row: Row, draft: TaskDraft, where: str) -> Split:
+        if self._columns.split is None:
+            return split_of(draft.payload, self._test_fraction)
+        return Split.parse(str(_cell(row, self._columns.split, where)), where=where)
+
+    def _tables(self) -> Iterator[tuple[str, Iterable[Row]]]:
+        """Yield (official split or "", rows)."""
+        if isinstance(self._source, Mapping):
+            for name, path in self._source.items():
+                yield Split.parse(name, where="FileTasks").value, _read_file(Path(path))
+        elif str(self._source).endswith(_FILE_ENDINGS):
+            yield "", _read_file(Path(self._source))
+        else:
+            yield from _load_dataset(str(self._source), self._config, self._revision).items()
+
+
+def _cell(row: Row, column: str, where: str) -> Any:  # Any: whatever the cell holds
+    if column not in row:
+        raise unknown_name("column", column, row, where=where)
+    return row[column]
+
+
+def _read_file(path: Path) -> Iterator[Row]:
+    if not path.is_file():
+        raise InvalidInput(sentence("source", "be an existing file", str(path), where="FileTasks", do="check the path"))
+    if path.suffix == ".jsonl":
+        yield from _read_jsonl(path)
+    elif path.suffix == ".parquet":
+        yield from _read_parquet(path)
+    else:
+        known = " or ".join(_FILE_ENDINGS)
+        raise InvalidInput(sentence("source", f"end in {known}", str(path), where="FileTasks", do="convert the file"))
+
+
+def _read_jsonl(path: Path) -> Iterator[Row]:
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise _bad_line(path, number, str(error)) from None
+            if not isinstance(row, dict):
+                raise _bad_line(path, number, line.strip())
+            yield row
+
+
+def _bad_line(path: Path, number: int, got: str) -> InvalidInput:
+    return InvalidInput(
+        sentence("line", "be one JSON object", got, where=f"line {number} of {path}", do="correct or drop the line")
+    )
+
+
+def _read_parquet(path: Path) -> Iterator[Row]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        file = parquet.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise InvalidInput(
+            sentence("source", "be a Parquet file", str(error), where=str(path), do="write it again")
+        ) from None
+    with file:
+        for batch in file.iter_batches():
+            yield from batch.to_pylist()
+
+
+def _load_dataset(name: str, config: str | None, revision: str | None) -> Mapping[str, Iterable[Row]]:
+    try:
+        import datasets
+    except ImportError:
+        do = 'run pip install "envgym[train]", or pass a .jsonl or .parquet file'
+        raise InvalidInput(
+            sentence("package datasets", "be installed to load", name, where="FileTasks", do=do)
+        ) from None
+    try:
+        is_saved = (Path(name) / "dataset_dict.json").exists() or (Path(name) / "state.json").exists()
+        loaded = datasets.load_from_disk(name) if is_saved else datasets.load_dataset(name, config, revision=revision)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        got = f"{name}: {type(error).__name__}: {error}"
+        raise InvalidInput(
+            sentence("source", "be a file, a data set directory or a hub name", got, where="FileTasks", do="check it")
+        ) from None
+    return loaded if isinstance(loaded, datasets.DatasetDict) else {"": loaded}

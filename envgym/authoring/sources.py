@@ -1,0 +1,116 @@
+"""Supplies of tasks: a list, or a generator. Both sides of the split are disjoint by construction."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from envgym.core.json_types import JsonObject
+from envgym.core.tasks import TEST_FRACTION, Split, Task, TaskSource, split_of
+from envgym.errors import InvalidInput, sentence
+from envgym.seeds import generator
+
+MAX_DRAWS = 1000
+"""Draws for one task; with a fifth of the space on one side, 1000 misses in a row are impossible (0.8^1000)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDraft:
+    """A task that does not know yet on which side of the split it is."""
+
+    prompt: str
+    payload: JsonObject
+    """The whole problem and its key, not its wording: equal payloads are one task, and its hash decides the split."""
+    metadata: JsonObject = field(default_factory=dict)
+
+
+def finished(draft: TaskDraft, split: Split, id: str) -> Task:
+    """Make the task of a draft."""
+    return Task(id=id, prompt=draft.prompt, payload=draft.payload, split=split, metadata=draft.metadata)
+
+
+def checked_index(index: int, size: int | None, where: str) -> int:
+    """Return `index`. Raises: InvalidInput: it is negative or beyond the end."""
+    if index < 0 or (size is not None and index >= size):
+        rule = "be at least 0" if size is None else f"lie in [0, {size})"
+        raise InvalidInput(sentence("index", rule, index, where=where, do="choose another one"))
+    return index
+
+
+class ListTasks:
+    """Tasks that are given; drafts are put into their splits by content."""
+
+    def __init__(self, tasks: Sequence[Task | TaskDraft], *, test_fraction: float = TEST_FRACTION) -> None:
+        """Sort `tasks` into splits; a `Task` keeps its own.
+
+        Raises: InvalidInput: the same content is on both sides.
+        """
+        self._tasks: dict[Split, list[Task]] = {split: [] for split in Split}
+        for item in tasks:
+            split = item.split if isinstance(item, Task) else split_of(item.payload, test_fraction)
+            side = self._tasks[split]
+            side.append(item if isinstance(item, Task) else finished(item, split, f"{split}/{len(side)}"))
+        shared = {task.key for task in self._tasks[Split.TRAIN]} & {task.key for task in self._tasks[Split.TEST]}
+        if shared:
+            twin = next(task for task in self._tasks[Split.TRAIN] if task.key in shared)
+            raise InvalidInput(
+                sentence(
+                    "content", "be in one split only", twin.id, where="ListTasks", do="drop it from the train side"
+                )
+            )
+
+    def size(self, split: Split) -> int:
+        """Return the number of tasks in `split`."""
+        return len(self._tasks[split])
+
+    def task(self, split: Split, index: int) -> Task:
+        """Return a task. Raises: InvalidInput: beyond the end."""
+        return self._tasks[split][checked_index(index, self.size(split), f"{split} of ListTasks")]
+
+
+class GeneratedTasks:
+    """Tasks drawn without end: `index` names the same task on every machine."""
+
+    def __init__(
+        self,
+        generate: Callable[[np.random.Generator], TaskDraft],
+        *,
+        name: str,
+        seed: int = 0,
+        test_fraction: float = TEST_FRACTION,
+    ) -> None:
+        """Draw with `generate`, a function of the generator alone; `name` and `seed` choose the sequence."""
+        self._generate = generate
+        self._name = name
+        self._seed = seed
+        self._test_fraction = test_fraction
+
+    def size(self, split: Split) -> None:
+        """Return None: the supply does not end."""
+        return
+
+    def task(self, split: Split, index: int) -> Task:
+        """Draw until a draft falls into `split`.
+
+        Raises: InvalidInput: a negative index, or all of 1000 drafts were on the other side.
+        """
+        checked_index(index, None, f"{split} of {self._name}")
+        draws = generator(self._name, self._seed, split.value, index)
+        for _ in range(MAX_DRAWS):
+            draft = self._generate(draws)
+            if split_of(draft.payload, self._test_fraction) is split:
+                return finished(draft, split, f"{split}/{index}")
+        raise InvalidInput(
+            sentence(
+                f"generator {self._name}",
+                f"reach the {split} split within {MAX_DRAWS} draws",
+                f"payloads such as {draft.payload}",
+                where="GeneratedTasks",
+                do="draw from a larger space of payloads",
+            )
+        )
+
+
+def as_source(tasks: TaskSource | Sequence[Task | TaskDraft]) -> TaskSource:
+    """Return a source of `tasks`; a source is returned as it is."""
+    return ListTasks(tasks) if isinstance(tasks, Sequence) else tasks

@@ -1,0 +1,150 @@
+"""Tasks from files: columns, official splits, and what is refused in one sentence."""
+
+import json
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from envgym.authoring import Columns, FileTasks
+from envgym.core.tasks import Split, split_of
+from envgym.errors import InvalidInput, UnknownName
+
+Rows = Sequence[dict[str, Any]]  # what a test puts into a file
+QUESTION = Columns(prompt="question", payload={"answer": "result"}, metadata=("level",))
+
+
+def rows(count: int, start: int = 0) -> Rows:
+    return [{"question": f"{n}+1?", "result": n + 1, "level": n % 3} for n in range(start, start + count)]
+
+
+def jsonl(path: Path, content: Rows) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in content), encoding="utf-8")
+    return path
+
+
+def write(path: Path, content: Rows) -> Path:
+    if path.suffix == ".jsonl":
+        return jsonl(path, content)
+    parquet.write_table(pa.Table.from_pylist(list(content)), path)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_rows_become_tasks_split_by_content(tmp_path: Path, ending: str) -> None:
+    source = FileTasks(write(tmp_path / f"a.{ending}", rows(100)), QUESTION)
+    assert source.size(Split.TRAIN) + source.size(Split.TEST) == 100
+    assert 5 <= source.size(Split.TEST) <= 40  # 20 expected
+    task = source.task(Split.TEST, 0)
+    number = int(task.prompt.split("+")[0])
+    assert task.payload == {"prompt": f"{number}+1?", "answer": number + 1}
+    assert (task.metadata, task.id, split_of(task.payload)) == ({"level": number % 3}, "test/0", Split.TEST)
+
+
+def test_equal_answers_of_different_questions_are_different_tasks(tmp_path: Path) -> None:
+    content = [{"question": f"question {n}", "result": 1, "level": 0} for n in range(30)]
+    source = FileTasks(jsonl(tmp_path / "a.jsonl", content), QUESTION)
+    assert len({source.task(split, i).key for split in Split for i in range(source.size(split))}) == 30
+
+
+def test_files_per_split_are_official_and_the_test_side_wins(tmp_path: Path) -> None:
+    files = {"train": jsonl(tmp_path / "a.jsonl", rows(10)), "test": jsonl(tmp_path / "b.jsonl", rows(5, start=8))}
+    source = FileTasks(files, QUESTION)
+    assert source.size(Split.TEST) == 5
+    assert [source.task(Split.TRAIN, i).prompt for i in range(source.size(Split.TRAIN))] == [
+        f"{n}+1?" for n in range(8)
+    ]
+
+
+def test_a_split_column_is_official(tmp_path: Path) -> None:
+    content = [{**row, "part": "test" if i < 3 else "train", "name": f"q{i}"} for i, row in enumerate(rows(10))]
+    columns = Columns(prompt="question", payload={"answer": "result"}, split="part", id="name")
+    source = FileTasks(jsonl(tmp_path / "a.jsonl", content), columns)
+    assert [source.task(Split.TEST, i).id for i in range(source.size(Split.TEST))] == ["q0", "q1", "q2"]
+
+
+def save(path: Path, **splits: Rows) -> str:
+    """Save a data set as `datasets` does and return its directory."""
+    datasets = pytest.importorskip("datasets")
+    tables = {name: datasets.Dataset.from_list(list(content)) for name, content in splits.items()}
+    datasets.DatasetDict(tables).save_to_disk(str(path))
+    return str(path)
+
+
+def test_a_data_set_directory_keeps_its_official_splits(tmp_path: Path) -> None:
+    source = FileTasks(save(tmp_path / "d", train=rows(10), validation=rows(3, 20), test=rows(5, 30)), QUESTION)
+    assert (source.size(Split.TRAIN), source.size(Split.TEST)) == (10, 5)  # validation is left out
+
+
+def test_validation_is_the_test_side_where_there_is_no_other(tmp_path: Path) -> None:
+    source = FileTasks(save(tmp_path / "d", train=rows(10), validation=rows(3, 20)), QUESTION)
+    assert (source.size(Split.TRAIN), source.size(Split.TEST)) == (10, 3)
+
+
+def test_a_data_set_with_train_alone_is_split_by_content(tmp_path: Path) -> None:
+    source = FileTasks(save(tmp_path / "d", train=rows(50)), QUESTION)
+    assert source.size(Split.TEST) > 0
+    assert source.size(Split.TRAIN) + source.size(Split.TEST) == 50
+
+
+def test_unusual_splits_must_be_mapped(tmp_path: Path) -> None:
+    path = save(tmp_path / "d", train=rows(10), hard=rows(3, 20))
+    with pytest.raises(InvalidInput, match=r"split of the data set must have a usual name .* got hard"):
+        FileTasks(path, QUESTION).size(Split.TEST)
+    assert FileTasks(path, QUESTION, splits={"train": "train", "hard": "test"}).size(Split.TEST) == 3
+    with pytest.raises(UnknownName, match="did you mean hard"):
+        FileTasks(path, QUESTION, splits={"hrd": "test"}).size(Split.TEST)
+
+
+def test_a_directory_of_jsonl_files_is_loaded_as_a_data_set(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    folder = tmp_path / "d"
+    folder.mkdir()
+    jsonl(folder / "train.jsonl", rows(10))
+    jsonl(folder / "test.jsonl", rows(5, 30))
+    source = FileTasks(folder, QUESTION)
+    assert (source.size(Split.TRAIN), source.size(Split.TEST)) == (10, 5)
+
+
+@pytest.mark.parametrize(
+    "content, columns, sentence",
+    [
+        ('{"question": "1?"}', QUESTION, r"column must be a known name, got 'result' \(row 0 of .*a\.jsonl\)"),
+        ('{"quesion": "1?", "result": 1}', QUESTION, "got 'question' .* did you mean quesion"),
+        ('{"question": 3, "result": 1, "level": 0}', QUESTION, "column 'question' must hold text, got 3"),
+        ("{nope}", QUESTION, r"line must be one JSON object, got .* \(line 1 of "),
+        ("\n[1]", QUESTION, r"line must be one JSON object, got \[1\] \(line 2 of "),
+        ('{"question": "1?", "result": NaN, "level": 0}', QUESTION, "payload and metadata must be JSON"),
+        ('{"prompt": "1?", "answer": 1, "s": "dev"}', Columns(split="s"), "split must be a known name, got 'dev'"),
+    ],
+)
+def test_a_bad_file_is_one_clear_sentence(tmp_path: Path, content: str, columns: Columns, sentence: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InvalidInput, match=sentence):
+        FileTasks(path, columns).size(Split.TRAIN)
+
+
+def test_a_source_that_is_not_there_is_one_clear_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="source must be an existing file"):
+        FileTasks(tmp_path / "none.jsonl").size(Split.TRAIN)
+    (tmp_path / "a.parquet").write_text("no table")
+    with pytest.raises(InvalidInput, match="source must be a Parquet file"):
+        FileTasks(tmp_path / "a.parquet").size(Split.TRAIN)
+    pytest.importorskip("datasets")
+    with pytest.raises(
+        InvalidInput, match="source must be a file, a data set directory or a hub name, got nobody/none"
+    ):
+        FileTasks("nobody/none").size(Split.TRAIN)
+
+
+def test_rows_are_not_pickled(tmp_path: Path) -> None:
+    source = FileTasks(jsonl(tmp_path / "a.jsonl", rows(1000)), QUESTION)
+    size = source.size(Split.TRAIN)
+    frozen = pickle.dumps(source)
+    assert len(frozen) < 1000
+    assert pickle.loads(frozen).size(Split.TRAIN) == size
