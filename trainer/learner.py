@@ -99,6 +99,16 @@ class Learner:
             "optim/updates": float(len(norms)),
         }
 
+    def rehearse(self, rows: Sequence[TrainRow], objective: Objective) -> int:
+        """Add the gradient of the largest micro-batch, which needs the most memory; return its padded tokens.
+
+        Nothing is updated; the caller drops the gradient or looks at it.
+        """
+        batch = micro_batches(rows, range(len(rows)), self.optim.micro_batch_tokens, self.device)[0]
+        denominator = denominator_of_rows(rows, objective.settings.max_tokens)
+        self._loss(batch, objective, denominator, None, Seen()).backward()
+        return batch.input_ids_BT.numel()
+
     def _update(
         self,
         rows: Sequence[TrainRow],
@@ -135,7 +145,7 @@ class Learner:
     ) -> Float[Tensor, ""]:
         """Return this micro-batch's share of the update's loss."""
         settings = objective.settings
-        with self._mode(training=True), self._cast():
+        with _training_mode(self.model), self._cast():
             scored = token_logprobs(
                 self.model,
                 input_ids_BT=batch.input_ids_BT,
@@ -193,9 +203,17 @@ class Learner:
         corrected = objective.correction(old_logprobs_BT=old_NT, behavior_logprobs_BT=behavior_NT, loss_mask_BT=mask_NT)
         return _Fixed(old_logprobs_NT=old_NT, reference_logprobs_NT=reference_NT, corrected=corrected)
 
+    def score(self, rows: Sequence[TrainRow], temperature: float) -> Float[Tensor, "N T"]:
+        """Return the log-probs of the trained tokens of every row with the weights as they are now; 0 elsewhere."""
+        found_NT = torch.zeros((len(rows), max(len(row) for row in rows)), device=self.device)
+        for batch in micro_batches(rows, range(len(rows)), self.optim.micro_batch_tokens, self.device):
+            here = (torch.tensor(batch.rows, device=self.device), slice(0, batch.input_ids_BT.shape[1]))
+            found_NT[here] = self._score(self.model, batch, temperature)
+        return found_NT
+
     def _score(self, model: nn.Module, batch: MicroBatch, temperature: float) -> Float[Tensor, "B T"]:
         # The model runs in the same mode and padding as for the gradient, so that the first ratio is exactly 1.
-        with self._mode(training=True), torch.no_grad(), self._cast():
+        with _training_mode(self.model), torch.no_grad(), self._cast():
             return token_logprobs(
                 model,
                 input_ids_BT=batch.input_ids_BT,
@@ -215,16 +233,16 @@ class Learner:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.autocast)
 
-    @contextmanager
-    def _mode(self, *, training: bool) -> Iterator[None]:
-        """Train mode only where gradient checkpointing asks for it; dropout stays off (see `without_dropout`)."""
-        wants = training and bool(getattr(self.model, "is_gradient_checkpointing", False))
-        before = self.model.training
-        self.model.train(wants)
-        try:
-            yield
-        finally:
-            self.model.train(before)
+
+@contextmanager
+def _training_mode(model: nn.Module) -> Iterator[None]:
+    """Train mode only where gradient checkpointing asks for it; dropout stays off (see `without_dropout`)."""
+    before = model.training
+    model.train(bool(getattr(model, "is_gradient_checkpointing", False)))
+    try:
+        yield
+    finally:
+        model.train(before)
 
 
 def denominator_of_rows(rows: Sequence[TrainRow], max_tokens: int | None) -> Denominator:
