@@ -33,6 +33,7 @@ __all__ = [
     "MAX_ACTION_CHARS",
     "Env",
     "ForkCapability",
+    "NoOracle",
     "Reply",
     "ResetRecord",
     "ResetResult",
@@ -55,6 +56,10 @@ class ForkCapability(StrEnum):
     REPLAY = "replay"
     """By running the recorded actions again and verifying that the observations agree."""
     NONE = "none"
+
+
+class NoOracle(TypeError):
+    """The env does not know the best next action."""
 
 
 class Env(gymnasium.Env[str, str], Generic[StateT]):
@@ -121,7 +126,7 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
 
     def oracle(self) -> str:
         """Return the best next action, read off the hidden state; used to check the env, never shown to an agent."""
-        raise TypeError(sentence(type(self).__name__, "define oracle()", "none", where="Env", do="write it"))
+        raise NoOracle(sentence(type(self).__name__, "define oracle()", "none", where="Env", do="write it"))
 
     def toolset(self) -> Mapping[str, Tool]:
         """Return the tools by name; the default finds the methods marked with `@tool`."""

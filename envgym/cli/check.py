@@ -49,10 +49,8 @@ def run(args: argparse.Namespace) -> int:
     kwargs = env_kwargs(args.settings)
     results: dict[str, Sequence[Check]] = {}
     for env_id in _ids(args):
-        make = partial(envgym.make, env_id, **kwargs)
-        make().close()  # a wrong id or argument is bad input, not a failed check
-        subject = Subject(make=make, num_tasks=args.num_tasks, seed=args.seed)
-        results[env_id] = checks = [run_check(name, subject) for name in names]
+        subject = Subject(make=partial(envgym.make, env_id, **kwargs), num_tasks=args.num_tasks, seed=args.seed)
+        results[env_id] = checks = _missing(subject, args.all) or [run_check(name, subject) for name in names]
         if not args.json:
             print(_coloured(as_text(env_id, checks)), flush=True)
     if args.json:
@@ -69,6 +67,17 @@ def _ids(args: argparse.Namespace) -> list[str]:
     if args.num_tasks < 1:
         raise InvalidInput(sentence("-n", "be at least 1", args.num_tasks, where="envgym check", do="raise it"))
     return envgym.list_ids() if args.all else list(args.envs)
+
+
+def _missing(subject: Subject, is_one_of_all: bool) -> list[Check]:
+    """Make the env once; what it lacks is bad input, but skips it where all are checked."""
+    try:
+        subject.make().close()
+    except InvalidInput as error:
+        if not is_one_of_all:
+            raise
+        return [Check(name="make", status=Status.SKIP, detail=str(error), seconds=0.0)]
+    return []
 
 
 def _names(only: Sequence[str] | None) -> list[str]:

@@ -15,7 +15,7 @@ from envgym.cli.common import (
     styled,
 )
 from envgym.core.tasks import Split
-from envgym.env import Env
+from envgym.env import NoOracle
 from envgym.registry import parameters
 from envgym.wrappers import AnyEnv
 
@@ -95,11 +95,12 @@ def describe(env: AnyEnv) -> dict[str, Any]:  # JSON
 
 def example_episode(env: AnyEnv) -> list[tuple[str, str]]:
     """Return what the env and its oracle say on a train task, as (speaker, text)."""
-    if type(env.unwrapped).oracle is Env.oracle:
-        return [("env", str(env.reset(seed=0).observation))]
     said = [("env", str(env.reset(seed=0).observation))]
     for _ in range(_MAX_EXAMPLE_TURNS):
-        action = env.oracle()
+        try:
+            action = env.oracle()
+        except NoOracle:
+            break
         result = env.step(action)
         said += [("oracle", action), ("env", str(result.observation))]
         if result.terminated or result.truncated:

@@ -63,7 +63,7 @@ def rewards_in_range(subject: Subject) -> str:
 
 
 def observations_in_bound(subject: Subject) -> str:
-    """Play likewise: every observation must be an `Observation` within the env's space."""
+    """Play likewise: every observation must lie within the env's space."""
     longest = 0
     episodes = _some_episodes(subject)
     with closing(subject.make()) as env:

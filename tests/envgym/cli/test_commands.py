@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import envgym
+from envgym import registry
 from envgym.cli.check import _coloured
 from envgym.cli.common import styled
 from envgym.cli.main import main
@@ -18,6 +19,7 @@ from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput
 from envgym.parsing import parse_action
 from envgym.testing.toys import Counter, Sums, SumTasks
+from envgym.tools import ToolSpec
 
 COUNTER = "envgym.testing.toys:Counter"
 SUMS = "envgym.testing.toys:Sums"
@@ -169,8 +171,6 @@ def test_slash_calls_a_tool_and_only_a_tool() -> None:
 
 
 def test_bare_value_needs_a_tool_of_one_argument() -> None:
-    from envgym.tools import ToolSpec
-
     properties = {"a": {"type": "integer"}, "b": {"type": "integer"}}
     pair = ToolSpec(name="pair", description="", parameters={"type": "object", "properties": properties})
     with pytest.raises(InvalidInput, match="/pair must be given a JSON object, got 5"):
@@ -201,6 +201,17 @@ def test_check_fails_with_exit_code_1_and_says_why(out: Any) -> None:
 def test_check_runs_only_what_is_asked(out: Any) -> None:
     result = json.loads(out("check", COUNTER, "--only", "fork_agrees", "--json"))
     assert [check["name"] for check in result[COUNTER]] == ["fork_agrees"]
+
+
+def test_check_of_all_skips_what_is_not_installed(out: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = registry.Registration(id="puzzles/x-v0", entry_point="no_such_package:Env", origin="envgym", requires="x")
+    present = registry.Registration(id="toys/sums-v0", entry_point=SUMS, origin="register")
+    monkeypatch.setattr(registry, "_registrations", {entry.id: entry for entry in (lacking, present)})
+    result = json.loads(out("check", "--all", "-n", "3", "--json"))
+    assert [(check["name"], check["status"]) for check in result["puzzles/x-v0"]] == [("make", "SKIP")]
+    assert "pip install 'envgym[x]'" in result["puzzles/x-v0"][0]["detail"]
+    assert len(result["toys/sums-v0"]) == len(CHECKS)
+    assert main(["check", "puzzles/x-v0"]) == 2, "asked for by name it is bad input"
 
 
 # ---- colour ------------------------------------------------------------------------------------------------------
