@@ -1,0 +1,1 @@
+"""Worlds of numbers and proofs."""
