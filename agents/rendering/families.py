@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from envgym.agents.protocols import Generation, Rendering
 from envgym.agents.rendering.dialect import PROBE_CALL, PROBE_TOOL, escaped_json
 from envgym.agents.rendering.family_setup import OWN_TOKENIZER, GuardedTokenizer, create_family
-from envgym.agents.rendering.template import listed_tools, plain_json
+from envgym.agents.rendering.template import TemplateMessage, listed_tools, opened_thinking, plain_json
 from envgym.agents.rendering.tokens import TokenCodec, require_fast
 from envgym.core.messages import Action, Message, Observation, Role, ToolCall
 from envgym.core.segments import Origin, Segment
@@ -58,7 +58,13 @@ class FamilyRenderer:
         self._inner = create_family(guarded, family, thinks=thinks, keeps_thinking=keeps_thinking)
         self._stops = tuple(self._inner.get_stop_token_ids())
         self._tools: dict[str, ToolSpec] = {}
-        """Tools met so far: some families write arguments without quotes, so only the schema tells text from numbers."""
+        """Tools met so far: where arguments are written without quotes, only the schema tells text from numbers."""
+        opened = self._codec.decode(
+            self._inner.render_ids([{"role": "user", "content": "qz"}], add_generation_prompt=True)
+        )
+        said = self._codec.decode(self._said({"role": "assistant", "content": "qzsaid"}))
+        self._lead = said.partition("qzsaid")[0] if opened_thinking(opened) else ""
+        """What closes the thinking that every turn opens with."""
         self._openings = {role: self._opening(role) for role in (Role.USER, Role.TOOL)}
 
     def _opening(self, role: Role) -> list[int]:
@@ -170,14 +176,21 @@ class FamilyRenderer:
         text = str(action)
         is_bare = action.content == text and action.thinking is None and not action.tool_calls
         if is_bare or action.malformed:
-            return (*self._codec.encode(self._codec.escape(text, markup=True)).ids, self._stops[0])
-        messages = [{"role": "user", "content": "qz"}, self._message(action.message)]
-        opened = self._inner.render_ids(messages[:1], add_generation_prompt=True)
-        whole = self._inner.render(messages)
-        ids = list(whole.token_ids)
-        sampled = [place for place, is_sampled in enumerate(whole.sampled_mask) if is_sampled]
-        begin = len(opened) if ids[: len(opened)] == list(opened) else sampled[0]
-        return tuple(ids[begin : sampled[-1] + 1])
+            return (*self._codec.encode(self._lead + self._codec.escape(text, markup=True)).ids, self._stops[0])
+        return tuple(self._said(self._message(action.message)))
+
+    def _said(self, message: TemplateMessage) -> list[int]:
+        """Return what the policy samples of an assistant message behind the opening of its turn."""
+        question = {"role": "user", "content": "qz"}
+        opened = list(self._inner.render_ids([question], add_generation_prompt=True))
+        whole = self._inner.render([question, message])
+        end = max(place for place, is_sampled in enumerate(whole.sampled_mask) if is_sampled) + 1
+        ids = list(whole.token_ids)[:end]
+        if ids[: len(opened)] == opened:
+            return ids[len(opened) :]
+        # The last token of the opening has merged with what follows it: say the rest of the text anew.
+        before, text = self._codec.decode(opened), self._codec.decode(ids)
+        return self._codec.encode(text.removeprefix(before)).ids
 
     def token_strings(self, token_ids: Sequence[int]) -> tuple[str, ...]:
         """Return each token as a person reads it."""
@@ -185,13 +198,13 @@ class FamilyRenderer:
 
     # ---- messages ------------------------------------------------------------------------------------------------
 
-    def _message(self, message: Message) -> dict[str, Any]:  # OpenAI's form, as `renderers` reads it
+    def _message(self, message: Message) -> TemplateMessage:
         is_ours = message.role in (Role.SYSTEM, Role.ASSISTANT)
 
         def safe(text: str, has_markup: bool = is_ours) -> str:
             return self._codec.escape(text, markup=has_markup) if self._guards else text
 
-        made: dict[str, Any] = {"role": message.role.value, "content": safe(message.content)}
+        made: TemplateMessage = {"role": message.role.value, "content": safe(message.content)}
         if message.thinking is not None:
             made["reasoning_content"] = safe(message.thinking)
         if message.tool_calls:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from envgym.agents.protocols import Generation, Rendering
 from envgym.agents.rendering.dialect import Dialect
-from envgym.agents.rendering.template import ChatTemplate
+from envgym.agents.rendering.template import ChatTemplate, opened_thinking
 from envgym.agents.rendering.tokens import TokenCodec, require_fast
 from envgym.agents.rendering.transitions import Learner, Said, Transition, behind_opening
 from envgym.core.json_types import JsonValue
@@ -19,7 +19,6 @@ from envgym.core.segments import Origin
 from envgym.core.tree import Rewrite
 from envgym.errors import InvalidInput, sentence
 from envgym.parsing.formats import TextFormat
-from envgym.parsing.thinking import OPEN
 from envgym.tools import ToolSpec
 
 if TYPE_CHECKING:
@@ -53,7 +52,8 @@ class GenericRenderer:
         self._codec = TokenCodec(tokenizer, markup=self._template.source)
         self._dialect = Dialect.probe(self._template, format)
         self._keeps_thinking = keeps_thinking
-        self._opened = self._find_opened()
+        opening = self._template.render([{"role": "user", "content": "?"}], (), opens_turn=True)
+        self._opened = opened_thinking(opening)
         self._closing_id, closing = self._find_closing(tokenizer)
         ends = (self._closing_id, tokenizer.eos_token_id)
         self._stops = tuple(dict.fromkeys(end for end in ends if isinstance(end, int)))
@@ -62,12 +62,6 @@ class GenericRenderer:
         if self._dialect.has_tools:
             usual += [("tool",), ("tool", "tool")]
         self._transitions = {roles: self._learner.learn(roles) for roles in usual}
-
-    def _find_opened(self) -> str:
-        """Return the part of a turn that the template writes itself: thinking that it leaves open."""
-        text = self._template.render([{"role": "user", "content": "?"}], (), opens_turn=True)
-        _, found, behind = text.rpartition(OPEN)
-        return found + behind if found and not behind.strip() else ""
 
     def _find_closing(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[int, str]:
         """Return the token that ends a turn: the one the template writes behind it, else the tokenizer's own."""

@@ -8,6 +8,7 @@ import jinja2
 
 from envgym.core.json_types import JsonValue
 from envgym.errors import InvalidInput, sentence
+from envgym.parsing.thinking import OPEN
 from envgym.tools import ToolSpec
 
 if TYPE_CHECKING:
@@ -72,6 +73,12 @@ class ChatTemplate:
             list(messages), tools=listed, add_generation_prompt=opens_turn, tokenize=False, **self._variables
         )
         return str(text)
+
+
+def opened_thinking(opening: str) -> str:
+    """Return the thinking that a turn's opening leaves open (`<think>` and what follows it), mostly nothing."""
+    _, found, behind = opening.rpartition(OPEN)
+    return found + behind if found and not behind.strip() else ""
 
 
 def listed_tools(tools: Sequence[ToolSpec]) -> list[Any]:  # JSON, as chat templates expect it
