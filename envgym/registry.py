@@ -90,12 +90,16 @@ def find(env_id: str) -> Registration:
 def make(env_id: str, **kwargs: Any) -> "Env[Any]":  # the env's own keyword arguments; every env has its own state type
     """Make the environment `env_id`, without Gymnasium's wrappers.
 
-    `env_id` is a registered id, or the import path `module:Class` of an environment that is not registered.
+    `env_id` is a registered id, the same behind a module that registers it (`module:family/name-v0`, as Gymnasium
+    reads it), or the import path `module:Class` of an environment that is not registered.
 
     Raises: UnknownName: no such id, or the environment takes no such keyword argument.
         InvalidInput: a value that it refuses, or a package it needs is not installed.
     """
-    env_id = env_id.removeprefix("envgym:")
+    module_name, colon, rest = env_id.partition(":")
+    if colon and "/" in rest:
+        _import(module_name, env_id)
+        env_id = rest
     if _PATH.fullmatch(env_id):
         entry = Registration(id=env_id, entry_point=env_id, origin="path")
     else:
@@ -108,6 +112,15 @@ def make(env_id: str, **kwargs: Any) -> "Env[Any]":  # the env's own keyword arg
         id=entry.id, entry_point=entry.entry_point, kwargs=wanted, order_enforce=False, disable_env_checker=True
     )
     return _with_spec(env, spec, entry)
+
+
+def _import(module_name: str, env_id: str) -> None:
+    """Import a module for what it registers."""
+    try:
+        import_module(module_name)
+    except ImportError as error:
+        got, do = f"no {error.name or error}", "check the module before the colon"
+        raise InvalidInput(sentence(f"module {module_name}", "be importable", got, where=env_id, do=do)) from error
 
 
 def _with_spec(env: object, spec: Any, entry: Registration) -> "Env[Any]":  # Gymnasium types `spec` loosely

@@ -2,6 +2,7 @@
 
 import argparse
 import inspect
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,12 @@ def run(args: argparse.Namespace) -> int:
     _print_table("keyword arguments (--set NAME=VALUE)", facts["parameters"])
     _print_table("tools", facts["tools"])
     if facts["system_prompt"]:
-        print(styled("\nsystem prompt", "bold"), f"\n  {facts['system_prompt']}")
+        print(styled("\nsystem prompt", "bold"), _indented(facts["system_prompt"]), sep="\n")
     print(styled("\nexample: the oracle on a train task", "bold"))
     for who, text in example:
-        print(f"  {styled(who, 'cyan')}: {text}")
+        print(_indented(f"{styled(who, 'cyan')}: {text}"))
     if card:
-        print(styled("\ncard", "bold"), f"\n{card.strip()}")
+        print(styled("\ncard", "bold"), _indented(card.strip()), sep="\n")
     return 0
 
 
@@ -133,6 +134,10 @@ def _shown(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}: {'endless' if size is None else size}" for name, size in value.items())
     return "none" if value is None else str(value)
+
+
+def _indented(text: str) -> str:
+    return textwrap.indent(text, "  ")
 
 
 def _print_table(title: str, rows: dict[str, str]) -> None:

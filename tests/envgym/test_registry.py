@@ -143,6 +143,14 @@ def test_entry_point_that_leads_nowhere_is_one_sentence(path: str, rule: str, mo
         envgym.make(path)
 
 
+def test_module_before_the_colon_is_imported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "registers_toys.py").write_text(f"import envgym\nenvgym.register('toys/late-v0', '{COUNTER}')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert envgym.make("registers_toys:toys/late-v0").name == "toys/late-v0"
+    with pytest.raises(InvalidInput, match="module no_such_module must be importable, got no no_such_module"):
+        envgym.make("no_such_module:toys/late-v0")
+
+
 def test_missing_extra_is_named() -> None:
     entry = registry.Registration(
         id="puzzles/x-v0", entry_point="no_such_package:Env", origin="envgym", requires="puzzles"
