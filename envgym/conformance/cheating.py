@@ -115,7 +115,7 @@ def others_answers_pay_nothing(subject: Subject) -> str:
 def all_candidates_pay_nothing(subject: Subject) -> str:
     """Say the oracle's last actions of many tasks at once, the right one among them but neither first nor last."""
     episodes = subject.oracle_episodes
-    last = list(dict.fromkeys(episode.actions[-1] for episode in episodes if episode.actions))
+    last = subject.candidates
     if len(last) < 3:
         raise Skipped("the oracle's last actions do not differ between tasks")
     texts: dict[str, str] = {}

@@ -1,6 +1,6 @@
 """The env under test, and episodes of it as comparable values."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,6 +21,8 @@ MAX_TURNS = 60
 """Turns after which an agent that gets nowhere is stopped."""
 MAX_ORACLE_TURNS = 1000
 MAX_SCRIPT_TURNS = 20
+MIN_CANDIDATE_TASKS = 20
+"""Of each split: fewer candidates than this at once may be what a game with several guesses allows."""
 NUM_SCRIPTS = 3
 RANDOM_TURNS = 6
 
@@ -152,12 +154,22 @@ class Subject:
     @cached_property
     def oracle_episodes(self) -> tuple[Episode, ...]:
         """The oracle's episode on each played task. Raises: Skipped: the env has no oracle."""
+        return self._oracle_on(self.played_tasks)
+
+    @cached_property
+    def candidates(self) -> tuple[str, ...]:
+        """Distinct last actions of the oracle, of many tasks even where few are played. Raises: Skipped: no oracle."""
+        count = max(self.num_tasks, MIN_CANDIDATE_TASKS)
+        episodes = self._oracle_on([task for split in Split for task in self.tasks(split, count)])
+        return tuple(dict.fromkeys(episode.actions[-1] for episode in episodes if episode.actions))
+
+    def _oracle_on(self, tasks: Sequence[Task]) -> tuple[Episode, ...]:
         if not self.has_oracle:
             raise Skipped("the env defines no oracle()")
         with closing(self.make()) as env:
             return tuple(
                 play(env, oracle_of(env), seed=self.seed + index, task=task, max_turns=MAX_ORACLE_TURNS)
-                for index, task in enumerate(self.played_tasks)
+                for index, task in enumerate(tasks)
             )
 
     @cached_property
