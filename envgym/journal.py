@@ -17,8 +17,8 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """Read what is there. Raises: RunError: a whole line that is no episode."""
         self.path = path
-        self.seconds = 0.0
-        """Time spent up to the last episode."""
+        self.seconds: dict[str, float] = {}
+        """Evaluation -> time spent up to its last episode."""
         self.trees: dict[tuple[str, str], Tree] = {}
         """(evaluation, tree id) -> episode."""
         lines = whole_lines(path)
@@ -37,13 +37,13 @@ class Journal:
         Args:
             evaluation: label of the evaluation that it belongs to.
             tree: finished.
-            seconds: time spent so far, that of earlier processes included.
+            seconds: time spent on this evaluation so far, by earlier processes too.
         """
         entry: Mapping[str, Any] = {"evaluation": evaluation, "seconds": seconds, "tree": tree_to_json(tree)}
         with self.path.open("ab") as file:
             file.write(json.dumps(entry).encode() + b"\n")
         self.trees[evaluation, tree.id] = tree
-        self.seconds = seconds
+        self.seconds[evaluation] = seconds
 
     def discard(self) -> None:
         """Delete the file: what it held is elsewhere."""
@@ -52,9 +52,9 @@ class Journal:
     def _take(self, line: bytes, number: int) -> None:
         try:
             entry = json.loads(line)
-            tree = tree_from_json(entry["tree"])
-            self.trees[entry["evaluation"], tree.id] = tree
-            self.seconds = float(entry["seconds"])
+            tree, evaluation = tree_from_json(entry["tree"]), str(entry["evaluation"])
+            self.trees[evaluation, tree.id] = tree
+            self.seconds[evaluation] = float(entry["seconds"])
         except (ValueError, KeyError, TypeError) as error:
             do = "delete that line, and its episode is run again"
             got = f"{type(error).__name__}: {error}"

@@ -94,6 +94,47 @@ def package_versions() -> dict[str, str]:
     return found
 
 
+def check_new(path: Path) -> None:
+    """See that a run can begin in a directory. Raises: RunError: something is there already."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        do = "choose another directory, go on with it by --resume, or delete it yourself"
+        raise RunError(sentence("run directory", "be new or empty", str(path), where="run", do=do))
+
+
+def check_same(theirs: Mapping[str, Any], ours: Mapping[str, Any], *, where: Path, but: Sequence[str] = ()) -> None:
+    """See that a run is resumed with its own settings.
+
+    Args:
+        theirs: settings that it was started with, as plain data.
+        ours: settings of now.
+        where: the run directory.
+        but: dotted keys that may differ.
+
+    Raises: RunError: others differ.
+    """
+    before, now = _leaves(theirs), _leaves(ours)
+    changed = sorted(key for key in {*before, *now} if before.get(key, _ABSENT) != now.get(key, _ABSENT))
+    told = [key for key in changed if not any(f"{key}.".startswith(f"{free}.") for free in but)]
+    if told:
+        do = "resume with the settings it was started with, or start another run"
+        raise RunError(
+            sentence("resumed settings", "be those of the run", f"changes in {told}", where=str(where), do=do)
+        )
+
+
+_ABSENT = object()
+
+
+def _leaves(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a settings tree as dotted keys; a list is one value."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        found.update(
+            _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+        )
+    return found
+
+
 class RunDirectory:
     """One run on disk."""
 
@@ -104,9 +145,7 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, *, name: str, config: Mapping[str, Any]) -> "RunDirectory":
         """Start a run in a new or empty directory. Raises: RunError: something is there already."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            do = "choose another run.directory, resume it with --resume, or delete it yourself"
-            raise RunError(sentence("run directory", "be new or empty", str(path), where="run", do=do))
+        check_new(path)
         run = cls(path)
         path.mkdir(parents=True, exist_ok=True)
         write_json(path / "config.json", config)

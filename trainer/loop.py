@@ -18,13 +18,13 @@ from envgym.core.tree import Tree
 from envgym.episodes import dropped_trees, episode_rows
 from envgym.errors import RunError, sentence
 from envgym.report.from_run import evaluation_data, write_run_report
-from envgym.runs import RunDirectory
+from envgym.runs import RunDirectory, check_new, check_same
 from envgym.seeds import derive_seed
 from envgym.trainer.batch import TrainRow, train_rows
 from envgym.trainer.callbacks import Callback, Callbacks
 from envgym.trainer.checkpoint import (
     TrainState,
-    latest_checkpoint,
+    checkpoints,
     load_optimizer,
     load_state,
     save_checkpoint,
@@ -61,7 +61,7 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
     Args:
         settings: of the run.
         callbacks: told what happens.
-        resume: go on from the newest checkpoint of the run directory, whose settings must be these.
+        resume: go on from the newest checkpoint of the run directory, whose settings must be these (it may have moved).
 
     Raises:
         SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then.
@@ -71,6 +71,8 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
     bench = build_workbench(settings, checkpoint=checkpoint)
     if run is None:
         run = RunDirectory.create(settings.run_directory, name=settings.run.name, config=_config(settings))
+    elif checkpoint is None:
+        run.forget_after(-1)
     loop = TrainLoop(settings, run, bench, Callbacks(callbacks))
     with asyncio.Runner() as runner:
         return loop.run(runner, checkpoint)
@@ -81,22 +83,18 @@ def _config(settings: TrainSettings) -> dict[str, object]:
 
 
 def _open(settings: TrainSettings, *, resume: bool) -> tuple[RunDirectory | None, Path | None]:
-    """Return the run and the checkpoint to resume from, or see that a new directory can be made."""
+    """Return the run and the checkpoint to resume from, or see that a new directory can be made.
+
+    A run that was killed before its first checkpoint has none, and begins again.
+    """
     path = settings.run_directory
     if not resume:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            do = "choose another run.directory, pass --resume, or delete it yourself"
-            raise RunError(sentence("run directory", "be new or empty", str(path), where="train", do=do))
+        check_new(path)
         return None, None
     run = RunDirectory.open(path)
-    theirs, ours = run.config, _config(settings)
-    if theirs != ours:
-        keys = sorted(key for key in {*theirs, *ours} if theirs.get(key) != ours.get(key))
-        do = "resume with the settings it was started with, or start another run"
-        raise RunError(
-            sentence("resumed settings", "be those of the run", f"changes in {keys}", where=str(path), do=do)
-        )
-    return run, latest_checkpoint(run.checkpoints)
+    check_same(run.config, _config(settings), where=path, but=("run.directory",))
+    found = checkpoints(run.checkpoints)
+    return run, found[-1] if found else None
 
 
 class TrainLoop:
@@ -154,7 +152,7 @@ class TrainLoop:
         step = self.step + 1
         with self._timed("collect"):
             requests, groups = self._collect(runner, step)
-        self._check_invalid(groups, step)
+        check_invalid(groups, limit=self.settings.run.max_invalid_rate, step=step)
         result = self.bench.method.filter(groups)
         credits = [credit for group in result.kept for credit in self.bench.method.credit(group)]
         rows = train_rows(credits, once=self.settings.objective.shared_tokens == "once")
@@ -251,16 +249,6 @@ class TrainLoop:
         done = {(data["label"], data["step"]) for data in self.run_directory.evals()}
         return all((plan.label, step) in done for plan in self._plans(label))
 
-    def _check_invalid(self, groups: Sequence[Group], step: int) -> None:
-        """Stop a run whose infrastructure fails, before it trains on what is left."""
-        episodes = [episode for group in groups for episode in group.trajectories]
-        reasons = [episode.reward.reason for episode in episodes if isinstance(episode.reward, Invalid)]
-        limit = self.settings.run.max_invalid_rate
-        if len(reasons) > limit * len(episodes):
-            got = f"{len(reasons)} of {len(episodes)}, such as: {reasons[0]}"
-            do = "mend the env or its services, then resume"
-            raise RunError(sentence("invalid episodes", f"stay below {limit:.0%}", got, where=f"step {step}", do=do))
-
     def _save_episodes(
         self, step: int, groups: Sequence[Group], credits: Sequence[TrajectoryCredit], dropped: Mapping[str, str]
     ) -> None:
@@ -306,6 +294,16 @@ class TrainLoop:
             self.callbacks.on_progress(phase, done, total)
 
         return count
+
+
+def check_invalid(groups: Sequence[Group], *, limit: float, step: int) -> None:
+    """Stop a run whose infrastructure fails, before it trains on what is left. Raises: RunError: above the limit."""
+    episodes = [episode for group in groups for episode in group.trajectories]
+    reasons = [episode.reward.reason for episode in episodes if isinstance(episode.reward, Invalid)]
+    if len(reasons) > limit * len(episodes):
+        got = f"{len(reasons)} of {len(episodes)}, such as: {reasons[0]}"
+        do = "mend the env or its services, then resume"
+        raise RunError(sentence("invalid episodes", f"stay below {limit:.0%}", got, where=f"step {step}", do=do))
 
 
 def evaluation_metrics(record: EvalRecord) -> Metrics:

@@ -18,7 +18,7 @@ def test_episodes_come_back_by_evaluation(tmp_path: Path) -> None:
         journal.add("held-out" if number % 2 else "seen", tree, seconds=number / 2)
     again = Journal(tmp_path / "finished.jsonl")
     assert (again.of("seen"), again.of("held-out")) == (trees[0::2], trees[1::2])
-    assert again.seconds == 3.0  # of the seventh episode
+    assert again.seconds == {"seen": 3.0, "held-out": 2.5}  # of the seventh and of the sixth episode
     assert again.of("other") == []
 
 

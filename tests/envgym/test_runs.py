@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from envgym.episodes import episode_rows, trees_of
 from envgym.errors import RunError
-from envgym.runs import SCHEMA_VERSION, RunDirectory, file_step, read_json, write_atomic, write_json
+from envgym.runs import SCHEMA_VERSION, RunDirectory, check_same, file_step, read_json, write_atomic, write_json
 from envgym.testing.hard_cases import HARD_CASES
 
 CONFIG = {"run": {"name": "cat"}, "envs": [{"id": "math/arithmetic-v0"}]}
@@ -131,6 +131,26 @@ def test_run_file_that_is_broken_is_one_sentence(run: RunDirectory, text: str) -
     (run.path / "run.json").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(RunError):
         RunDirectory.open(run.path)
+
+
+def test_same_settings_are_those_of_the_run() -> None:
+    check_same(CONFIG, json.loads(json.dumps(CONFIG)), where=Path("runs/cat"))
+
+
+def test_settings_that_changed_are_named_one_by_one() -> None:
+    before = {
+        "run": {"name": "a", "directory": "x"},
+        "optim": {"lr": 1, "eps": 2},
+        "engine": {"device": "cpu"},
+        "sft": {},
+    }
+    now = {"run": {"name": "b", "directory": "y"}, "optim": {"lr": 3, "eps": 2}, "engine": {}, "sft": None, "new": [1]}
+    with pytest.raises(RunError) as caught:
+        check_same(before, now, where=Path("runs/cat"), but=("run.directory", "engine"))
+    assert str(caught.value) == (
+        "resumed settings must be those of the run, got changes in ['new', 'optim.lr', 'run.name', 'sft'] (runs/cat); "
+        "resume with the settings it was started with, or start another run."
+    )
 
 
 # ---- metrics -------------------------------------------------------------------------------------------------
