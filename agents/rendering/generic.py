@@ -183,8 +183,10 @@ class GenericRenderer:
             if message.role is not Role.ASSISTANT:
                 replies.insert(0, message)
                 continue
+            if self._dropped(message, replies):
+                break
             is_thinking = message.thinking is not None
-            if is_thinking or self._dropped(message, replies):
+            if is_thinking:
                 break
             replies = []
         return Said(num_calls, is_thinking)

@@ -47,13 +47,13 @@ class TokenCodec:
         self._backend.no_truncation()
         self._backend.no_padding()
         added = self._backend.get_added_tokens_decoder()
-        self._added = {index: token.content for index, token in added.items()}
+        texts = {index: token.content for index, token in added.items()}
         self._special = frozenset(index for index, token in added.items() if token.special)
-        plain = (index for index, text in self._added.items() if len(text) > 1 and text.strip() and text in markup)
+        plain = (index for index, text in texts.items() if len(text) > 1 and text.strip() and text in markup)
         self._control = self._special | frozenset(plain)
-        self._strings = _TokenStrings(
-            self._backend.id_to_token, self._decode_one, self._added, _is_byte_level(tokenizer)
-        )
+        is_byte_level = "ByteLevel" in repr(self._backend.decoder)
+        whole = {index: text for index, text in texts.items() if is_byte_level or index in self._special}
+        self._strings = _TokenStrings(self._backend.id_to_token, self._decode_one, whole, is_byte_level)
 
     # ---- control tokens ------------------------------------------------------------------------------------------
 
@@ -146,7 +146,8 @@ class TokenCodec:
         for start, end in spans:
             first = max(bisect_right(encoded.ends, start), borders[-1])
             last = max(bisect_left(encoded.starts, end), first)
-            borders += [first, last if end > start else first]
+            if end > start and last > first:
+                borders += [first, last]
         borders.append(len(encoded.ids))
         return tuple(
             self.segment(inside if index % 2 else outside, encoded.ids[first:last])
@@ -193,16 +194,16 @@ def _pieces(text: str) -> list[list[tuple[str, int]]]:
 
 
 class _TokenStrings(dict[int, str]):
-    """Token id -> what a person reads, filled as tokens are met."""
+    """Token id -> what a person reads: `whole` tokens are as they are written, the others are filled in as met."""
 
     def __init__(
         self,
         name_of: Callable[[int], str | None],
         decode: Callable[[int], str],
-        added: dict[int, str],
+        whole: dict[int, str],
         is_byte_level: bool,
     ) -> None:
-        super().__init__(added)
+        super().__init__(whole)
         self._name_of, self._decode, self._is_byte_level = name_of, decode, is_byte_level
 
     def __missing__(self, index: int) -> str:
@@ -227,11 +228,6 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF = _byte_alphabet()
-
-
-def _is_byte_level(tokenizer: "PreTrainedTokenizerFast") -> bool:
-    decoder = tokenizer.backend_tokenizer.decoder
-    return decoder is not None and "ByteLevel" in repr(decoder)
 
 
 def require_fast(tokenizer: object) -> None:
