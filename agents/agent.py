@@ -15,14 +15,16 @@ from envgym.agents.context import STRATEGIES, ContextStrategy, ContextStrategyNa
 from envgym.agents.protocols import Generation, Renderer, Rendering
 from envgym.core.messages import Action, Message, Observation, Role
 from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
-from envgym.parsing import text_format
-from envgym.parsing.formats import TextFormat
 from envgym.records import ResetRecord
 from envgym.settings import Settings
 from envgym.tools import ToolSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+NATIVE = "native"
+"""The text format that stands for that of the model's own chat template."""
 
 
 class OnLength(StrEnum):
@@ -42,9 +44,9 @@ class AgentSettings(Settings):
     system_prompt: str | None = None
     """Standing instructions before those of the env."""
     text_format: str | None = None
-    """A format of `envgym.parsing` for thinking and tool calls, or `native`: that of the model's chat template."""
-    thinking: bool = False
-    """Whether the template opens a turn with room to think, where the model's family knows the difference."""
+    """How thinking and tool calls are written: a format of `envgym.parsing`, or `native`, the model's own."""
+    thinking: bool | None = None
+    """Whether a turn opens with room to think, where the template knows the difference; None: its default."""
     max_turn_tokens: int = Field(default=256, ge=1)
     """Most tokens sampled in one turn."""
     max_context_tokens: int = Field(default=2048, ge=2)
@@ -63,15 +65,11 @@ class AgentSettings(Settings):
         return self
 
 
-NATIVE = "native"
-"""The text format that stands for the model family's own."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentKind:
     """One row of the table of agents."""
 
-    text_format: str
+    text_format: str = NATIVE
     system_prompt: str = ""
     context: ContextStrategyName = ContextStrategyName.STOP
 
@@ -79,7 +77,7 @@ class AgentKind:
 AGENTS: Mapping[str, AgentKind] = MappingProxyType(
     {
         "plain": AgentKind(text_format="plain"),
-        "tool_calling": AgentKind(text_format=NATIVE),
+        "tool_calling": AgentKind(),
         "react": AgentKind(text_format="react", context=ContextStrategyName.DROP_OLDEST_TURNS),
         "code_act": AgentKind(text_format="code_block", context=ContextStrategyName.DROP_OLDEST_TURNS),
     }
@@ -93,19 +91,14 @@ class Agent:
 
     settings: AgentSettings
     renderer: Renderer
-    text_format: TextFormat | None = None
-    """None: the renderer's own format, which is told the tools itself."""
     system_prompt: str = ""
     context: ContextStrategy = stop
 
-    def opening(self, record: ResetRecord) -> tuple[tuple[Message, ...], tuple[ToolSpec, ...]]:
-        """Return the first messages of an episode, and the tools that the chat template has to list."""
-        parts = [self.system_prompt, record.system_prompt]
-        if self.text_format is not None:
-            parts.append(self.text_format.instructions(record.tools))
-        text = "\n\n".join(part for part in parts if part)
+    def opening(self, record: ResetRecord) -> tuple[Message, ...]:
+        """Return the first messages of an episode; the renderer lists the tools."""
+        text = "\n\n".join(part for part in (self.system_prompt, record.system_prompt) if part)
         system = (Message(role=Role.SYSTEM, content=text),) if text else ()
-        return (*system, *record.observation.messages), record.tools if self.text_format is None else ()
+        return (*system, *record.observation.messages)
 
     def start(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendering:
         """Render a whole context. Raises: PolicyFailure: the renderer failed."""
@@ -156,19 +149,17 @@ def make_agent(settings: AgentSettings, tokenizer: "PreTrainedTokenizerBase") ->
     """
     from envgym.agents.rendering import make_renderer
 
-    kind = agent_kind(settings.name)
-    name = settings.text_format or kind.text_format
-    chosen = None if name == NATIVE else text_format(name)
-    return assemble(settings, make_renderer(tokenizer, text_format=chosen, thinking=settings.thinking), chosen)
+    name = settings.text_format or agent_kind(settings.name).text_format
+    renderer = make_renderer(tokenizer, text_format=None if name == NATIVE else name, thinking=settings.thinking)
+    return assemble(settings, renderer)
 
 
-def assemble(settings: AgentSettings, renderer: Renderer, text_format: TextFormat | None = None) -> Agent:
-    """Put an agent together from a renderer that is at hand."""
+def assemble(settings: AgentSettings, renderer: Renderer) -> Agent:
+    """Put an agent together from a renderer that is at hand. Raises: UnknownName: no such agent."""
     kind = agent_kind(settings.name)
     return Agent(
         settings=settings,
         renderer=renderer,
-        text_format=text_format,
         system_prompt=kind.system_prompt if settings.system_prompt is None else settings.system_prompt,
         context=STRATEGIES[settings.context or kind.context],
     )

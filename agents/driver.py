@@ -172,9 +172,10 @@ class _Gate:
         """Return `answer` behind the gate."""
 
         async def held(request: GenerateRequest, env: EpisodeEnv) -> Generation:
-            arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            loop = asyncio.get_running_loop()
+            arrived: asyncio.Future[None] = loop.create_future()
             self._waiting.append(arrived)
-            self._open()
+            loop.call_soon(self._open)  # not at once: then the last to arrive would ask before the others
             await arrived
             return await answer(request, env)
 
@@ -183,10 +184,11 @@ class _Gate:
     def leave(self) -> None:
         """Take a worker out that has no more episodes."""
         self._num_members -= 1
-        self._open()
+        asyncio.get_running_loop().call_soon(self._open)
 
     def _open(self) -> None:
         if len(self._waiting) >= self._num_members:
+            # All are woken in one go, so nothing comes between their questions.
             for arrived in self._waiting:
                 if not arrived.done():
                     arrived.set_result(None)

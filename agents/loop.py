@@ -50,7 +50,7 @@ class AgentState:
     seed: int
     """Turn k samples with `derive_seed(seed, "turn", k)`."""
     tools: tuple[ToolSpec, ...] = ()
-    """Those that the chat template lists."""
+    """Those of the env."""
     phase: Phase
     num_turns: int = 0
     """Turns finished."""
@@ -107,7 +107,7 @@ def advance(state: AgentState, event: Event) -> tuple[AgentState, Request]:
 
 
 def _started(state: AgentState, event: Started) -> tuple[AgentState, Request]:
-    messages, tools = state.agent.opening(event.record)
+    messages, tools = state.agent.opening(event.record), event.record.tools
     try:
         segments = state.agent.start(messages, tools).segments
     except PolicyFailure as failure:

@@ -1,0 +1,158 @@
+"""The sequences a sampling engine has under way, row by row: numbers on the host, no tensor.
+
+Rows 0 .. n-1 are in use, as in the cache; `retire` tells which rows took the places of those that ended.
+"""
+
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
+
+TicketT = TypeVar("TicketT")
+"""What the caller knows a request by."""
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+_TOKEN, _BEHAVIOR, _RAW = range(3)
+
+
+class Ended(NamedTuple, Generic[TicketT]):
+    """A finished row; no generation where the model's numbers were not finite."""
+
+    ticket: TicketT
+    generation: Generation | None
+
+
+class Moves(NamedTuple):
+    """Rows to copy, in the cache and wherever else rows lie: `targets[i]` becomes what `sources[i]` was."""
+
+    targets: Ints
+    sources: Ints
+
+
+class Rows(Generic[TicketT]):
+    """Up to `capacity` sequences."""
+
+    def __init__(self, capacity: int) -> None:
+        """Make room for the numbers of `capacity` rows."""
+        self.capacity = capacity
+        self.tickets: list[TicketT] = []
+        self.requests: list[GenerateRequest] = []
+        self.lengths: Ints = np.zeros(capacity, np.int64)
+        """Tokens whose keys and values are in the cache."""
+        self._counts: Ints = np.zeros(capacity, np.int64)
+        self._limits: Ints = np.zeros(capacity, np.int64)
+        self._versions: Ints = np.zeros(capacity, np.int64)
+        self._prefilled: Ints = np.zeros(capacity, np.int64)
+        self._stops: Ints = np.full((capacity, 0), -1, np.int64)
+        self._numbers: Floats = np.zeros((capacity, 0))
+        self._sampled: Floats = np.zeros((3, capacity, 0))
+        self._all: Ints = np.arange(capacity)
+
+    def __len__(self) -> int:
+        """Return the number of rows in use."""
+        return len(self.tickets)
+
+    def add(self, ticket: TicketT, request: GenerateRequest, *, limit: int, version: int, prefilled: int) -> None:
+        """Begin a row whose context, but for its last token, is in the cache."""
+        row = len(self.tickets)
+        stops = request.sampling.stop_token_ids
+        self._widen(limit, len(stops))
+        self.tickets.append(ticket)
+        self.requests.append(request)
+        self.lengths[row] = len(request.token_ids) - 1
+        self._counts[row], self._limits[row] = 0, limit
+        self._versions[row], self._prefilled[row] = version, prefilled
+        self._stops[row] = -1
+        self._stops[row, : len(stops)] = stops
+        self._numbers[row, :limit] = np.random.Generator(np.random.Philox(key=request.seed)).random(limit)
+
+    def numbers(self) -> Floats:
+        """Return [B] the random number of each row's next token: number k of the request's own seed for token k."""
+        num_rows = len(self.tickets)
+        return self._numbers[self._all[:num_rows], self._counts[:num_rows]]
+
+    def take(self, tokens: Ints, behavior_logprobs: Floats, raw_logprobs: Floats) -> Bools:
+        """Append a token to every row; return [B] which rows are over."""
+        num_rows = len(self.tickets)
+        counts = self._counts[:num_rows]
+        self._sampled[_TOKEN, self._all[:num_rows], counts] = tokens
+        self._sampled[_BEHAVIOR, self._all[:num_rows], counts] = behavior_logprobs
+        self._sampled[_RAW, self._all[:num_rows], counts] = raw_logprobs
+        counts += 1
+        self.lengths[:num_rows] += 1
+        stopped = (self._stops[:num_rows] == tokens[:, None]).any(axis=1)
+        over: Bools = stopped | (counts >= self._limits[:num_rows]) | ~np.isfinite(raw_logprobs)
+        return over
+
+    def retire(self, over: Bools) -> tuple[list[Ended[TicketT]], Moves]:
+        """Take the rows out that are over; the last rows that are not take their places."""
+        ended = [Ended(self.tickets[row], self._generation(row)) for row in np.flatnonzero(over).tolist()]
+        left = len(self.tickets) - len(ended)
+        targets = np.flatnonzero(over[:left])
+        sources = left + np.flatnonzero(~over[left:])
+        for numbers in (self.lengths, self._counts, self._limits, self._versions, self._prefilled):
+            numbers[targets] = numbers[sources]
+        self._stops[targets] = self._stops[sources]
+        self._numbers[targets] = self._numbers[sources]
+        self._sampled[:, targets] = self._sampled[:, sources]
+        for target, source in zip(targets.tolist(), sources.tolist(), strict=True):
+            self.tickets[target], self.requests[target] = self.tickets[source], self.requests[source]
+        del self.tickets[left:], self.requests[left:]
+        return ended, Moves(targets, sources)
+
+    def _generation(self, row: int) -> Generation | None:
+        count = int(self._counts[row])
+        sampled = self._sampled[:, row, :count]
+        if not np.isfinite(sampled).all():
+            return None
+        tokens = tuple(sampled[_TOKEN].astype(np.int64).tolist())
+        is_stopped = tokens[-1] in self.requests[row].sampling.stop_token_ids
+        return Generation(
+            token_ids=tokens,
+            behavior_logprobs=tuple(sampled[_BEHAVIOR].tolist()),
+            raw_logprobs=tuple(sampled[_RAW].tolist()),
+            finish_reason=FinishReason.STOP if is_stopped else FinishReason.LENGTH,
+            policy_version=int(self._versions[row]),
+            num_prefilled=int(self._prefilled[row]),
+        )
+
+    def _widen(self, limit: int, num_stops: int) -> None:
+        """Make the tables wide enough for a row."""
+        extra = limit - self._numbers.shape[1]
+        if extra > 0:
+            self._numbers = np.pad(self._numbers, ((0, 0), (0, extra)))
+            self._sampled = np.pad(self._sampled, ((0, 0), (0, 0), (0, extra)))
+        more = num_stops - self._stops.shape[1]
+        if more > 0:
+            self._stops = np.pad(self._stops, ((0, 0), (0, more)), constant_values=-1)
+
+
+def canonical(request: GenerateRequest) -> tuple[int, tuple[int, ...], int]:
+    """Return what requests are sorted by, so that a batch does not depend on who asked first."""
+    return len(request.token_ids), request.token_ids, request.seed
+
+
+def shared_prefills(requests: Sequence[GenerateRequest]) -> tuple[list[int], list[int]]:
+    """Return (order, source): an order of `requests` with different contexts first, and for each place of that order
+    the place, among the first, of the request with the same context.
+
+    The last token of a context is not prefilled, so contexts are the same where all before it is.
+    """
+    first_of: dict[tuple[int, ...], int] = {}
+    leaders: list[int] = []
+    followers: list[int] = []
+    for index, request in enumerate(requests):
+        prefix = request.token_ids[:-1]
+        if prefix in first_of:
+            followers.append(index)
+        else:
+            first_of[prefix] = len(leaders)
+            leaders.append(index)
+    order = leaders + followers
+    return order, [first_of[requests[index].token_ids[:-1]] for index in order]

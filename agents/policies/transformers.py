@@ -1,0 +1,263 @@
+"""A policy that samples from a transformers model in this process, on CPU or GPU.
+
+Requests that wait are served together by one worker thread, so the event loop stays free. Two orders of service:
+
+    deterministic  A round takes every request that waits, sorted, and answers all of them when the last is done. What
+                   a round holds then depends on the requests alone, never on timing, and equal rounds give equal bits.
+                   The first pass of the event loop in which somebody asks is let finish before a round begins, so the
+                   episodes that one round woke are all in the next. (Where envs answer from threads, their timing
+                   decides; `run_episodes(..., lock_step=True)` waits for them.)
+    continuous     Requests join between any two tokens and are answered at once. Faster where episodes are uneven;
+                   the batch, and with it the rounding, depends on timing.
+
+In both, a request's random numbers come from its own seed, one for each token.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from envgym.agents.policies._engine import Engine
+from envgym.agents.policies._rows import Ended, canonical
+from envgym.agents.protocols import GenerateRequest, Generation
+from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
+
+_WHERE = "TransformersPolicy"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ticket:
+    """Somebody who waits for a generation."""
+
+    loop: asyncio.AbstractEventLoop
+    answer: "asyncio.Future[Generation]"
+
+
+_Answer = tuple[_Ticket, Generation | PolicyFailure]
+
+
+class TransformersPolicy:
+    """Samples from `model`, also while a learner trains the same module between rounds."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        device: torch.device | str | None = None,
+        max_batch: int = 64,
+        deterministic: bool = True,
+        autocast: torch.dtype | None = None,
+        is_shared: bool = False,
+        version: int = 0,
+    ) -> None:
+        """Prepare to serve.
+
+        Args:
+            model: a causal language model of transformers (or a PEFT model around one).
+            device: where to put it; None leaves it where it is.
+            max_batch: most sequences decoded at a time; the others wait. Memory grows with it.
+            deterministic: serve in rounds that do not depend on timing; else continuously.
+            autocast: run the forward passes in this type; None: in the type of the weights.
+            is_shared: a learner trains this very module, so `sleep` leaves its weights where they are.
+            version: of the weights as they are.
+
+        Raises: InvalidInput: max_batch below 1, or a model with layers that keep no keys and values.
+        """
+        if max_batch < 1:
+            raise InvalidInput(sentence("max_batch", "be at least 1", max_batch, where=_WHERE, do="pass e.g. 64"))
+        if device is not None:
+            model.to(device)
+        self._engine: Engine[_Ticket] = Engine(model, max_batch=max_batch, autocast=autocast)
+        self._home = self._engine.device
+        self._deterministic, self._is_shared, self._version = deterministic, is_shared, version
+        self._is_asleep = False
+        self._waiting: deque[tuple[_Ticket, GenerateRequest]] = deque()
+        self._served: set[_Ticket] = set()
+        """Tickets that the engine has and has not answered."""
+        self._server: asyncio.AbstractEventLoop | None = None
+        """The loop that starts rounds; None while nothing is served."""
+        self._queue_lock = threading.Lock()
+        self._model_lock = threading.Lock()
+        """Held while the model is used or changed."""
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="transformers-policy")
+
+    @property
+    def version(self) -> int:
+        """Version of the weights that sample now."""
+        return self._version
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Sample one continuation.
+
+        Raises: PolicyFailure: the model failed, gave numbers that are not finite, has no position left for the
+            context, or is asleep. InvalidInput: an empty context, or sampling settings out of range.
+        """
+        self._check(request)
+        loop = asyncio.get_running_loop()
+        ticket = _Ticket(loop, loop.create_future())
+        with self._queue_lock:
+            self._waiting.append((ticket, request))
+            is_idle = self._server is None or (self._server is not loop and not self._server.is_running())
+            if is_idle:
+                self._server = loop
+        if is_idle:
+            loop.call_soon(self._serve_or_rest, loop)  # behind all who are about to ask
+        return await ticket.answer
+
+    async def score(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+        """Return for each sequence the raw log-prob of every token given those before it; 0.0 for the first."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._score, list(token_ids))
+
+    def update_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Copy weights in place, after the round that is being served; a tensor that is the model's own is left.
+
+        Raises: UnknownName: the model has no such tensor. InvalidInput: another shape.
+        """
+        model = self._engine.model
+        own = {
+            **dict(model.named_buffers(remove_duplicate=False)),
+            **dict(model.named_parameters(remove_duplicate=False)),
+        }
+        with self._model_lock, torch.no_grad():
+            for name, tensor in named_tensors:
+                if name not in own:
+                    raise unknown_name("weight", name, own, where=_WHERE)
+                target = own[name]
+                if target.shape != tensor.shape:
+                    rule, do = f"have shape {list(target.shape)}", "send the weights of the same architecture"
+                    raise InvalidInput(sentence(name, rule, list(tensor.shape), where=_WHERE, do=do))
+                if target.data_ptr() != tensor.data_ptr():
+                    target.copy_(tensor)
+            self._version = version
+
+    def sleep(self) -> None:
+        """Free the cache, and on a GPU the weights too (they wait in main memory) unless a learner shares them."""
+        with self._model_lock:
+            self._is_asleep = True
+            self._engine.reset()
+            if self._home.type == "cuda":
+                if not self._is_shared:
+                    self._engine.model.to("cpu")
+                torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        """Put the weights back."""
+        with self._model_lock:
+            if not self._is_shared:
+                self._engine.model.to(self._home)
+            self._is_asleep = False
+
+    def _check(self, request: GenerateRequest) -> None:
+        if self._is_asleep:
+            raise PolicyFailure(sentence("policy", "be awake", "asleep", where=_WHERE, do="call wake first"))
+        sampling, num_tokens = request.sampling, len(request.token_ids)
+        if not num_tokens:
+            raise InvalidInput(sentence("context", "hold a token", "none", where=_WHERE, do="render a prompt"))
+        if self._engine.limit(request) < 1 and sampling.max_new_tokens > 0:
+            rule = f"leave one of the model's {self._engine.max_positions} positions"
+            do = "lower max_context_tokens"
+            raise PolicyFailure(sentence("context", rule, f"{num_tokens} tokens", where=_WHERE, do=do))
+        in_range = {
+            "temperature": sampling.temperature >= 0,
+            "top_p": 0 < sampling.top_p <= 1,
+            "top_k": sampling.top_k >= 0,
+            "max_new_tokens": sampling.max_new_tokens >= 1,
+        }
+        if wrong := [name for name, is_good in in_range.items() if not is_good]:
+            got, do = getattr(sampling, wrong[0]), "see Sampling"
+            raise InvalidInput(sentence(wrong[0], "be in range", got, where=_WHERE, do=do))
+
+    # ---- rounds: started on the loop, served by the worker -------------------------------------------------------
+
+    def _serve_or_rest(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin a round if anybody waits."""
+        with self._queue_lock:
+            if self._server is not loop:
+                return
+            if not self._waiting:
+                self._server = None
+                return
+        self._worker.submit(self._serve).add_done_callback(lambda done: self._after(done.exception(), loop))
+
+    def _after(self, error: BaseException | None, loop: asyncio.AbstractEventLoop) -> None:
+        """In the worker: pass a failure on, then let the loop look whether somebody waits again."""
+        if error is not None:
+            self._engine.reset()
+            failure = PolicyFailure(f"sampling failed: {type(error).__name__}: {error}")
+            self._hand_out([(ticket, failure) for ticket in self._served])
+        try:
+            # Twice soon: first come those whom the answers woke.
+            loop.call_soon_threadsafe(loop.call_soon, self._serve_or_rest, loop)
+        except RuntimeError:  # the loop is closed: nobody there waits any more
+            with self._queue_lock:
+                self._server = None
+
+    def _serve(self) -> None:
+        """In the worker: serve until nobody is left of this round (or, continuously, until nobody waits)."""
+        engine = self._engine
+        answers: list[_Answer] = []
+        with self._model_lock, engine.serving():
+            arrived = self._arrivals()
+            while arrived or len(engine.rows):
+                batch_size = min(len(arrived), engine.room())
+                if batch_size == len(arrived) or batch_size * 4 >= engine.rows.capacity:
+                    engine.admit(arrived[:batch_size], self._version)
+                    del arrived[:batch_size]
+                answers += [_answered(ended) for ended in engine.step()]
+                self._drop_abandoned()
+                if not self._deterministic:
+                    self._hand_out(answers)
+                    answers = []
+                    arrived += self._arrivals()
+        self._hand_out(answers)
+
+    def _arrivals(self) -> list[tuple[_Ticket, GenerateRequest]]:
+        """Take all who wait, in an order that does not depend on who came first."""
+        with self._queue_lock:
+            arrived = sorted(self._waiting, key=lambda item: canonical(item[1]))
+            self._waiting.clear()
+        self._served.update(ticket for ticket, _ in arrived)
+        return arrived
+
+    def _drop_abandoned(self) -> None:
+        abandoned = [ticket.answer.cancelled() for ticket in self._engine.rows.tickets]
+        if any(abandoned):
+            self._served.difference_update(ended.ticket for ended in self._engine.drop(abandoned))
+
+    def _hand_out(self, answers: Sequence[_Answer]) -> None:
+        """Let the loops know; one call each, so that all answers of a round arrive together."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
+        for ticket, answer in answers:
+            by_loop.setdefault(ticket.loop, []).append((ticket, answer))
+        self._served.difference_update([ticket for ticket, _ in answers])
+        for loop, items in by_loop.items():
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_deliver, items)
+
+    def _score(self, rows: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
+        with self._model_lock, self._engine.serving():
+            return self._engine.score(rows)
+
+
+def _answered(ended: Ended[_Ticket]) -> _Answer:
+    if ended.generation is not None:
+        return ended.ticket, ended.generation
+    return ended.ticket, PolicyFailure("the model gave logits that are not finite")
+
+
+def _deliver(answers: Sequence[_Answer]) -> None:
+    """On the loop: wake those who wait."""
+    for ticket, answer in answers:
+        if ticket.answer.done():
+            continue
+        if isinstance(answer, Generation):
+            ticket.answer.set_result(answer)
+        else:
+            ticket.answer.set_exception(answer)

@@ -1,0 +1,360 @@
+"""The transformers policy against plain forward passes of the same model."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from envgym.agents.driver import run_episodes
+from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
+from envgym.errors import InvalidInput, PolicyFailure, UnknownName
+
+VOCABULARY = 97
+SHAPE: dict[str, Any] = {  # settings of several config classes
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": None,
+}
+MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+
+
+def llama(**changes: Any) -> LlamaForCausalLM:  # settings of LlamaConfig
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**(SHAPE | changes)))
+
+
+def models() -> dict[str, Callable[[], PreTrainedModel]]:
+    def eager() -> PreTrainedModel:
+        model = llama()
+        model.set_attn_implementation("eager")
+        return model
+
+    gpt2: dict[str, Any] = {"vocab_size": VOCABULARY, "n_positions": 128, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    gpt2 |= {"bos_token_id": 0, "eos_token_id": 1}
+    mixed: dict[str, Any] = {"use_sliding_window": True, "sliding_window": 8, "layer_types": MIXED}
+    return {
+        "llama": llama,
+        "eager": eager,
+        "mistral, all layers sliding": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=8)),
+        "qwen2, mixed layers": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, **mixed)),
+        "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=16)),
+        "gemma3, mixed layers": lambda: Gemma3ForCausalLM(
+            Gemma3TextConfig(**SHAPE, head_dim=16, sliding_window=8, layer_types=MIXED)
+        ),
+        "gpt2, learned positions": lambda: GPT2LMHeadModel(GPT2Config(**gpt2)),
+    }
+
+
+def contexts(count: int = 12) -> list[tuple[int, ...]]:
+    """Return contexts of uneven lengths; one twice, and one that differs from another in its last token only."""
+    draw = random.Random(0)
+    found = [tuple(draw.randrange(3, VOCABULARY) for _ in range(draw.choice([1, 2, 5, 17, 33]))) for _ in range(count)]
+    return [*found[:-2], found[3], (*found[3][:-1], 7)]
+
+
+def request(context: Sequence[int], seed: int = 0, **sampling: Any) -> GenerateRequest:  # settings of Sampling
+    rules = {"max_new_tokens": 12} | sampling
+    return GenerateRequest(token_ids=tuple(context), sampling=Sampling(**rules), seed=seed)
+
+
+def generate(policy: TransformersPolicy, requests: Sequence[GenerateRequest]) -> list[Generation]:
+    async def together() -> list[Generation]:
+        return list(await asyncio.gather(*[policy.generate(item) for item in requests]))
+
+    return asyncio.run(together())
+
+
+@torch.no_grad()
+def raw_logprobs(model: PreTrainedModel, token_ids: Sequence[int]) -> torch.Tensor:
+    """Return [T, V]: row t is the distribution of the token behind the first t + 1."""
+    logits: torch.Tensor = model(input_ids=torch.tensor([list(token_ids)]), use_cache=False).logits
+    return logits[0].log_softmax(-1)
+
+
+# ---- exactness ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", models())
+def test_greedy_tokens_and_log_probs_are_those_of_a_plain_forward_pass(name: str) -> None:
+    torch.manual_seed(0)
+    model = models()[name]().eval()
+    items = [request(c, temperature=0.0, max_new_tokens=10 + i) for i, c in enumerate(contexts())]
+    policy = TransformersPolicy(model, max_batch=8)
+    for item, found in zip(items, generate(policy, items), strict=True):
+        whole = raw_logprobs(model, item.token_ids + found.token_ids)[len(item.token_ids) - 1 : -1]
+        assert tuple(whole.argmax(-1).tolist()) == found.token_ids
+        assert found.raw_logprobs == pytest.approx(whole.max(-1).values.tolist(), abs=2e-5)
+        assert set(found.behavior_logprobs) == {0.0}
+        assert found.finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("name", models())
+def test_scores_are_those_of_a_plain_forward_pass(name: str) -> None:
+    torch.manual_seed(0)
+    model = models()[name]().eval()
+    rows = [*contexts(), ()]
+    scores = asyncio.run(TransformersPolicy(model, max_batch=5).score(rows))
+    for row, found in zip(rows, scores, strict=True):
+        expected = [0.0] if row else []
+        if len(row) > 1:
+            whole = raw_logprobs(model, row)
+            expected += [whole[place, token].item() for place, token in enumerate(row[1:])]
+        assert found == pytest.approx(expected, abs=2e-5)
+
+
+def test_sampled_log_probs_state_both_distributions() -> None:
+    model = llama().eval()
+    item = request(contexts()[4], seed=5, temperature=0.7, top_k=20)
+    (found,) = generate(TransformersPolicy(model), [item])
+    whole = raw_logprobs(model, item.token_ids + found.token_ids)[len(item.token_ids) - 1 : -1]
+    for token, behavior, raw, row in zip(
+        found.token_ids, found.behavior_logprobs, found.raw_logprobs or (), whole, strict=True
+    ):
+        kept = (row / 0.7).topk(20)
+        assert token in kept.indices
+        assert behavior == pytest.approx((row[token] / 0.7 - kept.values.logsumexp(-1)).item(), abs=2e-5)
+        assert raw == pytest.approx(row[token].item(), abs=2e-5)
+
+
+def test_generation_ends_at_the_stop_token_and_holds_it() -> None:
+    model = llama().eval()
+    (free,) = generate(TransformersPolicy(model), [request((5, 6), temperature=0.0)])
+    stop = free.token_ids[4]
+    (found,) = generate(TransformersPolicy(model), [request((5, 6), temperature=0.0, stop_token_ids=(2, stop))])
+    assert found.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
+    assert found.finish_reason is FinishReason.STOP
+
+
+def test_a_shared_context_is_prefilled_once() -> None:
+    items = [request((5, 6, 7, 8), seed=seed) for seed in range(4)] + [request((5, 6, 7, 9)), request((1, 2))]
+    found = generate(TransformersPolicy(llama()), items)
+    assert sorted(item.num_prefilled for item in found) == [1, 1, 1, 1, 2, 4]
+    assert len({item.token_ids for item in found[:4]}) == 4, "and each sample is its own"
+
+
+# ---- determinism ----------------------------------------------------------------------------------------------------
+
+
+def many() -> list[GenerateRequest]:
+    return [request(c, seed=i, max_new_tokens=4 + 5 * (i % 4)) for i, c in enumerate(contexts() * 2)]
+
+
+def test_the_order_of_asking_changes_not_one_bit() -> None:
+    model, items = llama(), many()
+    expected = generate(TransformersPolicy(model, max_batch=8), items)
+    order = list(range(len(items)))
+    for seed in range(3):
+        random.Random(seed).shuffle(order)
+        found = generate(TransformersPolicy(model, max_batch=8), [items[index] for index in order])
+        assert found == [expected[index] for index in order]
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_tokens_do_not_depend_on_who_else_is_served(deterministic: bool) -> None:
+    model, items = llama(), many()
+    alone = [generate(TransformersPolicy(model), [item])[0] for item in items]
+    for max_batch in (1, 5, 64):
+        found = generate(TransformersPolicy(model, max_batch=max_batch, deterministic=deterministic), items)
+        assert [item.token_ids for item in found] == [item.token_ids for item in alone]
+        for one, other in zip(found, alone, strict=True):
+            assert one.raw_logprobs == pytest.approx(other.raw_logprobs, abs=1e-5)
+
+
+def test_another_seed_gives_other_tokens() -> None:
+    one, other = generate(TransformersPolicy(llama()), [request((5, 6), seed=1), request((5, 6), seed=2)])
+    assert one.token_ids != other.token_ids
+
+
+def test_episodes_of_several_turns_repeat_bit_by_bit_at_one_concurrency() -> None:
+    from envgym.agents.testing import CharRenderer, Parrot, char_agent, parrot_job
+
+    class Small(CharRenderer):
+        """Folds characters into the small vocabulary, so that a model can speak them."""
+
+        stop_token_ids = (1,)
+
+        def token_strings(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+            return tuple(str(token) for token in token_ids)
+
+    class Folded(TransformersPolicy):
+        """Reads characters modulo the vocabulary."""
+
+        async def generate(self, item: GenerateRequest) -> Generation:
+            return await super().generate(replace(item, token_ids=tuple(t % VOCABULARY for t in item.token_ids)))
+
+    model = llama()
+    agent = char_agent(Small(), max_turn_tokens=6, on_length="close")
+    jobs = [parrot_job(lambda: Parrot(max_turns=3), seed=seed, tree_id=str(seed)) for seed in range(9)]
+
+    def run(lock_step: bool) -> list[object]:
+        policy = Folded(model, max_batch=4)
+        episodes = run_episodes(
+            jobs, agent, policy, sampling=Sampling(), concurrency=6, lock_step=lock_step, clock=lambda: 0.0
+        )
+        return list(asyncio.run(episodes))
+
+    for lock_step in (False, True):
+        expected = run(lock_step)
+        assert all(run(lock_step) == expected for _ in range(3))
+
+
+# ---- weights, sleep -------------------------------------------------------------------------------------------------
+
+
+def test_new_weights_are_copied_and_speak_at_once() -> None:
+    model, item = llama(), request((5, 6, 7), temperature=0.0)
+    policy = TransformersPolicy(model)
+    torch.manual_seed(9)
+    other = LlamaForCausalLM(model.config)
+    before = generate(policy, [item])[0]
+    policy.update_weights(other.state_dict().items(), version=4)
+    after = generate(policy, [item])[0]
+    assert (before.policy_version, after.policy_version, policy.version) == (0, 4, 4)
+    assert after.raw_logprobs == generate(TransformersPolicy(other), [item])[0].raw_logprobs
+    assert next(model.parameters()).data_ptr() != next(other.parameters()).data_ptr()
+
+
+def test_the_learners_own_tensors_are_left_where_they_are() -> None:
+    model = llama()
+    before = [parameter.data_ptr() for parameter in model.parameters()]
+    policy = TransformersPolicy(model, is_shared=True)
+    policy.update_weights(model.named_parameters(), version=1)
+    assert [parameter.data_ptr() for parameter in model.parameters()] == before
+    assert policy.version == 1
+
+
+def test_weights_that_do_not_fit_are_refused() -> None:
+    policy = TransformersPolicy(llama())
+    with pytest.raises(UnknownName, match=r"did you mean model\.norm\.weight"):
+        policy.update_weights([("model.nrm.weight", torch.zeros(32))], version=1)
+    with pytest.raises(InvalidInput, match=r"must have shape \[32\], got \[31\]"):
+        policy.update_weights([("model.norm.weight", torch.zeros(31))], version=1)
+    assert policy.version == 0
+
+
+def test_sampling_leaves_the_module_as_a_learner_needs_it() -> None:
+    model = llama().train()
+    model.gradient_checkpointing_enable()
+    generate(TransformersPolicy(model), [request((5, 6))])
+    assert model.training
+    assert model.config._attn_implementation == "sdpa"
+    ids = torch.tensor([[5, 6, 7]])
+    model(input_ids=ids, labels=ids).loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_sleeping_policy_refuses_and_wakes_with_the_same_answers() -> None:
+    policy, item = TransformersPolicy(llama()), request((5, 6))
+    before = generate(policy, [item])
+    policy.sleep()
+    with pytest.raises(PolicyFailure, match="policy must be awake, got asleep"):
+        generate(policy, [item])
+    policy.wake()
+    assert generate(policy, [item]) == before
+
+
+# ---- failures -------------------------------------------------------------------------------------------------------
+
+
+def test_logits_that_are_not_finite_are_a_failure_of_the_policy() -> None:
+    model = llama()
+    policy = TransformersPolicy(model)
+    with torch.no_grad():
+        model.model.norm.weight[0] = float("nan")
+    with pytest.raises(PolicyFailure, match="not finite"):
+        generate(policy, [request((5, 6))])
+
+
+def test_a_model_that_breaks_fails_its_round_and_not_the_next() -> None:
+    model, items = llama(), [request((5, 6), seed=seed) for seed in range(3)]
+    policy = TransformersPolicy(model)
+    expected = generate(policy, items)
+    head = model.lm_head.forward
+    model.lm_head.forward = lambda hidden: (_ for _ in ()).throw(RuntimeError("out of memory"))  # a planted fault
+    for _ in range(2):
+        with pytest.raises(PolicyFailure, match="sampling failed: RuntimeError: out of memory"):
+            generate(policy, items)
+    model.lm_head.forward = head
+    assert generate(policy, items) == expected
+
+
+def test_a_context_beyond_the_models_positions_is_refused_and_one_before_is_cut() -> None:
+    policy = TransformersPolicy(llama())
+    with pytest.raises(PolicyFailure, match="context must leave one of the model's 128 positions, got 128 tokens"):
+        generate(policy, [request([5] * 128)])
+    (found,) = generate(policy, [request([5] * 125)])
+    assert (len(found.token_ids), found.finish_reason) == (3, FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"top_k": -1}, {"max_new_tokens": 0}]
+)
+def test_sampling_out_of_range_is_refused(wrong: dict[str, Any]) -> None:  # one setting of Sampling
+    with pytest.raises(InvalidInput, match=f"{next(iter(wrong))} must be in range"):
+        generate(TransformersPolicy(llama()), [request((5, 6), **wrong)])
+    with pytest.raises(InvalidInput, match="context must hold a token"):
+        generate(TransformersPolicy(llama()), [request(())])
+
+
+def test_whoever_goes_away_is_dropped_and_the_others_are_served() -> None:
+    policy = TransformersPolicy(llama(max_position_embeddings=100_000))
+    endless, short = request((5, 6), max_new_tokens=50_000), request((5, 6), max_new_tokens=3)
+
+    async def leave() -> Generation:
+        waiting = asyncio.create_task(policy.generate(endless))
+        other = asyncio.create_task(policy.generate(short))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        return await asyncio.wait_for(other, timeout=60)
+
+    assert len(asyncio.run(leave()).token_ids) == 3
+
+
+def test_a_policy_serves_one_event_loop_after_another() -> None:
+    policy, item = TransformersPolicy(llama()), request((5, 6))
+
+    async def give_up() -> None:
+        task = asyncio.create_task(policy.generate(replace(item, sampling=replace(item.sampling, max_new_tokens=90))))
+        await asyncio.sleep(0.01)
+        task.cancel()
+
+    expected = generate(policy, [item])
+    asyncio.run(give_up())
+    assert generate(policy, [item]) == expected
+
+
+@pytest.mark.parametrize("layer_types", [["full_attention", "linear_attention", "full_attention"]])
+def test_layers_that_keep_no_keys_are_refused(layer_types: list[str]) -> None:
+    model = llama()
+    model.config.layer_types = layer_types
+    with pytest.raises(InvalidInput, match="attention layers must be full or sliding, got linear_attention"):
+        TransformersPolicy(model)
+    with pytest.raises(InvalidInput, match="max_batch must be at least 1"):
+        TransformersPolicy(llama(), max_batch=0)
