@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from envgym.agents.rendering.generic import GenericRenderer
 from envgym.agents.rendering.template import ChatTemplate
+from envgym.agents.rendering.tokens import require_fast
 from envgym.core.json_types import JsonValue
 from envgym.errors import InvalidInput, sentence, unknown_name
 from envgym.parsing import text_format as format_named
@@ -59,6 +60,7 @@ def make_renderer(
         InvalidInput: no chat template, a template that fails, a slow tokenizer, a family that does not fit.
         UnknownName: no such family, format or preference.
     """
+    require_fast(tokenizer)
     if prefer not in set(Prefer):
         raise unknown_name("renderer preference", str(prefer), Prefer, where="make_renderer")
     fast: PreTrainedTokenizerFast = tokenizer  # type: ignore[assignment]  # both renderers refuse another kind
