@@ -12,7 +12,7 @@ from envgym.core.json_types import JsonObject, JsonValue, canonical
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
-from envgym.env import Reply
+from envgym.env import NoOracle, Reply
 from envgym.envs.puzzles._reasoning_client import Source, config_keys, dataset_names
 from envgym.envs.puzzles._reasoning_facts import CHANCE, CHANCE_ELSEWHERE, CHANCE_PARTIAL, WITHOUT_SOLUTION
 from envgym.errors import EnvFailure, InvalidInput, sentence, unknown_name
@@ -105,7 +105,7 @@ class ReasoningGym(RubricEnv):
             item = self.source.item(index)
             if item.solution is not None or self.source.dataset in WITHOUT_SOLUTION:
                 return TaskDraft(
-                    prompt=item.question,
+                    prompt=item.question.strip(),
                     payload={"dataset": self.source.dataset, "question": item.question, "answer": item.solution},
                     metadata={"dataset": self.source.dataset, "config": self.source.config, "index": index},
                 )
@@ -129,11 +129,11 @@ class ReasoningGym(RubricEnv):
         return Reply(reward=Scored(value=value, components=scored.components), terminated=True)
 
     def oracle(self) -> str:
-        """Say the answer. Raises: InvalidInput: the generator tells none."""
+        """Say the answer. Raises: NoOracle: the generator tells none."""
         answer = self.task.payload["answer"]
         if answer is None:
             do = "use another data set where an oracle is needed"
-            raise InvalidInput(sentence("oracle", "know an answer", "none", where=self.source.dataset, do=do))
+            raise NoOracle(sentence("oracle", "know an answer", "none", where=self.source.dataset, do=do))
         return str(answer)
 
 

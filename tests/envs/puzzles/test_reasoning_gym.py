@@ -1,0 +1,247 @@
+"""`puzzles/reasoning_gym-v0`: the scorers' verdicts, attempts, refusals; what a scorer cannot do to this process."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+import envgym
+from envgym.conformance import EnvConformance
+from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.core.endings import Ending
+from envgym.core.tasks import Split, Task, distinct_tasks
+from envgym.env import NoOracle
+from envgym.envs.puzzles import _reasoning_client as client
+from envgym.envs.puzzles._reasoning_client import Source, dataset_names
+from envgym.envs.puzzles._reasoning_facts import CHANCE, CHANCE_PARTIAL, WITHOUT_SOLUTION
+from envgym.envs.puzzles.reasoning_gym import NUM_ITEMS, ReasoningGym, extract
+from envgym.errors import EnvFailure, InvalidInput
+
+pytest.importorskip("reasoning_gym")
+
+
+class TestReasoningGym(EnvConformance):
+    env_id = "puzzles/reasoning_gym-v0"
+
+
+class TestReasoningGymAttempts(EnvConformance):
+    """A yes/no data set with three attempts: a coin wins often, and the declaration says how often."""
+
+    env_id = "puzzles/reasoning_gym-v0"
+    env_kwargs = {"dataset": "course_schedule", "attempts": 3}  # noqa: RUF012  # read only
+    num_tasks = 8
+
+
+def source(dataset: str, **config: int) -> Source:
+    return Source(dataset=dataset, config=json.dumps({"seed": 0, "size": NUM_ITEMS, **config}))
+
+
+def say(env: ReasoningGym, task: Task, *actions: str) -> Episode:
+    return play(env, lambda turn, observation: actions[turn], seed=0, task=task, max_turns=len(actions))
+
+
+@pytest.mark.parametrize("dataset, count", [("leg_counting", 200), ("graph_color", 40), ("countdown", 5)])
+@pytest.mark.parametrize("split", Split)
+def test_oracle_solves_the_tasks_of_each_split(dataset: str, count: int, split: Split) -> None:
+    env = ReasoningGym(dataset=dataset)
+    tasks = list(distinct_tasks(env.tasks, split, count))
+    assert [play(env, oracle_of(env), seed=0, task=task).reward for task in tasks] == [1.0] * count
+
+
+def test_wrong_and_hedged_answers_pay_nothing() -> None:
+    env = ReasoningGym()
+    for task in distinct_tasks(env.tasks, Split.TEST, 20):
+        right = str(task.payload["answer"])
+        assert say(env, task, f"<answer>{right}</answer>").reward == 1.0
+        assert say(env, task, f"Counting legs ... so <answer> {right} </answer>.").reward == 1.0
+        wrong = str(int(right) + 1)
+        for text in (
+            wrong,
+            "",
+            f"{right} {wrong}",
+            f"{wrong}\n{right}",
+            f"<answer>{wrong}</answer>{right}",
+            task.prompt,
+        ):
+            assert say(env, task, text).reward == 0.0, text
+        assert say(env, task, f"<answer>{wrong}</answer> <answer>{right}</answer>").reward == 0.0
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (" 12 ", "12"),
+        ("so <answer> 12 </answer> it is", "12"),
+        ("<answer>1 2\n3 4</answer>", "1 2\n3 4"),
+        ("<answer>5</answer> and again <answer>5</answer>", "5"),
+        ("<answer>5</answer> or <answer>6</answer>", None),
+        ("<answer> not closed", "<answer> not closed"),
+        ("<answer>draft <answer>7</answer>", "7"),
+        ("", ""),
+    ],
+)
+def test_answer_is_what_stands_between_tags_or_everything(text: str, expected: str | None) -> None:
+    assert extract(text) == expected
+
+
+def test_each_further_attempt_halves_the_reward() -> None:
+    env = ReasoningGym(attempts=3, discount=0.5)
+    task = env.tasks.task(Split.TRAIN, 0)
+    right = str(task.payload["answer"])
+    assert [say(env, task, *["no"] * late, right).reward for late in range(3)] == [1.0, 0.5, 0.25]
+    episode = say(env, task, "no", "no", "no")
+    assert [turn.observation for turn in episode.turns] == [
+        "That is not right. Attempts left: 2.",
+        "That is not right. Attempts left: 1.",
+        "",
+    ]
+    assert (episode.ending, episode.reward) == (Ending.TERMINATED, 0.0)
+
+
+def test_partial_credit_pays_what_the_scorer_gives() -> None:
+    # prime_factorization of a number: the right product of factors that are not prime scores in between.
+    task = next(task for task in distinct_tasks(ReasoningGym(dataset="prime_factorization").tasks, Split.TRAIN, 1))
+    number = 1
+    for factor in str(task.payload["answer"]).split(" \u00d7 "):
+        number *= int(factor)
+    full = source("prime_factorization").score(int(str(task.metadata["index"])), f"{number}").score
+    assert 0.0 < full < 1.0
+    paid = say(ReasoningGym(dataset="prime_factorization", partial_credit=True), task, f"{number}").reward
+    assert paid == full
+    assert say(ReasoningGym(dataset="prime_factorization"), task, f"{number}").reward == 0.0
+
+
+def test_same_index_is_the_same_task_in_another_process() -> None:
+    # ransom_note and knight_swap iterate over sets of strings, list_functions draws from the global generator.
+    before = {name: source(name).item(11) for name in ("ransom_note", "list_functions", "pool_matrix", "word_ladder")}
+    state = random.getstate()
+    client._pool().close()
+    assert {name: source(name).item(11) for name in before} == before
+    assert random.getstate() == state
+
+
+def test_adjacent_seeds_share_items_but_not_tasks_across_the_split() -> None:
+    first, second = (ReasoningGym(dataset="chain_sum", config={"seed": seed, "size": 100}) for seed in (0, 1))
+    assert source("chain_sum", seed=0).item(1) == source("chain_sum", seed=1).item(0)
+    train = {first.tasks.task(Split.TRAIN, index).key for index in range(100)}
+    test = {second.tasks.task(Split.TEST, index).key for index in range(30)}
+    assert not train & test
+
+
+@pytest.mark.parametrize("dataset", ["string_insertion", "n_queens", "countdown", "simple_integration", "puzzle24"])
+def test_no_answer_is_executed(dataset: str, tmp_path: Path) -> None:
+    mark = tmp_path / "executed"
+    attack = f"__import__('pathlib').Path({str(mark)!r}).touch()"
+    for answer in (
+        attack,
+        f"[{attack}]",
+        f"({attack},)[0]",
+        f"S({attack!r})",
+        f"sympify({attack!r})",
+        f"24 + 0*{attack}",
+    ):
+        assert source(dataset).score(3, answer).score < 1.0
+    assert not mark.exists()
+
+
+def test_an_unevaluated_integral_is_no_answer() -> None:
+    # Some items of this generator carry one as their own answer; they are passed over.
+    verdict = source("simple_integration").score(0, "Integral(x, x) + C")
+    assert verdict.score == 0.0
+    env = ReasoningGym(dataset="intermediate_integration")
+    assert "Integral" not in str([env.tasks.task(Split.TRAIN, index).payload["answer"] for index in range(12)])
+
+
+def test_an_answer_that_the_scorer_cannot_read_scores_0_and_says_why() -> None:
+    verdict = source("prime_factorization").score(0, "two and three")
+    assert verdict.score == 0.0
+    assert verdict.reason.startswith("the scorer cannot read this answer: ValueError")
+
+
+def test_a_scorer_that_fails_on_its_own_answer_makes_the_turn_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = ReasoningGym()
+    task = env.tasks.task(Split.TRAIN, 0)
+    broken = Task(
+        id=task.id,
+        prompt=task.prompt,
+        payload=task.payload,
+        split=task.split,
+        metadata={**task.metadata, "config": json.dumps({"min_animals": -1})},
+    )
+    env.reset(options={"task": broken})
+    record = env.step("12").info["envgym"]
+    assert record.ending is Ending.ERROR_ENV
+    assert "min_animals must be positive" in record.error
+
+
+def test_an_answer_that_keeps_the_scorer_busy_scores_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "SCORE_CPU_SECONDS", 1)
+    verdict = source("countdown").score(0, "((((9**999)**999)**999)**999)")
+    assert (verdict.score, verdict.reason) == (0.0, "the scorer needed more than 1 s for this answer")
+    assert source("countdown").score(0, str(source("countdown").item(0).solution)).score == 1.0
+
+
+def test_data_set_without_a_known_solution_has_no_oracle() -> None:
+    env = ReasoningGym(dataset="rush_hour")
+    env.reset(seed=0)
+    with pytest.raises(NoOracle, match="oracle must know an answer, got none"):
+        env.oracle()
+
+
+@pytest.mark.parametrize(
+    "kwargs, said",
+    [
+        ({"dataset": "leg_count"}, "did you mean leg_counting"),
+        ({"config": {"min_animal": 2}}, "did you mean min_animals"),
+        ({"config": {"min_animals": -2}}, "min_animals must be positive"),
+        ({"config": {"min_animals": {1, 2}}}, "config must be JSON"),
+        ({"attempts": 0}, "attempts must be at least 1, got 0"),
+        ({"discount": 1.5}, "discount must lie in [0, 1], got 1.5"),
+    ],
+)
+def test_bad_settings_are_refused_with_one_sentence(kwargs: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        envgym.make("puzzles/reasoning_gym-v0", **kwargs)
+    assert said in str(caught.value)
+
+
+def test_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InvalidInput, match=r"pip install 'envgym\[puzzles\]'"):
+        envgym.make("puzzles/reasoning_gym-v0")
+
+
+def test_task_of_another_env_is_refused() -> None:
+    env = ReasoningGym()
+    stranger = envgym.make("math/arithmetic-v0").unwrapped.tasks.task(Split.TRAIN, 0)
+    with pytest.raises(InvalidInput, match="take the task from this environment"):
+        env.reset(options={"task": stranger})
+
+
+def test_a_lost_worker_is_a_failure_of_the_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MAKE_SECONDS", -1e9)
+    monkeypatch.setattr(client, "SCORE_CPU_SECONDS", 1)
+    with pytest.raises(EnvFailure, match="reasoning-gym: no answer"):
+        source("leg_counting").item(0)
+
+
+def test_facts_name_generators_that_exist() -> None:
+    names = dataset_names()
+    assert len(names) == 105
+    assert "composite" not in names
+    assert WITHOUT_SOLUTION | set(CHANCE) | set(CHANCE_PARTIAL) <= set(names)
+    assert all(0.0 <= chance <= 1.0 for chance in (*CHANCE.values(), *CHANCE_PARTIAL.values()))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_generator_gives_items_that_its_scorer_accepts() -> None:
+    for dataset in dataset_names():
+        env = ReasoningGym(dataset=dataset)
+        task = env.tasks.task(Split.TRAIN, 0)
+        env.reset(options={"task": task})
+        if dataset in WITHOUT_SOLUTION:
+            assert task.payload["answer"] is None
+        else:
+            assert env.step(env.oracle()).reward == 1.0, dataset

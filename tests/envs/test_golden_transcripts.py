@@ -1,0 +1,83 @@
+"""Whole episodes, text compared exactly. Set ENVGYM_WRITE_GOLDEN=1 to write them anew."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import envgym
+from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.core.json_types import JsonValue
+from envgym.core.rewards import Scored
+from envgym.core.tasks import Split
+from envgym.envs._speaking import calling
+
+GOLDEN = Path(__file__).parent / "golden"
+EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]] = {
+    "arithmetic_expression_oracle": ("math/arithmetic-v0", {"level": 3, "kinds": "expression"}, None),
+    "arithmetic_word_oracle": ("math/arithmetic-v0", {"level": 4, "kinds": "word"}, None),
+    "arithmetic_bad_agent": (
+        "math/arithmetic-v0",
+        {"level": 2},
+        (
+            calling("calculator", expression="2 ^ 3"),
+            calling("calculater", expression="2 * 3"),
+            calling("calculator", expresion="2 * 3"),
+            '<tool_call>{"name": "calculator", "arguments": {"expression": }}</tool_call>',
+            "It is 12 or 13.",
+        ),
+    ),
+    "guess_number_oracle": ("puzzles/guess_number-v0", {"turn_reward": True}, None),
+    "guess_number_bad_agent": (
+        "puzzles/guess_number-v0",
+        {},
+        (
+            calling("guess", number="about fifty"),
+            calling("guess", number=0),
+            calling("guess", number=10_000),
+            "I give up.",
+        ),
+    ),
+    "reasoning_gym_oracle": ("puzzles/reasoning_gym-v0", {"attempts": 2}, None),
+    "reasoning_gym_bad_agent": (
+        "puzzles/reasoning_gym-v0",
+        {"attempts": 3, "config": {"min_animals": 2, "max_animals": 2}},
+        ("", calling("count", animal="cat"), "<answer>1</answer> or <answer>2</answer>"),
+    ),
+}
+"""Name of the file -> env id, keyword arguments, what is said (None: what the oracle says)."""
+
+
+@pytest.mark.parametrize("name", EPISODES)
+def test_episode_equals_its_golden_transcript(name: str) -> None:
+    env_id, kwargs, said = EPISODES[name]
+    if env_id == "puzzles/reasoning_gym-v0":
+        pytest.importorskip("reasoning_gym")
+    env = envgym.make(env_id, **kwargs)
+    task = env.unwrapped.tasks.task(Split.TRAIN, 0)
+    agent = oracle_of(env) if said is None else lambda turn, observation: said[turn]
+    episode = play(env, agent, seed=0, task=task)
+    text = transcript(env_id, kwargs, episode)
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("ENVGYM_WRITE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+    assert episode.reward == pytest.approx(1.0 if said is None else 0.0)
+
+
+def transcript(env_id: str, kwargs: Mapping[str, JsonValue], episode: Episode) -> str:
+    """Write all that the agent is shown and says, with rewards and ending."""
+    first = episode.first
+    parts = [f"{env_id} {json.dumps(kwargs)}", f"task {first.task.id} {first.task.key[:16]}"]
+    parts += [f"[system]\n{first.system_prompt}"] if first.system_prompt else []
+    parts += [f"[tool] {spec.name} {json.dumps(spec.parameters)}\n{spec.description}" for spec in first.tools]
+    parts.append(f"[env]\n{episode.observation}")
+    for turn in episode.turns:
+        assert isinstance(turn.reward, Scored)
+        paid = f"{turn.reward.value:.6g}"
+        roles = " ".join(message.role.value for message in turn.messages)
+        parts.append(f"[agent]\n{turn.action}")
+        parts.append(f"[env: reward {paid}{f', as {roles}' if roles else ''}]\n{turn.observation}".rstrip())
+    return "\n\n".join([*parts, f"{episode.ending}, reward {episode.reward:.6g}"]) + "\n"
