@@ -97,6 +97,13 @@ class SftSettings(Settings):
     lr: float = Field(default=1e-3, gt=0)
     warmup_share: float = Field(default=0.1, ge=0, le=1)
     """Share of the updates in which the rate rises; it falls to 0 as a cosine afterwards."""
+    until_success: float | None = Field(default=None, gt=0, le=1)
+    """Stop once this share of sampled episodes on train tasks succeeds; the rate then stays up instead of falling.
+    A policy that fails at times is what reinforcement learning needs: no more than that is worth imitating."""
+    check_every: int = Field(default=50, ge=1)
+    """Updates between such checks."""
+    check_tasks: int = Field(default=64, ge=1)
+    """Episodes of each check, each on a task of its own."""
 
 
 class RolloutSettings(Settings):

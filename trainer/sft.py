@@ -4,7 +4,7 @@ An oracle's episodes run through the same agent loop, so rows, masks and templat
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from envgym.agents.driver import EpisodeJob, run_oracle_episode
@@ -17,11 +17,13 @@ from envgym.errors import SettingsError, sentence
 from envgym.runs import RunDirectory
 from envgym.seeds import derive_seed
 from envgym.trainer.batch import TrainRow, train_row
+from envgym.trainer.collect import collect
 from envgym.trainer.corrections import NoCorrection
 from envgym.trainer.learner import Learner, Objective
 from envgym.trainer.losses import Reinforce
+from envgym.trainer.rollout_metrics import rollout_metrics
 from envgym.trainer.seen import Metrics
-from envgym.trainer.settings import ObjectiveSettings, OptimSettings, SftSettings, TrainSettings
+from envgym.trainer.settings import ObjectiveSettings, SftSettings, TrainSettings
 from envgym.trainer.workbench import Workbench
 from envgym.trainer.world import supplies
 
@@ -51,49 +53,68 @@ async def warm_start(
         got = f"none of {len(episodes)} episodes succeeded"
         do = "look at the env's oracle with `envgym check`, or name another sft.recorded"
         raise SettingsError(sentence("warm start", "have successful episodes", got, where="sft", do=do))
-    losses = fit(bench, settings, sft, rows, on_progress=on_progress)
+    losses, success = await fit(bench, settings, sft, rows, on_progress=on_progress)
     tenth = max(len(losses) // 10, 1)
     return {
         "sft/episodes": float(len(episodes)),
         "sft/updates": float(len(losses)),
         "sft/loss_first": sum(losses[:tenth]) / tenth,
         "sft/loss_last": sum(losses[-tenth:]) / tenth,
+        **({} if success is None else {"sft/success": success}),
     }
 
 
-def fit(
+async def fit(
     bench: Workbench,
     settings: TrainSettings,
     sft: SftSettings,
     rows: Sequence[TrainRow],
     *,
     on_progress: Callable[[str, int, int], None],
-) -> list[float]:
-    """Run the epochs with an optimizer of their own; return the loss of every update."""
-    starts = range(0, len(rows), sft.batch_size)
-    total = sft.epochs * len(starts)
+) -> tuple[list[float], float | None]:
+    """Run the epochs with an optimizer of their own, or stop where the policy succeeds often enough.
+
+    Returns: the loss of every update, and the success at the last check (None where nothing was checked).
+    """
+    total = sft.epochs * -(-len(rows) // sft.batch_size)
+    decay = "cosine" if sft.until_success is None else "constant"
+    warmup = round(sft.warmup_share * total)
     optim = settings.optim.model_copy(
-        update={
-            "lr": sft.lr,
-            "warmup_steps": round(sft.warmup_share * total),
-            "decay": "cosine",
-            "minibatches": 1,
-            "epochs": 1,
-        }
+        update={"lr": sft.lr, "warmup_steps": warmup, "decay": decay, "minibatches": 1, "epochs": 1}
     )
-    learner = Learner(
-        bench.model, optim=OptimSettings.model_validate(optim.model_dump()), num_steps=total, device=bench.device,
-        autocast=bench.learner.autocast,
-    )  # fmt: skip
+    learner = Learner(bench.model, optim=optim, num_steps=total, device=bench.device, autocast=bench.learner.autocast)
     losses: list[float] = []
+    success: float | None = None
+    for batch in _batches(rows, sft, seed=settings.run.seed):
+        losses.append(learner.learn(batch, LIKELIHOOD, step=len(losses))["loss/policy"])
+        on_progress("warm start", len(losses), total)
+        if sft.until_success is not None and len(losses) % sft.check_every == 0:
+            success = await _success(bench, settings, sft, check=len(losses))
+            if success >= sft.until_success:
+                on_progress("warm start", total, total)
+                break
+    return losses, success
+
+
+def _batches(rows: Sequence[TrainRow], sft: SftSettings, *, seed: int) -> Iterator[list[TrainRow]]:
+    """Yield the rows of every epoch in an order of its own."""
     for epoch in range(sft.epochs):
         order = list(range(len(rows)))
-        random.Random(derive_seed(settings.run.seed, "sft", epoch)).shuffle(order)
-        for start in starts:
-            batch = [rows[number] for number in order[start : start + sft.batch_size]]
-            losses.append(learner.learn(batch, LIKELIHOOD, step=len(losses))["loss/policy"])
-            on_progress("warm start", len(losses), total)
-    return losses
+        random.Random(derive_seed(seed, "sft", epoch)).shuffle(order)
+        for start in range(0, len(order), sft.batch_size):
+            yield [rows[number] for number in order[start : start + sft.batch_size]]
+
+
+async def _success(bench: Workbench, settings: TrainSettings, sft: SftSettings, *, check: int) -> float:
+    """Return the share of sampled episodes on train tasks that succeed; invalid ones do not count."""
+    probe = settings.model_copy(
+        update={
+            "rollout": settings.rollout.model_copy(update={"groups": sft.check_tasks, "group_size": 1}),
+            "run": settings.run.model_copy(update={"seed": derive_seed(settings.run.seed, "sft check")}),
+        }
+    )
+    _, groups = await collect(bench, probe, step=check, stats={})
+    return rollout_metrics(groups, success_at=settings.evaluation.success_at).get("train/success", 0.0)
 
 
 def likelihood_rows(episode: Trajectory) -> list[TrainRow]:
