@@ -96,9 +96,7 @@ class Agent:
 
     def opening(self, record: ResetRecord) -> tuple[Message, ...]:
         """Return the first messages of an episode; the renderer lists the tools."""
-        text = "\n\n".join(part for part in (self.system_prompt, record.system_prompt) if part)
-        system = (Message(role=Role.SYSTEM, content=text),) if text else ()
-        return (*system, *record.observation.messages)
+        return first_messages(record, self.system_prompt, record.system_prompt)
 
     def start(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendering:
         """Render a whole context. Raises: PolicyFailure: the renderer failed."""
@@ -142,6 +140,13 @@ def _broken(what: str, error: Exception) -> PolicyFailure:
     return PolicyFailure(f"{what} failed: {type(error).__name__}: {error}")
 
 
+def first_messages(record: ResetRecord, *standing: str) -> tuple[Message, ...]:
+    """Return the first observation behind a system message of the standing instructions that are not empty."""
+    text = "\n\n".join(part for part in standing if part)
+    system = (Message(role=Role.SYSTEM, content=text),) if text else ()
+    return (*system, *record.observation.messages)
+
+
 def make_agent(settings: AgentSettings, tokenizer: "PreTrainedTokenizerBase") -> Agent:
     """Make the agent that `settings` name, for the model family of `tokenizer`.
 
@@ -149,20 +154,29 @@ def make_agent(settings: AgentSettings, tokenizer: "PreTrainedTokenizerBase") ->
     """
     from envgym.agents.rendering import make_renderer
 
-    name = settings.text_format or agent_kind(settings.name).text_format
+    name = text_format_name(settings)
     renderer = make_renderer(tokenizer, text_format=None if name == NATIVE else name, thinking=settings.thinking)
     return assemble(settings, renderer)
 
 
 def assemble(settings: AgentSettings, renderer: Renderer) -> Agent:
     """Put an agent together from a renderer that is at hand. Raises: UnknownName: no such agent."""
-    kind = agent_kind(settings.name)
     return Agent(
         settings=settings,
         renderer=renderer,
-        system_prompt=kind.system_prompt if settings.system_prompt is None else settings.system_prompt,
-        context=STRATEGIES[settings.context or kind.context],
+        system_prompt=own_system_prompt(settings),
+        context=STRATEGIES[settings.context or agent_kind(settings.name).context],
     )
+
+
+def own_system_prompt(settings: AgentSettings) -> str:
+    """Return the agent's standing instructions. Raises: UnknownName: no such agent."""
+    return agent_kind(settings.name).system_prompt if settings.system_prompt is None else settings.system_prompt
+
+
+def text_format_name(settings: AgentSettings) -> str:
+    """Return how the agent writes calls: the name of a format, or `NATIVE`. Raises: UnknownName: no such agent."""
+    return settings.text_format or agent_kind(settings.name).text_format
 
 
 def agent_kind(name: str) -> AgentKind:

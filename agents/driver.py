@@ -9,19 +9,16 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from envgym.agents.agent import Agent
-from envgym.agents.episode import EpisodeEnv, EpisodeJob
+from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob, run_pool
 from envgym.agents.events import Event, Failed, Finished, Generate, Generated, Started, StepEnv, Stepped
 from envgym.agents.loop import AgentState, advance, begin
 from envgym.agents.path import tree_of
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy, Sampling
 from envgym.core.tree import Tree
-from envgym.errors import InfrastructureError, InvalidInput, PolicyFailure, sentence
+from envgym.errors import InfrastructureError, InvalidInput, PolicyFailure
 from envgym.records import ending_of
 
 __all__ = ["Clock", "EpisodeJob", "run_episode", "run_episodes", "run_oracle_episode"]
-
-Clock = Callable[[], float]
-"""Seconds from any fixed moment; tests pass one of their own."""
 
 _Answer = Callable[[GenerateRequest, EpisodeEnv], Awaitable[Generation]]
 
@@ -89,30 +86,15 @@ async def run_episodes(
             batches what waits then sees the same batches in every run, also where envs answer from threads.
         clock: times the calls of env and policy.
     """
-    if concurrency < 1:
-        raise InvalidInput(sentence("concurrency", "be at least 1", concurrency, where="run_episodes", do="pass 1"))
-    num_workers = min(concurrency, len(jobs))
-    gate = _Gate(num_workers) if lock_step else None
+    gate = _Gate(min(concurrency, len(jobs))) if lock_step else None
     answer = _asking(policy) if gate is None else gate.before(_asking(policy))
-    trees: dict[int, Tree] = {}
-    waiting = iter(enumerate(jobs))
-
-    async def work() -> None:
-        for index, job in waiting:
-            trees[index] = tree = await _run(job, agent, answer, sampling, clock)
-            if on_finished is not None:
-                on_finished(tree)
-        if gate is not None:
-            gate.leave()
-
-    workers = [asyncio.create_task(work()) for _ in range(num_workers)]
-    try:
-        await asyncio.gather(*workers)
-    finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-    return [trees[index] for index in range(len(jobs))]
+    return await run_pool(
+        jobs,
+        lambda job: _run(job, agent, answer, sampling, clock),
+        concurrency=concurrency,
+        on_finished=on_finished,
+        on_idle=None if gate is None else gate.leave,
+    )
 
 
 async def _run(job: EpisodeJob, agent: Agent, answer: _Answer, sampling: Sampling, clock: Clock) -> Tree:

@@ -1,19 +1,20 @@
-"""One episode's env, as a driver holds it: made, reset, stepped and closed, inline or in a thread of its own.
+"""What every driver needs: an episode to run, its env (inline or in a thread of its own), and a pool of episodes.
 
 Whatever an env raises leaves here as an `InfrastructureError`; a driver records it as the episode's ending.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
+from envgym.core.tree import Tree
 from envgym.env import Env
-from envgym.errors import EnvFailure, InfrastructureError
+from envgym.errors import EnvFailure, InfrastructureError, InvalidInput, sentence
 from envgym.parsing import parse_action
 from envgym.records import ResetRecord, StepRecord, StepResult
 from envgym.seeds import derive_seed
@@ -21,6 +22,9 @@ from envgym.seeds import derive_seed
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+Clock = Callable[[], float]
+"""Seconds from any fixed moment; tests pass one of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,3 +121,43 @@ def _named(what: str, function: Callable[[], T]) -> T:
         raise
     except Exception as error:
         raise EnvFailure(f"{what} failed: {type(error).__name__}: {error}") from error
+
+
+async def run_pool(
+    jobs: Sequence[EpisodeJob],
+    run: Callable[[EpisodeJob], Awaitable[Tree]],
+    *,
+    concurrency: int,
+    on_finished: Callable[[Tree], None] | None,
+    on_idle: Callable[[], None] | None = None,
+) -> list[Tree]:
+    """Run all jobs, at most `concurrency` at a time, and return their trees in the order of the jobs.
+
+    Args:
+        jobs: what to run.
+        run: runs one episode.
+        concurrency: episodes under way at a time, at least 1.
+        on_finished: called with every tree as its episode ends; what it raises ends the run.
+        on_idle: called whenever one of the `min(concurrency, len(jobs))` workers finds no more to do.
+    """
+    if concurrency < 1:
+        raise InvalidInput(sentence("concurrency", "be at least 1", concurrency, where="run_episodes", do="pass 1"))
+    trees: dict[int, Tree] = {}
+    waiting = iter(enumerate(jobs))
+
+    async def work() -> None:
+        for index, job in waiting:
+            trees[index] = tree = await run(job)
+            if on_finished is not None:
+                on_finished(tree)
+        if on_idle is not None:
+            on_idle()
+
+    workers = [asyncio.create_task(work()) for _ in range(min(concurrency, len(jobs)))]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+    return [trees[index] for index in range(len(jobs))]

@@ -154,7 +154,7 @@ def _generated(state: AgentState, event: Generated) -> tuple[AgentState, Request
 def _stepped(state: AgentState, event: Stepped) -> tuple[AgentState, Request]:
     record = event.result.info["envgym"]
     assert isinstance(record, StepRecord), "the env's contract"
-    ending, error = _ending(event.result, record), record.error
+    ending, error = turn_ending(event.result, record), record.error
     if ending is None:
         try:
             following = _following(state, record)
@@ -268,10 +268,7 @@ def _turn(
     segments = state.pending if following is None else state.pending + following.appended
     cost = _cost(state, seconds, tool_calls=record.tool_calls, env_steps=1)
     edge = Edge(segments=segments, ends_turn=True, rewrite=state.rewrite, cost=cost)
-    outcome = TurnOutcome(
-        action=record.action, observation=record.observation, reward=record.reward, tool_errors=record.tool_errors
-    )
-    return Link(state.path, edge, outcome, ending, error)
+    return Link(state.path, edge, turn_outcome(record), ending, error)
 
 
 def _cut(
@@ -300,7 +297,14 @@ def _cost(state: AgentState, seconds: float, *, tool_calls: int = 0, env_steps: 
     )
 
 
-def _ending(result: StepResult, record: StepRecord) -> Ending | None:
+def turn_outcome(record: StepRecord) -> TurnOutcome:
+    """Return what a node keeps of the env's record."""
+    return TurnOutcome(
+        action=record.action, observation=record.observation, reward=record.reward, tool_errors=record.tool_errors
+    )
+
+
+def turn_ending(result: StepResult, record: StepRecord) -> Ending | None:
     """Return how the turn ended the episode; the record decides, a wrapper's bare flag is read where it is silent."""
     if record.ending is not None or not (result.terminated or result.truncated):
         return record.ending

@@ -86,7 +86,7 @@ class Tree:
     seed: int
     """The env's reset seed."""
     nodes: tuple[Node, ...]
-    """Parents before children; `nodes[0]` is the root, whose edge holds the prompt."""
+    """Parents before children; `nodes[0]` is the root, whose edge holds the prompt (nothing, at text level)."""
 
     def __post_init__(self) -> None:
         """Refuse trees that no rollout can have made."""
@@ -101,7 +101,7 @@ class Tree:
             raise self._error(f"parent of node {index}", "be an earlier node (None for the root alone)", node.parent)
         if index == 0 and (edge.ends_turn or edge.rewrite or any(s.trains for s in edge.segments)):
             raise self._error("root edge", "hold only the prompt", edge.segments)
-        if not edge.segments and not edge.ends_turn and node.ending is None:
+        if index and not edge.segments and not edge.ends_turn and node.ending is None:
             raise self._error(f"edge of node {index}", "hold a segment, end a turn or end the episode", "nothing")
         if edge.ends_turn != (node.outcome is not None):
             raise self._error(f"outcome of node {index}", "be set exactly where the edge ends a turn", node.outcome)
