@@ -91,6 +91,11 @@ class SftSettings(Settings):
     """Episodes of the envs' oracles on train tasks."""
     recorded: str | None = None
     """Train on the episodes of another run's directory instead."""
+    gives_up: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the episodes in which the oracle gives up at once, and is imitated in that, too. A policy that learned
+    from it can do the task but often does not: reinforcement learning has to find out that trying pays."""
+    gives_up_saying: str = "I do not know."
+    """What it says then."""
     epochs: int = Field(default=1, ge=1)
     batch_size: int = Field(default=32, ge=1)
     """Episodes per update."""

@@ -7,7 +7,9 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from envgym.agents.driver import EpisodeJob, run_oracle_episode
+from envgym.agents.driver import EpisodeJob, run_episode, run_oracle_episode
+from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
 from envgym.core.trajectory import Trajectory, trajectories
@@ -15,7 +17,7 @@ from envgym.core.tree import Tree
 from envgym.episodes import trees_of
 from envgym.errors import SettingsError, sentence
 from envgym.runs import RunDirectory
-from envgym.seeds import derive_seed
+from envgym.seeds import derive_seed, generator
 from envgym.trainer.batch import TrainRow, train_row
 from envgym.trainer.collect import collect
 from envgym.trainer.corrections import NoCorrection
@@ -34,6 +36,9 @@ LIKELIHOOD = Objective(
     temperature=1.0,
 )
 """-A log pi with A = 1, averaged over tokens: the negative log-likelihood."""
+
+GAVE_UP = "gave-up/"
+"""How the ids of episodes begin in which the oracle gave up on purpose."""
 
 
 async def warm_start(
@@ -118,9 +123,9 @@ async def _success(bench: Workbench, settings: TrainSettings, sft: SftSettings, 
 
 
 def likelihood_rows(episode: Trajectory) -> list[TrainRow]:
-    """Return the rows of a successful episode with advantage 1; none for another."""
+    """Return the rows of an episode that succeeded, or gave up on purpose, with advantage 1; none for another."""
     reward = episode.reward
-    if not isinstance(reward, Scored) or reward.value <= 0:
+    if not isinstance(reward, Scored) or (reward.value <= 0 and not episode.tree.id.startswith(GAVE_UP)):
         return []
     return [train_row(row, [float(trains) for trains in row.loss_mask]) for row in episode.rows if any(row.loss_mask)]
 
@@ -137,17 +142,24 @@ async def _from_oracle(
         stats={},
         seed=derive_seed(settings.run.seed, "sft"),
     )
+    words = bench.agent.renderer.encode_action(Action(sft.gives_up_saying))
+    quitter = ScriptedPolicy(lambda request: words)
+    draws = generator(settings.run.seed, "sft gives up").random(len(requests))
     trees: list[Tree] = []
-    for number, request in enumerate(requests):
+    for number, (request, draw) in enumerate(zip(requests, draws, strict=True)):
+        gives_up = draw < sft.gives_up
         world = bench.worlds[request.env]
         job = EpisodeJob(
             make_env=world.make,
             task=world.tasks.task(Split.TRAIN, request.index),
             seed=derive_seed(settings.run.seed, "sft", number),
-            tree_id=f"oracle/{number:06d}",
+            tree_id=f"{GAVE_UP if gives_up else 'oracle/'}{number:06d}",
             env_id=world.env_id,
         )
-        trees.append(await run_oracle_episode(job, bench.agent))
+        if gives_up:
+            trees.append(await run_episode(job, bench.agent, quitter, sampling=bench.sampling(1.0)))
+        else:
+            trees.append(await run_oracle_episode(job, bench.agent))
         on_progress("oracle episodes", number + 1, len(requests))
     return [episode for tree in trees for episode in trajectories(tree)]
 

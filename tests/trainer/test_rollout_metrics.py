@@ -1,0 +1,62 @@
+"""Metrics of a step count episodes, valid ones where a reward is meant, and say why groups were dropped."""
+
+import math
+
+import pytest
+
+from envgym.core.trajectory import Group
+from envgym.testing import hard_cases as cases
+from envgym.trainer.filters.zero_variance import ZeroVariance
+from envgym.trainer.rollout_metrics import filter_metrics, rollout_metrics
+
+
+def test_success_counts_valid_episodes_and_its_interval_counts_groups() -> None:
+    groups = [cases.outcome_group(1, 1, None), cases.outcome_group(0, 1), cases.outcome_group(0, 0)]
+    found = rollout_metrics(groups, success_at=1.0)
+    # group means 1, .5, 0: mean .5, standard error .5 / sqrt 3
+    half = 1.96 * 0.5 / math.sqrt(3)
+    assert found["train/success"] == 0.5
+    assert found["train/success_low"] == max(0.5 - half, 0.0)
+    assert found["train/success_high"] == min(0.5 + half, 1.0)
+    assert (found["rollout/episodes"], found["rollout/invalid"], found["rollout/groups"]) == (7.0, 1.0, 3.0)
+    assert found["reward/mean"] == pytest.approx(3 / 6)
+    assert found["reward/answer"] == pytest.approx(3 / 6)
+    assert found["ending/TERMINATED"] == pytest.approx(6 / 7)
+    assert found["ending/ERROR_TOOL_INFRA"] == pytest.approx(1 / 7)
+
+
+def test_group_without_valid_episode_moves_no_success() -> None:
+    alone = rollout_metrics([cases.outcome_group(1, 0)], success_at=1.0)
+    beside = rollout_metrics([cases.outcome_group(1, 0), cases.outcome_group(None, None)], success_at=1.0)
+    assert alone["train/success"] == beside["train/success"] == 0.5
+    assert "train/success" not in rollout_metrics([cases.outcome_group(None)], success_at=1.0)
+
+
+def test_lengths_count_rows_and_costs_count_shared_edges_once() -> None:
+    forked = Group(key="g", trees=(cases.shared_prefix_both_signs(),))
+    found = rollout_metrics([forked], success_at=1.0)
+    # two rows of 8 tokens; each episode sampled 3, the tree 4 (the shared turn's 2 once)
+    assert found["rollout/row_tokens"] == 8.0
+    assert found["rollout/sampled_tokens"] == 3.0
+    assert found["cost/tokens_generated"] == 4.0
+    assert found["rollout/turns"] == 2.0
+
+
+def test_rewritten_episode_has_two_rows() -> None:
+    found = rollout_metrics([Group(key="g", trees=(cases.context_rewrite(),))], success_at=1.0)
+    assert found["rollout/rows_per_episode"] == 2.0
+    assert found["rollout/row_tokens_max"] == 7.0
+
+
+def test_every_drop_has_its_reason() -> None:
+    groups = [
+        cases.outcome_group(1, 1),
+        cases.outcome_group(1, 0),
+        cases.outcome_group(None),
+        cases.outcome_group(0, 0),
+    ]
+    assert filter_metrics(ZeroVariance()(groups)) == {
+        "filter/kept": 0.25,
+        "filter/no_valid_episode": 0.25,
+        "filter/zero_variance": 0.5,
+    }
