@@ -1,7 +1,7 @@
 """What an agent does when its context budget runs out: stop, or go on in a shorter context that is rendered anew.
 
-A strategy proposes shortened conversations; `shorten` renders them and takes the longest that fits. It knows messages
-and lengths, nothing of tokens. The record of what happened is the rewrite that the loop puts on the next edge.
+A strategy proposes shortened conversations; `shorten` renders them and chooses. It knows messages and lengths,
+nothing of tokens. The record of what happened is the rewrite that the loop puts on the next edge.
 """
 
 from bisect import bisect_left
@@ -25,10 +25,11 @@ class ContextStrategyName(StrEnum):
 
 
 class Proposal(NamedTuple):
-    """Shortened conversations, the longest first, and what to call the rewrite."""
+    """Shortened conversations and what to call the rewrite."""
 
     rewrite: Rewrite
     conversations: Sequence[tuple[Message, ...]]
+    """At least one; the longest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ def shorten(
     render: Callable[[Sequence[Message]], Rendering],
     max_tokens: int,
 ) -> Shortened | None:
-    """Return the longest proposal that renders to at most half of `max_tokens`, else to at most all of it.
+    """Return the longest proposal that renders to at most half of `max_tokens`, else the shortest if it fits at all.
 
     Half, because every rewrite starts another row to train and another prefix to compute: they should be rare.
     Lengths are taken to fall with every message left out, so a proposal is found by bisection.
@@ -97,8 +98,8 @@ def shorten(
         return sum(len(segment) for segment in renderings[index].segments)
 
     places = range(len(conversations))
-    for limit in (max_tokens // 2, max_tokens):
-        index = bisect_left(places, True, key=lambda place: num_tokens(place) <= limit)
-        if index < len(conversations):
-            return Shortened(messages=conversations[index], rendering=renderings[index], rewrite=rewrite)
-    return None
+    index = bisect_left(places, True, key=lambda place: num_tokens(place) <= max_tokens // 2)
+    index = min(index, len(conversations) - 1)
+    if num_tokens(index) > max_tokens:
+        return None
+    return Shortened(messages=conversations[index], rendering=renderings[index], rewrite=rewrite)

@@ -88,7 +88,7 @@ class Handler(BaseHTTPRequestHandler):
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     made = Server()
-    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread = threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield made
     made.over.set()
