@@ -4,7 +4,7 @@ The tasks, their order and every seed are a function of the plan alone, so two e
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +64,6 @@ async def evaluate(
     *,
     sampling: Sampling,
     concurrency: int,
-    finished: Iterable[Tree] = (),
     on_finished: Callable[[Tree], None] | None = None,
 ) -> list[Tree]:
     """Run the plan's episodes and return them in its order.
@@ -75,16 +74,23 @@ async def evaluate(
         policy: who acts.
         sampling: temperature 0 is greedy.
         concurrency: episodes under way at a time.
-        finished: episodes of this plan that an interrupted evaluation already made; they are not run again.
         on_finished: called with every episode as it ends.
     """
+    return await run_episodes(
+        plan.jobs(), agent, policy, sampling=sampling, concurrency=concurrency, on_finished=on_finished
+    )
+
+
+Play = Callable[[Sequence[EpisodeJob]], Coroutine[None, None, list[Tree]]]
+"""Runs jobs and returns their trees in the order of the jobs."""
+
+
+async def complete(plan: EvalPlan, play: Play, finished: Iterable[Tree]) -> list[Tree]:
+    """Play what an interrupted evaluation left out of its plan, and return all episodes in the plan's order."""
     done = {tree.id: tree for tree in finished}
     jobs = plan.jobs()
     missing = [job for job in jobs if job.tree_id not in done]
-    made = await run_episodes(
-        missing, agent, policy, sampling=sampling, concurrency=concurrency, on_finished=on_finished
-    )
-    done.update(zip((job.tree_id for job in missing), made, strict=True))
+    done.update(zip((job.tree_id for job in missing), await play(missing), strict=True))
     return [done[job.tree_id] for job in jobs]
 
 

@@ -104,10 +104,8 @@ class LiveProgress(Callback):
         """Open the display."""
         from rich.console import Console  # loaded where it is needed
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-        from transformers.utils.logging import disable_progress_bar
 
-        disable_progress_bar()  # one for every checkpoint, across our own
-        self._console = Console(file=sys.stderr)
+        self._console = Console(file=sys.stderr, soft_wrap=True)
         columns = (TextColumn("{task.description:>24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._progress = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
         self._last = last_step
@@ -137,11 +135,9 @@ class LiveProgress(Callback):
         self._console.print(f"held out after {step} steps ({label}, {tasks} tasks): success {text}", highlight=False)
 
     def on_end(self, report: Path | None) -> None:
-        """Close the display and say where the report is."""
+        """Close the display."""
         if hasattr(self, "_progress"):
             self._progress.stop()
-            if report is not None:
-                self._console.print(f"report: {report}", highlight=False, soft_wrap=True)
 
 
 class Callbacks(Callback):

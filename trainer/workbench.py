@@ -9,9 +9,9 @@ from torch import nn
 
 from envgym.agents.agent import Agent, make_agent
 from envgym.agents.models.registry import load
+from envgym.agents.policies.local import pick_device
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import Sampling
-from envgym.errors import SettingsError, sentence
 from envgym.trainer.causal_lm import check_head
 from envgym.trainer.corrections import CORRECTIONS
 from envgym.trainer.credit import CREDITS
@@ -97,9 +97,7 @@ def build_workbench(settings: TrainSettings, *, checkpoint: Path | None = None) 
         device=device,
         autocast=autocast,
     )
-    policy = TransformersPolicy(
-        model, tokenizer=tokenizer, device=device, max_batch=settings.rollout.max_batch, autocast=autocast
-    )
+    policy = TransformersPolicy(model, device=device, max_batch=settings.rollout.max_batch, autocast=autocast)
     return Workbench(
         worlds=worlds,
         method=method,
@@ -110,20 +108,6 @@ def build_workbench(settings: TrainSettings, *, checkpoint: Path | None = None) 
         learner=learner,
         device=device,
     )
-
-
-def pick_device(name: str) -> torch.device:
-    """Return the device called `name`; `auto` takes CUDA where there is one. Raises: SettingsError: none such."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or (device.type == "cuda" and not torch.cuda.is_available()):
-        do = "use cpu, cuda or auto"
-        raise SettingsError(sentence("model.device", "be at hand", name, where="settings", do=do))
-    return device
 
 
 def _load(settings: ModelSettings, device: torch.device, checkpoint: Path | None) -> tuple[Any, Any]:

@@ -94,10 +94,13 @@ def load(
     """
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES, where="load")
     source = resolve_model(name, tiny=tiny)
+    if Path(source).is_dir():  # nothing is fetched, so there is nothing to watch
+        disable_progress_bar()
     tokenizer = load_tokenizer(source)
     try:
         model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))

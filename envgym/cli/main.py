@@ -36,6 +36,11 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "play": Command("envgym.cli.play", "play an environment yourself, or watch its oracle"),
         "check": Command("envgym.cli.check", "judge environments with the conformance suite"),
         "new": Command("envgym.cli.new", "write a new environment package, ready to install"),
+        "eval": Command("envgym.cli.evaluate", "measure success on held-out tasks"),
+        "train": Command("envgym.cli.train", "train an agent as a settings file says"),
+        "sft": Command("envgym.cli.sft", "make the warm start of a training run, by itself"),
+        "recipes": Command("envgym.cli.recipes", "list the recipes and what they choose"),
+        "view": Command("envgym.cli.view", "write the report of a run"),
     }
 )
 """Command -> its module, in the order of the help text."""
@@ -46,6 +51,8 @@ _EPILOG = """examples:
   envgym play puzzles/guess_number-v0 --seed 1
   envgym check --all
   envgym new my_games/dice
+  envgym train examples/demo.yaml
+  envgym eval --model runs/demo
 
 Most commands take --help, --json where they report something, and --traceback for the whole story of an error."""
 

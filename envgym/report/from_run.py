@@ -116,17 +116,21 @@ def _meta(run: RunDirectory) -> Meta:
         duration_s=seconds,
         versions=run.versions,
         settings=yaml.safe_dump(config, sort_keys=False),
-        declared=_declared(config),
+        declared=declare(config["evaluation"]["tasks"], config["evaluation"]["samples"]),
     )
 
 
-def _declared(config: Mapping[str, Any]) -> Declared:
-    """Say what the evaluation could find with success near one half, half of the variance between tasks, and pairing
-    gaining nothing (at one sample a task the first is the worst case, and the second does not matter)."""
-    tasks, samples = config["evaluation"]["tasks"], config["evaluation"]["samples"]
-    variance = task_mean_variance(0.5, samples, 0.5)
-    effect = smallest_detectable_effect(tasks, paired_variance(variance, variance, 0.0))
-    return Declared(num_tasks=tasks, samples_per_task=samples, num_seeds=1, smallest_detectable_effect=effect)
+def declare(num_tasks: int, samples_per_task: int) -> Declared:
+    """Say what two evaluations on the same tasks could find.
+
+    With success near one half, half of the variance between tasks, and pairing gaining nothing (at one sample a task
+    the first is the worst case, and the second does not matter).
+    """
+    variance = task_mean_variance(0.5, samples_per_task, 0.5)
+    effect = smallest_detectable_effect(num_tasks, paired_variance(variance, variance, 0.0))
+    return Declared(
+        num_tasks=num_tasks, samples_per_task=samples_per_task, num_seeds=1, smallest_detectable_effect=effect
+    )
 
 
 def _episodes(run: RunDirectory) -> list[EpisodeData]:

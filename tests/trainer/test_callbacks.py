@@ -63,7 +63,6 @@ def test_progress_is_one_line_per_step_where_nobody_watches(tmp_path: Path, caps
         "held out after 0 steps (held-out, 40 tasks): success 50.0% [25.0%, 75.0%]",
         "step    1/2  success 0.25  entropy 1.25",
         "step    2/2  success 0.5  entropy 1.25",
-        "report: runs/cat/report.html",
     ]
 
 

@@ -1,0 +1,157 @@
+"""A collected batch in the terminal: tokens by origin, what trains, advantages; and what a train step takes."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from envgym.core.rewards import Scored
+from envgym.core.segments import Origin, Segment
+from envgym.trainer.dry_run import BatchRow, Cost, DryRun
+from envgym.trainer.overfit import OverfitPoint
+
+if TYPE_CHECKING:
+    from envgym.trainer.settings import TrainSettings
+
+ROWS_SHOWN = 8
+_STYLES = {
+    Origin.PROMPT: "cyan",
+    Origin.POLICY: "green",
+    Origin.TOOL: "yellow",
+    Origin.TEMPLATE: "bright_black",
+    Origin.INJECTED: "magenta",
+}
+_NAME_WIDTH = 9
+_ADVANTAGE_WIDTH = 15
+_MIB = 2**20
+
+
+def print_dry_run(found: DryRun, settings: "TrainSettings") -> None:
+    """Print the batch and the estimate."""
+    console = Console(highlight=False, soft_wrap=True)
+    batch = found.batch
+    for number, row in enumerate(batch.rows[:ROWS_SHOWN], start=1):
+        _print_row(console, row, number, len(batch.rows))
+    if len(batch.rows) > ROWS_SHOWN:
+        console.print(f"... and {len(batch.rows) - ROWS_SHOWN} more rows\n")
+    legend = Text("colours: ")
+    for origin, style in _STYLES.items():
+        legend.append(origin.value, style=style).append(" ")
+    console.print(legend.append("underlined", style="underline").append(" = trains"))
+    for name, value in found.counts().items():
+        console.print(f"{name.replace('_', ' '):<16}{_shown(value)}")
+    if found.measured_dropped:
+        console.print("every group was dropped, so nothing would train; the estimate is that of the dropped groups")
+    if settings.sft is not None:
+        console.print("collected without the warm start that the sft section asks for: lengths and rewards will differ")
+    if found.cost is None:
+        console.print("no episode sampled a token: there is nothing to measure")
+        return
+    for line in _cost_lines(found.cost, settings.run.steps):
+        console.print(line)
+
+
+def _print_row(console: Console, row: BatchRow, number: int, total: int) -> None:
+    episode, reward = row.episode, row.episode.reward
+    paid = f"reward {reward.value:g}" if isinstance(reward, Scored) else "invalid"
+    trained = sum(row.train.loss_mask)
+    title = f"row {number} of {total}: {episode.tree.task_id}, {paid}, {episode.ending.value}, "
+    console.print(Text(f"{title}{len(row.row)} tokens, {trained} of them train", style="bold"))
+    place = 0
+    for segment in row.row.segments:
+        part = slice(place, place + len(segment))
+        console.print(_segment_line(segment, row.train.loss_mask[part], row.train.advantages[part]))
+        place += len(segment)
+    console.print()
+
+
+def _segment_line(segment: Segment, trains: Sequence[bool], advantages: Sequence[float]) -> Text:
+    """Return origin, advantage and text of a segment; each trained token is underlined."""
+    style = _STYLES[segment.origin]
+    line = Text(f"  {segment.origin.value:<{_NAME_WIDTH}}", style=style)
+    given = [value for value, trained in zip(advantages, trains, strict=True) if trained]
+    line.append(f"{_range(given):<{_ADVANTAGE_WIDTH}}", style="bold")
+    strings = segment.token_strings or tuple(f"<{token}>" for token in segment.token_ids)
+    for string, trained in zip(strings, trains, strict=True):
+        line.append(_visible(string), style=f"{style} underline" if trained else style)
+    return line
+
+
+def _range(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    return f"A {low:+.2f}" if low == high else f"A {low:+.2f}..{high:+.2f}"
+
+
+def _visible(text: str) -> str:
+    """Return a token as one line of text."""
+    return "".join(character if character.isprintable() else _escaped(character) for character in text)
+
+
+def _escaped(character: str) -> str:
+    return "⏎" if character == "\n" else character.encode("unicode_escape").decode()
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {count}" for key, count in value.items()) or "none"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _cost_lines(cost: Cost, steps: int) -> Iterable[str]:
+    state = cost.state
+    parts = {
+        "weights": state.weights,
+        "gradients": state.gradients,
+        "optimizer": state.optimizer,
+        "activations (measured)": cost.activations,
+    }
+    yield "memory          " + ", ".join(f"{name} {size / _MIB:.1f} MiB" for name, size in parts.items())
+    yield f"                {cost.memory / _MIB:.1f} MiB at the peak of a train step, beside the sampler's cache"
+    yield f"micro-batches   {cost.num_micro_batches} with {cost.padded_tokens} padded tokens"
+    yield f"time per step   {cost.step_s:.2f} s: collect {cost.collect_s:.2f} s (measured), learn {cost.learn_s:.2f} s"
+    yield f"                {cost.step_s * steps / 60:.1f} min for {steps} steps, without evaluations"
+
+
+# ---- overfit one batch ----------------------------------------------------------------------------------------------
+
+_COLUMNS = ("updates", "surrogate", "log p (A>0)", "log p (A<0)", "ratio", "max ratio", "grad norm")
+
+
+def overfit_header() -> str:
+    """Return the names of the columns."""
+    return "  ".join(f"{name:>11}" for name in _COLUMNS)
+
+
+def overfit_line(point: OverfitPoint) -> str:
+    """Return one row."""
+    values = (
+        point.surrogate,
+        point.logprob_positive,
+        point.logprob_negative,
+        point.ratio_mean,
+        point.ratio_max,
+        point.grad_norm,
+    )
+    numbers = "  ".join(f"{'-':>11}" if value is None else f"{value:>11.4f}" for value in values)
+    return f"{point.updates:>11}  {numbers}"
+
+
+def overfit_verdict(points: Sequence[OverfitPoint]) -> str:
+    """Say whether the policy moved towards the good rows and away from the bad ones."""
+    first, last = points[0], points[-1]
+    rises = _moved(first.logprob_positive, last.logprob_positive)
+    falls = _moved(first.logprob_negative, last.logprob_negative)
+    told = [
+        f"A>0 by {rises:+.4f} nats" if rises is not None else "",
+        f"A<0 by {falls:+.4f}" if falls is not None else "",
+    ]
+    good = (rises or 0.0) - (falls or 0.0) > 0
+    verdict = "as it should" if good else "the wrong way: look at masks, advantages and optim.lr"
+    return f"mean log p moved: {', '.join(filter(None, told))}: {verdict}"
+
+
+def _moved(first: float | None, last: float | None) -> float | None:
+    return None if first is None or last is None else last - first

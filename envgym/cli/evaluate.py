@@ -1,0 +1,193 @@
+"""`envgym eval`: measure a model on tasks that it has not trained on."""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envgym.cli.common import Subparsers, add_command, add_json_argument, print_json
+from envgym.core.tasks import Split
+from envgym.errors import RunError, SettingsError, sentence
+from envgym.settings import apply_overrides, build_settings
+
+if TYPE_CHECKING:
+    from envgym.agents.eval_settings import EvalSettings
+
+_EXAMPLES = """  envgym eval --model smollm2 --env math/arithmetic-v0 --env-set level=2 --tasks 200
+  envgym eval --model runs/demo                                   newest checkpoint, on its own envs
+  envgym eval --model runs/demo --samples 8                       pass@k and pass^k, at temperature 1
+  envgym eval --endpoint http://localhost:8000/v1 --model qwen --env puzzles/guess_number-v0
+  envgym eval --out runs/eval-smollm2-math_arithmetic-v0 --resume"""
+_WHERE = "envgym eval"
+_LIMITS = ("thinking", "max_turn_tokens", "max_context_tokens", "on_length")
+"""Settings of an agent that another agent takes over."""
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = add_command(subparsers, "eval", summary="measure success on held-out tasks", examples=_EXAMPLES)
+    who = parser.add_argument_group("who")
+    who.add_argument("--model", metavar="NAME|DIR|RUN", help="tiny, smollm2, a model directory, a hub name, or a run")
+    who.add_argument("--endpoint", metavar="URL", help="ask an OpenAI-compatible service for --model instead")
+    _add_pairs(who, "--endpoint-set", "setting of the endpoint, as api_key_env=MY_KEY")
+    who.add_argument("--agent", metavar="NAME", help="plain, tool_calling, react or code_act")
+    _add_pairs(who, "--agent-set", "setting of the agent, as max_turn_tokens=512")
+    what = parser.add_argument_group("on what")
+    what.add_argument("--env", metavar="ID", help="environment (default: those of the run)")
+    _add_pairs(what, "--env-set", "keyword argument of the environment, as level=3")
+    what.add_argument("--split", default=Split.TEST.value, help="test or train (default: test)")
+    what.add_argument("--tasks", type=int, default=100, metavar="N", help="distinct tasks (default: 100)")
+    what.add_argument("--samples", type=int, default=1, metavar="K", help="episodes per task (default: 1)")
+    help_temperature = "0 is greedy (default: 0 for one sample, 1 for several)"
+    what.add_argument("--temperature", type=float, metavar="T", help=help_temperature)
+    what.add_argument("--success-at", type=float, metavar="R", help="smallest reward of a success (default: 1)")
+    what.add_argument("--seed", type=int, default=0, help="of the envs and of sampling (default: 0)")
+    how = parser.add_argument_group("how")
+    how.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
+    how.add_argument("--dtype", help="float32 (default) or bfloat16")
+    how.add_argument("--threads", type=int, metavar="N", help="CPU threads")
+    how.add_argument("--concurrency", type=int, default=64, metavar="N", help="episodes at a time (default: 64)")
+    how.add_argument("--max-batch", type=int, default=64, metavar="N", help="sequences sampled at a time (default: 64)")
+    how.add_argument("--out", metavar="DIR", help="write here (default: runs/eval-MODEL-ENV)")
+    how.add_argument("--resume", action="store_true", help="go on with --out; its own settings suffice")
+    add_json_argument(parser)
+    return parser
+
+
+def _add_pairs(group: "argparse._ArgumentGroup", name: str, text: str) -> None:
+    group.add_argument(name, metavar="KEY=VALUE", action="append", default=[], help=f"{text}; repeatable")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate, and print what was found."""
+    from envgym.agents.eval_run import run_evaluation
+    from envgym.cli.results import Ticker, print_evaluations, run_json
+
+    sys.path.insert(0, os.getcwd())  # an env's import path may lead to the folder one works in
+    settings = _settings(args)
+    try:
+        result = run_evaluation(settings, resume=args.resume, on_progress=Ticker())
+    except KeyboardInterrupt:
+        if (settings.run_directory / "run.json").exists():
+            print(f"stopped; go on with: envgym eval --out {settings.run_directory} --resume", file=sys.stderr)
+        raise
+    if args.json:
+        print_json(run_json(result.directory, result.report))
+        return 0
+    print_evaluations(result.directory)
+    print(f"report: {result.report}")
+    return 0
+
+
+def _settings(args: argparse.Namespace) -> "EvalSettings":
+    """Return what the arguments, and the run behind `--model`, say."""
+    from envgym.agents.eval_settings import EvalSettings
+
+    if args.resume and args.model is None and args.out is not None:
+        return build_settings(EvalSettings, _resumed(Path(args.out)), where=args.out)
+    if args.model is None:
+        do = "name a model, a model directory or a run"
+        raise SettingsError(sentence("--model", "be given", "nothing", where=_WHERE, do=do))
+    source: Mapping[str, Any] = {}
+    if args.endpoint is None and (Path(args.model) / "run.json").is_file():
+        source = _trained(Path(args.model))
+    envs = _envs(args, source)
+    model = _model(args, source)
+    name = f"eval-{_slug(source.get('name', args.model))}-{_slug(envs[0]['id'])}"
+    success_at = source.get("success_at", 1.0) if args.success_at is None else args.success_at
+    data = {
+        "run": {"name": name, "directory": args.out, "seed": args.seed},
+        "model": model,
+        "agent": _agent(args, source),
+        "envs": envs,
+        "evaluation": {
+            "tasks": args.tasks,
+            "samples": args.samples,
+            "temperature": float(args.samples > 1) if args.temperature is None else args.temperature,
+            "split": Split.parse(args.split, where="--split"),
+            "success_at": success_at,
+        },
+        "engine": {
+            "device": args.device,
+            "threads": args.threads,
+            "concurrency": args.concurrency,
+            "max_batch": args.max_batch,
+        },
+    }
+    return build_settings(EvalSettings, data, where=_WHERE)
+
+
+def _resumed(path: Path) -> dict[str, Any]:
+    """Return the settings that an evaluation was started with."""
+    from envgym.runs import RunDirectory
+
+    config = RunDirectory.open(path).config
+    return {**config, "run": {**config.get("run", {}), "directory": str(path)}}
+
+
+def _trained(path: Path) -> dict[str, Any]:
+    """Return what a training run's newest checkpoint is, with the run's agent and envs."""
+    from envgym.runs import RunDirectory
+    from envgym.trainer.checkpoint import checkpoints, load_state
+    from envgym.trainer.settings import train_settings
+
+    found = RunDirectory.open(path)
+    saved = checkpoints(found.checkpoints)
+    if not saved:
+        do = "name a training run that has saved one, or a model directory"
+        raise RunError(sentence("run", "hold a checkpoint", "none", where=str(path), do=do))
+    config = train_settings(found.config, where=str(path / "config.json"))
+    steps = load_state(saved[-1]).step
+    weights = str(saved[-1] / "model")
+    model: dict[str, Any] = {"dtype": config.model.dtype, "autocast": config.model.autocast, "steps": steps}
+    if config.model.lora is None:
+        model["name"] = weights
+    else:
+        model |= {"name": config.model.name, "tiny": config.model.tiny.model_dump(), "adapter": weights}
+    return {
+        "name": f"{found.name}-step-{steps}",
+        "model": model,
+        "agent": config.agent.model_dump(mode="json"),
+        "envs": [env.model_dump(include={"id", "settings", "name"}) for env in config.envs],
+        "success_at": config.evaluation.success_at,
+    }
+
+
+def _model(args: argparse.Namespace, source: Mapping[str, Any]) -> dict[str, Any]:
+    model: dict[str, Any] = dict(source.get("model", {"name": args.model}))
+    if args.dtype is not None:
+        model["dtype"] = args.dtype
+    if args.endpoint is not None:
+        endpoint = {"base_url": args.endpoint, "model": args.model}
+        model["endpoint"] = apply_overrides(endpoint, args.endpoint_set)
+    elif args.endpoint_set:
+        do = "give its URL with --endpoint"
+        raise SettingsError(sentence("--endpoint-set", "go with an endpoint", "none", where=_WHERE, do=do))
+    return model
+
+
+def _agent(args: argparse.Namespace, source: Mapping[str, Any]) -> dict[str, Any]:
+    agent: dict[str, Any] = dict(source.get("agent", {}))
+    if args.agent is not None and args.agent != agent.get("name"):
+        agent = {key: agent[key] for key in _LIMITS if key in agent} | {"name": args.agent}
+    return apply_overrides(agent, args.agent_set)
+
+
+def _envs(args: argparse.Namespace, source: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the env that was named, with the run's settings where it is one of the run's; or all of the run's."""
+    known: list[dict[str, Any]] = source.get("envs", [])
+    if args.env is None and not known:
+        do = "name an environment; `envgym list` shows them"
+        raise SettingsError(sentence("--env", "be given", "nothing", where=_WHERE, do=do))
+    named = [env for env in known if args.env in (None, env["id"], env["name"])]
+    return [{**env, "settings": apply_overrides(env["settings"], args.env_set)} for env in named] or [
+        {"id": args.env, "settings": apply_overrides({}, args.env_set)}
+    ]
+
+
+def _slug(text: str) -> str:
+    """Return a name as part of a folder's name."""
+    return re.sub(r"[^\w.-]+", "_", text.strip("/").removeprefix("./")).strip("_.") or "model"

@@ -1,0 +1,36 @@
+"""`envgym recipes`: which methods a recipe joins."""
+
+import argparse
+
+from envgym.cli.common import Subparsers, add_command, add_json_argument, print_json, styled
+from envgym.errors import unknown_name
+
+_EXAMPLES = """  envgym recipes
+  envgym recipes dr_grpo
+  envgym train examples/demo.yaml --set recipe=dr_grpo --set objective.max_tokens=256"""
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = add_command(subparsers, "recipes", summary="list the recipes and what they choose", examples=_EXAMPLES)
+    parser.add_argument("name", metavar="NAME", nargs="?", help="show this recipe alone")
+    add_json_argument(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the choice at every plug-in point."""
+    from envgym.trainer.recipes import RECIPES
+
+    if args.name is not None and args.name not in RECIPES:
+        raise unknown_name("recipe", args.name, RECIPES, where="envgym recipes")
+    chosen = {name: recipe for name, recipe in RECIPES.items() if args.name in (None, name)}
+    if args.json:
+        print_json({name: recipe.model_dump(mode="json") for name, recipe in chosen.items()})
+        return 0
+    for name, recipe in chosen.items():
+        print(styled(name, "bold"))
+        for point, choice in recipe.model_dump(exclude_none=True).items():
+            named = [choice.pop("name")] if "name" in choice else []
+            print(f"  {point:<11}", *named, *(f"{key}={value}" for key, value in choice.items()))
+    return 0

@@ -1,0 +1,141 @@
+"""What evaluations found, as lines for a terminal and as JSON; also progress where a whole display is not wanted."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from envgym.cli.common import styled
+from envgym.core.json_types import JsonValue
+from envgym.report.data import ComparisonData, EvaluationData
+from envgym.report.from_run import comparisons_of_run, declare, evaluations_of_run
+from envgym.report.schema import to_json
+from envgym.runs import RunDirectory
+from envgym.stats import Estimate
+
+_WIDTH = 12
+
+
+def run_json(directory: Path, report: Path) -> dict[str, JsonValue]:
+    """Return what a run's evaluations found."""
+    run = RunDirectory.open(directory)
+    return {
+        "directory": str(directory),
+        "report": str(report),
+        "evaluations": [_evaluation_json(*pair) for pair in _with_records(run)],
+        "comparisons": to_json(comparisons_of_run(run)),
+    }
+
+
+def _with_records(run: RunDirectory) -> list[tuple[EvaluationData, Mapping[str, Any]]]:
+    """Return every evaluation beside the record that it was made of."""
+    records = {(data["step"], data["label"]): data for data in run.evals()}
+    return [(found, records[found.step, found.label]) for found in evaluations_of_run(run)]
+
+
+def _evaluation_json(found: EvaluationData, record: Mapping[str, Any]) -> JsonValue:
+    data = to_json(found)
+    assert isinstance(data, dict), "a record's JSON"
+    tasks, samples = _size(record)
+    return {
+        **data,
+        "env_id": record["env_id"],
+        "temperature": record["temperature"],
+        "seconds": record["seconds"],
+        "num_tasks": tasks,
+        "samples_per_task": samples,
+        "smallest_detectable_effect": declare(tasks, samples).smallest_detectable_effect,
+    }
+
+
+def _size(record: Mapping[str, Any]) -> tuple[int, int]:
+    """Return tasks, and samples per task."""
+    return len(record["rewards"]), max(map(len, record["rewards"].values()), default=0)
+
+
+def print_evaluations(directory: Path) -> None:
+    """Print everything that an evaluation found."""
+    for found, record in _with_records(RunDirectory.open(directory)):
+        tasks, samples = _size(record)
+        how = "greedy" if found.greedy else f"temperature {record['temperature']:g}"
+        print(styled(f"{record['env_id']}, {found.label}: {tasks} tasks, {samples} sample(s) each, {how}", "bold"))
+        for line in evaluation_lines(found):
+            print(line)
+        effect = declare(tasks, samples).smallest_detectable_effect
+        print(f"{'resolution':<{_WIDTH}}a difference of {effect * 100:.1f} points to another run on these tasks")
+        print(f"{'':<{_WIDTH}}is found with probability 80 %, at worst (alpha 5 %)")
+
+
+def evaluation_lines(found: EvaluationData) -> list[str]:
+    """Return success, its bounds, pass@k, endings and costs, a line each."""
+    bounds = found.success
+    lines = [_line("success", _interval(bounds.valid) if bounds.valid else "unknown: no episode is valid")]
+    if bounds.num_invalid:
+        low, high = bounds.as_failure, bounds.as_success
+        text = f"{bounds.num_invalid} of {bounds.num_samples} episodes; had all of them failed: {_interval(low)}"
+        lines += [_line("invalid", text), _line("", f"had all of them succeeded: {_interval(high)}")]
+    for rates in found.pass_rates:
+        lines.append(_line(f"k = {rates.k}", f"pass@k {_interval(rates.at_k)}  pass^k {_interval(rates.hat_k)}"))
+    endings = sorted(found.endings.items(), key=lambda item: -item[1])
+    lines.append(_line("endings", ", ".join(f"{ending.value} {count}" for ending, count in endings)))
+    costs = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in found.costs.items())
+    lines.append(_line("per episode", costs))
+    return lines
+
+
+def print_comparisons(directory: Path) -> None:
+    """Print what changed from the first evaluation to the last, for every label that has two."""
+    for comparison in comparisons_of_run(RunDirectory.open(directory)):
+        for line in comparison_lines(comparison):
+            print(line)
+
+
+def comparison_lines(comparison: ComparisonData) -> list[str]:
+    """Return before, after and change with their intervals."""
+    paired = comparison.paired
+    change, interval = paired.difference, paired.difference.interval
+    points = f"{change.value * 100:+.1f} points [{interval.low * 100:+.1f}, {interval.high * 100:+.1f}]"
+    return [
+        styled(f"{comparison.label}: success on the same {paired.num_tasks} tasks", "bold"),
+        _line("before", f"{_interval(comparison.before)}  after {comparison.before_step} train steps"),
+        _line("after", f"{_interval(comparison.after)}  after {comparison.after_step} train steps"),
+        _line("change", f"{points}, p = {paired.p_value:.2g} ({paired.p_value_method.value})"),
+    ]
+
+
+def _line(name: str, text: str) -> str:
+    return f"{name:<{_WIDTH}}{text}"
+
+
+def _interval(estimate: Estimate) -> str:
+    interval = estimate.interval
+    return f"{estimate.value:.1%} [{interval.low:.1%}, {interval.high:.1%}]"
+
+
+class Ticker:
+    """Says on standard error how far a phase is: in place on a terminal, a line now and then elsewhere."""
+
+    EVERY_S = 10.0
+    """Seconds between lines where nobody watches."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        self._last = time.monotonic()
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        """Show progress; a finished phase gets a line of its own."""
+        is_over = done >= total
+        if sys.stderr.isatty():
+            print(f"\r{phase}: {done}/{total}", end="\n" if is_over else "", file=sys.stderr, flush=True)
+        elif is_over or time.monotonic() - self._last > self.EVERY_S:
+            self._last = time.monotonic()
+            print(f"{phase}: {done}/{total}", file=sys.stderr, flush=True)
+
+
+def table(rows: Sequence[Sequence[str]], *, indent: str = "") -> list[str]:
+    """Return rows of words as aligned lines."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
+    return [
+        indent + "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
