@@ -23,6 +23,8 @@ from envgym.verifiers.pattern import Pattern
 LEVELS = range(1, 6)
 DIGITS = range(1, 7)
 KINDS = ("expression", "word")
+CHANCE, CHANCE_ONE_DIGIT = 0.025, 0.17
+"""What the best constant answer earns at most, at any level and kind: with two digits and more, and with one."""
 NUMBER_ALONE = r"-?\d+"
 """The form that `format_weight` pays for."""
 
@@ -77,8 +79,8 @@ class Arithmetic(Env[ArithmeticState]):
                 sentence("format_weight", "lie in [0, 1)", format_weight, where="math/arithmetic-v0", do=do)
             )
         self.level, self.digits, self.has_calculator = level, digits, calculator
-        guess = 0.1 if digits == 1 else 0.02
-        self.chance_score = guess * (1 - format_weight) + format_weight
+        constant = CHANCE_ONE_DIGIT if digits == 1 else CHANCE
+        self.chance_score = constant * (1 - format_weight) + format_weight
         self.rubric = Rubric(
             [(Numeric(), 1 - format_weight, "answer"), (Pattern(pattern=NUMBER_ALONE), format_weight, "format")]
             if format_weight
