@@ -92,10 +92,13 @@ class SftSettings(Settings):
     recorded: str | None = None
     """Train on the episodes of another run's directory instead."""
     gives_up: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the episodes in which the oracle gives up at once, and is imitated in that, too. A policy that learned
-    from it can do the task but often does not: reinforcement learning has to find out that trying pays."""
+    """If above 0, a second phase follows in which the oracle gives up at once in this share of the episodes, and is
+    imitated in that, too. Such a policy can do the task and often does not try: reinforcement learning has to find
+    out that trying pays."""
+    gives_up_episodes: int = Field(default=512, ge=1)
+    """Episodes of that phase."""
     gives_up_saying: str = "I do not know."
-    """What it says then."""
+    """What the oracle says when it gives up."""
     epochs: int = Field(default=1, ge=1)
     batch_size: int = Field(default=32, ge=1)
     """Episodes per update."""

@@ -52,13 +52,20 @@ async def warm_start(
 
     Raises: SettingsError: no episode to train on.
     """
-    episodes = _recorded(Path(sft.recorded)) if sft.recorded else await _from_oracle(bench, settings, sft, on_progress)
+    oracle = sft.model_copy(update={"gives_up": 0.0})
+    episodes = (
+        _recorded(Path(sft.recorded)) if sft.recorded else await _from_oracle(bench, settings, oracle, on_progress)
+    )
     rows = [row for episode in episodes for row in likelihood_rows(episode)]
     if not rows:
         got = f"none of {len(episodes)} episodes succeeded"
         do = "look at the env's oracle with `envgym check`, or name another sft.recorded"
         raise SettingsError(sentence("warm start", "have successful episodes", got, where="sft", do=do))
     losses, success = await fit(bench, settings, sft, rows, on_progress=on_progress)
+    if sft.gives_up:
+        last = sft.model_copy(update={"episodes": sft.gives_up_episodes, "epochs": 1, "until_success": None})
+        at_times = await _from_oracle(bench, settings, last, on_progress)
+        await fit(bench, settings, last, [r for e in at_times for r in likelihood_rows(e)], on_progress=on_progress)
     tenth = max(len(losses) // 10, 1)
     return {
         "sft/episodes": float(len(episodes)),
@@ -140,7 +147,7 @@ async def _from_oracle(
         group_size=1,
         supplies=supplies(bench.worlds),
         stats={},
-        seed=derive_seed(settings.run.seed, "sft"),
+        seed=derive_seed(settings.run.seed, "sft gives up" if sft.gives_up else "sft"),
     )
     words = bench.agent.renderer.encode_action(Action(sft.gives_up_saying))
     quitter = ScriptedPolicy(lambda request: words)
