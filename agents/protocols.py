@@ -134,7 +134,7 @@ class Renderer(Protocol):
         ...
 
     def encode_action(self, action: Action) -> tuple[int, ...]:
-        """Return the ids the policy would have to sample to say `action`, stop token included (SFT, scripted agents)."""
+        """Return the ids the policy would have to sample to say `action`, stop token included."""
         ...
 
     def token_strings(self, token_ids: Sequence[int]) -> tuple[str, ...]:

@@ -47,7 +47,26 @@ _HOMES = {
 }
 """Public name -> module that defines it; loaded on first use so that `import envgym` stays fast."""
 
-__all__ = sorted([*_HOMES, "__version__", "list_ids", "make", "register"])
+__all__ = [
+    "Action",
+    "Ending",
+    "Env",
+    "ForkCapability",
+    "Invalid",
+    "Message",
+    "Observation",
+    "Reply",
+    "Role",
+    "Scored",
+    "Split",
+    "Task",
+    "ToolCall",
+    "__version__",
+    "list_ids",
+    "make",
+    "register",
+    "tool",
+]
 
 
 def __getattr__(name: str) -> object:

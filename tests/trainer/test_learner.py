@@ -31,7 +31,9 @@ def build_model(seed: int = 0, dtype: torch.dtype = torch.float64) -> LlamaForCa
         num_attention_heads=2,
         max_position_embeddings=64,
     )
-    return LlamaForCausalLM(config).to(dtype)
+    model = LlamaForCausalLM(config)
+    torch.nn.Module.to(model, dtype)
+    return model
 
 
 def build_rows(model: LlamaForCausalLM, lengths: Sequence[int] = (7, 12, 5, 9, 12, 3)) -> list[TrainRow]:
