@@ -82,6 +82,13 @@ LANES = (
         constraints="constraints/core.txt",
     ),
     Lane(
+        name="web",
+        steps=(Step(markers="web"),),
+        limit_s=900,
+        constraints="constraints/core.txt",
+        debian=("chromium:chromium",),
+    ),
+    Lane(
         name="peers",
         steps=(Step(markers="peers"),),
         limit_s=900,
