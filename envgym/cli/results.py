@@ -14,7 +14,7 @@ from envgym.report.schema import to_json
 from envgym.runs import RunDirectory
 from envgym.stats import Estimate
 
-_WIDTH = 12
+_WIDTH = 13
 
 
 def run_json(directory: Path, report: Path) -> dict[str, JsonValue]:

@@ -1,0 +1,100 @@
+"""A folder to work in: a world that an untrained model half solves, and the settings of a run of seconds."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from envgym.cli.main import main
+
+WORLD = '''
+"""Say vowels: the reward is their share."""
+
+from dataclasses import dataclass
+
+import envgym
+from envgym.core.tasks import split_of
+
+
+class Tasks:
+    def size(self, split):
+        return None
+
+    def task(self, split, index):
+        for number in range(64 * index, 64 * index + 64):
+            if split_of({"number": number}) is split:
+                payload = {"number": number}
+                return envgym.Task(id=f"{split}/{index}", prompt=f"Vowels {number}", payload=payload, split=split)
+        raise IndexError(index)
+
+
+@dataclass
+class State:
+    number: int
+
+
+class Vowels(envgym.Env[State]):
+    tasks = Tasks()
+
+    def __init__(self, *, breaks: bool = False, **settings):
+        super().__init__(**settings)
+        self.breaks = breaks
+
+    def begin(self, task):
+        self.state = State(number=task.payload["number"])
+        return task.prompt
+
+    def respond(self, action):
+        if self.breaks:
+            raise OSError("the world is gone")
+        share = sum(letter in "aeiou" for letter in action.content) / max(len(action.content), 1)
+        return envgym.Reply(reward=share, terminated=True)
+
+    def oracle(self):
+        return "aeiou"
+'''
+SHAPE = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
+SETTINGS: dict[str, Any] = {  # a YAML file
+    "run": {"name": "vowels", "steps": 2, "checkpoint_every": 1, "tensorboard": False},
+    "model": {"name": "tiny", "device": "cpu", "tiny": SHAPE},
+    "envs": [{"id": "worlds:Vowels"}],
+    "agent": {"name": "plain", "max_turn_tokens": 12, "max_context_tokens": 256, "on_length": "close"},
+    "rollout": {"groups": 4, "group_size": 4},
+    "optim": {"lr": 0.003},
+    "evaluation": {"tasks": 6, "temperature": 1.0, "success_at": 0.05},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go to a folder that holds `worlds.py` and `run.yaml`."""
+    (tmp_path / "worlds.py").write_text(WORLD)
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(SETTINGS))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def command(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Return what runs a command line in the folder and gives exit code, standard output and standard error."""
+    del folder  # only to be there
+
+    def run(*words: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def files(folder: Path) -> Callable[[], dict[str, bytes]]:
+    """Return what reads every file that a command may have written."""
+    return lambda: {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }

@@ -1,0 +1,99 @@
+"""`envgym view` and `envgym recipes`: what is on disk, shown again."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envgym.runs import RunDirectory
+from envgym.trainer.recipes import RECIPES
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def test_report_is_made_again_from_what_is_on_disk(command: Command, folder: Path) -> None:
+    command("train", "run.yaml")
+    page = folder / "runs/vowels/report.html"
+    page.unlink()
+    assert command("view", "runs/vowels") == (0, "runs/vowels/report.html\n", "")
+    assert "vowels" in page.read_text()
+
+
+def test_report_can_be_written_elsewhere(command: Command, folder: Path) -> None:
+    command("train", "run.yaml", "--set", "run.steps=1")
+    page = folder / "runs/vowels/report.html"
+    before = page.read_bytes()
+    assert command("view", "runs/vowels", "--out", "page.html")[:2] == (0, "page.html\n")
+    assert (folder / "page.html").exists()
+    assert page.read_bytes() == before
+
+
+def test_json_is_what_the_page_shows(command: Command, folder: Path) -> None:
+    command("train", "run.yaml")
+    _, out, _ = command("view", "runs/vowels", "--json")
+    told = json.loads(out)
+    assert (told["meta"]["name"], told["meta"]["env_ids"], told["meta"]["recipe"]) == (
+        "vowels",
+        ["worlds:Vowels"],
+        "grpo",
+    )
+    assert [row["step"] for row in told["metrics"]] == [1, 2]
+    assert [evaluation["step"] for evaluation in told["evaluations"]] == [0, 2]
+    assert len([episode for episode in told["episodes"] if episode["source"] == "train"]) == 32
+    assert told["meta"]["declared"]["num_tasks"] == 6
+
+
+def test_run_that_is_not_over_has_a_report(command: Command, folder: Path) -> None:
+    run = RunDirectory.create(folder / "young", name="young", config={
+        "run": {"seed": 0}, "model": {"name": "tiny"}, "agent": {"name": "plain"}, "envs": [{"id": "worlds:Vowels"}],
+        "evaluation": {"tasks": 4, "samples": 1},
+    })  # fmt: skip
+    run.append_metrics({"step": 1, "loss/entropy": 1.0})
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "lo')
+    _, out, _ = command("view", "young", "--json")
+    assert [row["step"] for row in json.loads(out)["metrics"]] == [1]
+    assert command("view", "young")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "words,sentence",
+    [
+        (["nowhere"], "run file must be readable, got No such file or directory (nowhere/run.json); name a directory "),
+        (["."], "run file must be readable, got No such file or directory (run.json); name a directory that"),
+    ],
+)
+def test_what_is_no_run_cannot_be_viewed(command: Command, words: list[str], sentence: str) -> None:
+    code, out, err = command("view", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"envgym: {sentence}")
+
+
+def test_report_goes_into_a_folder_that_exists(command: Command, folder: Path) -> None:
+    RunDirectory.create(folder / "young", name="young", config={})
+    code, _, err = command("view", "young", "--out", "no/such/page.html")
+    assert (code, err) == (
+        2, "envgym: folder of the report must exist, got no/such (--out); make it first.\n"
+    )  # fmt: skip
+
+
+# ---- recipes -----------------------------------------------------------------------------------------------------
+
+
+def test_recipes_are_listed_with_their_choices(command: Command) -> None:
+    _, out, _ = command("recipes")
+    lines = out.splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == list(RECIPES)
+    assert "  loss        ppo_clip clip_low=0.2 clip_high=0.2" in lines
+
+
+def test_recipe_is_shown_alone(command: Command) -> None:
+    _, out, _ = command("recipes", "rloo", "--json")
+    assert json.loads(out) == {"rloo": RECIPES["rloo"].model_dump(mode="json")}
+
+
+def test_unknown_recipe_is_one_sentence(command: Command) -> None:
+    assert command("recipes", "rlo") == (
+        2, "", "envgym: recipe must be a known name, got 'rlo' (envgym recipes); did you mean rloo or grpo?\n",
+    )  # fmt: skip
