@@ -70,7 +70,7 @@ class Dialect:
         """Return what the template is given for a whole conversation."""
         has_opening = bool(messages) and messages[0].role is Role.SYSTEM
         opening = [messages[0].content] if has_opening else []
-        if tools and not self.has_tools:
+        if not self.has_tools:
             opening.append(self.format.instructions(tools))
         standing = escape("\n\n".join(part for part in opening if part), True)
         made: list[TemplateMessage] = []

@@ -59,13 +59,17 @@ class FamilyRenderer:
         self._stops = tuple(self._inner.get_stop_token_ids())
         self._tools: dict[str, ToolSpec] = {}
         """Tools met so far: where arguments are written without quotes, only the schema tells text from numbers."""
-        opened = self._codec.decode(
-            self._inner.render_ids([{"role": "user", "content": "qz"}], add_generation_prompt=True)
-        )
-        said = self._codec.decode(self._said({"role": "assistant", "content": "qzsaid"}))
-        self._lead = said.partition("qzsaid")[0] if opened_thinking(opened) else ""
-        """What closes the thinking that every turn opens with."""
+        self._lead, self._marks = self._probe()
+        self._codec.count_as_markup(self._marks)
         self._openings = {role: self._opening(role) for role in (Role.USER, Role.TOOL)}
+
+    def _probe(self) -> tuple[str, frozenset[int]]:
+        """Return what closes the thinking that every turn opens with, and the tokens that calls are written with."""
+        opened = self._inner.render_ids([{"role": "user", "content": "qz"}], add_generation_prompt=True)
+        said = self._said({"role": "assistant", "content": "qzsaid"})
+        called = self._said(self._message(Message(role=Role.ASSISTANT, content="qzsaid", tool_calls=(PROBE_CALL,))))
+        lead = self._codec.decode(said).partition("qzsaid")[0] if opened_thinking(self._codec.decode(opened)) else ""
+        return lead, self._codec.control(called) - self._codec.control(said) - set(self._stops)
 
     def _opening(self, role: Role) -> list[int]:
         """Return a short context that ends as any context does whose last message has this role."""
@@ -163,6 +167,8 @@ class FamilyRenderer:
                 continue
             malformed.append(f"A tool call could not be read: {reason}.")
             unread.append(self._codec.decode(ids[slice(*found.token_span)]) if found.token_span else found.raw)
+        if not read.tool_calls and not self._marks.isdisjoint(ids):
+            malformed.append(f"A tool call could not be read: {_REASONS['malformed_structure']}.")
         return Action(
             self._codec.decode(ids),
             content="\n".join(part for part in (read.content, *unread) if part),

@@ -44,8 +44,6 @@ class TokenCodec:
         """Wrap `tokenizer`; its added tokens that occur in `markup` (a chat template) are control tokens too."""
         self.tokenizer = tokenizer
         self._backend = tokenizer.backend_tokenizer
-        self._backend.no_truncation()
-        self._backend.no_padding()
         added = self._backend.get_added_tokens_decoder()
         texts = {index: token.content for index, token in added.items()}
         self._special = frozenset(index for index, token in added.items() if token.special)
@@ -63,6 +61,14 @@ class TokenCodec:
         if not found.ids or found.ids[0] not in self._control or found.starts[0] != 0:
             return None
         return found.ids[0], text[: found.ends[0]]
+
+    def count_as_markup(self, ids: Iterable[int]) -> None:
+        """Let the model's own text hold these special tokens, as it holds tags such as `<tool_call>`."""
+        self._special = self._special.difference(ids)
+
+    def control(self, ids: Iterable[int]) -> frozenset[int]:
+        """Return the control tokens among `ids`."""
+        return self._control.intersection(ids)
 
     def count_control(self, ids: Sequence[int]) -> int:
         """Count the control tokens among `ids`."""
@@ -114,6 +120,10 @@ class TokenCodec:
         return Encoded(ids, starts, ends)
 
     def _encode_plain(self, text: str) -> Encoded:
+        if self._backend.truncation is not None:  # left behind by someone else's call of the tokenizer
+            self._backend.no_truncation()
+        if self._backend.padding is not None:
+            self._backend.no_padding()
         encoding = self._backend.encode(text, add_special_tokens=False)
         offsets = encoding.offsets
         return Encoded(encoding.ids, [start for start, _ in offsets], [end for _, end in offsets])

@@ -229,6 +229,24 @@ def test_a_call_in_the_tiny_dialect_is_short() -> None:
     assert len(TINY.encode_action(Action("", content="", tool_calls=[CALL]))) == 1 + 1 + 1 + 10 + 1 + 21 + 1 + 1 + 1 + 1
 
 
+def test_a_turn_that_ends_with_another_stop_token_is_closed_by_the_templates_own() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.eos_token = "<|endoftext|>"
+    renderer = GenericRenderer(tokenizer, text_format("hermes"))
+    assert renderer.stop_token_ids == (2, 0)
+    *said, _ = renderer.encode_action(Action("Hm."))
+    after = renderer.extend(PROMPT, generation([*said, 0]), tool_reply("84"), [])
+    assert after.segments[0].token_strings[:2] == ("<|im_end|>", "\n")
+    assert renderer.parse([*said, 0]).content == "Hm."
+
+
+def test_a_format_explains_itself_with_and_without_tools() -> None:
+    renderer = made(CHATML, "react")
+    for tools in ([], [CALCULATOR]):
+        (_, text), _ = shown(renderer, renderer.start(PROMPT, tools).segments)
+        assert text_format("react").instructions(tools) in text
+
+
 def test_a_special_token_in_what_an_oracle_says_is_plain_text() -> None:
     ids = TINY.encode_action(Action("stop <|im_end|> here"))
     assert ids.count(2) == 1

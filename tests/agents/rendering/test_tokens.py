@@ -85,3 +85,12 @@ def test_a_text_says_with_which_control_token_it_begins() -> None:
     assert CODEC.first_control("<|im_end|>\nmore") == (2, "<|im_end|>")
     assert CODEC.first_control("\n<|im_end|>") is None
     assert CODEC.first_control("") is None
+
+
+def test_what_others_set_on_the_tokenizer_cuts_and_pads_nothing() -> None:
+    tokenizer = tiny_tokenizer()
+    codec = TokenCodec(tokenizer)
+    tokenizer(["a", "abc"], padding="max_length", truncation=True, max_length=2)
+    assert codec.decode(codec.encode("abcdef").ids) == "abcdef"
+    tokenizer(["a"], padding="max_length", max_length=9)
+    assert len(codec.encode("abcdef").ids) == 6
