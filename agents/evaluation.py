@@ -52,9 +52,17 @@ class EvalPlan:
 
 
 def held_out_tasks(source: TaskSource, count: int, *, split: Split = Split.TEST) -> tuple[Task, ...]:
-    """Return the first `count` tasks of different content (fewer where the split ends before)."""
+    """Return the first `count` tasks of different content; fewer where the split ends before."""
     size = source.size(split)
-    return tuple(distinct_tasks(source, split, count if size is None else min(count, size)))
+    if size is None:
+        return tuple(distinct_tasks(source, split, count))
+    found: dict[str, Task] = {}
+    for index in range(size):
+        if len(found) == count:
+            break
+        task = source.task(split, index)
+        found.setdefault(task.key, task)
+    return tuple(found.values())
 
 
 async def evaluate(

@@ -1,0 +1,168 @@
+"""Evaluation: the plan alone decides what is run, and what is found is counted by task."""
+
+import asyncio
+from collections.abc import Sequence
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from envgym.agents.episode import EpisodeJob
+from envgym.agents.evaluation import (
+    EvalPlan,
+    EvalRecord,
+    complete,
+    evaluate,
+    held_out_tasks,
+    record_evaluation,
+)
+from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.agents.protocols import GenerateRequest, Sampling
+from envgym.agents.testing import char_agent, said, show
+from envgym.core.tasks import Split, Task
+from envgym.core.tree import Tree
+from envgym.errors import InvalidInput, PolicyFailure
+from envgym.testing.hard_cases import outcome_tree
+from envgym.testing.toys import Counter, CounterTasks
+
+SPLIT = CounterTasks(40)
+
+
+class Repeats:
+    """A supply in which every second task is the one before."""
+
+    def size(self, split: Split) -> int:
+        return SPLIT.size(split) * 2
+
+    def task(self, split: Split, index: int) -> Task:
+        return SPLIT.task(split, index // 2)
+
+
+def plan(tasks: int = 3, samples: int = 2, **changes: object) -> EvalPlan:
+    """Return a plan on the first targets to count to."""
+    settings = {"env_id": "counter", "make_env": Counter, "tasks": held_out_tasks(SPLIT, tasks), "seed": 7}
+    return EvalPlan(**{**settings, "samples": samples, **changes})  # type: ignore[arg-type]  # by name
+
+
+def play(chosen: EvalPlan, answer: str = "DONE", concurrency: int = 4) -> list[Tree]:
+    """Run a plan with a policy that always says the same."""
+    policy = ScriptedPolicy(lambda request: said(answer))
+    agent = char_agent(name="plain", text_format="hermes")
+    work = evaluate(chosen, agent, policy, sampling=Sampling(temperature=0), concurrency=concurrency)
+    return asyncio.run(work)
+
+
+# ---- plans -------------------------------------------------------------------------------------------------------
+
+
+def test_tasks_are_the_first_of_the_test_split_each_once() -> None:
+    assert [task.id for task in held_out_tasks(SPLIT, 3)] == ["test/0", "test/1", "test/2"]
+    assert held_out_tasks(Repeats(), 3) == held_out_tasks(SPLIT, 3)
+    assert [task.split for task in held_out_tasks(SPLIT, 2, split=Split.TRAIN)] == [Split.TRAIN] * 2
+
+
+def test_fewer_tasks_than_were_asked_for_is_all_there_is() -> None:
+    assert len(held_out_tasks(SPLIT, 10_000)) == len(held_out_tasks(Repeats(), 10_000)) == SPLIT.size(Split.TEST)
+
+
+def test_smaller_evaluation_is_the_beginning_of_a_larger_one() -> None:
+    assert plan(tasks=3).jobs() == plan(tasks=5).jobs()[: 3 * 2]
+
+
+def test_every_episode_has_a_seed_and_a_name_of_its_own() -> None:
+    jobs = plan(tasks=5, samples=4).jobs()
+    assert len({job.tree_id for job in jobs}) == len({job.seed for job in jobs}) == 20
+    assert [job.task.id for job in jobs[:5]] == ["test/0"] * 4 + ["test/1"]
+
+
+def test_jobs_are_a_function_of_the_plan_alone() -> None:
+    seeds = [job.seed for job in plan().jobs()]
+    assert seeds == [job.seed for job in plan().jobs()]
+    assert set(seeds).isdisjoint(job.seed for job in plan(seed=8).jobs())
+    assert set(seeds).isdisjoint(job.seed for job in plan(label="during").jobs())
+
+
+# ---- episodes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 64])
+def test_episodes_come_in_the_order_of_the_plan(concurrency: int) -> None:
+    trees = play(plan(), concurrency=concurrency)
+    assert [tree.id for tree in trees] == [job.tree_id for job in plan().jobs()]
+    assert [tree.task_id for tree in trees] == ["test/0", "test/0", "test/1", "test/1", "test/2", "test/2"]
+
+
+@given(known=st.sets(st.integers(min_value=0, max_value=5)))
+def test_completing_runs_exactly_what_is_missing(known: set[int]) -> None:
+    jobs = plan().jobs()
+    trees = [outcome_tree(job.tree_id, number / 8) for number, job in enumerate(jobs)]
+    ran: list[str] = []
+
+    async def run(missing: Sequence[EpisodeJob]) -> list[Tree]:
+        ran.extend(job.tree_id for job in missing)
+        return [trees[jobs.index(job)] for job in missing]
+
+    found = asyncio.run(complete(plan(), run, [trees[number] for number in known]))
+    assert found == trees
+    assert ran == [job.tree_id for number, job in enumerate(jobs) if number not in known]
+
+
+def test_episodes_of_another_plan_are_not_taken_for_ones_own() -> None:
+    other = [outcome_tree(job.tree_id, 1.0) for job in plan(label="during").jobs()]
+    mine = [outcome_tree(job.tree_id, 0.0) for job in plan().jobs()]
+
+    async def run(missing: Sequence[EpisodeJob]) -> list[Tree]:
+        assert len(missing) == 6
+        return mine
+
+    assert asyncio.run(complete(plan(), run, other)) == mine
+
+
+# ---- what they say -----------------------------------------------------------------------------------------------
+
+
+def test_record_counts_rewards_by_task_and_endings_by_episode() -> None:
+    # counting to 0 is no task, so DONE at once earns 0 and ends
+    chosen = plan(tasks=2, samples=2)
+    record = record_evaluation(chosen, play(chosen), step=5, temperature=0.0, seconds=1.5)
+    assert record.rewards == {"test/0": (0.0, 0.0), "test/1": (0.0, 0.0)}
+    assert record.endings == {"TERMINATED": 4}
+    assert (record.step, record.seconds, record.costs["turns"], record.costs["tokens_generated"]) == (5, 1.5, 1.0, 5.0)
+    assert record.successes == {"test/0": [False, False], "test/1": [False, False]}
+
+
+def test_failed_episode_is_none_and_keeps_its_place() -> None:
+    chosen = plan(tasks=2, samples=1)
+    bad = chosen.tasks[1].prompt
+
+    def answer(request: GenerateRequest) -> tuple[int, ...] | Exception:
+        return PolicyFailure("gone") if bad in "".join(show(request.token_ids)) else said("DONE")
+
+    work = evaluate(chosen, char_agent(), ScriptedPolicy(answer), sampling=Sampling(), concurrency=2)
+    record = record_evaluation(chosen, asyncio.run(work), step=0, temperature=1.0, seconds=0.0)
+    assert record.rewards == {"test/0": (0.0,), "test/1": (None,)}
+    assert record.successes == {"test/0": [False], "test/1": [None]}
+    assert record.endings == {"TERMINATED": 1, "ERROR_POLICY": 1}
+
+
+def test_success_is_a_reward_of_at_least_the_mark() -> None:
+    record = EvalRecord(
+        env_id="e", label="l", step=0, temperature=0.0, success_at=0.5, rewards={"t": (0.49, 0.5, None, 1.0)},
+        endings={}, costs={}, seconds=0.0,
+    )  # fmt: skip
+    assert record.successes == {"t": [False, True, None, True]}
+
+
+def test_record_comes_back_from_json() -> None:
+    chosen = plan(tasks=2, samples=1)
+    record = record_evaluation(chosen, play(chosen), step=5, temperature=0.0, seconds=1.5)
+    assert EvalRecord.from_json(record.to_json()) == record
+
+
+def test_supply_that_lies_about_its_size_is_refused() -> None:
+    class Short(Repeats):
+        def size(self, split: Split) -> int:
+            return 10_000
+
+    with pytest.raises(InvalidInput):
+        held_out_tasks(Short(), 5000)
