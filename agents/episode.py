@@ -86,21 +86,23 @@ class EpisodeEnv:
         """Close the env and let its thread go; a failure is logged, the episode stands."""
         if self._env is None:
             return
-        try:
-            await self._call("close", self._env.close)
-        except InfrastructureError as error:
-            _log.warning("%s of episode %s", error, self._job.tree_id)
+        await self._call("close", self._close_or_log)
         if self._thread is not None:
             self._thread.shutdown(wait=False)
 
     def abandon(self) -> None:
         """Close the env without waiting: after a cancellation, behind whatever its thread is still doing."""
-        env, thread = self._env, self._thread
-        if env is not None and thread is not None:
-            thread.submit(env.close)
-            thread.shutdown(wait=False)
-        elif env is not None:
-            env.close()
+        if self._thread is not None:
+            self._thread.submit(self._close_or_log)
+            self._thread.shutdown(wait=False)
+        elif self._env is not None:
+            self._close_or_log()
+
+    def _close_or_log(self) -> None:
+        try:
+            _named("close", self._running.close)
+        except InfrastructureError as error:
+            _log.warning("%s of episode %s", error, self._job.tree_id)
 
     @property
     def _running(self) -> Env[Any]:

@@ -129,6 +129,19 @@ def test_scores_are_those_of_a_plain_forward_pass(name: str) -> None:
         assert found == pytest.approx(expected, abs=2e-5)
 
 
+@pytest.mark.parametrize("way", ["weights", "autocast"])
+def test_bfloat16_stays_near_float32(way: str) -> None:
+    model, items = llama(), [request(c, temperature=0.0, max_new_tokens=1) for c in contexts()]
+    exact = generate(TransformersPolicy(model), items)
+    if way == "weights":
+        policy = TransformersPolicy(model.bfloat16())
+    else:
+        policy = TransformersPolicy(model, autocast=torch.bfloat16)
+    for one, other in zip(generate(policy, items), exact, strict=True):
+        # bfloat16 keeps 8 bits; the logits here are of size 1.
+        assert one.raw_logprobs == pytest.approx(other.raw_logprobs, abs=0.03)
+
+
 def test_sampled_log_probs_state_both_distributions() -> None:
     model = llama().eval()
     item = request(contexts()[4], seed=5, temperature=0.7, top_k=20)
