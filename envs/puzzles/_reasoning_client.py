@@ -4,7 +4,7 @@ import importlib.util
 import math
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,8 +15,8 @@ from envgym.verifiers.base import Verdict, wrong
 from envgym.verifiers.processes import Worker, WorkerDied, WorkerHung, WorkerPool
 
 MAX_PROCESSES = 2
-MAKE_SECONDS = 120.0
-"""An item that takes longer to make is a failure of the env."""
+MAKE_SECONDS = 300.0
+"""An item that takes longer to make is a failure of the env; the slowest generators need ten on an idle machine."""
 SCORE_CPU_SECONDS = 10
 """An answer that keeps the scorer busy longer scores 0."""
 _WALL_FACTOR = 12.0
@@ -111,19 +111,28 @@ def _ask(op: str, **arguments: str | int) -> Any:  # Any: decoded JSON
 
 
 def _use(seconds: float, request: JsonObject) -> Any:  # Any: decoded JSON
-    """Ask a worker process. Raises: EnvFailure: it failed or did not answer. WorkerDied."""
+    """Ask a worker process. Raises: EnvFailure: it failed, or did not answer twice. WorkerDied: twice, or SIGXCPU."""
 
-    def job(worker: Worker) -> Any:  # Any: decoded JSON
+    def job(worker: Worker) -> Mapping[str, Any]:  # Any: decoded JSON
         worker.send(request)
         return worker.receive(seconds)
 
     try:
         reply = _pool().use(job)
-    except WorkerHung as hang:
-        raise EnvFailure(f"reasoning-gym: {hang}") from None
+    except (WorkerDied, WorkerHung) as loss:
+        if isinstance(loss, WorkerDied) and loss.returncode == -signal.SIGXCPU:
+            raise
+        reply = _again(job)  # a process may be lost for reasons of its own; twice is no accident
     if "error" in reply:
         raise EnvFailure(str(reply["error"]))
     return reply["result"]
+
+
+def _again(job: Callable[[Worker], Mapping[str, Any]]) -> Mapping[str, Any]:  # Any: decoded JSON
+    try:
+        return _pool().use(job)
+    except WorkerHung as hang:
+        raise EnvFailure(f"reasoning-gym: {hang}") from None
 
 
 @cache

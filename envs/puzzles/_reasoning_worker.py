@@ -28,8 +28,8 @@ from functools import cache, lru_cache
 from typing import Any
 
 MEMORY_BYTES = 4 * 1024**3
-EVALUATING = ("string_insertion", "spiral_matrix", "binary_matrix", "n_queens", "number_sorting")
-"""Data sets whose scorer calls `eval` on the answer."""
+EVALUATING = ("string_insertion", "spiral_matrix", "binary_matrix", "n_queens")
+"""Data sets whose scorer calls `eval` on the answer; five others call sympy's `parse_expr`, which evaluates too."""
 SOLUTION_KEYS = ("example_answer", "possible_answer", "example_correct_answer")
 """Where items without an answer keep a solution, in their metadata."""
 FUNCTIONS = frozenset(
