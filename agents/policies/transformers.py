@@ -24,9 +24,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from envgym.agents.policies._cached_model import CachedModel
 from envgym.agents.policies._engine import Engine
 from envgym.agents.policies._rows import Ended, canonical
-from envgym.agents.protocols import GenerateRequest, Generation
+from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
 
 _WHERE = "TransformersPolicy"
@@ -74,8 +75,9 @@ class TransformersPolicy:
             raise InvalidInput(sentence("max_batch", "be at least 1", max_batch, where=_WHERE, do="pass e.g. 64"))
         if device is not None:
             model.to(device)
-        self._engine: Engine[_Ticket] = Engine(model, max_batch=max_batch, autocast=autocast)
-        self._home = self._engine.device
+        self._model = CachedModel(model, autocast=autocast)
+        self._engine: Engine[_Ticket] = Engine(self._model, max_batch=max_batch)
+        self._home = self._model.device
         self._deterministic, self._is_shared, self._version = deterministic, is_shared, version
         self._is_asleep = False
         self._waiting: deque[tuple[_Ticket, GenerateRequest]] = deque()
@@ -99,7 +101,10 @@ class TransformersPolicy:
         Raises: PolicyFailure: the model failed, gave numbers that are not finite, has no position left for the
             context, or is asleep. InvalidInput: an empty context, or sampling settings out of range.
         """
-        self._check(request)
+        if self._is_asleep:
+            raise PolicyFailure(sentence("policy", "be awake", "asleep", where=_WHERE, do="call wake first"))
+        _check_sampling(request.sampling)
+        self._check_context(request)
         loop = asyncio.get_running_loop()
         ticket = _Ticket(loop, loop.create_future())
         with self._queue_lock:
@@ -120,10 +125,10 @@ class TransformersPolicy:
 
         Raises: UnknownName: the model has no such tensor. InvalidInput: another shape.
         """
-        model = self._engine.model
+        module = self._model.module
         own = {
-            **dict(model.named_buffers(remove_duplicate=False)),
-            **dict(model.named_parameters(remove_duplicate=False)),
+            **dict(module.named_buffers(remove_duplicate=False)),
+            **dict(module.named_parameters(remove_duplicate=False)),
         }
         with self._model_lock, torch.no_grad():
             for name, tensor in named_tensors:
@@ -144,35 +149,23 @@ class TransformersPolicy:
             self._engine.reset()
             if self._home.type == "cuda":
                 if not self._is_shared:
-                    self._engine.model.to("cpu")
+                    self._model.module.to("cpu")
                 torch.cuda.empty_cache()
 
     def wake(self) -> None:
         """Put the weights back."""
         with self._model_lock:
             if not self._is_shared:
-                self._engine.model.to(self._home)
+                self._model.module.to(self._home)
             self._is_asleep = False
 
-    def _check(self, request: GenerateRequest) -> None:
-        if self._is_asleep:
-            raise PolicyFailure(sentence("policy", "be awake", "asleep", where=_WHERE, do="call wake first"))
-        sampling, num_tokens = request.sampling, len(request.token_ids)
-        if not num_tokens:
+    def _check_context(self, request: GenerateRequest) -> None:
+        if not request.token_ids:
             raise InvalidInput(sentence("context", "hold a token", "none", where=_WHERE, do="render a prompt"))
-        if self._engine.limit(request) < 1 and sampling.max_new_tokens > 0:
-            rule = f"leave one of the model's {self._engine.max_positions} positions"
+        if self._engine.limit(request) < 1:
+            rule, got = f"leave one of the model's {self._model.max_positions} positions", len(request.token_ids)
             do = "lower max_context_tokens"
-            raise PolicyFailure(sentence("context", rule, f"{num_tokens} tokens", where=_WHERE, do=do))
-        in_range = {
-            "temperature": sampling.temperature >= 0,
-            "top_p": 0 < sampling.top_p <= 1,
-            "top_k": sampling.top_k >= 0,
-            "max_new_tokens": sampling.max_new_tokens >= 1,
-        }
-        if wrong := [name for name, is_good in in_range.items() if not is_good]:
-            got, do = getattr(sampling, wrong[0]), "see Sampling"
-            raise InvalidInput(sentence(wrong[0], "be in range", got, where=_WHERE, do=do))
+            raise PolicyFailure(sentence("context", rule, f"{got} tokens", where=_WHERE, do=do))
 
     # ---- rounds: started on the loop, served by the worker -------------------------------------------------------
 
@@ -203,7 +196,7 @@ class TransformersPolicy:
         """In the worker: serve until nobody is left of this round (or, continuously, until nobody waits)."""
         engine = self._engine
         answers: list[_Answer] = []
-        with self._model_lock, engine.serving():
+        with self._model_lock, self._model.serving():
             arrived = self._arrivals()
             while arrived or len(engine.rows):
                 batch_size = min(len(arrived), engine.room())
@@ -242,8 +235,20 @@ class TransformersPolicy:
                 loop.call_soon_threadsafe(_deliver, items)
 
     def _score(self, rows: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
-        with self._model_lock, self._engine.serving():
+        with self._model_lock, self._model.serving():
             return self._engine.score(rows)
+
+
+def _check_sampling(sampling: Sampling) -> None:
+    in_range = {
+        "temperature": sampling.temperature >= 0,
+        "top_p": 0 < sampling.top_p <= 1,
+        "top_k": sampling.top_k >= 0,
+        "max_new_tokens": sampling.max_new_tokens >= 1,
+    }
+    if wrong := [name for name, is_good in in_range.items() if not is_good]:
+        got, do = getattr(sampling, wrong[0]), "see Sampling"
+        raise InvalidInput(sentence(wrong[0], "be in range", got, where=_WHERE, do=do))
 
 
 def _answered(ended: Ended[_Ticket]) -> _Answer:

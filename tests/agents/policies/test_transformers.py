@@ -238,6 +238,21 @@ def test_episodes_of_several_turns_repeat_bit_by_bit_at_one_concurrency() -> Non
         assert all(run(lock_step) == expected for _ in range(3))
 
 
+def test_an_adapter_samples_like_its_base_until_it_has_learned_something() -> None:
+    peft = pytest.importorskip("peft")
+    model, items = llama(), [request((5, 6), seed=seed) for seed in range(3)]
+    expected = generate(TransformersPolicy(model), items)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    policy = TransformersPolicy(adapted)
+    assert [item.token_ids for item in generate(policy, items)] == [item.token_ids for item in expected]
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_()
+    assert [item.token_ids for item in generate(policy, items)] != [item.token_ids for item in expected]
+
+
 # ---- weights, sleep -------------------------------------------------------------------------------------------------
 
 
