@@ -1,0 +1,36 @@
+"""Every command line in the documentation is one that the program understands."""
+
+import argparse
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from envgym.cli.main import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def command_lines(page: Path) -> list[str]:
+    """Return the lines of a page's shell blocks that call envgym."""
+    shell = re.findall(r"^```(?:bash|sh|console)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    lines = [line.partition(" #")[0].strip() for block in shell for line in block.splitlines()]
+    return [line.removeprefix(".venv/bin/") for line in lines if re.match(r"(\.venv/bin/)?envgym ", line)]
+
+
+LINES = [pytest.param(line, id=f"{page.name}: {line}") for page in PAGES for line in command_lines(page)]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_command_line_is_understood(line: str) -> None:
+    name, *words = shlex.split(line)[1:]
+    parser = argparse.ArgumentParser()
+    import_module(COMMANDS[name].module).add_parser(parser.add_subparsers())
+    parser.parse_args([name, *words])  # exits where it does not understand
+
+
+def test_there_are_lines_to_read() -> None:
+    assert len(LINES) >= 15

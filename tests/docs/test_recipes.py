@@ -1,0 +1,40 @@
+"""The page on recipes: its tables are what the recipes choose, and its settings can be set."""
+
+import re
+from pathlib import Path
+
+from envgym.settings import apply_overrides
+from envgym.trainer.recipes import RECIPES
+from envgym.trainer.settings import train_settings
+from envgym.trainer.workbench import build_method
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def test_table_is_what_the_recipes_choose() -> None:
+    header, _, *rows = [
+        [cell.strip().strip("`") for cell in line.strip("|").split("|")]
+        for line in TEXT.split("```")[0].splitlines()
+        if line.startswith("|")
+    ]
+    assert header[1:] == list(RECIPES)
+    for point, *cells in rows:
+        if point == "objective.aggregation":
+            chosen = [recipe.objective.aggregation for recipe in RECIPES.values()]
+        else:
+            chosen = [getattr(recipe, point).name for recipe in RECIPES.values()]
+        assert cells == chosen, point
+    assert len(rows) == 6
+
+
+def test_every_recipe_is_described() -> None:
+    assert re.findall(r"^\*\*`(\w+)`\*\*", TEXT, re.MULTILINE) == list(RECIPES)
+
+
+def test_compositions_can_be_set() -> None:
+    rows = [line for line in TEXT.splitlines() if re.match(r"\| .* \| `\w+\.\w+=", line)]
+    assert len(rows) == 5
+    for row in rows:
+        overrides = re.findall(r"`([\w.]+=[^`]+)`", row)
+        build_method(train_settings(apply_overrides({"envs": [{"id": "math/arithmetic-v0"}]}, overrides)))
