@@ -1,0 +1,19 @@
+"""Every example configuration is one that `envgym train` accepts."""
+
+from pathlib import Path
+
+import pytest
+
+from envgym.trainer.settings import load_train_settings
+from envgym.trainer.workbench import build_method
+from envgym.trainer.world import build_worlds
+
+CONFIGS = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_example_settings_name_methods_and_envs_that_exist(path: Path) -> None:
+    settings = load_train_settings(path)
+    assert build_method(settings).curriculum is not None
+    assert list(build_worlds(settings.envs)) == [env.label for env in settings.envs]
+    assert settings.run.name == path.stem
