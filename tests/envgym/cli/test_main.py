@@ -53,7 +53,7 @@ def test_without_a_command_there_is_help_and_exit_code_2(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     "words, told",
     [
-        (["lisst"], "command must be a known name, got 'lisst' (envgym --help); did you mean list?"),
+        (["lits"], "command must be a known name, got 'lits' (envgym --help); did you mean list?"),
         (["show", "maths/arithmetic-v0"], "did you mean math/arithmetic-v0"),
         (["tasks", COUNTER, "--split", "tets"], "split must be a known name, got 'tets'"),
         (["tasks", COUNTER, "-n", "0"], "-n must be at least 1, got 0"),
