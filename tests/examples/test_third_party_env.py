@@ -40,3 +40,19 @@ def test_check_accepts_it(installed: dict[str, str]) -> None:
     report = json.loads(envgym(installed, "check", ENV_ID, "-n", "5", "--json"))
     assert '"fail"' not in json.dumps(report).lower()
     assert '"pass"' in json.dumps(report).lower()
+
+
+def test_train_accepts_it(installed: dict[str, str], tmp_path: Path) -> None:
+    config = {
+        "run": {"name": "words", "directory": str(tmp_path / "run"), "steps": 1, "tensorboard": False},
+        "model": {"name": "tiny", "device": "cpu", "tiny": {"num_layers": 1}},
+        "agent": {"name": "plain", "max_turn_tokens": 8, "max_context_tokens": 256},
+        "envs": [{"id": ENV_ID}],
+        "sft": {"episodes": 8, "batch_size": 8},
+        "rollout": {"groups": 2, "group_size": 2},
+        "evaluation": {"tasks": 3},
+    }
+    (tmp_path / "words.yaml").write_text(json.dumps(config))  # JSON is YAML
+    result = json.loads(envgym(installed, "train", str(tmp_path / "words.yaml"), "--json"))
+    assert Path(result["report"]).read_text().startswith("<!doctype html>")
+    assert len(list((tmp_path / "run" / "evals").iterdir())) == 2  # before and after
