@@ -1,6 +1,6 @@
 """The run directory: what is in it, how it is written so that nothing is lost, and how it is read back.
 
-    run.json        schema version, name, status
+    run.json        schema version, name
     config.json     the settings, complete
     versions.json   packages and platform
     metrics.jsonl   one object per train step
@@ -8,6 +8,7 @@
     episodes/       one Parquet file per saved step, a row per episode; readable by `datasets`
     checkpoints/    one directory per checkpoint, written beside its place and renamed
     reference/      the frozen policy of the KL term, where there is one
+    finished.jsonl  episodes of an evaluation that is not over yet (see `envgym.journal`)
     report.html
 
 Files are replaced whole (written beside, then renamed); `metrics.jsonl` grows by whole lines, and a line that a

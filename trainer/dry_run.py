@@ -58,6 +58,8 @@ class Cost:
     num_micro_batches: int
     padded_tokens: int
     """Over all micro-batches of one pass."""
+    passes: float
+    """Forward and backward passes over the rows, scoring counted by its share of one."""
     collect_s: float
     learn_s: float
 
@@ -172,6 +174,7 @@ def _measure(bench: Workbench, settings: TrainSettings, rows: list[TrainRow], *,
         activations=max(peak.num_bytes - state.gradients, 0),
         num_micro_batches=len(batches),
         padded_tokens=padded,
+        passes=passes,
         collect_s=collect_s,
         learn_s=seconds / tokens * padded * passes,
     )
