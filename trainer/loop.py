@@ -121,6 +121,7 @@ class TrainLoop:
             if not self._has_evaluation(HELD_OUT, 0):
                 self._evaluate(runner, HELD_OUT)
             while self.step < steps:
+                self._evaluate_in_between(runner)
                 self._train_step(runner)
             if steps and not self._has_evaluation(HELD_OUT, steps):
                 self._evaluate(runner, HELD_OUT)
@@ -182,8 +183,11 @@ class TrainLoop:
         if step % self.settings.run.checkpoint_every == 0 or step == self.settings.run.steps:
             self._save()
         self.callbacks.on_step(step, metrics)
+
+    def _evaluate_in_between(self, runner: asyncio.Runner) -> None:
+        """Evaluate where it is due and not recorded yet, also when a run resumes right behind such a step."""
         every = self.settings.evaluation.every
-        if every and step % every == 0 and step < self.settings.run.steps:
+        if every and self.step and self.step % every == 0 and not self._has_evaluation(DURING, self.step):
             self._evaluate(runner, DURING)
 
     def _collect(self, runner: asyncio.Runner, step: int) -> tuple[list[TaskRequest], list[Group]]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,6 +91,23 @@ def test_killed_run_resumes_to_the_numbers_of_an_uninterrupted_one(tmp_path: Pat
     drop = ("seconds", "costs")
     assert [{k: v for k, v in data.items() if k not in drop} for data in killed.evals()] == [
         {k: v for k, v in data.items() if k not in drop} for data in whole.evals()
+    ]
+
+
+def test_evaluation_lost_by_a_kill_is_made_up_for(tmp_path: Path) -> None:
+    between = {"every": 1, "tasks": 4, "tasks_during": 2}
+    train(settings(tmp_path / "run", evaluation=between))
+    lost = tmp_path / "run" / "evals" / "step-000002-during.json"
+    before = json.loads(lost.read_text())
+    lost.unlink()
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-000003")
+    train(settings(tmp_path / "run", evaluation=between), resume=True)
+    assert json.loads(lost.read_text())["rewards"] == before["rewards"]
+    assert [(data["label"], data["step"]) for data in RunDirectory.open(tmp_path / "run").evals()] == [
+        ("held-out", 0),
+        ("during", 1),
+        ("during", 2),
+        ("held-out", 3),
     ]
 
 
