@@ -121,6 +121,13 @@ class Agent:
         except Exception as error:
             raise _broken("reading the sampled turn", error) from error
 
+    def token_strings(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        """Return each token as a person reads it. Raises: PolicyFailure: the renderer failed."""
+        try:
+            return self.renderer.token_strings(token_ids)
+        except Exception as error:
+            raise _broken("reading the sampled tokens", error) from error
+
     def _readable(self, rendering: Rendering) -> Rendering:
         """Return `rendering` with token strings on every segment. Raises: InvalidInput: it holds sampled tokens."""
         is_readable = True
@@ -132,8 +139,8 @@ class Agent:
         if is_readable:
             return rendering
         strings = self.renderer.token_strings
-        segments = (replace(segment, token_strings=strings(segment.token_ids)) for segment in rendering.segments)
-        return replace(rendering, segments=tuple(segments))
+        shown = (replace(segment, token_strings=strings(segment.token_ids)) for segment in rendering.segments)
+        return replace(rendering, segments=tuple(shown))
 
 
 def _broken(what: str, error: Exception) -> PolicyFailure:

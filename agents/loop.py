@@ -123,9 +123,9 @@ def _started(state: AgentState, event: Started) -> tuple[AgentState, Request]:
 def _generated(state: AgentState, event: Generated) -> tuple[AgentState, Request]:
     generation, agent = event.generation, state.agent
     try:
-        sampled = _sampled_segment(generation, agent.renderer.token_strings(generation.token_ids))
+        sampled = _sampled_segment(generation, agent.token_strings(generation.token_ids))
     except (InvalidInput, PolicyFailure) as fault:
-        return _cut(state, Ending.ERROR_POLICY, str(fault), event.seconds)
+        return _cut(replace(state, generation=generation), Ending.ERROR_POLICY, str(fault), event.seconds)
     state = AgentState(
         agent=agent,
         sampling=state.sampling,

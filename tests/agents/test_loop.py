@@ -189,6 +189,12 @@ def test_an_aborted_generation_keeps_what_was_sampled() -> None:
     assert nothing.tree.nodes[nothing.leaf].edge.segments == ()
 
 
+def test_a_token_that_nobody_knows_is_a_failure_of_the_policy_and_is_paid_for() -> None:
+    trajectory, _ = episode([said("a")], char_agent(Broken("strings")))
+    assert trajectory.ending is Ending.ERROR_POLICY
+    assert trajectory.tree.cost.tokens_generated == 2
+
+
 @pytest.mark.parametrize("logprob", [float("nan"), float("-inf")])
 def test_a_log_prob_that_is_not_finite_is_a_failure_of_the_policy(logprob: float) -> None:
     trajectory, _ = episode([generation("a", FinishReason.STOP, logprob)])
@@ -223,6 +229,11 @@ class Broken(CharRenderer):
             forged = Segment(origin=Origin.POLICY, token_ids=(1,), behavior_logprobs=(0.0,), policy_version=0)
             return Rendering(segments=(*rendering.segments, forged))
         return rendering
+
+    def token_strings(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        if self.where == "strings":
+            raise IndexError("no such token")
+        return super().token_strings(token_ids)
 
     def parse(self, token_ids: Sequence[int]) -> Action:
         if self.where == "parse":
