@@ -6,7 +6,7 @@ No weight changes, so what is collected is what the model does before any warm s
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from envgym.core.rewards import Scored
@@ -16,7 +16,7 @@ from envgym.trainer.batch import TrainRow, micro_batches, train_rows
 from envgym.trainer.collect import collect
 from envgym.trainer.corrections import NoCorrection
 from envgym.trainer.memory import StateMemory, peak_memory, state_memory
-from envgym.trainer.points import FilterResult, TrajectoryCredit
+from envgym.trainer.points import FilterResult
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.workbench import Workbench, build_workbench
 
@@ -88,10 +88,10 @@ class DryRun:
     """What a dry run found."""
 
     batch: Batch
+    shown: tuple[BatchRow, ...]
+    """What was measured: the batch's rows, or those of the dropped groups where the filter dropped all."""
     cost: Cost | None
     """None where no episode gave a row to measure."""
-    measured_dropped: bool
-    """The filter dropped every group, so the rows of dropped groups were measured instead."""
 
     def counts(self) -> dict[str, object]:
         """Return what was collected, in numbers."""
@@ -123,9 +123,9 @@ def dry_run(settings: TrainSettings, *, on_finished: Callable[[Tree], None] | No
     started = time.perf_counter()
     batch = collect_batch(bench, settings, on_finished=on_finished)
     seconds = time.perf_counter() - started
-    rows = batch.train_rows or _rows_of(bench, settings, batch.groups)
-    cost = _measure(bench, settings, rows, collect_s=seconds) if rows else None
-    return DryRun(batch=batch, cost=cost, measured_dropped=bool(rows) and not batch.rows)
+    shown = batch.rows or _lay_out(bench, settings, batch.groups)
+    cost = _measure(bench, settings, [row.train for row in shown], collect_s=seconds) if shown else None
+    return DryRun(batch=batch, shown=shown, cost=cost)
 
 
 def collect_batch(
@@ -136,21 +136,17 @@ def collect_batch(
     with asyncio.Runner() as runner:
         _, groups = runner.run(work)
     filtered = bench.method.filter(groups)
-    credits = _credits(bench, filtered.kept)
+    return Batch(groups=tuple(groups), filtered=filtered, rows=_lay_out(bench, settings, filtered.kept))
+
+
+def _lay_out(bench: Workbench, settings: TrainSettings, groups: Sequence[Group]) -> tuple[BatchRow, ...]:
+    """Return the rows of some groups beside the episodes that they come from."""
+    credits = [credit for group in groups for credit in bench.method.credit(group)]
     sources = [(credit.trajectory, row) for credit in credits for row in credit.trajectory.rows if any(row.loss_mask)]
     laid_out = train_rows(credits, once=settings.objective.shared_tokens == "once")
-    rows = [
+    return tuple(
         BatchRow(episode=episode, row=row, train=train) for (episode, row), train in zip(sources, laid_out, strict=True)
-    ]
-    return Batch(groups=tuple(groups), filtered=filtered, rows=tuple(rows))
-
-
-def _credits(bench: Workbench, groups: tuple[Group, ...]) -> list[TrajectoryCredit]:
-    return [credit for group in groups for credit in bench.method.credit(group)]
-
-
-def _rows_of(bench: Workbench, settings: TrainSettings, groups: tuple[Group, ...]) -> list[TrainRow]:
-    return train_rows(_credits(bench, groups), once=settings.objective.shared_tokens == "once")
+    )
 
 
 def _measure(bench: Workbench, settings: TrainSettings, rows: list[TrainRow], *, collect_s: float) -> Cost:

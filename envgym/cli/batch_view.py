@@ -30,19 +30,20 @@ _MIB = 2**20
 def print_dry_run(found: DryRun, settings: "TrainSettings") -> None:
     """Print the batch and the estimate."""
     console = Console(highlight=False, soft_wrap=True)
-    batch = found.batch
-    for number, row in enumerate(batch.rows[:ROWS_SHOWN], start=1):
-        _print_row(console, row, number, len(batch.rows))
-    if len(batch.rows) > ROWS_SHOWN:
-        console.print(f"... and {len(batch.rows) - ROWS_SHOWN} more rows\n")
+    for number, row in enumerate(found.shown[:ROWS_SHOWN], start=1):
+        _print_row(console, row, number, len(found.shown))
+    if len(found.shown) > ROWS_SHOWN:
+        console.print(f"... and {len(found.shown) - ROWS_SHOWN} more rows\n")
     legend = Text("colours: ")
     for origin, style in _STYLES.items():
         legend.append(origin.value, style=style).append(" ")
     console.print(legend.append("underlined", style="underline").append(" = trains"))
     for name, value in found.counts().items():
         console.print(f"{name.replace('_', ' '):<16}{_shown(value)}")
-    if found.measured_dropped:
-        console.print("every group was dropped, so nothing would train; the estimate is that of the dropped groups")
+    if found.shown and not found.batch.rows:
+        console.print(
+            "every group was dropped, so nothing would train: these rows and the estimate are of those groups"
+        )
     if settings.sft is not None:
         console.print("collected without the warm start that the sft section asks for: lengths and rewards will differ")
     if found.cost is None:

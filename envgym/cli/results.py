@@ -62,9 +62,14 @@ def print_evaluations(directory: Path) -> None:
         print(styled(f"{record['env_id']}, {found.label}: {tasks} tasks, {samples} sample(s) each, {how}", "bold"))
         for line in evaluation_lines(found):
             print(line)
-        effect = declare(tasks, samples).smallest_detectable_effect
-        print(f"{'resolution':<{_WIDTH}}a difference of {effect * 100:.1f} points to another run on these tasks")
-        print(f"{'':<{_WIDTH}}is found with probability 80 %, at worst (alpha 5 %)")
+        print(_line("resolution", _resolution(declare(tasks, samples).smallest_detectable_effect)))
+
+
+def _resolution(effect: float) -> str:
+    """Say what a comparison with another run on these tasks can find."""
+    if effect >= 1:
+        return "none: with so few tasks a comparison with another run will miss any difference"
+    return f"a difference of {effect * 100:.1f} points to another run is found with probability 80 %, at worst"
 
 
 def evaluation_lines(found: EvaluationData) -> list[str]:
