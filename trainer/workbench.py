@@ -97,7 +97,9 @@ def build_workbench(settings: TrainSettings, *, checkpoint: Path | None = None) 
         device=device,
         autocast=autocast,
     )
-    policy = TransformersPolicy(model, device=device, max_batch=settings.rollout.max_batch, autocast=autocast)
+    policy = TransformersPolicy(
+        model, device=device, max_batch=settings.rollout.max_batch, autocast=autocast, is_shared=True
+    )
     return Workbench(
         worlds=worlds,
         method=method,
