@@ -1,6 +1,7 @@
 """Any generator of the reasoning-gym package, judged by its own scorer: `puzzles/reasoning_gym-v0`."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,6 +22,8 @@ from envgym.verifiers import Verdict, wrong
 NUM_ITEMS = 20_000
 """Items of a data set that tasks are drawn from, unless `config` names another `size`."""
 MAX_ITEMS_WITHOUT_SOLUTION = 100
+_NAN = re.compile(r"(?<![a-z])nan(?![a-ik-z])", re.IGNORECASE)
+"""NaN, alone or in a complex number: some scorers take it for any number."""
 _WHERE = "puzzles/reasoning_gym-v0"
 
 
@@ -45,6 +48,8 @@ class ReasoningGymScore:
         said = extract(answer)
         if said is None:
             return wrong("there are different answers between tags")
+        if _NAN.search(said) and not _NAN.search(str(task.payload["answer"])):
+            return wrong("NaN is no answer")
         origin = task.metadata
         index = origin["index"]
         assert isinstance(index, int), "put there by ReasoningGym"

@@ -153,6 +153,15 @@ def test_an_unevaluated_integral_is_no_answer() -> None:
     assert "Integral" not in str([env.tasks.task(Split.TRAIN, index).payload["answer"] for index in range(12)])
 
 
+def test_nan_is_no_number() -> None:
+    assert source("complex_arithmetic").score(0, "nan").score == 1.0  # the scorer's own mistake
+    env = ReasoningGym(dataset="complex_arithmetic")
+    task = env.tasks.task(Split.TRAIN, 0)
+    for text in ("nan", "NaN + nanj", "-nan", "nanj"):
+        assert say(env, task, text).reward == 0.0
+    assert say(env, task, str(task.payload["answer"])).reward == 1.0
+
+
 def test_an_answer_that_the_scorer_cannot_read_scores_0_and_says_why() -> None:
     verdict = source("prime_factorization").score(0, "two and three")
     assert verdict.score == 0.0
