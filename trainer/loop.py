@@ -192,7 +192,7 @@ class TrainLoop:
 
     def _collect(self, runner: asyncio.Runner, step: int) -> tuple[list[TaskRequest], list[Group]]:
         total = self.settings.rollout.groups * self.settings.rollout.group_size
-        progress = self._counter("collect", total)
+        progress = _counter(self.callbacks, "collect", total)
         work = collect(self.bench, self.settings, step=step - 1, stats=self.stats, on_finished=progress)
         return runner.run(work)
 
@@ -210,7 +210,7 @@ class TrainLoop:
                 self.bench.policy,
                 sampling=self.bench.sampling(self.settings.evaluation.temperature),
                 concurrency=self.settings.rollout.concurrency,
-                on_finished=self._counter(f"evaluate {plan.label}", len(plan.tasks) * plan.samples),
+                on_finished=_counter(self.callbacks, f"evaluate {plan.label}", len(plan.tasks) * plan.samples),
             )
             trees = runner.run(work)
             record = record_evaluation(
@@ -289,15 +289,17 @@ class TrainLoop:
         yield
         self._times[f"time/{name}_s"] = time.perf_counter() - started
 
-    def _counter(self, phase: str, total: int) -> Callable[[Tree], None]:
-        done = 0
 
-        def count(tree: Tree) -> None:
-            nonlocal done
-            done += 1
-            self.callbacks.on_progress(phase, done, total)
+def _counter(callbacks: Callback, phase: str, total: int) -> Callable[[Tree], None]:
+    """Return what tells the callbacks how many episodes of a phase have ended."""
+    done = 0
 
-        return count
+    def count(tree: Tree) -> None:
+        nonlocal done
+        done += 1
+        callbacks.on_progress(phase, done, total)
+
+    return count
 
 
 def check_invalid(groups: Sequence[Group], *, limit: float, step: int) -> None:
