@@ -36,6 +36,9 @@ def build_worlds(envs: Sequence[EnvSettings]) -> dict[str, World]:
             raise SettingsError(sentence("env name", "be unique", spec.label, where="envs", do=do))
         make = _maker(spec)
         tasks: TaskSource = make().unwrapped.tasks
+        if tasks.size(Split.TRAIN) == 0:
+            do = "choose settings that leave tasks to train on"
+            raise SettingsError(sentence("train split", "hold tasks", "none", where=spec.label, do=do))
         worlds[spec.label] = World(label=spec.label, env_id=spec.id, weight=spec.weight, make=make, tasks=tasks)
     return worlds
 
