@@ -190,7 +190,8 @@ class TransformersPolicy:
             loop.call_soon_threadsafe(loop.call_soon, self._serve_or_rest, loop)
         except RuntimeError:  # the loop is closed: nobody there waits any more
             with self._queue_lock:
-                self._server = None
+                if self._server is loop:  # else another loop has taken over already
+                    self._server = None
 
     def _serve(self) -> None:
         """In the worker: serve until nobody is left of this round (or, continuously, until nobody waits)."""
