@@ -280,7 +280,7 @@ def adamw(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=optim.lr, betas=optim.betas, eps=optim.eps
+        [group for group in groups if group["params"]], lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True
     )
 
 
