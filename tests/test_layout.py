@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LINKED_ROOMS = ("envs", "agents", "trainer")
-SOURCES = sorted(path for room in ("envgym", *LINKED_ROOMS) for path in (ROOT / room).rglob("*.py"))
+FOLDERS = ("envgym", *LINKED_ROOMS, "tests", "examples", "benchmarks", "scripts")
+SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in SOURCES}
 
 MAX_MODULE_LINES = 400
