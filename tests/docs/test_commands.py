@@ -25,11 +25,13 @@ LINES = [pytest.param(line, id=f"{page.name}: {line}") for page in PAGES for lin
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_command_line_is_understood(line: str) -> None:
+def test_command_line_is_understood_and_no_word_of_it_is_lost(line: str) -> None:
     name, *words = shlex.split(line)[1:]
     parser = argparse.ArgumentParser()
     import_module(COMMANDS[name].module).add_parser(parser.add_subparsers())
-    parser.parse_args([name, *words])  # exits where it does not understand
+    values = vars(parser.parse_args([name, *words])).values()  # exits where it does not understand
+    understood = {str(item) for value in values for item in (value if isinstance(value, list) else [value])}
+    assert {word for word in words if not word.startswith("-")} <= understood
 
 
 def test_there_are_lines_to_read() -> None:

@@ -3,6 +3,7 @@
 import importlib.metadata
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,11 +71,15 @@ def test_registered_env_is_made_by_both_libraries() -> None:
 
 def test_passive_checker_has_nothing_to_say() -> None:
     envgym.register("toys/counter-v0", COUNTER)
-    env = gymnasium.make("envgym:toys/counter-v0", disable_env_checker=False)
-    for _ in range(2):
-        env.reset(seed=1)
-        while not any(env.step("DONE")[2:4]):
-            pass
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        env = gymnasium.make("envgym:toys/counter-v0", disable_env_checker=False)
+        for _ in range(2):
+            env.reset(seed=1)
+            while not any(env.step("DONE")[2:4]):
+                pass
+    assert "PassiveEnvChecker" in str(env)
+    assert [str(warning.message) for warning in said] == []
 
 
 def test_spec_makes_an_equal_env_again() -> None:

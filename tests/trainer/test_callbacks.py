@@ -40,8 +40,9 @@ class Recorder(Callback):
         return told
 
 
-def test_callback_of_ones_own_needs_no_method(tmp_path: Path) -> None:
+def test_callback_without_methods_says_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run(Callback(), tmp_path)
+    assert (capsys.readouterr(), list(tmp_path.iterdir())) == (("", ""), [])
 
 
 def test_several_are_told_everything_in_their_order(tmp_path: Path) -> None:
