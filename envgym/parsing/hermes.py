@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from envgym.core.json_types import JsonObject, JsonValue
 from envgym.core.messages import Action, ToolCall
-from envgym.parsing.formats import MAX_REASONS, UNREAD, build_action, compact, join_parts, list_tools, written
+from envgym.parsing.formats import compact, join_parts, written
 from envgym.parsing.strict_json import read_json, read_json_at
-from envgym.parsing.thinking import split_thinking
+from envgym.parsing.tagged import explain_tagged, parse_tagged
 from envgym.tools import ToolSpec
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-_TAG = re.compile(r"</?tool_call>")
+_TAG = re.compile(r"<(/?)tool_call>")
 _FENCE = re.compile(r"\s*```(?:json)?[ \t]*\n")
 _END = re.compile(r"\s*(?:```\s*)?(?:</tool_call>|\Z)")
 _FORM = f'{OPEN}{{"name": "<tool>", "arguments": {{"<argument>": <value>}}}}{CLOSE}'
@@ -30,32 +30,7 @@ class Hermes:
 
     def parse(self, text: str) -> Action:
         """Read `text`; calls inside unfinished thinking are not calls."""
-        thinking, rest = split_thinking(text)
-        pieces: list[str] = []
-        calls: list[ToolCall] = []
-        malformed: list[str] = []
-        position = 0
-        tags = list(_TAG.finditer(rest))
-        for index, tag in enumerate(tags):
-            if tag.start() < position or tag.group() == CLOSE:
-                continue
-            pieces.append(rest[position : tag.start()])
-            if len(malformed) == MAX_REASONS:
-                malformed.append(UNREAD)
-                position = len(rest)
-                break
-            try:
-                call, position = _read_call(rest, tag.end())
-                calls.append(call)
-            except ValueError as error:
-                malformed.append(f"A tool call could not be read: {error}. Write it as {_FORM}.")
-                following = tags[index + 1] if index + 1 < len(tags) else None
-                if following is None:
-                    position = len(rest)
-                else:
-                    position = following.end() if following.group() == CLOSE else following.start()
-        pieces.append(rest[position:])
-        return build_action(text, thinking=thinking, pieces=pieces, calls=calls, malformed=malformed)
+        return parse_tagged(text, _TAG, _read_call, _FORM)
 
     def write(self, action: Action) -> str:
         """Write thinking, content, calls. Raises: InvalidInput: a call has an id, or the content holds tags."""
@@ -65,20 +40,14 @@ class Hermes:
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """Return the list of tools and the form of a call."""
-        if not tools:
-            return ""
-        return (
-            "You may call these tools; each line is the JSON schema of one:\n"
-            f"<tools>\n{list_tools(tools)}\n</tools>\n"
-            f"To call a tool, write the call as JSON between tags, one pair of tags per call:\n{_FORM}\n"
-            "Then stop: the results come in the next message. A message without a call is your final answer."
-        )
+        how = f"To call a tool, write the call as JSON between tags, one pair of tags per call:\n{_FORM}"
+        return explain_tagged(tools, how)
 
 
-def _read_call(text: str, start: int) -> tuple[ToolCall, int]:
-    """Read the call that begins at `start`; return it and where the text goes on. Raises: ValueError."""
-    fence = _FENCE.match(text, start)
-    value, end = read_json_at(text, fence.end() if fence else start)
+def _read_call(text: str, opening: re.Match[str]) -> tuple[ToolCall, int]:
+    """Read the call behind its opening tag; return it and where the text goes on. Raises: ValueError: one clause."""
+    fence = _FENCE.match(text, opening.end())
+    value, end = read_json_at(text, fence.end() if fence else opening.end())
     close = _END.match(text, end)
     if close is None:
         raise ValueError(f"the JSON object must be followed by {CLOSE}, not by {text[end : end + 20].strip()!r}")

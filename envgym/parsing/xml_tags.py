@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, ToolCall
-from envgym.parsing.formats import build_action, compact, join_parts, list_tools, written
+from envgym.parsing.formats import compact, join_parts, written
 from envgym.parsing.strict_json import read_json
-from envgym.parsing.thinking import split_thinking
+from envgym.parsing.tagged import explain_tagged, parse_tagged
 from envgym.tools import ToolSpec
 
 _TAG = re.compile(r"<(/?)tool(?=[\s>])([^<>]{0,200})>")
@@ -36,29 +36,7 @@ class XmlTags:
 
     def parse(self, text: str) -> Action:
         """Read `text`; other tags are content."""
-        thinking, rest = split_thinking(text)
-        pieces: list[str] = []
-        calls: list[ToolCall] = []
-        malformed: list[str] = []
-        position = 0
-        tags = list(_TAG.finditer(rest))
-        for index, tag in enumerate(tags):
-            if tag.start() < position or tag[1]:
-                continue
-            pieces.append(rest[position : tag.start()])
-            following = tags[index + 1] if index + 1 < len(tags) else None
-            try:
-                if following is None or not following[1]:
-                    raise ValueError("the tag </tool> is missing")
-                calls.append(_read_call(tag[2], rest[tag.end() : following.start()]))
-            except ValueError as error:
-                malformed.append(f"A tool call could not be read: {error}. Write it as {_FORM}.")
-            if following is None:
-                position = len(rest)
-            else:
-                position = following.end() if following[1] else following.start()
-        pieces.append(rest[position:])
-        return build_action(text, thinking=thinking, pieces=pieces, calls=calls, malformed=malformed)
+        return parse_tagged(text, _TAG, _read_call, _FORM)
 
     def write(self, action: Action) -> str:
         """Write thinking, content, calls. Raises: InvalidInput: a name holds quotes, or the content holds tags."""
@@ -67,25 +45,28 @@ class XmlTags:
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """Return the list of tools and the form of a call."""
-        if not tools:
-            return ""
-        return (
-            "You may call these tools; each line is the JSON schema of one:\n"
-            f"<tools>\n{list_tools(tools)}\n</tools>\n"
+        how = (
             f"To call a tool, write\n{_FORM}\nwith one <arg> per argument. Values are plain text; for a number, a list "
-            'or an object write <arg name="ARGUMENT" type="json">.\n'
-            "Then stop: the results come in the next message. A message without a call is your final answer."
+            'or an object write <arg name="ARGUMENT" type="json">.'
         )
+        return explain_tagged(tools, how)
 
 
-def _read_call(attributes: str, body: str) -> ToolCall:
-    """Read one call from the attributes and the inside of its tag. Raises: ValueError: one clause."""
-    name = _NAME.fullmatch(attributes)
+def _read_call(text: str, opening: re.Match[str]) -> tuple[ToolCall, int]:
+    """Read the call of an opening tag; return it and where the text goes on. Raises: ValueError: one clause."""
+    closing = _TAG.search(text, opening.end())
+    if closing is None or not closing[1]:
+        raise ValueError("the tag </tool> is missing")
+    name = _NAME.fullmatch(opening[2])
     if name is None:
         raise ValueError('the tag must be <tool name="TOOL">')
+    arguments = _read_arguments(text[opening.end() : closing.start()].strip())
+    return ToolCall(name=name[1], arguments=arguments), closing.end()
+
+
+def _read_arguments(body: str) -> dict[str, JsonValue]:
     arguments: dict[str, JsonValue] = {}
     position = 0
-    body = body.strip()
     while position < len(body):
         opening = _ARG.match(body, position)
         if opening is None:
@@ -98,7 +79,7 @@ def _read_call(attributes: str, body: str) -> ToolCall:
         value = _read_value(body[opening.end() : end])
         arguments[opening[1]] = read_json(value) if opening[2] else value
         position = end + len(_CLOSE_ARG)
-    return ToolCall(name=name[1], arguments=arguments)
+    return arguments
 
 
 def _read_value(raw: str) -> str:
