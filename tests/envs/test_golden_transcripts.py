@@ -46,6 +46,12 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
         {"attempts": 3, "config": {"min_animals": 2, "max_animals": 2}},
         ("", calling("count", animal="cat"), "<answer>1</answer> or <answer>2</answer>"),
     ),
+    "frozen_lake_oracle": ("puzzles/frozen_lake-v0", {"slips": 2, "turn_reward": True}, None),
+    "frozen_lake_bad_agent": (
+        "puzzles/frozen_lake-v0",
+        {},
+        ("", "go up", calling("up"), "up", "left", "down", "down", "left"),
+    ),
 }
 """Name of the file -> env id, keyword arguments, what is said (None: what the oracle says)."""
 

@@ -1,0 +1,41 @@
+"""Square boards of characters: rows, the four moves, and the eight symmetries that leave a board the same puzzle."""
+
+from collections.abc import Sequence
+from functools import cache
+
+Rows = tuple[str, ...]
+
+MOVES = ("up", "right", "down", "left")
+"""Clockwise, so that the neighbours of a move in this list are its sides."""
+STEPS = ((-1, 0), (0, 1), (1, 0), (0, -1))
+"""Row and column of each move."""
+NUM_SYMMETRIES = 8
+
+
+@cache
+def neighbors(size: int) -> tuple[tuple[int, ...], ...]:
+    """Return for each move where it leads from each place of a `size` x `size` board; against the edge it stays."""
+    return tuple(tuple(_moved(place, step, size) for place in range(size * size)) for step in STEPS)
+
+
+def _moved(place: int, step: tuple[int, int], size: int) -> int:
+    row, column = place // size + step[0], place % size + step[1]
+    return row * size + column if 0 <= row < size and 0 <= column < size else place
+
+
+def turned(rows: Sequence[str], symmetry: int) -> Rows:
+    """Return the rows under symmetry number 0 to 7: 1 flips up and down, 2 left and right, 4 the diagonal (last)."""
+    shown = [row[::-1] for row in rows] if symmetry & 2 else list(rows)
+    if symmetry & 1:
+        shown.reverse()
+    return tuple(map("".join, zip(*shown, strict=True))) if symmetry & 4 else tuple(shown)
+
+
+def canonical_rows(rows: Sequence[str]) -> Rows:
+    """Return the first, in alphabetical order, of the eight boards that are the same up to turning and mirroring."""
+    return min(turned(rows, symmetry) for symmetry in range(NUM_SYMMETRIES))
+
+
+def rows_of(cells: str, size: int) -> Rows:
+    """Cut the places of a square board into its rows."""
+    return tuple(cells[start : start + size] for start in range(0, size * size, size))
