@@ -5,7 +5,6 @@ from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from envgym.trainer.losses.kl import k3
@@ -88,12 +87,6 @@ class Correction(Protocol):
             loss_mask_BT: [B, T] bool, True = trains. Values of the other tensors under it are never read.
         """
         ...
-
-
-class CorrectionSettings(BaseModel):
-    """The settings of a correction: a frozen record whose instance is the correction itself."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 def behavior_gap(

@@ -4,10 +4,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from envgym.trainer.corrections.base import CorrectionResult, CorrectionSettings, behavior_gap, correction_result
+from envgym.settings import Settings
+from envgym.trainer.corrections.base import CorrectionResult, behavior_gap, correction_result
 
 
-class NoCorrection(CorrectionSettings):
+class NoCorrection(Settings):
     """Trust the sampler: weight 1 for every trained token."""
 
     def __call__(

@@ -7,12 +7,8 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from envgym.trainer.corrections.base import (
-    CorrectionResult,
-    CorrectionSettings,
-    behavior_gap,
-    correction_result,
-)
+from envgym.settings import Settings
+from envgym.trainer.corrections.base import CorrectionResult, behavior_gap, correction_result
 from envgym.trainer.metrics_math import LOG_RATIO_BOUND
 
 
@@ -25,7 +21,7 @@ class TisLevel(StrEnum):
     """All trained tokens of a row share the product of theirs."""
 
 
-class Tis(CorrectionSettings):
+class Tis(Settings):
     """Weigh a token with how much likelier the trainer's policy makes it than the sampler did, up to a cap.
 
     With ρ = π_old/π_behavior (logarithms clamped to ±20): w = min(ρ_t, C), or min(∏_t ρ_t, C) for the whole row.

@@ -5,7 +5,6 @@ from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from envgym.trainer.losses.kl import k3
@@ -82,12 +81,6 @@ class PolicyLoss(Protocol):
             loss_mask_BT: [B, T] bool, True = trains. Values of the other tensors under it are never read.
         """
         ...
-
-
-class LossSettings(BaseModel):
-    """The settings of a loss: a frozen record whose instance is the loss itself."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 def log_ratio(

@@ -5,10 +5,11 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from envgym.trainer.losses.base import LossSettings, TokenLoss, log_ratio, loss_stats, masked_advantages
+from envgym.settings import Settings
+from envgym.trainer.losses.base import TokenLoss, log_ratio, loss_stats, masked_advantages
 
 
-class PpoClip(LossSettings):
+class PpoClip(Settings):
     """Bound how far one update can move the probability of a token.
 
     With ρ = π/π_old (its logarithm clamped to ±20):

@@ -4,10 +4,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from envgym.trainer.losses.base import LossSettings, TokenLoss, log_ratio, loss_stats, masked_advantages
+from envgym.settings import Settings
+from envgym.trainer.losses.base import TokenLoss, log_ratio, loss_stats, masked_advantages
 
 
-class Reinforce(LossSettings):
+class Reinforce(Settings):
     """Weigh the log-probability of a token with its advantage: l = -A log π.
 
     The ratio to the old policy enters the statistics only: off-policy samples need a correction.
