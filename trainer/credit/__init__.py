@@ -8,9 +8,25 @@ from types import MappingProxyType
 from typing import Final
 
 from envgym.trainer.credit.dr_grpo import DrGrpo
+from envgym.trainer.credit.gigpo import Gigpo
 from envgym.trainer.credit.grpo import Grpo
 from envgym.trainer.credit.rloo import Rloo
+from envgym.trainer.credit.sibling import Sibling
+from envgym.trainer.credit.tree_grpo import TreeGrpo
+from envgym.trainer.credit.tree_rl import TreeRl
+from envgym.trainer.credit.turn_grpo import TurnGrpo
 from envgym.trainer.points import Credit
 
-CREDITS: Final[Mapping[str, Callable[..., Credit]]] = MappingProxyType({"grpo": Grpo, "dr_grpo": DrGrpo, "rloo": Rloo})
+CREDITS: Final[Mapping[str, Callable[..., Credit]]] = MappingProxyType(
+    {
+        "grpo": Grpo,
+        "dr_grpo": DrGrpo,
+        "rloo": Rloo,
+        "turn_grpo": TurnGrpo,
+        "sibling": Sibling,
+        "gigpo": Gigpo,
+        "tree_grpo": TreeGrpo,
+        "tree_rl": TreeRl,
+    }
+)
 """Name -> class; keyword arguments are the method's settings."""

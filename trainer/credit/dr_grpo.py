@@ -1,10 +1,8 @@
 """Dr. GRPO: the episode's reward less the group's mean."""
 
-import statistics
-
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
-from envgym.trainer.credit.outcome import episode_rewards, whole_episode
+from envgym.trainer.credit.outcome import centred, episode_rewards, whole_episode
 from envgym.trainer.points import TrajectoryCredit
 
 
@@ -17,6 +15,4 @@ class DrGrpo(Settings):
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
         """Return one credit per valid episode."""
-        rewards = episode_rewards(group)
-        mean = statistics.fmean(rewards) if rewards else 0.0
-        return whole_episode(group.valid, [reward - mean for reward in rewards])
+        return whole_episode(group.valid, centred(episode_rewards(group)))

@@ -2,7 +2,7 @@
 
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
-from envgym.trainer.credit.outcome import episode_rewards, whole_episode
+from envgym.trainer.credit.outcome import episode_rewards, left_out, whole_episode
 from envgym.trainer.points import TrajectoryCredit
 
 
@@ -14,9 +14,4 @@ class Rloo(Settings):
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
         """Return one credit per valid episode."""
-        rewards = episode_rewards(group)
-        others = len(rewards) - 1
-        if others < 1:
-            return whole_episode(group.valid, [0.0] * len(rewards))
-        total = sum(rewards)
-        return whole_episode(group.valid, [reward - (total - reward) / others for reward in rewards])
+        return whole_episode(group.valid, left_out(episode_rewards(group)))

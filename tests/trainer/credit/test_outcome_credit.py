@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.core.trajectory import Group, trajectories
@@ -60,6 +60,7 @@ def test_invalid_episode_changes_no_other_advantage(name: str) -> None:
     assert advantages(CREDITS[name](), 1, None, 0) == advantages(CREDITS[name](), 1, 0)
 
 
+@settings(max_examples=15)
 @given(REWARDS)
 def test_advantages_sum_to_zero(rewards: list[float]) -> None:
     for build in CREDITS.values():
@@ -67,6 +68,7 @@ def test_advantages_sum_to_zero(rewards: list[float]) -> None:
         assert math.fsum(found) == pytest.approx(0.0, abs=1e-4 * max(1.0, *map(abs, found)))
 
 
+@settings(max_examples=15)
 @given(REWARDS, st.randoms(use_true_random=False))
 def test_order_of_the_group_does_not_matter(rewards: list[float], random: object) -> None:
     order = list(range(len(rewards)))
