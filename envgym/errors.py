@@ -74,11 +74,14 @@ class PartyFailure(InfrastructureError):
 
 
 def sentence(what: str, must: str, got: object, *, where: str, do: str) -> str:
-    """Build '<what> must <must>, got <got> (<where>); <do>.' with `got` shortened to a readable length."""
+    """Build '<what> must <must>, got <got> (<where>); <do>.' with `got` shortened to a readable length.
+
+    A question in `do` ends with its own mark, without a full stop behind it.
+    """
     shown = got if isinstance(got, str) else repr(got)
     if len(shown) > _SHOWN:
         shown = f"{shown[:_SHOWN]}... ({len(shown)} characters)"
-    return f"{what} must {must}, got {shown} ({where}); {do}."
+    return f"{what} must {must}, got {shown} ({where}); {do}{'' if do.endswith('?') else '.'}"
 
 
 def near_names(name: str, known: Iterable[str], *, limit: int = 3) -> list[str]:
@@ -97,5 +100,4 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, where: str) -> U
         do = f"choose one of: {', '.join(names[:20])}" + (" ..." if len(names) > 20 else "")
     else:
         do = f"no {kind} is known here"
-    text = sentence(kind, "be a known name", repr(name), where=where, do=do)
-    return UnknownName(text.replace("?.", "?"))
+    return UnknownName(sentence(kind, "be a known name", repr(name), where=where, do=do))

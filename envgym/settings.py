@@ -122,7 +122,7 @@ def _fault(kind: type[BaseModel], fault: Any, where: str) -> str:  # pydantic's 
         known = _fields_at(kind, fault["loc"][:-1])
         near = near_names(str(fault["loc"][-1]), known)
         do = f"did you mean {' or '.join(near)}?" if near else f"known here: {', '.join(sorted(known)) or 'no key'}"
-        return sentence("settings key", "be known", path, where=where, do=do).replace("?.", "?")
+        return sentence("settings key", "be known", path, where=where, do=do)
     if fault["type"] == "missing":
         return sentence(path, "be set", "nothing", where=where, do="add it to the file or pass --set")
     rule = fault["msg"].removeprefix("Value error, ")

@@ -84,7 +84,7 @@ class Signature:
             return f"argument {shown!r} is missing"
         if item["type"] == "extra_forbidden":
             near = near_names(path[:100], self.names)
-            return f"there is no argument {shown!r}" + (f", did you mean {near[0]!r}?" if near else "")
+            return f"there is no argument {shown!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
         got = repr(item["input"])
         message = item["msg"][:1].lower() + item["msg"][1:]
         return f"argument {shown!r}: {message}, got {got if len(got) <= 100 else got[:100] + '...'}"

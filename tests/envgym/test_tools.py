@@ -143,7 +143,7 @@ def test_a_result_of_none_is_answered_with_done() -> None:
     "name, arguments, advice",
     [
         ("add", {}, "add was not run: argument 'amount' is missing. Usage: add(amount: integer, times: integer = 1)."),
-        ("add", {"amont": 1}, "there is no argument 'amont', did you mean 'amount'?"),
+        ("add", {"amont": 1}, "is missing; there is no argument 'amont' (did you mean 'amount'?). Usage: "),
         ("add", {"amount": "many"}, "argument 'amount': input should be a valid integer"),
         ("add", {"amount": 1.5}, "argument 'amount': input should be a valid integer"),
         ("add", {"amount": 1, "p0": 2}, "there is no argument 'p0'"),
