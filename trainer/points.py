@@ -92,3 +92,29 @@ class Credit(Protocol):
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
         """Return one credit per valid episode, in order. A group of one episode gets advantage 0."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryValues:
+    """What the critic said along one episode."""
+
+    trajectory: Trajectory
+    values: tuple[tuple[float, ...], ...]
+    """Along `trajectory.path`: per sampled (POLICY) token of the node's edge, the value of the prefix before it. The
+    root's entry is ()."""
+
+
+class Judged(NamedTuple):
+    """Advantages of one episode, and what the critic should have said."""
+
+    credit: TrajectoryCredit
+    targets: tuple[tuple[float | None, ...], ...]
+    """Shaped like `TrajectoryValues.values`; None: nothing is learned at this token."""
+
+
+class CriticCredit(Protocol):
+    """Assigns advantages with the help of a critic."""
+
+    def __call__(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[Judged, ...]:
+        """Return one entry per valid episode, in order; `values` has one per valid episode, too."""
+        ...

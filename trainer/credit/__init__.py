@@ -8,6 +8,9 @@ from types import MappingProxyType
 from typing import Final
 
 from envgym.trainer.credit.dr_grpo import DrGrpo
+from envgym.trainer.credit.gae_bilevel import GaeBilevel
+from envgym.trainer.credit.gae_token import GaeToken
+from envgym.trainer.credit.gae_turn import GaeTurn
 from envgym.trainer.credit.gigpo import Gigpo
 from envgym.trainer.credit.grpo import Grpo
 from envgym.trainer.credit.rloo import Rloo
@@ -15,7 +18,7 @@ from envgym.trainer.credit.sibling import Sibling
 from envgym.trainer.credit.tree_grpo import TreeGrpo
 from envgym.trainer.credit.tree_rl import TreeRl
 from envgym.trainer.credit.turn_grpo import TurnGrpo
-from envgym.trainer.points import Credit
+from envgym.trainer.points import Credit, CriticCredit
 
 CREDITS: Final[Mapping[str, Callable[..., Credit]]] = MappingProxyType(
     {
@@ -30,3 +33,8 @@ CREDITS: Final[Mapping[str, Callable[..., Credit]]] = MappingProxyType(
     }
 )
 """Name -> class; keyword arguments are the method's settings."""
+
+CRITIC_CREDITS: Final[Mapping[str, Callable[..., CriticCredit]]] = MappingProxyType(
+    {"gae_turn": GaeTurn, "gae_token": GaeToken, "gae_bilevel": GaeBilevel}
+)
+"""Name -> class, of the methods that a critic's values go into."""
