@@ -4,11 +4,14 @@ Whatever an env raises leaves here as an `InfrastructureError`; a driver records
 """
 
 import asyncio
+import gc
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
@@ -22,6 +25,7 @@ from envgym.seeds import derive_seed
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 Clock = Callable[[], float]
 """Seconds from any fixed moment; tests pass one of their own."""
@@ -62,8 +66,7 @@ class EpisodeEnv:
         env = self._env = _named("make", self._job.make_env)
         if getattr(env.unwrapped, "blocking", True):
             self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"env-{self._job.tree_id}")
-        options = {"task": self._job.task}
-        _, info = await self._call("reset", lambda: env.reset(seed=self._job.seed, options=options))
+        _, info = await self._call("reset", env.reset, seed=self._job.seed, options={"task": self._job.task})
         record = info.get("envgym")
         if not isinstance(record, ResetRecord):
             raise EnvFailure("reset returned no ResetRecord in info['envgym']: a wrapper dropped it")
@@ -71,8 +74,8 @@ class EpisodeEnv:
 
     async def step(self, action: Action) -> StepResult:
         """Let the env answer. Raises: InfrastructureError: it failed without a record."""
-        env = self._running
-        result = await self._call("step", lambda: env.step(action))
+        step = self._running.step
+        result = _named("step", step, action) if self._thread is None else await self._call("step", step, action)
         if not isinstance(result[4].get("envgym"), StepRecord):
             raise EnvFailure("step returned no StepRecord in info['envgym']: a wrapper dropped it")
         return StepResult(*result)  # Gymnasium's own wrappers return a bare tuple
@@ -109,16 +112,17 @@ class EpisodeEnv:
         assert self._env is not None, "reset comes first"
         return self._env
 
-    async def _call(self, what: str, function: Callable[[], T]) -> T:
+    async def _call(self, what: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._thread is None:
-            return _named(what, function)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, _named, what, function)
+            return _named(what, function, *args, **kwargs)
+        call = partial(_named, what, function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
 
-def _named(what: str, function: Callable[[], T]) -> T:
+def _named(what: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call `function`; whatever it raises is an InfrastructureError that says what was being done."""
     try:
-        return function()
+        return function(*args, **kwargs)
     except InfrastructureError:
         raise
     except Exception as error:
@@ -155,11 +159,34 @@ async def run_pool(
         if on_idle is not None:
             on_idle()
 
-    workers = [asyncio.create_task(work()) for _ in range(min(concurrency, len(jobs)))]
-    try:
-        await asyncio.gather(*workers)
-    finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+    with _rare_collections():
+        workers = [asyncio.create_task(work()) for _ in range(min(concurrency, len(jobs)))]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
     return [trees[index] for index in range(len(jobs))]
+
+
+_NEW_OBJECTS = 50_000
+"""New objects before the garbage collector looks at them: a third of the cost of a turn at Python's default of 700."""
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Let the garbage collector run less often: whatever episodes keep is reachable, so it would search in vain.
+
+    A caller who has switched it off, or set a higher threshold, keeps that. Pools may overlap: only the one that
+    raised the threshold sets it back.
+    """
+    young, *older = gc.get_threshold()
+    if not 0 < young < _NEW_OBJECTS:
+        yield
+        return
+    gc.set_threshold(_NEW_OBJECTS, *older)
+    try:
+        yield
+    finally:
+        gc.set_threshold(young, *older)

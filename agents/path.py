@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Optional, overload
 
-from envgym.core.builder import TreeBuilder
 from envgym.core.endings import Ending
 from envgym.core.messages import Message
-from envgym.core.tasks import Task
-from envgym.core.tree import Edge, Tree
+from envgym.core.tasks import Split, Task
+from envgym.core.tree import Edge, Node, Tree
 from envgym.core.turns import TurnOutcome
 
 
@@ -85,19 +84,27 @@ class Link:
 def tree_of(leaves: Sequence[Link], *, id: str, env_id: str, task: Task, seed: int) -> Tree:
     """Join the lines of `leaves` into a tree; a link that several lines share is one node.
 
-    All leaves hang below one root; at least one is given.
+    All leaves hang below one root; at least one is given. Nodes come depth first, siblings in the order of `leaves`.
     """
-    root = leaves[0].line()[0]
-    builder = TreeBuilder(id=id, env_id=env_id, task=task, seed=seed, prompt=root.edge.segments)
-    builder.charge(builder.root, root.edge.cost)
-    if root.ending is not None:
-        builder.end(builder.root, root.ending, error=root.error)
-    handles = {root: builder.root}
+    children: dict[Link | None, list[Link]] = {None: []}
     for leaf in leaves:
         for link in leaf.line():
-            if link not in handles:
-                assert link.parent is not None, "a second root"
-                handles[link] = builder.add(
-                    handles[link.parent], link.edge, outcome=link.outcome, ending=link.ending, error=link.error
-                )
-    return builder.freeze()
+            if link not in children:
+                children[link] = []
+                children[link.parent].append(link)
+    (root,) = children[None]
+    nodes: list[Node] = []
+    waiting: list[tuple[int | None, Link]] = [(None, root)]
+    while waiting:
+        parent, link = waiting.pop()
+        waiting.extend([(len(nodes), child) for child in reversed(children[link])])
+        nodes.append(Node(parent=parent, edge=link.edge, outcome=link.outcome, ending=link.ending, error=link.error))
+    return Tree(
+        id=id,
+        env_id=env_id,
+        task_id=task.id,
+        task_key=task.key,
+        split=Split(task.split),
+        seed=seed,
+        nodes=tuple(nodes),
+    )

@@ -10,7 +10,7 @@ def derive_seed(*names: int | str) -> int:
 
     Example: `derive_seed(run_seed, "step", 17, task.key, sample, node)`.
     """
-    text = "\x1f".join(f"{type(name).__name__[0]}{name}" for name in names)
+    text = "\x1f".join([f"{type(name).__name__[0]}{name}" for name in names])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 

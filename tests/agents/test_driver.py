@@ -1,6 +1,7 @@
 """Many episodes at once: order, bounds, failures that stay inside their episode, determinism, cancellation."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -89,6 +90,24 @@ def test_concurrency_is_a_bound_and_is_reached() -> None:
     assert policy.most == 5
     with pytest.raises(InvalidInput, match="concurrency must be at least 1, got 0"):
         run(jobs(1), policy, concurrency=0)
+
+
+@pytest.mark.parametrize("callers, during", [(700, 50_000), (0, 0), (90_000, 90_000)])
+def test_a_run_collects_garbage_less_often_and_leaves_the_callers_threshold(callers: int, during: int) -> None:
+    seen = []
+
+    def answer(request: GenerateRequest) -> tuple[int, ...]:
+        seen.append(gc.get_threshold())
+        return by_seed(request)
+
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(callers, 11, 12)
+        run(jobs(3), ScriptedPolicy(answer))
+        assert set(seen) == {(during, 11, 12)}
+        assert gc.get_threshold() == (callers, 11, 12)
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_no_jobs_give_no_trees() -> None:
