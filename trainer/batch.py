@@ -1,10 +1,10 @@
-"""From credits to rows of numbers, and from rows to padded micro-batches.
+"""From credits to rows of numbers, and from rows to micro-batches: padded, or packed on shared prefixes.
 
-Rows are padded on the right; order and grouping are a function of the rows alone, so they repeat.
+What is a number per row and token is padded on the right; order and grouping are a function of the rows alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,6 +12,8 @@ from torch import Tensor
 
 from envgym.core.trajectory import Row, share_counts
 from envgym.trainer.credit.spread import token_advantages
+from envgym.trainer.packing.pack import Pack, build_pack
+from envgym.trainer.packing.trie import build_trie, cut
 from envgym.trainer.points import TrajectoryCredit
 
 
@@ -44,6 +46,13 @@ class MicroBatch:
     advantages_BT: Float[Tensor, "B T"]
     behavior_logprobs_BT: Float[Tensor, "B T"]
     weights_BT: Float[Tensor, "B T"]
+    pack: Pack | None = None
+    """The same rows with each shared prefix once, which is what the model runs on; None: it runs on the rows."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the model computes."""
+        return self.input_ids_BT.numel() if self.pack is None else len(self.pack)
 
 
 def train_rows(credits: Sequence[TrajectoryCredit], *, once: bool) -> list[TrainRow]:
@@ -85,6 +94,20 @@ def micro_batches(
         open_rows.append(number)
     if open_rows:
         batches.append(pad(rows, open_rows, device))
+    return batches
+
+
+def packed_batches(
+    rows: Sequence[TrainRow], chosen: Sequence[int], max_tokens: int, device: torch.device
+) -> list[MicroBatch]:
+    """Merge the chosen rows on their prefixes, in packs of at most `max_tokens` tokens (at least one row)."""
+    token_ids = [row.token_ids for row in rows]
+    loss_masks = [row.loss_mask for row in rows]
+    trie = build_trie(token_ids, chosen)
+    batches: list[MicroBatch] = []
+    for run in cut(trie, max_tokens):
+        pack = build_pack(token_ids, loss_masks, trie, run, device)
+        batches.append(replace(pad(rows, trie.rows[run.start : run.stop], device), pack=pack))
     return batches
 
 

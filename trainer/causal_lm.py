@@ -117,7 +117,7 @@ def check_head(model: nn.Module) -> None:
     inner = causal_lm(model)
     head = lm_head_of(model)
     input_ids_BT = torch.arange(_PROBE_LENGTH, device=head.weight_VD.device)[None] % head.weight_VD.shape[0]
-    with _eval_mode(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         ours_TV = head.logits(hidden_states(model, input_ids_BT=input_ids_BT)[0])
         theirs_TV = model(input_ids=input_ids_BT, use_cache=False).logits[0].to(ours_TV.dtype)
     # Both compute the same sums in the model's dtype, in another order at worst.
@@ -131,7 +131,7 @@ def check_head(model: nn.Module) -> None:
 
 
 @contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Switch every module to evaluation, and each back to what it was."""
     training = [module for module in model.modules() if module.training]
     model.eval()

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from envgym.core.rewards import Scored
 from envgym.core.trajectory import Group, Row, Trajectory
 from envgym.core.tree import Tree
-from envgym.trainer.batch import TrainRow, micro_batches, train_rows
+from envgym.trainer.batch import TrainRow, train_rows
 from envgym.trainer.collect import collect
 from envgym.trainer.corrections import NoCorrection
 from envgym.trainer.memory import StateMemory, peak_memory, state_memory
@@ -56,8 +56,8 @@ class Cost:
     activations: int
     """Bytes: the most that forward and backward of the largest micro-batch held beyond weights and gradients."""
     num_micro_batches: int
-    padded_tokens: int
-    """Over all micro-batches of one pass."""
+    computed_tokens: int
+    """Over all micro-batches of one pass: shared prefixes once where they are packed, else with padding."""
     passes: float
     """Forward and backward passes over the rows, scoring counted by its share of one."""
     collect_s: float
@@ -78,7 +78,7 @@ class Cost:
         return {
             "memory_bytes": {**asdict(self.state), "activations": self.activations, "total": self.memory},
             "micro_batches": self.num_micro_batches,
-            "padded_tokens": self.padded_tokens,
+            "computed_tokens": self.computed_tokens,
             "seconds": {"collect": self.collect_s, "learn": self.learn_s, "step": self.step_s},
         }
 
@@ -160,8 +160,8 @@ def _measure(bench: Workbench, settings: TrainSettings, rows: list[TrainRow], *,
     tokens = learner.rehearse(rows, objective)
     seconds = time.perf_counter() - started
     learner.optimizer.zero_grad(set_to_none=True)
-    batches = micro_batches(rows, range(len(rows)), settings.optim.micro_batch_tokens, bench.device)
-    padded = sum(batch.input_ids_BT.numel() for batch in batches)
+    batches = learner.batches(rows, range(len(rows)))
+    computed = sum(batch.num_tokens for batch in batches)
     single = settings.optim.epochs * settings.optim.minibatches == 1
     scored = int(not single or not isinstance(objective.correction, NoCorrection)) + int(has_reference)
     passes = settings.optim.epochs + scored * _FORWARD_SHARE
@@ -169,8 +169,8 @@ def _measure(bench: Workbench, settings: TrainSettings, rows: list[TrainRow], *,
         state=state,
         activations=max(peak.num_bytes - state.gradients, 0),
         num_micro_batches=len(batches),
-        padded_tokens=padded,
+        computed_tokens=computed,
         passes=passes,
         collect_s=collect_s,
-        learn_s=seconds / tokens * padded * passes,
+        learn_s=seconds / tokens * computed * passes,
     )

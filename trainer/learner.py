@@ -14,12 +14,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from envgym.errors import InvalidInput, sentence
-from envgym.trainer.batch import MicroBatch, TrainRow, micro_batches
+from envgym.trainer.batch import MicroBatch, TrainRow, micro_batches, packed_batches
 from envgym.trainer.corrections import Correction, CorrectionResult, NoCorrection
-from envgym.trainer.logprobs import token_logprobs
+from envgym.trainer.logprobs import TokenLogprobs, token_logprobs
 from envgym.trainer.losses import Aggregation, Denominator, KlEstimator, PolicyLoss, aggregate
 from envgym.trainer.losses.entropy import entropy_bonus
 from envgym.trainer.losses.kl import kl_to_reference
+from envgym.trainer.packing import can_pack, packed_logprobs
 from envgym.trainer.reference import OpenReference
 from envgym.trainer.seen import Metrics, Seen, correction_metrics
 from envgym.trainer.settings import ObjectiveSettings, OptimSettings
@@ -72,6 +73,7 @@ class Learner:
         self.autocast, self.reference = autocast, reference
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = adamw(model, optim)
+        self._make_batches = packed_batches if optim.packing and can_pack(model) else micro_batches
         self._num_steps = num_steps
 
     def learn(self, rows: Sequence[TrainRow], objective: Objective, *, step: int) -> Metrics:
@@ -100,14 +102,18 @@ class Learner:
         }
 
     def rehearse(self, rows: Sequence[TrainRow], objective: Objective) -> int:
-        """Add the gradient of the largest micro-batch, which needs the most memory; return its padded tokens.
+        """Add the gradient of the largest micro-batch, which needs the most memory; return its tokens.
 
         Nothing is updated; the caller drops the gradient or looks at it.
         """
-        batch = micro_batches(rows, range(len(rows)), self.optim.micro_batch_tokens, self.device)[0]
+        batch = max(self.batches(rows, range(len(rows))), key=lambda batch: batch.num_tokens)
         denominator = denominator_of_rows(rows, objective.settings.max_tokens)
         self._loss(batch, objective, denominator, None, Seen()).backward()
-        return batch.input_ids_BT.numel()
+        return batch.num_tokens
+
+    def batches(self, rows: Sequence[TrainRow], chosen: Sequence[int]) -> list[MicroBatch]:
+        """Deal the chosen rows into micro-batches: with each shared prefix once where the model can, else padded."""
+        return self._make_batches(rows, chosen, self.optim.micro_batch_tokens, self.device)
 
     def _update(
         self,
@@ -120,7 +126,7 @@ class Learner:
         """Accumulate the gradient of one update exactly, clip it, step; return its norm."""
         denominator = denominator_of_rows([rows[number] for number in chosen], objective.settings.max_tokens)
         self.optimizer.zero_grad(set_to_none=True)
-        for batch in micro_batches(rows, chosen, self.optim.micro_batch_tokens, self.device):
+        for batch in self.batches(rows, chosen):
             loss = self._loss(batch, objective, denominator, fixed, total)
             if not torch.isfinite(loss):
                 self.optimizer.zero_grad(set_to_none=True)
@@ -146,14 +152,7 @@ class Learner:
         """Return this micro-batch's share of the update's loss."""
         settings = objective.settings
         with _training_mode(self.model), self._cast():
-            scored = token_logprobs(
-                self.model,
-                input_ids_BT=batch.input_ids_BT,
-                attention_mask_BT=batch.attention_mask_BT,
-                loss_mask_BT=batch.loss_mask_BT,
-                temperature=objective.temperature,
-                with_entropy=True,
-            )
+            scored = _logprobs(self.model, batch, objective.temperature, with_entropy=True)
         logprobs_BT, entropies_BT = scored.logprobs_BT, scored.entropies_BT
         assert entropies_BT is not None, "asked for"
         if fixed is None:
@@ -192,7 +191,9 @@ class Learner:
         old_NT, behavior_NT = (torch.zeros(shape, device=self.device) for _ in range(2))
         mask_NT = torch.zeros(shape, dtype=torch.bool, device=self.device)
         reference_NT = torch.zeros(shape, device=self.device) if self.reference is not None else None
-        for batch in micro_batches(rows, range(len(rows)), self.optim.micro_batch_tokens, self.device):
+        # In the packs of the updates, so that every ratio of the first pass is exactly 1.
+        dealt = _deal(len(rows), self.optim.minibatches)
+        for batch in (batch for chosen in dealt for batch in self.batches(rows, chosen)):
             here = (torch.tensor(batch.rows, device=self.device), slice(0, batch.input_ids_BT.shape[1]))
             old_NT[here] = self._score(self.model, batch, objective.temperature)
             behavior_NT[here] = batch.behavior_logprobs_BT
@@ -206,21 +207,15 @@ class Learner:
     def score(self, rows: Sequence[TrainRow], temperature: float) -> Float[Tensor, "N T"]:
         """Return the log-probs of the trained tokens of every row with the weights as they are now; 0 elsewhere."""
         found_NT = torch.zeros((len(rows), max(len(row) for row in rows)), device=self.device)
-        for batch in micro_batches(rows, range(len(rows)), self.optim.micro_batch_tokens, self.device):
+        for batch in self.batches(rows, range(len(rows))):
             here = (torch.tensor(batch.rows, device=self.device), slice(0, batch.input_ids_BT.shape[1]))
             found_NT[here] = self._score(self.model, batch, temperature)
         return found_NT
 
     def _score(self, model: nn.Module, batch: MicroBatch, temperature: float) -> Float[Tensor, "B T"]:
-        # The model runs in the same mode and padding as for the gradient, so that the first ratio is exactly 1.
+        # The model runs in the same mode and micro-batch as for the gradient, so that the first ratio is exactly 1.
         with _training_mode(self.model), torch.no_grad(), self._cast():
-            return token_logprobs(
-                model,
-                input_ids_BT=batch.input_ids_BT,
-                attention_mask_BT=batch.attention_mask_BT,
-                loss_mask_BT=batch.loss_mask_BT,
-                temperature=temperature,
-            ).logprobs_BT
+            return _logprobs(model, batch, temperature).logprobs_BT
 
     def _reference_logprobs(self, batch: MicroBatch, objective: Objective) -> Float[Tensor, "B T"] | None:
         if self.reference is None:
@@ -232,6 +227,26 @@ class Learner:
         if self.autocast is None:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.autocast)
+
+
+def _logprobs(model: nn.Module, batch: MicroBatch, temperature: float, *, with_entropy: bool = False) -> TokenLogprobs:
+    """Score the trained tokens of a micro-batch."""
+    if batch.pack is not None:
+        return packed_logprobs(
+            model,
+            batch.pack,
+            loss_mask_BT=batch.loss_mask_BT,
+            temperature=temperature,
+            with_entropy=with_entropy,
+        )
+    return token_logprobs(
+        model,
+        input_ids_BT=batch.input_ids_BT,
+        attention_mask_BT=batch.attention_mask_BT,
+        loss_mask_BT=batch.loss_mask_BT,
+        temperature=temperature,
+        with_entropy=with_entropy,
+    )
 
 
 @contextmanager

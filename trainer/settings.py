@@ -146,7 +146,10 @@ class OptimSettings(Settings):
     epochs: int = Field(default=1, ge=1)
     """Passes over a step's rows."""
     micro_batch_tokens: int = Field(default=8192, ge=1)
-    """Padded tokens that are computed at a time; bounds memory, changes no result."""
+    """Tokens that are computed at a time, padding included; bounds memory, changes no result. A longer row stands
+    alone."""
+    packing: bool = True
+    """Compute each prefix that rows share once; False: every row by itself, padded. Changes time and memory only."""
 
 
 class ObjectiveSettings(Settings):

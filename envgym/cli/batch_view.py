@@ -111,7 +111,7 @@ def _cost_lines(cost: Cost, steps: int) -> Iterable[str]:
     }
     yield "memory          " + ", ".join(f"{name} {size / _MIB:.1f} MiB" for name, size in parts.items())
     yield f"                {cost.memory / _MIB:.1f} MiB at the peak of a train step, beside the sampler's cache"
-    yield f"micro-batches   {cost.num_micro_batches} with {cost.padded_tokens} padded tokens"
+    yield f"micro-batches   {cost.num_micro_batches} with {cost.computed_tokens} tokens to compute"
     yield f"time per step   {cost.step_s:.2f} s: collect {cost.collect_s:.2f} s (measured), learn {cost.learn_s:.2f} s"
     yield f"                {cost.step_s * steps / 60:.1f} min for {steps} steps, without evaluations"
 

@@ -36,7 +36,8 @@ def test_rehearsal_leaves_weights_and_optimizer_as_they_were() -> None:
     tokens = bench.learner.rehearse(rows, bench.method.objective)
     assert torch.equal(weights(bench.model), before)
     assert bench.learner.optimizer.state_dict()["state"] == {}
-    assert tokens == 6 * max(map(len, rows))  # one micro-batch, padded
+    prefixes = {row.token_ids[:end] for row in rows for end in range(1, len(row) + 1)}
+    assert tokens == len(prefixes)  # one micro-batch, each shared prefix once
 
 
 def test_scores_of_a_fresh_batch_are_those_of_the_sampler() -> None:

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from envgym.errors import InvalidInput
 from envgym.trainer.batch import TrainRow, micro_batches
@@ -32,6 +33,10 @@ def build_model(seed: int = 0, dtype: torch.dtype = torch.float64) -> LlamaForCa
         max_position_embeddings=64,
     )
     model = LlamaForCausalLM(config)
+    for part in list(model.modules()):
+        for name, norm in part.named_children():
+            if isinstance(norm, LlamaRMSNorm):  # computes in float32 whatever it is given
+                setattr(part, name, torch.nn.RMSNorm(16, eps=1e-6))
     torch.nn.Module.to(model, dtype)
     return model
 
