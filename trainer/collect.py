@@ -3,9 +3,13 @@
 Every seed derives from the run's seed and the names of what it drives, so a step can be collected again alone.
 """
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
 from envgym.agents.driver import EpisodeJob, run_episodes
+from envgym.agents.search import Chain, Crew, Strategy
+from envgym.agents.search.base import Member, together
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
 from envgym.core.trajectory import Group
@@ -25,9 +29,19 @@ async def collect(
     *,
     step: int,
     stats: Stats,
+    search: Strategy | None = None,
     on_finished: Callable[[Tree], None] | None = None,
 ) -> tuple[list[TaskRequest], list[Group]]:
-    """Return the step's requests and their groups, in the curriculum's order; a crashed episode is in its group."""
+    """Return the step's requests and their groups, in the curriculum's order; a crashed episode is in its group.
+
+    Args:
+        bench: of the run.
+        settings: of the run.
+        step: train steps done before.
+        stats: what training has seen of each task.
+        search: how a group is grown; None: as the settings say.
+        on_finished: called with every tree when it is grown.
+    """
     requests = list(
         bench.method.curriculum.choose(
             step=step,
@@ -38,42 +52,83 @@ async def collect(
             seed=settings.run.seed,
         )
     )
-    jobs = [
-        job for number, request in enumerate(requests) for job in _group_jobs(bench, settings, step, number, request)
-    ]
-    trees = await run_episodes(
-        jobs,
-        bench.agent,
-        bench.policy,
-        sampling=bench.sampling(settings.rollout.temperature),
-        concurrency=settings.rollout.concurrency,
-        on_finished=on_finished,
-    )
-    groups: list[Group] = []
-    for number, request in enumerate(requests):
-        members, trees = trees[: request.group_size], trees[request.group_size :]
-        groups.append(Group(key=f"step-{step:06d}/{number:03d}", trees=tuple(members)))
+    search = bench.method.search if search is None else search
+    members = [_member(bench, settings, step, number, request) for number, request in enumerate(requests)]
+    if isinstance(search, Chain):
+        grown = await _chains(bench, settings, requests, members, on_finished)
+    else:
+        grown = await _searches(bench, settings, search, requests, members, on_finished)
+    groups = [Group(key=f"step-{step:06d}/{number:03d}", trees=trees) for number, trees in enumerate(grown)]
     return requests, groups
 
 
-def _group_jobs(
-    bench: Workbench, settings: TrainSettings, step: int, number: int, request: TaskRequest
-) -> list[EpisodeJob]:
-    """Return one job per member; they share task and env seed, and differ in what the policy samples."""
+async def _chains(
+    bench: Workbench,
+    settings: TrainSettings,
+    requests: Sequence[TaskRequest],
+    members: Sequence[Member],
+    on_finished: Callable[[Tree], None] | None,
+) -> list[tuple[Tree, ...]]:
+    """Run the episodes of all groups side by side."""
+    sizes = [request.group_size for request in requests]
+    jobs = [member(number) for member, size in zip(members, sizes, strict=True) for number in range(size)]
+    trees = iter(
+        await run_episodes(
+            jobs,
+            bench.agent,
+            bench.policy,
+            sampling=bench.sampling(settings.rollout.temperature),
+            concurrency=settings.rollout.concurrency,
+            on_finished=on_finished,
+        )
+    )
+    return [tuple(islice(trees, size)) for size in sizes]
+
+
+async def _searches(
+    bench: Workbench,
+    settings: TrainSettings,
+    search: Strategy,
+    requests: Sequence[TaskRequest],
+    members: Sequence[Member],
+    on_finished: Callable[[Tree], None] | None,
+) -> list[tuple[Tree, ...]]:
+    """Grow all groups side by side; they share the branches that may be under way."""
+    crew = Crew(
+        agent=bench.agent,
+        policy=bench.policy,
+        sampling=bench.sampling(settings.rollout.temperature),
+        slots=asyncio.Semaphore(settings.rollout.concurrency),
+    )
+
+    async def one(request: TaskRequest, member: Member) -> tuple[Tree, ...]:
+        trees = (await search.grow(member, crew, group_size=request.group_size)).trees
+        if on_finished is not None:
+            for tree in trees:
+                on_finished(tree)
+        return trees
+
+    return await together([one(*pair) for pair in zip(requests, members, strict=True)])
+
+
+def _member(bench: Workbench, settings: TrainSettings, step: int, number: int, request: TaskRequest) -> Member:
+    """Return the job of each of a group's trees; they share task and env seed, and differ in what is sampled."""
     world = bench.worlds[request.env]
     task = world.tasks.task(Split.TRAIN, request.index)
     names = (settings.run.seed, "step", step, number, request.env, request.index)
-    return [
-        EpisodeJob(
+    seed = derive_seed(*names, "env")
+
+    def member(place: int) -> EpisodeJob:
+        return EpisodeJob(
             make_env=world.make,
             task=task,
-            seed=derive_seed(*names, "env"),
-            policy_seed=derive_seed(*names, "policy", member),
-            tree_id=f"step-{step:06d}/{number:03d}/{member:02d}",
+            seed=seed,
+            policy_seed=derive_seed(*names, "policy", place),
+            tree_id=f"step-{step:06d}/{number:03d}/{place:02d}",
             env_id=world.env_id,
         )
-        for member in range(request.group_size)
-    ]
+
+    return member
 
 
 def updated_stats(stats: Stats, requests: list[TaskRequest], groups: list[Group], *, step: int) -> Stats:

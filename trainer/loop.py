@@ -296,7 +296,7 @@ def _counter(callbacks: Callback, phase: str, total: int) -> Callable[[Tree], No
 
     def count(tree: Tree) -> None:
         nonlocal done
-        done += 1
+        done += len(tree.leaves)
         callbacks.on_progress(phase, done, total)
 
     return count

@@ -190,6 +190,7 @@ class Recipe(Settings):
     """One choice per plug-in point; a paper is one recipe."""
 
     curriculum: Choice = Choice(name="uniform")
+    search: Choice = Choice(name="chain")
     filter: Choice = Choice(name="zero_variance")
     credit: Choice = Choice(name="grpo")
     loss: Choice = Choice(name="ppo_clip")

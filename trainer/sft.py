@@ -9,6 +9,7 @@ from pathlib import Path
 
 from envgym.agents.driver import EpisodeJob, run_episode, run_oracle_episode
 from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.agents.search import Chain
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
@@ -125,7 +126,7 @@ async def _success(bench: Workbench, settings: TrainSettings, sft: SftSettings, 
             "run": settings.run.model_copy(update={"seed": derive_seed(settings.run.seed, "sft check")}),
         }
     )
-    _, groups = await collect(bench, probe, step=check, stats={})
+    _, groups = await collect(bench, probe, step=check, stats={}, search=Chain())
     return rollout_metrics(groups, success_at=settings.evaluation.success_at).get("train/success", 0.0)
 
 

@@ -12,6 +12,7 @@ from envgym.agents.models.registry import load
 from envgym.agents.policies.local import pick_device
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import Sampling
+from envgym.agents.search import STRATEGIES, Strategy
 from envgym.trainer.causal_lm import check_head
 from envgym.trainer.corrections import CORRECTIONS
 from envgym.trainer.credit import CREDITS
@@ -22,7 +23,7 @@ from envgym.trainer.losses import LOSSES
 from envgym.trainer.plugins import resolve
 from envgym.trainer.points import Credit, Curriculum, Filter
 from envgym.trainer.settings import ModelSettings, TrainSettings
-from envgym.trainer.world import World, build_worlds
+from envgym.trainer.world import World, build_worlds, check_search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class Method:
     """A run's choice at every plug-in point."""
 
     curriculum: Curriculum
+    search: Strategy
     filter: Filter
     credit: Credit
     objective: Objective
@@ -62,6 +64,7 @@ def build_method(settings: TrainSettings) -> Method:
     """Find the method at every plug-in point. Raises: SettingsError, UnknownName: before anything is loaded."""
     return Method(
         curriculum=resolve("curriculum", settings.curriculum, CURRICULA),
+        search=resolve("search", settings.search, STRATEGIES),
         filter=resolve("filter", settings.filter, FILTERS),
         credit=resolve("credit", settings.credit, CREDITS),
         objective=Objective(
@@ -82,6 +85,7 @@ def build_workbench(settings: TrainSettings, *, checkpoint: Path | None = None) 
     """
     method = build_method(settings)
     worlds = build_worlds(settings.envs)
+    check_search(method.search, worlds, settings)
     device = pick_device(settings.model.device)
     if settings.model.threads is not None:
         torch.set_num_threads(settings.model.threads)

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import envgym
+from envgym.agents.search import Strategy
 from envgym.core.tasks import Split, TaskSource
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
 from envgym.trainer.points import EnvSupply
-from envgym.trainer.settings import EnvSettings
+from envgym.trainer.settings import EnvSettings, TrainSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,16 @@ def build_worlds(envs: Sequence[EnvSettings]) -> dict[str, World]:
             raise SettingsError(sentence("train split", "hold tasks", "none", where=spec.label, do=do))
         worlds[spec.label] = World(label=spec.label, env_id=spec.id, weight=spec.weight, make=make, tasks=tasks)
     return worlds
+
+
+def check_search(search: Strategy, worlds: Mapping[str, World], settings: TrainSettings) -> None:
+    """See that every env, the agent and the group size suit the search. Raises: SettingsError: they do not."""
+    for world in worlds.values():
+        env = world.make()
+        try:
+            search.check(env, settings.agent, group_size=settings.rollout.group_size)
+        finally:
+            env.close()
 
 
 def _maker(spec: EnvSettings) -> Callable[[], Env[Any]]:

@@ -2,27 +2,16 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Protocol
 
-from envgym.agents.agent import Agent
-from envgym.agents.episode import Clock, EpisodeJob
-from envgym.agents.protocols import Policy, Sampling
+from envgym.agents.search.base import Grown, Strategy
 from envgym.agents.search.chain import Chain
-from envgym.core.tree import Tree
+from envgym.agents.search.growth import Crew
+from envgym.agents.search.random_expand import RandomExpand
 from envgym.errors import unknown_name
 
+__all__ = ["STRATEGIES", "Chain", "Crew", "Grown", "RandomExpand", "Strategy", "strategy"]
 
-class Strategy(Protocol):
-    """Grows the trees of one group."""
-
-    async def grow(
-        self, job: EpisodeJob, agent: Agent, policy: Policy, *, sampling: Sampling, clock: Clock
-    ) -> tuple[Tree, ...]:
-        """Return the trees of the task of `job`; an episode that failed is in them with its ending."""
-        ...
-
-
-STRATEGIES: Mapping[str, type[Strategy]] = MappingProxyType({"chain": Chain})
+STRATEGIES: Mapping[str, type[Strategy]] = MappingProxyType({"chain": Chain, "random_expand": RandomExpand})
 """Name -> strategy; its fields are its settings."""
 
 

@@ -1,50 +1,30 @@
 """`chain`: independent episodes of one task, each a tree with one leaf. What GRPO samples."""
 
-import time
-from dataclasses import replace
+from typing import Any
 
-from pydantic import Field
-
-from envgym.agents.agent import Agent
-from envgym.agents.driver import run_episodes
-from envgym.agents.episode import Clock, EpisodeJob
-from envgym.agents.protocols import Policy, Sampling
+from envgym.agents.agent import AgentSettings
+from envgym.agents.driver import run_episode
+from envgym.agents.episode import EpisodeJob
+from envgym.agents.search.base import Grown, Member, together
+from envgym.agents.search.growth import Crew
 from envgym.core.tree import Tree
-from envgym.seeds import derive_seed
+from envgym.core.turns import Cost
+from envgym.env import Env
 from envgym.settings import Settings
 
 
 class Chain(Settings):
     """Sample every member from the start."""
 
-    group_size: int = Field(ge=1)
-    """Episodes."""
+    def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int) -> None:
+        """Accept everything: no episode needs another."""
 
-    def jobs(self, job: EpisodeJob) -> list[EpisodeJob]:
-        """Return one job per member: they begin alike, and differ in what the policy samples.
+    async def grow(self, member: Member, crew: Crew, *, group_size: int) -> Grown:
+        """Run all members side by side and return their trees in order."""
 
-        Jobs of many groups may run together; member k of tree id `t` has the tree id `t/k`.
-        """
-        return [
-            replace(
-                job,
-                policy_seed=derive_seed(job.sampling_seed, "member", member),
-                tree_id=f"{job.tree_id}/{member:02d}",
-            )
-            for member in range(self.group_size)
-        ]
+        async def one(job: EpisodeJob) -> Tree:
+            async with crew.slots:
+                return await run_episode(job, crew.agent, crew.policy, sampling=crew.sampling, clock=crew.clock)
 
-    async def grow(
-        self,
-        job: EpisodeJob,
-        agent: Agent,
-        policy: Policy,
-        *,
-        sampling: Sampling,
-        clock: Clock = time.perf_counter,
-    ) -> tuple[Tree, ...]:
-        """Run all members at once and return their trees in order."""
-        trees = await run_episodes(
-            self.jobs(job), agent, policy, sampling=sampling, concurrency=self.group_size, clock=clock
-        )
-        return tuple(trees)
+        trees = await together([one(member(number)) for number in range(group_size)])
+        return Grown(trees=tuple(trees), spent=sum((tree.cost for tree in trees), Cost()))

@@ -101,6 +101,7 @@ def _node_to_json(node: Node) -> Json:
             "prior": stats.prior,
             "pruned": stats.pruned,
             "spent": _cost_to_json(stats.spent),
+            **({} if stats.repeats is None else {"repeats": stats.repeats}),
         }
     return data
 

@@ -37,7 +37,10 @@ class SearchStats:
     value: float = 0.0
     prior: float | None = None
     pruned: str | None = None
-    """Why the node was cut, None where it was kept."""
+    """Why the node was cut, None where it was kept. A leaf that was cut is no episode of the tree."""
+    repeats: str | None = None
+    """What of an elder sibling this node repeats: `tokens` (all that was sampled), or `observation` (what the env
+    answered); None: neither."""
     spent: Cost = field(default_factory=Cost)
     """Budget spent below this node."""
 
@@ -71,6 +74,11 @@ class Node:
     error: str | None = None
     """For an `ERROR_*` ending: what failed, in one sentence."""
     stats: SearchStats | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """True where a search did not keep the node."""
+        return self.stats is not None and self.stats.pruned is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +134,8 @@ class Tree:
 
     @cached_property
     def leaves(self) -> tuple[int, ...]:
-        """Indices of the nodes at which an episode ended, in order; unfinished branches are no leaves."""
-        return tuple(index for index, node in enumerate(self.nodes) if node.ending is not None)
+        """Indices of the nodes at which an episode ended, in order; what is unfinished, or was cut, is no leaf."""
+        return tuple(index for index, node in enumerate(self.nodes) if node.ending is not None and not node.is_cut)
 
     def path(self, index: int) -> tuple[int, ...]:
         """Return the node indices from the root to `index`."""

@@ -1,0 +1,104 @@
+"""Searches over a parrot: a policy that says what its seeds choose, at a pace that tests shuffle."""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+
+from envgym.agents.agent import Agent
+from envgym.agents.episode import EpisodeJob
+from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
+from envgym.agents.search import Crew, Grown, Strategy
+from envgym.agents.search.base import members_of
+from envgym.agents.testing import END, Parrot, char_agent, parrot_job
+from envgym.core.trajectory import Trajectory, trajectories
+from envgym.core.tree import Tree
+from envgym.seeds import derive_seed, generator
+
+
+def zero() -> float:
+    return 0.0
+
+
+class Babbler(ScriptedPolicy):
+    """Samples letters one by one: letter k of a turn from a distribution that the text before it fixes.
+
+    The answer to a request depends on its tokens and its seed alone; the pace depends on `pace`.
+    """
+
+    def __init__(self, letters: str = "ab", *, end: float = 0.4, pace: int = 0, fails_at: int | None = None) -> None:
+        super().__init__(self._say)
+        self.letters, self.end, self.pace, self.fails_at = letters, end, pace, fails_at
+
+    def _say(self, request: GenerateRequest) -> Generation:
+        draws = generator(request.seed)
+        context = list(request.token_ids)
+        ids: list[int] = []
+        logprobs: list[float] = []
+        while len(ids) < request.sampling.max_new_tokens and ids[-1:] != [END]:
+            skew = 0.2 + 0.6 * (derive_seed(*context[-3:]) % 97) / 97
+            odds = [self.end, *[(1 - self.end) * part for part in shares(skew, len(self.letters))]]
+            token = int(draws.choice(len(odds), p=odds))
+            ids.append(END if token == 0 else ord(self.letters[token - 1]))
+            logprobs.append(math.log(odds[token]))
+            context.append(ids[-1])
+        is_over = ids[-1:] == [END]
+        return Generation(
+            token_ids=tuple(ids),
+            behavior_logprobs=tuple(logprobs),
+            raw_logprobs=None,
+            finish_reason=FinishReason.STOP if is_over else FinishReason.LENGTH,
+            policy_version=1,
+            num_prefilled=len(request.token_ids),
+        )
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        number = len(self.requests)
+        for _ in range(derive_seed(self.pace, request.seed) % 7 if self.pace else 0):
+            await asyncio.sleep(0)
+        if number == self.fails_at:
+            self.requests.append(request)
+            raise RuntimeError("the engine fell")
+        return await super().generate(request)
+
+
+def shares(skew: float, count: int) -> list[float]:
+    """Return `count` probabilities, the first of them `skew` of what is left, and so on."""
+    parts = [skew * (1 - skew) ** place for place in range(count - 1)]
+    return [*parts, 1 - sum(parts)]
+
+
+def grow(
+    strategy: Strategy,
+    policy: ScriptedPolicy | None = None,
+    *,
+    job: EpisodeJob | None = None,
+    make_env: Callable[[], Parrot] = lambda: Parrot(max_turns=4),
+    agent: Agent | None = None,
+    group_size: int = 6,
+    slots: int = 64,
+    seed: int = 7,
+) -> Grown:
+    """Grow a group from a parrot's task."""
+    job = job or parrot_job(make_env, seed=seed, tree_id="g")
+
+    async def work() -> Grown:
+        crew = Crew(
+            agent=agent or char_agent(max_turn_tokens=12),
+            policy=policy or Babbler(),
+            sampling=Sampling(),
+            slots=asyncio.Semaphore(slots),
+            clock=zero,
+        )
+        return await strategy.grow(members_of(job), crew, group_size=group_size)
+
+    return asyncio.run(work())
+
+
+def episodes(trees: Sequence[Tree]) -> list[Trajectory]:
+    return [episode for tree in trees for episode in trajectories(tree)]
+
+
+def ended(tree: Tree) -> list[int]:
+    """Return every node at which an episode ended, kept or not."""
+    return [index for index, node in enumerate(tree.nodes) if node.ending is not None]

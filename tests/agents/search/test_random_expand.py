@@ -1,0 +1,126 @@
+"""Tree-GRPO's search: how many leaves, from where, which are kept, and what a draw may not do."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envgym.agents.search import Chain, RandomExpand
+from envgym.agents.search.budget import Budget
+from envgym.agents.search.random_expand import NOT_KEPT, Shape, draw
+from envgym.agents.testing import Parrot
+from envgym.core.endings import Ending
+from envgym.core.trajectory import Group
+from envgym.errors import SettingsError
+from tests.agents.search.growing import Babbler, ended, episodes, grow
+
+
+@settings(max_examples=15)
+@given(trees=st.integers(1, 3), nodes=st.integers(1, 3), rounds=st.integers(1, 2), seed=st.integers(0, 99))
+def test_a_tree_has_one_leaf_and_one_more_for_every_draw(trees: int, nodes: int, rounds: int, seed: int) -> None:
+    most = 1 + nodes * rounds
+    grown = grow(RandomExpand(trees=trees, nodes=nodes, rounds=rounds), group_size=trees * most, seed=seed)
+    assert [len(tree.leaves) for tree in grown.trees] == [most] * trees
+    assert len(Group(key="g", trees=grown.trees).valid) == trees * most
+
+
+@settings(max_examples=10)
+@given(keep=st.integers(1, 5), seed=st.integers(0, 99))
+def test_exactly_k_leaves_are_kept_and_the_others_say_why(keep: int, seed: int) -> None:
+    grown = grow(RandomExpand(trees=2, nodes=2, rounds=2, keep=keep), group_size=2 * keep, seed=seed)
+    for tree in grown.trees:
+        assert len(tree.leaves) == keep
+        assert len(ended(tree)) == 5
+        cut = [tree.nodes[leaf].stats for leaf in ended(tree) if leaf not in tree.leaves]
+        assert [stats.pruned for stats in cut if stats is not None] == [NOT_KEPT] * (5 - keep)
+
+
+def test_the_first_leaf_of_each_tree_is_the_chain_of_that_member() -> None:
+    chains = episodes(grow(Chain(), group_size=2).trees)
+    grown = grow(RandomExpand(trees=2, nodes=2, rounds=2), group_size=10).trees
+    firsts = [episodes([tree])[0] for tree in grown]
+    assert [first.rows[0].token_ids for first in firsts] == [chain.rows[0].token_ids for chain in chains]
+    assert [first.rows[0].behavior_logprobs for first in firsts] == [
+        chain.rows[0].behavior_logprobs for chain in chains
+    ]
+
+
+def test_a_round_draws_no_place_twice_before_all_were_drawn() -> None:
+    grown = grow(RandomExpand(nodes=2, rounds=1), group_size=3)
+    places = [object(), object(), object()]
+    counts = [Counter(map(id, draw(places, count, 1))) for count in (2, 3, 7)]
+    assert [sorted(count.values()) for count in counts] == [[1, 1], [1, 1, 1], [2, 2, 3]]
+    assert len(grown.trees[0].leaves) == 3
+
+
+def test_draws_are_uniform_over_the_places() -> None:
+    places = list(range(4))
+    counts = Counter(place for seed in range(2000) for place in draw(places, 2, "u", seed))
+    # 4,000 draws of four places: 1,000 each; the standard deviation is at most sqrt(2000 / 4) < 23.
+    assert all(abs(count - 1000) < 5 * 23 for count in counts.values())
+
+
+def test_a_continuation_costs_half_a_chain_and_half_a_turn_on_average() -> None:
+    # Episodes of exactly D = 3 turns; places at depth 0, 1, 2 leave 3, 2, 1 turns: (D + 1) / 2 = 2 on average.
+    # N = 3 places without repetition are all of them: 3 + (3 + 2 + 1) = 9 turns, against 4 x 3 = 12 of four chains.
+    policy = Babbler("a", end=0.5)
+    grown = grow(RandomExpand(trees=1, nodes=3, rounds=1), policy, make_env=lambda: Parrot(max_turns=3), group_size=4)
+    assert grown.spent.env_steps == 9
+    assert sum(len(episode.turns) for episode in episodes(grown.trees)) == 12
+    assert sum(tree.cost.env_steps for tree in grown.trees) == 9
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_trees_grow_until_the_budget_is_spent(deterministic: bool) -> None:
+    strategy = RandomExpand(trees=2, nodes=2, rounds=None, deterministic=deterministic, budget=Budget(env_steps=60))
+    grown = grow(strategy, group_size=8)
+    assert [tree.cost.env_steps for tree in grown.trees] == [30, 30]
+    cut = [episode for episode in episodes(grown.trees) if episode.ending is Ending.TRUNCATED_BUDGET]
+    assert len(cut) <= 4
+
+
+@pytest.mark.parametrize("pace", [1, 2, 3])
+@pytest.mark.parametrize("budget", [Budget(), Budget(tokens_generated=90), Budget(env_steps=11, tokens_prefilled=700)])
+def test_the_trees_do_not_depend_on_who_is_faster(pace: int, budget: Budget) -> None:
+    strategy = RandomExpand(trees=2, nodes=3, rounds=2, budget=budget)
+    calm = grow(strategy, Babbler(), group_size=6)
+    assert grow(strategy, Babbler(pace=pace), group_size=6) == calm
+    assert grow(strategy, Babbler(pace=pace), group_size=6, slots=1) == calm
+
+
+def test_a_branch_that_breaks_is_a_leaf_and_the_tree_survives() -> None:
+    grown = grow(RandomExpand(trees=1, nodes=3, rounds=1), Babbler(fails_at=6), group_size=4)
+    (tree,) = grown.trees
+    broken = [tree.nodes[leaf] for leaf in tree.leaves if tree.nodes[leaf].ending is Ending.ERROR_POLICY]
+    assert [node.error for node in broken] == ["generation failed: RuntimeError: the engine fell"]
+    assert len(tree.leaves) == 4
+    assert len(Group(key="g", trees=grown.trees).valid) == 3
+
+
+def test_broken_leaves_are_kept_last() -> None:
+    for seed in range(6):
+        strategy = RandomExpand(trees=1, nodes=3, rounds=1, keep=3)
+        grown = grow(strategy, Babbler(fails_at=6), group_size=3, seed=seed)
+        assert len(Group(key="g", trees=grown.trees).valid) == 3
+
+
+@pytest.mark.parametrize(
+    "group_size, shape", [(6, Shape(2, 3)), (9, Shape(3, 3)), (8, Shape(4, 2)), (3, Shape(1, 3)), (2, Shape(1, 2))]
+)
+def test_a_group_is_made_of_as_many_leaves_of_a_tree_as_there_are(group_size: int, shape: Shape) -> None:
+    assert RandomExpand().shape(group_size) == shape
+
+
+@pytest.mark.parametrize(
+    "group_size, fields, sentence",
+    [
+        (1, {}, "group must hold at least 2 episodes, got 1"),
+        (7, {}, "group size must be any number of trees times 2 to 3 kept leaves, got 7"),
+        (8, {"trees": 2}, "group size must be 2 trees times 2 to 3 kept leaves, got 8"),
+        (6, {"keep": 4}, "group size must be any number of trees times 4 kept leaves, got 6"),
+    ],
+)
+def test_a_size_that_leaves_do_not_make_up_is_refused(group_size: int, fields: dict[str, int], sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence):
+        RandomExpand.model_validate(fields).shape(group_size)
