@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from functools import cache
 
+from envgym.core.tasks import Task
+
 Rows = tuple[str, ...]
 
 MOVES = ("up", "right", "down", "left")
@@ -31,9 +33,18 @@ def turned(rows: Sequence[str], symmetry: int) -> Rows:
     return tuple(map("".join, zip(*shown, strict=True))) if symmetry & 4 else tuple(shown)
 
 
-def canonical_rows(rows: Sequence[str]) -> Rows:
-    """Return the first, in alphabetical order, of the eight boards that are the same up to turning and mirroring."""
-    return min(turned(rows, symmetry) for symmetry in range(NUM_SYMMETRIES))
+def canonical_rows(rows: Sequence[str]) -> tuple[Rows, int]:
+    """Return the first, in alphabetical order, of the eight boards that are the same, and the symmetry of `rows`."""
+    first = min(turned(rows, symmetry) for symmetry in range(NUM_SYMMETRIES))
+    return first, next(symmetry for symmetry in range(NUM_SYMMETRIES) if turned(first, symmetry) == tuple(rows))
+
+
+def board_of(task: Task) -> Rows:
+    """Return the board of a task, whose payload has it in its canonical form, as it is shown."""
+    rows, symmetry = task.payload["board"], task.metadata.get("symmetry", 0)
+    assert isinstance(rows, Sequence), "made by an env with boards"
+    assert isinstance(symmetry, int), "made by an env with boards"
+    return turned([str(row) for row in rows], symmetry)
 
 
 def rows_of(cells: str, size: int) -> Rows:

@@ -11,7 +11,7 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
-from envgym.envs.puzzles._grids import MOVES, NUM_SYMMETRIES, canonical_rows, neighbors, rows_of, turned
+from envgym.envs.puzzles._grids import MOVES, board_of, canonical_rows, neighbors, rows_of
 from envgym.envs.puzzles._play import check_range, said
 from envgym.errors import InvalidInput, sentence
 
@@ -108,9 +108,10 @@ class FrozenLake(Env[Walk]):
         cells = [ICE] * self.size**2
         for place, cell in ((start, AGENT), (special[0], GOAL), *((hole, HOLE) for hole in special[1:])):
             cells[place] = cell
-        board, symmetry = canonical_rows(rows_of("".join(cells), self.size)), int(rng.integers(NUM_SYMMETRIES))
+        rows = rows_of("".join(cells), self.size)
+        board, symmetry = canonical_rows(rows)
         return TaskDraft(
-            prompt=_shown(turned(board, symmetry), self.slips or None),
+            prompt=_shown(rows, self.slips or None),
             payload={"board": list(board)},
             metadata={"symmetry": symmetry, "size": self.size, "holes": self.holes, "moves": moves},
         )
@@ -128,10 +129,7 @@ class FrozenLake(Env[Walk]):
 
     def begin(self, task: Task) -> str:
         """Put the agent on its start."""
-        rows, symmetry = task.payload["board"], task.metadata.get("symmetry", 0)
-        assert isinstance(rows, Sequence), "made by _draw"
-        assert isinstance(symmetry, int), "made by _draw"
-        lake = Lake.of(turned([str(row) for row in rows], symmetry), self.slips)
+        lake = Lake.of(board_of(task), self.slips)
         self.state = Walk(lake, lake.start, self.slips, lake.moves[0][lake.start])
         return self._show()
 

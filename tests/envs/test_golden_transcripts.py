@@ -50,8 +50,10 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
     "frozen_lake_bad_agent": (
         "puzzles/frozen_lake-v0",
         {},
-        ("", "go up", calling("up"), "up", "left", "down", "down", "left"),
+        ("", "go up", calling("up"), "up", "left", "down", "down", "left", "down"),
     ),
+    "sokoban_oracle": ("puzzles/sokoban-v0", {"turn_reward": True}, None),
+    "sokoban_bad_agent": ("puzzles/sokoban-v0", {}, ("push the box", "up up up down", *["left right " * 5] * 6)),
 }
 """Name of the file -> env id, keyword arguments, what is said (None: what the oracle says)."""
 

@@ -27,7 +27,7 @@ class TestFrozenLake(EnvConformance):
 class TestFrozenLakeSlipperyPaidByTurn(EnvConformance):
     env_id = "puzzles/frozen_lake-v0"
     env_kwargs = {"size": 3, "slips": 1, "turn_reward": True}  # noqa: RUF012  # read only
-    num_tasks = 4
+    num_tasks = 2
 
 
 def task_of(*rows: str) -> Task:
@@ -142,7 +142,9 @@ def test_every_special_place_could_be_the_goal_so_blind_walks_meet_it_as_often_a
 def test_the_same_lake_turned_or_mirrored_is_the_same_task(symmetry: int, seed: int) -> None:
     draw = np.random.default_rng(seed)
     rows = tuple("".join(draw.choice(list(ICE + HOLE + GOAL + AGENT), 4)) for _ in range(4))
-    assert canonical_rows(turned(rows, symmetry)) == canonical_rows(rows)
+    board, shown = canonical_rows(turned(rows, symmetry))
+    assert board == canonical_rows(rows)[0]
+    assert turned(board, shown) == turned(rows, symmetry)
     assert len({turned(("AO", ".G"), number) for number in range(8)}) == 8
 
 

@@ -1,0 +1,146 @@
+"""Sokoban rooms as bit masks: reading, writing, moving, and how many pushes each state is from its end."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+
+WALL, FLOOR, GOAL, BOX, BOX_ON_GOAL, PLAYER, PLAYER_ON_GOAL = "#-.$*@+"
+
+Key = tuple[int, int]
+"""Boxes, and the lowest place that the player can reach: all that matters for the next push."""
+Push = tuple[int, int, int]
+"""Pushes to the end, the place of the box to push, and the number of the move that pushes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What does not change; masks have one bit for each place, row by row. The outermost places are walls."""
+
+    width: int
+    floor: int
+    goals: int
+
+    @property
+    def steps(self) -> tuple[int, int, int, int]:
+        """Return by how many places each of the moves up, right, down and left goes on."""
+        return (-self.width, 1, self.width, -1)
+
+
+def read(rows: Sequence[str]) -> tuple[Room, int, int]:
+    """Return room, player and boxes of a board."""
+    cells = "".join(rows)
+
+    def mask(kinds: str) -> int:
+        return sum(1 << place for place, cell in enumerate(cells) if cell in kinds)
+
+    room = Room(len(rows[0]), mask("-.$*@+"), mask(".*+"))
+    return room, mask("@+"), mask("$*")
+
+
+def write(room: Room, player: int, boxes: int) -> tuple[str, ...]:
+    """Return the board that `read` reads."""
+    cells: list[str] = []
+    bit, last = 1, room.floor.bit_length() + room.width
+    while len(cells) < last:
+        on_goal = bool(room.goals & bit)
+        if boxes & bit:
+            cells.append(BOX_ON_GOAL if on_goal else BOX)
+        elif player & bit:
+            cells.append(PLAYER_ON_GOAL if on_goal else PLAYER)
+        else:
+            cells.append(GOAL if on_goal else FLOOR if room.floor & bit else WALL)
+        bit <<= 1
+    text = "".join(cells)
+    text += WALL * (-len(text) % room.width)
+    return tuple(text[start : start + room.width] for start in range(0, len(text), room.width))
+
+
+def shifted(mask: int, step: int) -> int:
+    """Move every place of a mask on by `step`."""
+    return mask << step if step > 0 else mask >> -step
+
+
+def moved(room: Room, player: int, boxes: int, step: int) -> tuple[int, int]:
+    """Return player and boxes after a move; where it is not possible they stay."""
+    to = shifted(player, step)
+    if not to & room.floor:
+        return player, boxes
+    if to & boxes:
+        beyond = shifted(to, step)
+        return (to, boxes ^ to ^ beyond) if beyond & room.floor & ~boxes else (player, boxes)
+    return to, boxes
+
+
+def reach(free: int, start: int, width: int) -> int:
+    """Return the places that can be walked to from `start` over `free` ones."""
+    seen, before = start, 0
+    while seen != before:
+        before = seen
+        seen = (seen | seen << 1 | seen >> 1 | seen << width | seen >> width) & free
+    return seen
+
+
+def key_of(room: Room, player: int, boxes: int) -> Key:
+    """Return what a state has in common with all from which the same pushes are possible."""
+    region = reach(room.floor & ~boxes, player, room.width)
+    return boxes, region & -region
+
+
+def pulls(room: Room, limit: int | None = None) -> dict[Key, Push]:
+    """Play backwards from the end, by pulling: return the next push of a shortest way for every state found.
+
+    A breadth-first search, so the number of pushes is exact; it stops at `limit` states.
+    """
+    found: dict[Key, Push] = {}
+    queue: deque[Key] = deque()
+    rest = room.floor & ~room.goals
+    while rest:
+        region = reach(room.floor & ~room.goals, rest & -rest, room.width)
+        rest &= ~region
+        found[room.goals, region & -region] = (0, 0, 0)
+        queue.append((room.goals, region & -region))
+    while queue and (limit is None or len(found) < limit):
+        boxes, corner = queue.popleft()
+        region, pushes = reach(room.floor & ~boxes, corner, room.width), found[boxes, corner][0]
+        left = boxes
+        while left:
+            box = left & -left
+            left ^= box
+            for move, step in enumerate(room.steps):
+                stand, back = shifted(box, -step), shifted(box, -2 * step)
+                if stand & region and back & room.floor & ~boxes:
+                    key = key_of(room, back, boxes ^ box ^ stand)
+                    if key not in found:
+                        found[key] = (pushes + 1, stand, move)
+                        queue.append(key)
+    return found
+
+
+@lru_cache(maxsize=64)
+def all_pulls(room: Room) -> Mapping[Key, Push]:
+    """Return the next push for every state of a room that can be solved."""
+    return MappingProxyType(pulls(room))
+
+
+def way(room: Room, player: int, boxes: int, goal: int) -> list[int]:
+    """Return the numbers of the moves of a shortest walk to `goal`, which can be reached."""
+    free, ways, queue = room.floor & ~boxes, {player: [0][:0]}, deque([player])
+    while goal not in ways:
+        place = queue.popleft()
+        for move, step in enumerate(room.steps):
+            to = shifted(place, step)
+            if to & free and to not in ways:
+                ways[to] = [*ways[place], move]
+                queue.append(to)
+    return ways[goal]
+
+
+def next_push(room: Room, player: int, boxes: int, pushes: Mapping[Key, Push]) -> list[int] | None:
+    """Return the moves up to and with the next push of a shortest solution, or None where there is none."""
+    found = pushes.get(key_of(room, player, boxes))
+    if found is None or found[0] == 0:
+        return None
+    _, box, move = found
+    return [*way(room, player, boxes, shifted(box, -room.steps[move])), move]

@@ -1,0 +1,184 @@
+"""Push every box onto a goal: `puzzles/sokoban-v0`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.core.messages import Action
+from envgym.core.rewards import Scored
+from envgym.core.tasks import Task
+from envgym.env import Env, Reply
+from envgym.envs.puzzles._grids import MOVES, board_of, canonical_rows
+from envgym.envs.puzzles._play import check_range, said
+from envgym.envs.puzzles._sokoban import Room, all_pulls, moved, next_push, pulls, reach, read, write
+
+TURN_SHARE = 0.5
+"""What boxes on goals are worth, with `turn_reward`, where not all of them are."""
+MOVES_AT_ONCE = 10
+MAX_PLAN, MAX_MOVES = 40, 60
+"""Moves of the solution of a room at most, and moves that the agent has."""
+SEARCHED = 300
+"""States among which the generator looks for a start."""
+INNER_WALLS = 7
+"""One place in so many, inside, is a wall."""
+CHANCE = {1: (0.4, 0.25, 0.15), 2: (0.12, 0.05), 3: (0.05,)}
+"""What moves that do not look earn at most, by boxes and by size from the smallest on; measured, see the card."""
+TURN_CHANCE = 0.15
+"""What they earn at most besides, with `turn_reward`."""
+_WHERE = "puzzles/sokoban-v0"
+_HINT = f"Say up, down, left or right, or up to {MOVES_AT_ONCE} of these words."
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A room and how things stand in it."""
+
+    room: Room
+    player: int
+    boxes: int
+    left: int
+    """Moves left."""
+    at_start: int
+    """Boxes on goals at the start."""
+    best: int
+    """The most boxes that have been on goals."""
+    paid: float = 0.0
+    """Rewards of the turns so far."""
+
+    @property
+    def on_goals(self) -> int:
+        """Boxes on goals."""
+        return (self.boxes & self.room.goals).bit_count()
+
+
+class Sokoban(Env[Position]):
+    """The agent says moves; the episode ends when all boxes are on goals or no move is left."""
+
+    system_prompt = (
+        "Push every box ($) onto a goal (.). You are @; # is a wall, - is floor, * is a box on a goal, + is you on a "
+        f"goal. You can push one box, and pull none. {_HINT}"
+    )
+
+    def __init__(
+        self,
+        *,
+        size: int = 7,
+        boxes: int = 2,
+        turn_reward: bool = False,
+        max_turns: int | None = 40,
+        **options: Any,  # parties and render_mode, as Env takes them
+    ) -> None:
+        """Choose the rooms.
+
+        Args:
+            size: Rows and columns, walls around included, `boxes` + 4 to 10.
+            boxes: 1 to 3.
+            turn_reward: Pay for boxes on goals, turn by turn, instead of only at the end.
+            max_turns: Turns until the episode is cut.
+            **options: As in `Env`.
+
+        Raises: InvalidInput: a value outside its range.
+        """
+        check_range("boxes", boxes, 1, 3, where=_WHERE)
+        check_range("size", size, boxes + 4, 10, where=_WHERE)
+        super().__init__(max_turns=max_turns, **options)
+        self.size, self.boxes, self.turn_reward = size, boxes, turn_reward
+        chance = CHANCE[boxes]
+        self.chance_score = chance[min(size - boxes - 4, len(chance) - 1)] + (TURN_CHANCE if turn_reward else 0.0)
+        self.tasks = GeneratedTasks(self._draw, name="puzzles/sokoban")
+
+    def _draw(self, rng: np.random.Generator) -> TaskDraft:
+        """Draw a room, play backwards from its end, and begin at one of the states found."""
+        drawn = None
+        while drawn is None:
+            drawn = _draw_start(rng, _draw_room(rng, self.size, self.boxes))
+        room, player, boxes, pushes, moves = drawn
+        rows = write(room, player, boxes)
+        board, symmetry = canonical_rows(rows)
+        return TaskDraft(
+            prompt="\n".join([*rows, f"Moves left: {MAX_MOVES}."]),
+            payload={"board": list(board)},
+            metadata={"symmetry": symmetry, "pushes": pushes, "moves": moves, "boxes": self.boxes, "size": self.size},
+        )
+
+    def begin(self, task: Task) -> str:
+        """Enter the room."""
+        room, player, boxes = read(board_of(task))
+        on_goals = (boxes & room.goals).bit_count()
+        self.state = Position(room, player, boxes, MAX_MOVES, on_goals, on_goals)
+        return self._show()
+
+    def respond(self, action: Action) -> Reply:
+        """Move, and pay."""
+        words = said(action).replace(",", " ").split()
+        if not 1 <= len(words) <= MOVES_AT_ONCE or not set(words) <= set(MOVES):
+            return Reply(observation=f"{_HINT}\n{self._show()}")
+        before = now = self.state
+        for word in words:
+            if now.left and now.boxes != now.room.goals:
+                now = _after(now, now.room.steps[MOVES.index(word)])
+        is_solved = now.boxes == now.room.goals
+        progress = (now.best - now.at_start) / max(1, self._num_boxes - now.at_start)
+        earned = float(is_solved) or self.turn_reward * TURN_SHARE * progress
+        self.state = Position(now.room, now.player, now.boxes, now.left, now.at_start, now.best, earned)
+        if now.left and not is_solved:
+            return Reply(observation=self._show(), reward=earned - before.paid)
+        reward = Scored(value=earned - before.paid, components={"solved": float(is_solved)})
+        end = "Solved: every box is on a goal." if is_solved else "No moves left."
+        return Reply(observation=end, reward=reward, terminated=True)
+
+    @property
+    def _num_boxes(self) -> int:
+        return self.state.boxes.bit_count()
+
+    def _show(self) -> str:
+        now = self.state
+        return "\n".join([*write(now.room, now.player, now.boxes), f"Moves left: {now.left}."])
+
+    def oracle(self) -> str:
+        """Walk to the next box of a solution with the fewest pushes, and push it; at a dead end, any move."""
+        now = self.state
+        moves = next_push(now.room, now.player, now.boxes, all_pulls(now.room)) or [0]
+        return " ".join(MOVES[move] for move in moves[:MOVES_AT_ONCE])
+
+    def fork_state(self) -> Position:
+        """Share the position: it is immutable."""
+        return self.state
+
+
+def _after(now: Position, step: int) -> Position:
+    player, boxes = moved(now.room, now.player, now.boxes, step)
+    on_goals = (boxes & now.room.goals).bit_count()
+    return Position(now.room, player, boxes, now.left - 1, now.at_start, max(now.best, on_goals), now.paid)
+
+
+def _draw_room(rng: np.random.Generator, size: int, num_goals: int) -> Room:
+    """Draw inner walls and goals, until all the floor hangs together."""
+    inside = [row * size + column for row in range(1, size - 1) for column in range(1, size - 1)]
+    while True:
+        places = rng.permutation(inside).tolist()
+        floor = sum(1 << place for place in places[len(inside) // INNER_WALLS :])
+        goals = sum(1 << place for place in places[-num_goals:])
+        if reach(floor, floor & -floor, size) == floor:
+            return Room(size, floor, goals)
+
+
+def _draw_start(rng: np.random.Generator, room: Room) -> tuple[Room, int, int, int, int] | None:
+    """Draw room, player, boxes, number of pushes and moves; None where the room has no start that is far enough."""
+    found = pulls(room, SEARCHED)
+    num_boxes = room.goals.bit_count()
+    far = [key for key, (pushes, _, _) in found.items() if pushes >= num_boxes + 1 and key[0] & room.goals == 0]
+    if not far:
+        return None
+    boxes, corner = far[rng.integers(len(far))]
+    region = reach(room.floor & ~boxes, corner, room.width)
+    places = [1 << place for place in range(region.bit_length()) if region >> place & 1]
+    player = places[rng.integers(len(places))]
+    moves, at, now = 0, player, boxes
+    while (plan := next_push(room, at, now, found)) is not None:
+        moves += len(plan)
+        for move in plan:
+            at, now = moved(room, at, now, room.steps[move])
+    return (room, player, boxes, found[boxes, corner][0], moves) if moves <= MAX_PLAN else None
