@@ -115,5 +115,7 @@ def create_family(
     except Exception as error:
         got = f"{type(error).__name__}: {error}"
         do = "name the family of this model, or none"
+        if family in OWN_TOKENIZER:
+            do = f"go online once, so that the family can fetch its own vocabulary, or {do}"
         text = sentence("tokenizer", f"be one of the family {family}", got, where="renderers", do=do)
         raise InvalidInput(text) from error

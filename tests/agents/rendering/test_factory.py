@@ -3,7 +3,7 @@
 import pytest
 
 from envgym.agents.models.tiny import tiny_tokenizer
-from envgym.agents.rendering import Prefer, make_renderer
+from envgym.agents.rendering import Prefer, family_setup, make_renderer
 from envgym.agents.rendering.families import FamilyRenderer
 from envgym.agents.rendering.generic import GenericRenderer
 from envgym.core.messages import Action, Observation
@@ -72,6 +72,17 @@ def test_a_tokenizer_of_another_family_is_refused() -> None:
         make_renderer(tiny_tokenizer(), family="llama-3")
     with pytest.raises(InvalidInput, match=r"^tokenizer must be of a known family"):
         make_renderer(tiny_tokenizer(), prefer=Prefer.FAMILY)
+
+
+def test_a_family_that_cannot_fetch_its_own_vocabulary_is_refused_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def offline(*_: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr(family_setup, "create_renderer", offline)
+    with pytest.raises(InvalidInput, match=r"family gpt-oss, got OSError: no network .*; go online once, so that"):
+        make_renderer(tiny_tokenizer(), family="gpt-oss")
 
 
 def test_a_tokenizer_without_a_template_is_refused_in_one_sentence(get_tokenizer: GetTokenizer) -> None:
