@@ -17,10 +17,10 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from envgym.core.json_types import JsonObject
-from envgym.errors import EnvFailure
+from envgym.errors import EnvFailure, sentence
 
-START_S = 120.0
-"""Seconds until a new process must be ready; importing takes about two on an idle machine."""
+START_S = 600.0
+"""Seconds until a new process must be ready: importing takes two on an idle machine; a crowded one is no failure."""
 MAX_REQUESTS = 1000
 """A process is replaced after so many requests: what libraries cache grows."""
 
@@ -44,10 +44,15 @@ class Worker:
     """One process; used by one thread at a time."""
 
     def __init__(self, module: str) -> None:
-        """Start `python -m module` and wait until it is ready. Raises: EnvFailure: it cannot serve."""
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        """Start `python -m module` and wait until it is ready. Raises: EnvFailure: it cannot serve.
+
+        It sees the modules that this process sees and none beside its working directory (-P); strings hash alike in
+        every one, so that what it answers does not depend on which process was asked.
+        """
+        path = os.pathsep.join(path for path in sys.path if path)
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -57,12 +62,19 @@ class Worker:
         self.num_requests = 0
         try:
             ready = self.receive(START_S)
-        except (WorkerDied, WorkerHung) as error:
-            self.close()
-            raise EnvFailure(f"{module} did not start: {error}") from None
+        except WorkerDied as death:
+            got, do = f"exit code {death.returncode}", f"run `python -m {module}` to see why"
+            raise self._failure("start", got, do, module) from None
+        except WorkerHung:
+            must, do = f"start within {START_S:g} s", "try again where the machine is less busy"
+            raise self._failure(must, "no answer", do, module) from None
         if "failed" in ready:
-            self.close()
-            raise EnvFailure(f"{module} cannot serve: {ready['failed']}")
+            raise self._failure("be able to serve", str(ready["failed"]), "install what it needs", module)
+
+    def _failure(self, must: str, got: str, do: str, module: str) -> EnvFailure:
+        """Close the process; return what to raise."""
+        self.close()
+        return EnvFailure(sentence("helper process", must, got, where=module, do=do))
 
     @property
     def is_alive(self) -> bool:

@@ -23,6 +23,10 @@ _WALL_FACTOR = 12.0
 """Real seconds allowed per CPU second, so that a busy machine does not make a right answer wrong."""
 
 
+class GeneratorFailed(EnvFailure):
+    """The process serves, but the generator or its scorer raised."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """One generated problem."""
@@ -43,10 +47,10 @@ class Source:
     """JSON of the settings, seed and size included."""
 
     def check(self) -> None:
-        """Make the generator. Raises: InvalidInput: it refuses its settings."""
+        """Make the generator. Raises: InvalidInput: it refuses its settings. EnvFailure: no process serves."""
         try:
             _ask("check", dataset=self.dataset, config=self.config)
-        except EnvFailure as error:
+        except GeneratorFailed as error:
             got, do = f"{self.config}: {error}", "correct the value"
             raise InvalidInput(sentence("config", f"suit {self.dataset}", got, where="reasoning_gym", do=do)) from error
 
@@ -124,7 +128,7 @@ def _use(seconds: float, request: JsonObject) -> Any:  # Any: decoded JSON
             raise
         reply = _again(job)  # a process may be lost for reasons of its own; twice is no accident
     if "error" in reply:
-        raise EnvFailure(str(reply["error"]))
+        raise GeneratorFailed(str(reply["error"]))
     return reply["result"]
 
 

@@ -1,6 +1,6 @@
 """The process in which reasoning-gym runs: started by `_reasoning_client`, never imported by it.
 
-Why a process: several generators iterate over sets of strings (so they depend on PYTHONHASHSEED, which is fixed here)
+Why a process: several generators iterate over sets of strings (so they depend on PYTHONHASHSEED, which a worker fixes)
 or draw from the global generators; nine scorers evaluate the answer as Python; some answers keep a scorer busy without
 end. Here what evaluates is replaced by what only reads literals and formulas, memory is bounded, and the kernel ends
 the process when an answer uses more than its share of CPU time.
@@ -25,6 +25,7 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import cache, lru_cache
+from types import ModuleType
 from typing import Any
 
 MEMORY_BYTES = 4 * 1024**3
@@ -36,6 +37,11 @@ FUNCTIONS = frozenset(
     "sin cos tan cot sec csc asin acos atan sinh cosh tanh asinh acosh atanh exp log ln sqrt Abs".split()  # noqa: SIM905  # a list of words
 )
 """What a formula may call."""
+PLOTTING = (
+    *("matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.collections"),
+    *("mpl_toolkits", "mpl_toolkits.mplot3d"),
+)
+"""What a dependency imports to draw with, which nobody asks for here: half of the time that starting takes."""
 MAX_EXPONENT = 1000
 _FORMULA_NODES = (
     ast.Expression,
@@ -74,9 +80,18 @@ def _is_small(exponent: ast.expr) -> bool:
     )
 
 
+class Blank(ModuleType):
+    """Stands for a module of which nothing is used: whatever is imported from it is None."""
+
+    def __getattr__(self, name: str) -> None:
+        """Return None."""
+
+
 @cache
 def package() -> Any:  # Any: an untyped package
-    """Import reasoning-gym with its evaluation of answers made harmless."""
+    """Import reasoning-gym with its evaluation of answers made harmless, and without what draws."""
+    for name in PLOTTING:
+        sys.modules.setdefault(name, Blank(name))
     sympy = importlib.import_module("sympy")
     sympy_parser = importlib.import_module("sympy.parsing.sympy_parser")
     parse: Callable[..., object] = sympy_parser.parse_expr
@@ -169,9 +184,6 @@ OPERATIONS: dict[str, Callable[..., object]] = {
 
 def main() -> None:
     """Answer requests until the input ends."""
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        # -P: no module beside the working directory is taken for the package.
-        os.execve(sys.executable, [sys.executable, "-P", __file__], {**os.environ, "PYTHONHASHSEED": "0"})
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whatever a generator prints is no reply
     warnings.simplefilter("ignore")

@@ -12,7 +12,7 @@ import pytest
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task
 from envgym.errors import EnvFailure, InvalidInput
-from envgym.verifiers import Math
+from envgym.verifiers import Math, processes
 from envgym.verifiers import math as math_module
 from envgym.verifiers.processes import Worker, WorkerDied, WorkerHung, WorkerPool
 
@@ -86,8 +86,20 @@ def test_a_lost_process_is_replaced_and_the_answer_is_judged(pool: WorkerPool) -
 
 def test_a_process_that_cannot_start_is_a_failure_of_the_env(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(math_module, "_pool", lambda: WorkerPool("envgym.no_such_module", 1))
-    with pytest.raises(EnvFailure, match=r"envgym\.no_such_module did not start: the process ended with code 1"):
+    with pytest.raises(EnvFailure) as caught:
         judge("2+2", "4")
+    assert str(caught.value) == (
+        "helper process must start, got exit code 1 (envgym.no_such_module); "
+        "run `python -m envgym.no_such_module` to see why."
+    )
+
+
+def test_a_process_that_does_not_get_ready_is_killed_and_is_a_failure_of_the_env(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processes, "START_S", 0.0)
+    with pytest.raises(EnvFailure, match=r"must start within 0 s, got no answer \(envgym\.verifiers"):
+        Worker(WORKER)
 
 
 def test_threads_share_the_processes(pool: WorkerPool) -> None:

@@ -17,6 +17,7 @@ from envgym.envs.puzzles._reasoning_client import Source, dataset_names
 from envgym.envs.puzzles._reasoning_facts import CHANCE, CHANCE_PARTIAL, WITHOUT_SOLUTION
 from envgym.envs.puzzles.reasoning_gym import NUM_ITEMS, ReasoningGym, extract
 from envgym.errors import EnvFailure, InvalidInput
+from envgym.verifiers.processes import WorkerPool
 
 pytest.importorskip("reasoning_gym")
 
@@ -232,6 +233,13 @@ def test_a_generator_that_does_not_answer_is_a_failure_of_the_env(monkeypatch: p
     monkeypatch.setattr(client, "MAKE_SECONDS", 0.05)
     with pytest.raises(EnvFailure, match=r"reasoning-gym: no answer after 0.05 s"):
         source("acre").item(0)  # makes 20,000 items at once, in seconds
+
+
+def test_a_process_that_cannot_start_is_no_fault_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = WorkerPool("envgym.no_such_module", 1)
+    monkeypatch.setattr(client, "_pool", lambda: pool)
+    with pytest.raises(EnvFailure, match=r"^helper process must start, got exit code 1 \("):
+        source("leg_counting").check()
 
 
 def test_facts_name_generators_that_exist() -> None:
