@@ -121,7 +121,7 @@ def test_run_takes_a_method_of_another_package(package: str) -> None:
 def test_unknown_name_lists_near_ones(package: str) -> None:
     del package
     assert refusal("credit", choice("gropo")) == (
-        "credit must be a known name, got 'gropo' (settings); did you mean grpo or rloo or dr_grpo?"
+        "credit must be a known name, got 'gropo' (settings); did you mean grpo or opo or rloo?"
     )
     assert "did you mean best?" in refusal("credit", choice("bst"))
 
