@@ -10,12 +10,13 @@ from typing import Any
 import envgym
 from envgym.agents.agent import NATIVE, agent_kind, make_agent
 from envgym.agents.driver import run_episodes
-from envgym.agents.episode import EpisodeJob
+from envgym.agents.episode import EpisodeJob, run_pool
 from envgym.agents.eval_settings import EvalEnv, EvalSettings
 from envgym.agents.evaluation import EvalPlan, EvalRecord, complete, held_out_tasks, record_evaluation
 from envgym.agents.message_driver import run_message_episodes
 from envgym.agents.policies.openai import EndpointSettings, OpenAIPolicy
 from envgym.agents.protocols import Sampling
+from envgym.agents.search import Chain, Crew, Strategy
 from envgym.core.rewards import Invalid
 from envgym.core.tasks import Split, TaskSource
 from envgym.core.trajectory import trajectories
@@ -69,7 +70,7 @@ def run_evaluation(
     plans = [_plan(settings, env) for env in settings.envs]
     _check_labels(plans)
     done = set() if run is None else {data["label"] for data in run.evals()}
-    missing = [plan for plan in plans if plan.label not in done]
+    missing = [plan for plan in plans if plan.title not in done]
     play = _player(settings) if missing else None
     if run is None:
         run = RunDirectory.create(settings.run_directory, name=settings.run.name, config=_config(settings))
@@ -110,7 +111,7 @@ def _evaluate(
         temperature=settings.evaluation.temperature,
         seconds=time.perf_counter() - started,
     )
-    name = plan.label.replace("/", "_")
+    name = plan.title.replace("/", "_")
     run.write_episodes(step, episode_rows(trees, step=step), label=name)
     run.write_eval(step, name, record.to_json())
 
@@ -140,7 +141,8 @@ def _plan(settings: EvalSettings, env: EvalEnv) -> EvalPlan:
         return envgym.make(env.id, **env.settings)
 
     asked = settings.evaluation
-    tasks = held_out_tasks(_tasks_of(make_env()), asked.tasks, split=asked.split)
+    search = settings.search.strategy()
+    tasks = held_out_tasks(_tasks_of(make_env(), search, settings), asked.tasks, split=asked.split)
     if not tasks:
         do = "evaluate on another split"
         raise SettingsError(sentence("split", "hold a task", str(asked.split), where=env.id, do=do))
@@ -153,11 +155,15 @@ def _plan(settings: EvalSettings, env: EvalEnv) -> EvalPlan:
         seed=derive_seed(settings.run.seed, "evaluation"),
         label=label if len(settings.envs) == 1 else f"{label} {env.label}",
         success_at=asked.success_at,
+        search=settings.search.name,
+        selection=search.selection,
     )
 
 
-def _tasks_of(env: Env[Any]) -> TaskSource:
+def _tasks_of(env: Env[Any], search: Strategy, settings: EvalSettings) -> TaskSource:
+    """Return the env's tasks. Raises: SettingsError: the search does not suit the env or the agent."""
     try:
+        search.check(env, settings.agent, group_size=None)
         return env.unwrapped.tasks
     finally:
         env.close()
@@ -189,9 +195,17 @@ def _player(settings: EvalSettings) -> "_Player":
     local = load_local(settings.model, settings.engine)
     agent = make_agent(settings.agent, local.tokenizer)
 
+    search = settings.search.strategy()
+
     async def sample(jobs: Sequence[EpisodeJob], on_finished: Callable[[Tree], None]) -> list[Tree]:
-        return await run_episodes(
-            jobs, agent, local.policy, sampling=sampling, concurrency=concurrency, on_finished=on_finished
+        if isinstance(search, Chain):
+            return await run_episodes(
+                jobs, agent, local.policy, sampling=sampling, concurrency=concurrency, on_finished=on_finished
+            )
+        slots = asyncio.Semaphore(concurrency)
+        crew = Crew(agent=agent, policy=local.policy, sampling=sampling, slots=slots)
+        return await run_pool(
+            jobs, lambda job: search.answer(job, crew), concurrency=concurrency, on_finished=on_finished
         )
 
     return sample
@@ -199,6 +213,10 @@ def _player(settings: EvalSettings) -> "_Player":
 
 def _check_endpoint(settings: EvalSettings, endpoint: EndpointSettings) -> None:
     """See that there are a key and a text format. Raises: InvalidInput, UnknownName: there are not."""
+    if settings.search.name != "chain":
+        do = "load the model with --model, or use chain"
+        got = settings.search.name
+        raise SettingsError(sentence("search", "be chain where an endpoint is asked", got, where="search", do=do))
     OpenAIPolicy(endpoint)
     name = settings.agent.text_format or agent_kind(settings.agent.name).text_format
     if name != NATIVE:

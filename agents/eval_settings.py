@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from envgym.agents.agent import AgentSettings
 from envgym.agents.models.tiny import TinySettings
 from envgym.agents.policies.openai import EndpointSettings
+from envgym.agents.search import Strategy, make_strategy
 from envgym.core.tasks import Split
 from envgym.settings import Settings
 
@@ -75,6 +76,24 @@ class EvalTasks(Settings):
     """The evaluation stops when a larger share of its episodes is invalid."""
 
 
+class EvalSearch(Settings):
+    """How an episode is found."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = "chain"
+    """`chain` plays it, others choose it among several; the settings of the strategy stand beside its name."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The strategy's own settings."""
+        return dict(self.model_extra or {})
+
+    def strategy(self) -> Strategy:
+        """Build it. Raises: UnknownName, SettingsError: there is none, or it refuses its settings."""
+        return make_strategy(self.name, self.settings)
+
+
 class Engine(Settings):
     """How it is computed; no result depends on it but through rounding."""
 
@@ -96,6 +115,7 @@ class EvalSettings(Settings):
     agent: AgentSettings = AgentSettings()
     envs: tuple[EvalEnv, ...] = Field(min_length=1)
     evaluation: EvalTasks = EvalTasks()
+    search: EvalSearch = EvalSearch()
     engine: Engine = Engine()
 
     @property

@@ -11,6 +11,7 @@ from typing import Any
 from envgym.agents.agent import Agent
 from envgym.agents.driver import EpisodeJob, run_episodes
 from envgym.agents.protocols import Policy, Sampling
+from envgym.agents.search import Selection
 from envgym.core.endings import Ending
 from envgym.core.rewards import Invalid, Reward
 from envgym.core.tasks import Split, Task, TaskSource, distinct_tasks
@@ -19,6 +20,9 @@ from envgym.core.tree import Tree
 from envgym.core.turns import Cost
 from envgym.env import Env
 from envgym.seeds import derive_seed
+
+ORACLE_SELECTED = "oracle-selected"
+"""Marks numbers of episodes that were chosen by what no agent can see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,17 @@ class EvalPlan:
     """Evaluations of one label share tasks and sampling, and may be compared."""
     success_at: float = 1.0
     """An episode succeeds when its reward is at least this."""
+    search: str = "chain"
+    """How an episode is found."""
+    selection: Selection | None = None
+    """By what it is chosen where a search found several."""
+
+    @property
+    def title(self) -> str:
+        """The label, and what must be known to read the numbers right."""
+        return (
+            f"{self.label} {ORACLE_SELECTED}" if self.selection is not None and self.selection.is_oracle else self.label
+        )
 
     def jobs(self) -> list[EpisodeJob]:
         """Return the episodes, task by task."""
@@ -117,9 +132,15 @@ class EvalRecord:
     endings: Mapping[str, int]
     """Ending -> episodes."""
     costs: Mapping[str, float]
-    """Mean per episode."""
+    """Mean per episode; where a search found it, all that the search spent."""
     seconds: float
     """Wall time of the whole evaluation."""
+    search: str = "chain"
+    """How an episode was found; costs are those of the whole search."""
+    selected_by: str | None = None
+    """By what it was chosen among several; None: there was one."""
+    is_oracle: bool = False
+    """True where that knows what no agent can see."""
 
     @property
     def successes(self) -> dict[str, list[bool | None]]:
@@ -141,6 +162,9 @@ class EvalRecord:
             "endings": dict(self.endings),
             "costs": dict(self.costs),
             "seconds": self.seconds,
+            "search": self.search,
+            "selected_by": self.selected_by,
+            "is_oracle": self.is_oracle,
         }
 
     @classmethod
@@ -157,11 +181,11 @@ def record_evaluation(
     rewards: dict[str, list[float | None]] = {task.id: [] for task in plan.tasks}
     for episode in episodes:
         rewards[episode.tree.task_id].append(_value(episode.reward))
-    cost = sum((tree.cost for tree in trees), Cost())
+    cost = sum((spent_on(tree) for tree in trees), Cost())
     size = max(len(episodes), 1)
     return EvalRecord(
         env_id=plan.env_id,
-        label=plan.label,
+        label=plan.title,
         step=step,
         temperature=temperature,
         success_at=plan.success_at,
@@ -172,10 +196,20 @@ def record_evaluation(
             "tokens_generated": cost.tokens_generated / size,
             "tokens_prefilled": cost.tokens_prefilled / size,
             "tool_calls": cost.tool_calls / size,
+            "env_steps": cost.env_steps / size,
             "seconds": cost.seconds / size,
         },
         seconds=seconds,
+        search=plan.search,
+        selected_by=None if plan.selection is None else plan.selection.by,
+        is_oracle=plan.selection is not None and plan.selection.is_oracle,
     )
+
+
+def spent_on(tree: Tree) -> Cost:
+    """Return all that a tree cost; a search knows of replays that are on no edge."""
+    root = tree.nodes[0]
+    return tree.cost if root.stats is None else root.edge.cost + root.stats.spent
 
 
 def _value(reward: Reward) -> float | None:

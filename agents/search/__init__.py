@@ -2,17 +2,40 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
-from envgym.agents.search.base import Grown, Strategy
+from envgym.agents.search.base import Grown, Selection, Strategy
+from envgym.agents.search.best_of import BestOf
 from envgym.agents.search.chain import Chain
 from envgym.agents.search.growth import Crew
 from envgym.agents.search.random_expand import RandomExpand
 from envgym.errors import unknown_name
+from envgym.settings import Settings, build_settings
 
-__all__ = ["STRATEGIES", "Chain", "Crew", "Grown", "RandomExpand", "Strategy", "strategy"]
+__all__ = [
+    "STRATEGIES",
+    "BestOf",
+    "Chain",
+    "Crew",
+    "Grown",
+    "RandomExpand",
+    "Selection",
+    "Strategy",
+    "make_strategy",
+    "strategy",
+]
 
-STRATEGIES: Mapping[str, type[Strategy]] = MappingProxyType({"chain": Chain, "random_expand": RandomExpand})
+STRATEGIES: Mapping[str, type[Strategy]] = MappingProxyType(
+    {"chain": Chain, "best_of": BestOf, "random_expand": RandomExpand}
+)
 """Name -> strategy; its fields are its settings."""
+
+
+def make_strategy(name: str, settings: Mapping[str, Any], *, where: str = "search") -> Strategy:
+    """Build the strategy called `name` from its settings. Raises: UnknownName, SettingsError: a sentence per fault."""
+    kind = strategy(name)
+    assert issubclass(kind, Settings), "strategies are settings"
+    return build_settings(kind, settings, where=f"{where} {name}")
 
 
 def strategy(name: str) -> type[Strategy]:

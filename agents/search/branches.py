@@ -8,7 +8,9 @@ from envgym.agents.loop import AgentState
 from envgym.agents.path import Link
 from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.agents.search.snapshots import Snapshot
+from envgym.core.endings import Ending
 from envgym.core.tree import SearchStats
+from envgym.core.turns import Cost
 from envgym.seeds import derive_seed
 
 TOKENS, OBSERVATION = "tokens", "observation"
@@ -74,16 +76,21 @@ class Branch:
         return self.turns[-1].link if self.turns else None
 
     @property
+    def ending(self) -> Ending | None:
+        """How its episode ended; None where it has not."""
+        return self.last.ending if self.last is not None else None
+
+    @property
     def is_over(self) -> bool:
         """True where its episode ended."""
-        return self.last is not None and self.last.ending is not None
+        return self.ending is not None
 
 
-def marked(branches: Sequence[Branch], known: Mapping[Link, SearchStats]) -> dict[Link, SearchStats]:
+def marked(branches: Sequence[Branch], known: Mapping[Link, SearchStats], *, root: Link) -> dict[Link, SearchStats]:
     """Return the statistics of every node: what is known, how many branches pass, what was cut, what repeats.
 
     A node without visits of its own gets the number of branches that pass it. Of siblings that sampled the same
-    tokens, or got the same answer, the younger ones say so.
+    tokens, or got the same answer, the younger ones say so. What replays cost stands at the root.
     """
     lines = [branch.last.line() for branch in branches if branch.last is not None]
     passing = Counter(link for line in lines for link in line)
@@ -91,6 +98,8 @@ def marked(branches: Sequence[Branch], known: Mapping[Link, SearchStats]) -> dic
     for branch in branches:
         if branch.last is not None and branch.pruned is not None:
             stats[branch.last] = replace(stats[branch.last], pruned=branch.pruned)
+    replays = [branch.start.snapshot.opening for branch in branches if branch.turns and branch.start.snapshot]
+    stats[root] = replace(stats.get(root, SearchStats()), spent=sum(replays, Cost()))
     for link, what in _repeats(branches).items():
         stats[link] = replace(stats[link], repeats=what)
     return stats

@@ -16,15 +16,19 @@ from envgym.settings import Settings
 class Chain(Settings):
     """Sample every member from the start."""
 
-    def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int) -> None:
+    @property
+    def selection(self) -> None:
+        """There is nothing to choose."""
+
+    def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
         """Accept everything: no episode needs another."""
 
     async def grow(self, member: Member, crew: Crew, *, group_size: int) -> Grown:
         """Run all members side by side and return their trees in order."""
-
-        async def one(job: EpisodeJob) -> Tree:
-            async with crew.slots:
-                return await run_episode(job, crew.agent, crew.policy, sampling=crew.sampling, clock=crew.clock)
-
-        trees = await together([one(member(number)) for number in range(group_size)])
+        trees = await together([self.answer(member(number), crew) for number in range(group_size)])
         return Grown(trees=tuple(trees), spent=sum((tree.cost for tree in trees), Cost()))
+
+    async def answer(self, job: EpisodeJob, crew: Crew) -> Tree:
+        """Run one episode."""
+        async with crew.slots:
+            return await run_episode(job, crew.agent, crew.policy, sampling=crew.sampling, clock=crew.clock)

@@ -57,7 +57,8 @@ class Growth:
         Args:
             job: its task, seeds and id.
             crew: who acts.
-            branching: how to go back to a place, of what the env allows; None: nobody does.
+            branching: how to go back to a place, of what the env allows; None: to the root
+                alone, by another reset.
             budget: what may be spent.
             ordered: admit turns in an order that does not depend on timing.
         """
@@ -124,8 +125,13 @@ class Growth:
 
     def places(self) -> list[Place]:
         """Return where a branch could begin, in the order of branches and turns."""
-        own = [turn.end for branch in self.branches for turn in branch.turns if turn.end is not None]
-        return [self.root, *own] if self.root is not None else []
+        ends = [turn.end for branch in self.branches for turn in branch.turns]
+        return [place for place in (self.root, *ends) if place is not None and place.snapshot is not None]
+
+    @property
+    def leaves(self) -> list[Branch]:
+        """Branches whose episodes ended, in order."""
+        return [branch for branch in self.branches if branch.is_over]
 
     async def close(self) -> None:
         """Let go of every env."""
@@ -138,7 +144,7 @@ class Growth:
         """Return the tree as it is."""
         assert self._root_link is not None, "begin comes first"
         lines = [branch.last for branch in self.branches if branch.last is not None]
-        stats = marked(self.branches, self.stats)
+        stats = marked(self.branches, self.stats, root=self._root_link)
         return join(lines or [self._root_link], self.job, forks=self._forks, stats=stats)
 
     # ---- playing -------------------------------------------------------------------------------------------------
@@ -211,7 +217,7 @@ class Growth:
     ) -> Place:
         """Return the place where `state` and `env` are; with `moves` the env itself may be kept there."""
         snapshot: Snapshot | None = None
-        if self._branching is Branching.REPLAY:
+        if self._branching is Branching.REPLAY or (self._branching is None and self.root is None):
             snapshot = Recorded.of(self.job, self._first, state.path)
         elif self._branching is not None:
             try:

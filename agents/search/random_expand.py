@@ -11,9 +11,9 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from pydantic import Field
 
 from envgym.agents.agent import AgentSettings
-from envgym.agents.search.base import Grown, Member, TreeStrategy, together
+from envgym.agents.search.base import TreeStrategy, together
 from envgym.agents.search.branches import Branch
-from envgym.agents.search.growth import Crew, Growth
+from envgym.agents.search.growth import Growth
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
 from envgym.seeds import generator
@@ -43,12 +43,12 @@ class RandomExpand(TreeStrategy):
     keep: int | None = Field(default=None, ge=1)
     """K: leaves of a tree that are the group's; None: as many as the group needs, and all where `rounds` is None."""
 
-    def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int) -> None:
+    def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
         """Refuse what cannot work. Raises: SettingsError."""
         if self.rounds is None and not self.budget.is_limited:
             do = "set search.budget, such as search.budget.tokens_generated=4096"
             raise SettingsError(sentence("rounds=None", "go with a budget", "none", where=self.name, do=do))
-        self.check_common(env, agent, num_trees=self.shape(group_size).trees, where=self.name)
+        super().check(env, agent, group_size=group_size)
 
     def shape(self, group_size: int) -> Shape:
         """Return how many trees there are, and how many leaves of each are kept: M K is the group's size.
@@ -72,18 +72,17 @@ class RandomExpand(TreeStrategy):
         )
         raise SettingsError(sentence("group size", must, group_size, where=self.name, do=do))
 
-    async def grow(self, member: Member, crew: Crew, *, group_size: int) -> Grown:
-        """Grow the trees; branches of one round run side by side, and no tree waits for another."""
-        shape = self.shape(group_size)
+    def num_trees(self, group_size: int) -> int:
+        """Return M."""
+        return self.shape(group_size).trees
 
-        async def expand(growth: Growth) -> None:
-            assert growth.root is not None, "the tree has begun"
-            await growth.play(growth.branch(growth.root))
-            await (self._in_rounds(growth) if self.deterministic else self._as_they_end(growth))
-            if self.rounds is not None:
-                keep(growth, shape.keep)
-
-        return await self.grow_trees(member, crew, shape.trees, expand)
+    async def expand(self, growth: Growth, *, leaves: int | None) -> None:
+        """Grow a tree; branches of one round run side by side, and no tree waits for another."""
+        assert growth.root is not None, "the tree has begun"
+        await growth.play(growth.branch(growth.root))
+        await (self._in_rounds(growth) if self.deterministic else self._as_they_end(growth))
+        if leaves is not None and self.rounds is not None:
+            keep(growth, leaves)
 
     async def _in_rounds(self, growth: Growth) -> None:
         """Draw a round's places when all episodes of the round before it are over."""
@@ -122,7 +121,7 @@ def draw(places: Sequence[T], count: int, *seed: int | str) -> list[T]:
 
 def keep(growth: Growth, count: int) -> None:
     """Keep `count` leaves, drawn uniformly among those that count, and mark the others as pruned."""
-    leaves = [branch for branch in growth.branches if branch.is_over]
+    leaves = growth.leaves
     order = generator(growth.job.sampling_seed, "keep").permutation(len(leaves))
     chosen = sorted((leaves[place] for place in order), key=_is_broken)[:count]
     for branch in leaves:
@@ -132,4 +131,4 @@ def keep(growth: Growth, count: int) -> None:
 
 def _is_broken(branch: Branch) -> bool:
     """Return whether infrastructure ended the branch."""
-    return branch.last is not None and branch.last.ending is not None and branch.last.ending.is_error
+    return branch.ending is not None and branch.ending.is_error

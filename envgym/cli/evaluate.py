@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _EXAMPLES = """  envgym eval --model smollm2 --env math/arithmetic-v0 --env-set level=2 --tasks 200
   envgym eval --model runs/demo                                   newest checkpoint, on its own envs
   envgym eval --model runs/demo --samples 8                       pass@k and pass^k, at temperature 1
+  envgym eval --model runs/demo --search best_of --search-set n=8   majority of eight answers
   envgym eval --endpoint http://localhost:8000/v1 --model qwen --env puzzles/guess_number-v0
   envgym eval --out runs/eval-smollm2-math_arithmetic-v0 --resume"""
 _WHERE = "envgym eval"
@@ -41,10 +42,14 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     what.add_argument("--split", default=Split.TEST.value, help="test or train (default: test)")
     what.add_argument("--tasks", type=int, default=100, metavar="N", help="distinct tasks (default: 100)")
     what.add_argument("--samples", type=int, default=1, metavar="K", help="episodes per task (default: 1)")
-    help_temperature = "0 is greedy (default: 0 for one sample, 1 for several)"
+    help_temperature = "0 is greedy (default: 0 for one sample, 1 for several or a search)"
     what.add_argument("--temperature", type=float, metavar="T", help=help_temperature)
     what.add_argument("--success-at", type=float, metavar="R", help="smallest reward of a success (default: 1)")
     what.add_argument("--seed", type=int, default=0, help="of the envs and of sampling (default: 0)")
+    found = parser.add_argument_group("by search")
+    help_search = "chain (default), or a search that finds each episode: best_of, mcts ..."
+    found.add_argument("--search", default="chain", metavar="NAME", help=help_search)
+    _add_pairs(found, "--search-set", "setting of the search, as n=8 or budget.tokens_generated=4096")
     how = parser.add_argument_group("how")
     how.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
     how.add_argument("--dtype", help="float32 (default) or bfloat16")
@@ -106,10 +111,11 @@ def _settings(args: argparse.Namespace) -> "EvalSettings":
         "evaluation": {
             "tasks": args.tasks,
             "samples": args.samples,
-            "temperature": float(args.samples > 1) if args.temperature is None else args.temperature,
+            "temperature": _temperature(args),
             "split": Split.parse(args.split, where="--split"),
             "success_at": success_at,
         },
+        "search": apply_overrides({"name": args.search}, args.search_set),
         "engine": {
             "device": args.device,
             "threads": args.threads,
@@ -118,6 +124,13 @@ def _settings(args: argparse.Namespace) -> "EvalSettings":
         },
     }
     return build_settings(EvalSettings, data, where=_WHERE)
+
+
+def _temperature(args: argparse.Namespace) -> float:
+    """Return what was asked for; else 1 where several different episodes are wanted, and 0 for one."""
+    if args.temperature is not None:
+        return float(args.temperature)
+    return float(args.samples > 1 or args.search != "chain")
 
 
 def _resumed(path: Path) -> dict[str, Any]:

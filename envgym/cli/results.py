@@ -59,6 +59,8 @@ def print_evaluations(directory: Path) -> None:
     for found, record in _with_records(RunDirectory.open(directory)):
         tasks, samples = _size(record)
         how = "greedy" if found.greedy else f"temperature {record['temperature']:g}"
+        if record.get("selected_by") is not None:
+            how += f", {record['search']} by {record['selected_by']}"
         print(styled(f"{record['env_id']}, {found.label}: {tasks} tasks, {samples} sample(s) each, {how}", "bold"))
         for line in evaluation_lines(found):
             print(line)

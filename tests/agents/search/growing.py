@@ -102,3 +102,26 @@ def episodes(trees: Sequence[Tree]) -> list[Trajectory]:
 def ended(tree: Tree) -> list[int]:
     """Return every node at which an episode ended, kept or not."""
     return [index for index, node in enumerate(tree.nodes) if node.ending is not None]
+
+
+def answer(
+    strategy: Strategy,
+    policy: ScriptedPolicy,
+    *,
+    make_env: Callable[[], Parrot] = lambda: Parrot(max_turns=4),
+    agent: Agent | None = None,
+    seed: int = 7,
+) -> Tree:
+    """Let a strategy answer a parrot's task."""
+
+    async def work() -> Tree:
+        crew = Crew(
+            agent=agent or char_agent(max_turn_tokens=12),
+            policy=policy,
+            sampling=Sampling(),
+            slots=asyncio.Semaphore(8),
+            clock=zero,
+        )
+        return await strategy.answer(parrot_job(make_env, seed=seed, tree_id="g"), crew)
+
+    return asyncio.run(work())
