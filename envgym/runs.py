@@ -10,6 +10,7 @@
     reference/      the frozen policy of the KL term, where there is one
     finished.jsonl  episodes of an evaluation that is not over yet (see `envgym.journal`)
     report.html
+    trees/          pages that `envgym view RUN --tree ID` wrote
 
 Files are replaced whole (written beside, then renamed); `metrics.jsonl` grows by whole lines, and a line that a
 crash cut short is ignored by readers.
@@ -232,20 +233,33 @@ class RunDirectory:
         write_atomic(path, sink.getvalue().to_pybytes())
         return path
 
-    def episodes(self, steps: Iterable[int] | None = None, *, label: str | None = None) -> list[dict[str, Any]]:
-        """Return saved episodes, of all steps or of some."""
+    def episodes(
+        self, steps: Iterable[int] | None = None, *, label: str | None = None, tree_id: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Return saved episodes, of all steps or of some, of all trees or of one."""
         import pyarrow.parquet as pq  # heavy: loaded where it is needed
 
         wanted = None if steps is None else set(steps)
         rows: list[dict[str, Any]] = []
+        only = None if tree_id is None else [("tree_id", "==", tree_id)]
         for file in self._files("episodes", ".parquet"):
-            if (wanted is None or file_step(file) in wanted) and (label is None or file.stem.endswith(f"-{label}")):
-                rows.extend(pq.read_table(file).to_pylist())
+            if (wanted is None or file_step(file) in wanted) and label in (None, _file_label(file)):
+                rows.extend(pq.read_table(file, filters=only).to_pylist())
         return rows
+
+    def tree_ids(self) -> list[tuple[str, int, str]]:
+        """Return (label, step, tree id) of every saved tree, in order; the trees themselves are not read."""
+        import pyarrow.parquet as pq  # heavy: loaded where it is needed
+
+        return [
+            (_file_label(file), file_step(file), tree_id)
+            for file in self._files("episodes", ".parquet")
+            for tree_id in dict.fromkeys(pq.read_table(file, columns=["tree_id"])["tree_id"].to_pylist())
+        ]
 
     def episode_steps(self, *, label: str = "train") -> list[int]:
         """Return the steps whose episodes were saved."""
-        return [file_step(file) for file in self._files("episodes", ".parquet") if file.stem.endswith(f"-{label}")]
+        return [file_step(file) for file in self._files("episodes", ".parquet") if _file_label(file) == label]
 
     def _files(self, folder: str, suffix: str) -> list[Path]:
         return sorted((self.path / folder).glob(f"step-*{suffix}"), key=lambda file: (file_step(file), file.name))
@@ -254,3 +268,8 @@ class RunDirectory:
 def file_step(file: Path) -> int:
     """Return the step in a name such as `step-000012-train.parquet`."""
     return int(file.name.split("-")[1].split(".")[0])
+
+
+def _file_label(file: Path) -> str:
+    """Return the label in such a name."""
+    return file.stem.partition("-")[2].partition("-")[2]

@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "train": Command("envgym.cli.train", "train an agent as a settings file says"),
         "sft": Command("envgym.cli.sft", "make the warm start of a training run, by itself"),
         "recipes": Command("envgym.cli.recipes", "list the recipes and what they choose"),
-        "view": Command("envgym.cli.view", "write the report of a run"),
+        "view": Command("envgym.cli.view", "write the report of a run, or of one of its trees"),
     }
 )
 """Command -> its module, in the order of the help text."""

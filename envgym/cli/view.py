@@ -8,35 +8,40 @@ from envgym.errors import RunError, sentence
 
 _EXAMPLES = """  envgym view runs/demo
   envgym view runs/demo --out /tmp/report.html
-  envgym view runs/demo --json | jq '.evaluations[].success.valid.value'"""
+  envgym view runs/demo --json | jq '.evaluations[].success.valid.value'
+  envgym view runs/demo --tree held-out/3/held-out/test/0/0
+  envgym view runs/demo --tree step-000003/000/00 --json | jq '.nodes[].stats'"""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the command."""
-    summary = "write the report of a training run or an evaluation, also of one that is not over"
+    summary = "write the report of a training run or an evaluation, also of one that is not over; or one of its trees"
     parser = add_command(subparsers, "view", summary=summary, examples=_EXAMPLES)
     parser.add_argument("run", metavar="RUN", help="directory that `envgym train` or `envgym eval` wrote")
-    parser.add_argument("--out", metavar="FILE", help="write the page here (default: RUN/report.html)")
+    parser.add_argument(
+        "--tree", metavar="ID",
+        help="write the page of this tree alone; SOURCE/STEP/ID where several have the id",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", metavar="FILE", help="write the page here (default: RUN/report.html, or RUN/trees/ID.html)"
+    )
     add_json_argument(parser)
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the page and print its path, or print what it shows."""
-    from envgym.report.from_run import report_of_run
+    from envgym.report.from_run import report_of_run, tree_of_run, write_run_report, write_run_tree
     from envgym.report.schema import to_json
-    from envgym.report.write import write_report
     from envgym.runs import RunDirectory
 
     found = RunDirectory.open(Path(args.run))
-    page = found.path / "report.html" if args.out is None else Path(args.out)
-    if not page.parent.is_dir():
+    out = None if args.out is None else Path(args.out)
+    if out is not None and not out.parent.is_dir():
         do = "make it first"
-        raise RunError(sentence("folder of the report", "exist", str(page.parent), where="--out", do=do))
-    data = report_of_run(found)
+        raise RunError(sentence("folder of the report", "exist", str(out.parent), where="--out", do=do))
     if args.json:
-        print_json(to_json(data))
-        return 0
-    write_report(data, page)
-    print(page)
+        print_json(to_json(report_of_run(found) if args.tree is None else tree_of_run(found, args.tree).trees[0]))
+    else:
+        print(write_run_report(found, out) if args.tree is None else write_run_tree(found, args.tree, out))
     return 0

@@ -5,6 +5,7 @@
 """
 
 from envgym.report.build import build_comparison, build_episode, build_evaluation, build_metric_row
+from envgym.report.build_tree import build_tree
 from envgym.report.data import (
     TRAIN,
     ComparisonData,
@@ -13,9 +14,11 @@ from envgym.report.data import (
     EvaluationData,
     Meta,
     MetricRow,
+    NodeData,
     PassRates,
     ReportData,
     SegmentData,
+    TreeData,
     TurnData,
 )
 from envgym.report.write import write_report
@@ -28,13 +31,16 @@ __all__ = [
     "EvaluationData",
     "Meta",
     "MetricRow",
+    "NodeData",
     "PassRates",
     "ReportData",
     "SegmentData",
+    "TreeData",
     "TurnData",
     "build_comparison",
     "build_episode",
     "build_evaluation",
     "build_metric_row",
+    "build_tree",
     "write_report",
 ]

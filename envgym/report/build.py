@@ -9,6 +9,8 @@ from envgym.core.endings import Ending
 from envgym.core.rewards import Scored
 from envgym.core.segments import Segment
 from envgym.core.trajectory import Trajectory, Turn
+from envgym.core.tree import Rewrite
+from envgym.core.turns import TurnOutcome
 from envgym.errors import InvalidInput, sentence
 from envgym.report.data import (
     TRAIN,
@@ -145,7 +147,7 @@ def build_episode(
         reward=reward.value if isinstance(reward, Scored) else None,
         components=dict(reward.components) if isinstance(reward, Scored) else {},
         error=tree.nodes[trajectory.leaf].error or ("" if isinstance(reward, Scored) else reward.reason),
-        prompt=_segments(tree.nodes[path[0]].edge.segments, trained=trained, advantage=None),
+        prompt=edge_segments(tree.nodes[path[0]].edge.segments, trained=trained, advantage=None),
         turns=tuple(_turn(trajectory, turn, trained, by_node) for turn in trajectory.turns),
     )
 
@@ -154,24 +156,31 @@ def _turn(
     trajectory: Trajectory, turn: Turn, trained: bool, by_node: Mapping[int, float | tuple[float, ...]]
 ) -> TurnData:
     nodes = trajectory.tree.nodes
-    outcome = turn.outcome
+    segments = (
+        segment
+        for node in turn.nodes
+        for segment in edge_segments(nodes[node].edge.segments, trained=trained, advantage=by_node.get(node))
+    )
+    return turn_data(tuple(segments), turn.outcome, turn.rewrite)
+
+
+def turn_data(
+    segments: tuple[SegmentData, ...], outcome: TurnOutcome | None, rewrite: Rewrite | None = None
+) -> TurnData:
+    """Return a turn, or a part of one, as it is shown; without an outcome the env has not replied."""
     scored = outcome.reward if outcome is not None and isinstance(outcome.reward, Scored) else None
     return TurnData(
-        segments=tuple(
-            segment
-            for node in turn.nodes
-            for segment in _segments(nodes[node].edge.segments, trained=trained, advantage=by_node.get(node))
-        ),
+        segments=segments,
         action="" if outcome is None else str(outcome.action),
         observation="" if outcome is None else str(outcome.observation),
         reward=None if scored is None else scored.value,
         components={} if scored is None else dict(scored.components),
         tool_errors=0 if outcome is None else outcome.tool_errors,
-        rewrite=turn.rewrite,
+        rewrite=rewrite,
     )
 
 
-def _segments(
+def edge_segments(
     segments: Iterable[Segment], *, trained: bool, advantage: float | tuple[float, ...] | None
 ) -> tuple[SegmentData, ...]:
     """Return the segments of one edge, its advantage spread over their sampled tokens."""

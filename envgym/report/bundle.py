@@ -1,7 +1,7 @@
 """The static front end: one page made of the files in `static/`, with the data embedded.
 
 The page needs nothing else: no network, no server, no build. Scripts are joined in the order of `SCRIPTS`, each may use
-those before it. A view (report, and later tree and app) is a name in `EG.views` of `main.js`.
+those before it. A view (report, tree, and later app) is a name in `EG.views` of `main.js`.
 """
 
 import base64
@@ -14,7 +14,7 @@ from importlib.resources import files
 
 from envgym.core.json_types import JsonValue
 
-STYLES = ("base.css", "charts.css", "episodes.css")
+STYLES = ("base.css", "charts.css", "episodes.css", "trees.css")
 SCRIPTS = (
     "dom.js",
     "format.js",
@@ -33,6 +33,11 @@ SCRIPTS = (
     "tokens.js",
     "episode.js",
     "episodes.js",
+    "treemodel.js",
+    "treemap.js",
+    "outline.js",
+    "node.js",
+    "trees.js",
     "setup.js",
     "main.js",
 )

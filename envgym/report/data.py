@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 
 from envgym.core.endings import Ending
 from envgym.core.segments import Origin
-from envgym.core.tree import Rewrite
+from envgym.core.tasks import Split
+from envgym.core.tree import Rewrite, SearchStats
+from envgym.core.turns import Cost
 from envgym.errors import InvalidInput, sentence
 from envgym.stats import Estimate, InvalidBounds, PairedComparison
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised by every change of the JSON form."""
 
 TRAIN = "train"
@@ -179,6 +181,60 @@ class EpisodeData:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeData:
+    """One node of a tree: what was said below its parent, and what is known of the prefix that it ends."""
+
+    parent: int | None
+    """Index in `TreeData.nodes`, smaller than the node's own; None for the root."""
+    turn: int
+    """Turn that the edge is of, from 0; -1 for the root, whose edge is the prompt."""
+    ends_turn: bool
+    """False where a search forked inside the turn, or the episode was cut in it."""
+    said: TurnData
+    """The edge. A token's advantage is the mean over the episodes through it; it was trained if it was in one."""
+    ending: Ending | None = None
+    """None where no episode ended."""
+    error: str = ""
+    """For an `ERROR_` ending: what failed."""
+    num_episodes: int = 0
+    """Episodes that ended at the node or below."""
+    num_valid: int = 0
+    """Those of them whose reward is a value."""
+    mean_reward: float | None = None
+    """Of those; where an episode ended, its own reward. None without any."""
+    advantages: Mapping[int, float] = field(default_factory=dict)
+    """Leaf -> mean advantage of the edge's sampled tokens in the episode that ended there."""
+    cost: Cost = field(default_factory=Cost)
+    """Of the edge."""
+    stats: SearchStats | None = None
+    """What a search knew, as recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeData:
+    """All that was sampled under one prompt."""
+
+    id: str
+    """Unique in the run: source, step and the tree's own id."""
+    tree_id: str
+    env_id: str
+    task_id: str
+    split: Split
+    seed: str
+    """The env's reset seed; text, since it may have more digits than a JSON reader keeps."""
+    step: int
+    """As `EpisodeData.step`."""
+    source: str
+    """As `EpisodeData.source`."""
+    dropped: str = ""
+    """Why a filter dropped the tree's group."""
+    nodes: tuple[NodeData, ...]
+    """Parents before children; the first is the root."""
+    cost: Cost = field(default_factory=Cost)
+    """Of all edges."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
     """Everything one report shows."""
 
@@ -190,6 +246,7 @@ class ReportData:
     comparisons: tuple[ComparisonData, ...] = ()
     """The first one is the headline."""
     episodes: tuple[EpisodeData, ...] = ()
+    trees: tuple[TreeData, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
 

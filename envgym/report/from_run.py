@@ -5,6 +5,7 @@ Training runs and evaluations write the same layout, and their settings the same
 
 import datetime
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import yaml
 from envgym.core.endings import Ending
 from envgym.core.trajectory import trajectories
 from envgym.episodes import trees_of
+from envgym.errors import RunError, sentence, unknown_name
 from envgym.report.build import build_comparison, build_episode, build_evaluation, build_metric_row
+from envgym.report.build_tree import build_tree, view_id
 from envgym.report.data import (
     TRAIN,
     ComparisonData,
@@ -23,6 +26,7 @@ from envgym.report.data import (
     EvaluationData,
     Meta,
     ReportData,
+    TreeData,
 )
 from envgym.report.write import write_report
 from envgym.runs import RunDirectory
@@ -33,17 +37,21 @@ MAX_STEPS_SHOWN = 8
 """Train steps whose episodes are shown, evenly spread, the first and the last among them."""
 MAX_EPISODES_PER_STEP = 16
 MAX_EPISODES_PER_EVALUATION = 24
+MAX_TREES_PER_STEP = 2
+MAX_TREE_TOKENS = 60_000
+"""Of all trees in a report together: about 2 MB of the page."""
 
 
-def write_run_report(run: RunDirectory) -> Path:
-    """Write `report.html` into the run directory and return its path."""
-    path = run.path / "report.html"
+def write_run_report(run: RunDirectory, path: Path | None = None) -> Path:
+    """Write the report, by default as `report.html` into the run directory, and return its path."""
+    path = path or run.path / "report.html"
     write_report(report_of_run(run), path)
     return path
 
 
 def report_of_run(run: RunDirectory) -> ReportData:
     """Gather everything a report shows of a run."""
+    episodes, trees = _samples(run)
     return ReportData(
         meta=_meta(run),
         metrics=tuple(
@@ -52,7 +60,8 @@ def report_of_run(run: RunDirectory) -> ReportData:
         ),
         evaluations=evaluations_of_run(run),
         comparisons=comparisons_of_run(run),
-        episodes=tuple(_episodes(run)),
+        episodes=tuple(episodes),
+        trees=tuple(trees),
     )
 
 
@@ -133,23 +142,102 @@ def declare(num_tasks: int, samples_per_task: int) -> Declared:
     )
 
 
-def _episodes(run: RunDirectory) -> list[EpisodeData]:
-    steps = run.episode_steps(label=TRAIN)
-    if len(steps) > MAX_STEPS_SHOWN:
-        last = len(steps) - 1
-        steps = [steps[round(place * last / (MAX_STEPS_SHOWN - 1))] for place in range(MAX_STEPS_SHOWN)]
-    shown: list[EpisodeData] = []
-    for step in steps:
-        shown.extend(_shown(run.episodes([step], label=TRAIN)[:MAX_EPISODES_PER_STEP], source=TRAIN))
-    for label in dict.fromkeys(data["label"] for data in run.evals()):
-        name = label.replace("/", "_")
-        for step in run.episode_steps(label=name):
-            rows = run.episodes([step], label=name)[:MAX_EPISODES_PER_EVALUATION]
-            shown.extend(_shown(rows, source=label))
+def tree_of_run(run: RunDirectory, name: str) -> ReportData:
+    """Gather what the page of one tree shows.
+
+    Args:
+        run: where it was saved.
+        name: the tree's id, with source and step before it (`TreeData.id`) where the run has several of that id.
+
+    Raises:
+        UnknownName: the run saved no such tree.
+        RunError: it saved several.
+    """
+    sources = _sources(run)
+    saved = [(sources.get(label, label), label, step, tree_id) for label, step, tree_id in run.tree_ids()]
+    found = [entry for entry in saved if name in (entry[3], view_id(entry[0], entry[2], entry[3]))]
+    if not found:
+        raise unknown_name("tree", name, {tree_id for *_, tree_id in saved}, where=f"--tree, {run.path}")
+    if len(found) > 1:
+        names = [view_id(source, step, tree_id) for source, _, step, tree_id in found]
+        do = f"choose one of: {', '.join(names)}"
+        raise RunError(
+            sentence("tree", "be one of the run", f"{name!r}, of which it has {len(found)}", where="--tree", do=do)
+        )
+    source, label, step, tree_id = found[0]
+    (tree,) = trees_shown(run.episodes([step], label=label, tree_id=tree_id), source=source)
+    return ReportData(meta=_meta(run), trees=(tree,))
+
+
+def write_run_tree(run: RunDirectory, name: str, path: Path | None = None) -> Path:
+    """Write the page of one tree, by default into `trees/` of the run directory, and return its path."""
+    data = tree_of_run(run, name)
+    path = path or run.path / "trees" / f"{re.sub(r'[^A-Za-z0-9._-]+', '_', data.trees[0].id)}.html"
+    write_report(data, path, view="tree")
+    return path
+
+
+def _sources(run: RunDirectory) -> dict[str, str]:
+    """Return label of a file of episodes -> what made them."""
+    return {TRAIN: TRAIN, **{data["label"].replace("/", "_"): data["label"] for data in run.evals()}}
+
+
+def _samples(run: RunDirectory) -> tuple[list[EpisodeData], list[TreeData]]:
+    """Pick the episodes and the trees to show."""
+    episodes: list[EpisodeData] = []
+    trees: list[list[TreeData]] = []
+    for label, source in _sources(run).items():
+        most = MAX_EPISODES_PER_STEP if source == TRAIN else MAX_EPISODES_PER_EVALUATION
+        for step in _spread(run.episode_steps(label=label)):
+            rows = run.episodes([step], label=label)
+            episodes.extend(_episodes(rows[:most], source=source))
+            trees.append(trees_shown(_branching(rows), source=source))
+    return episodes, _within_budget(trees)
+
+
+def _spread(steps: Sequence[int]) -> list[int]:
+    """Return up to `MAX_STEPS_SHOWN` of the steps, evenly spread, the first and the last among them."""
+    if len(steps) <= MAX_STEPS_SHOWN:
+        return list(steps)
+    return [steps[round(place * (len(steps) - 1) / (MAX_STEPS_SHOWN - 1))] for place in range(MAX_STEPS_SHOWN)]
+
+
+def _branching(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows of the first trees that branch; of a chain the episode shows all there is."""
+    kept: list[str] = []
+    for row in rows:
+        if row["tree"] is not None and len(kept) < MAX_TREES_PER_STEP:
+            parents = [node["parent"] for node in json.loads(row["tree"])["nodes"]]
+            if len(set(parents)) < len(parents):
+                kept.append(row["tree_id"])
+    return [row for row in rows if row["tree_id"] in kept]
+
+
+def _within_budget(trees: Sequence[Sequence[TreeData]]) -> list[TreeData]:
+    """Keep trees of up to `MAX_TREE_TOKENS` in all, the first of every step before any second; one in any case."""
+    ranked = sorted((rank, place) for place, found in enumerate(trees) for rank in range(len(found)))
+    left = MAX_TREE_TOKENS
+    kept: set[tuple[int, int]] = set()
+    for rank, place in ranked:
+        tokens = sum(len(segment.token_ids) for node in trees[place][rank].nodes for segment in node.said.segments)
+        if tokens <= left or not kept:
+            left -= tokens
+            kept.add((place, rank))
+    return [trees[place][rank] for place, rank in sorted(kept)]
+
+
+def trees_shown(rows: Sequence[Mapping[str, Any]], *, source: str) -> list[TreeData]:
+    """Return the trees of some rows of the table, with the advantages that training gave their episodes."""
+    shown: list[TreeData] = []
+    for tree in trees_of(rows):
+        own = [row for row in rows if row["tree_id"] == tree.id]
+        advantages = {row["leaf"]: found for row in own if (found := _advantages(row))}
+        dropped = next((row["dropped"] for row in own if row["dropped"]), "")
+        shown.append(build_tree(tree, step=own[0]["step"], source=source, advantages=advantages, dropped=dropped))
     return shown
 
 
-def _shown(rows: Sequence[Mapping[str, Any]], *, source: str) -> list[EpisodeData]:
+def _episodes(rows: Sequence[Mapping[str, Any]], *, source: str) -> list[EpisodeData]:
     """Return the episodes of some rows of the table, with the advantages that training gave them."""
     row_of = {(row["tree_id"], row["leaf"]): row for row in rows}
     shown: list[EpisodeData] = []
@@ -158,9 +246,12 @@ def _shown(rows: Sequence[Mapping[str, Any]], *, source: str) -> list[EpisodeDat
             row = row_of.get((tree.id, episode.leaf))
             if row is None:
                 continue
-            given = json.loads(row["advantages"]) if row["advantages"] else []
-            advantages = [tuple(entry) if isinstance(entry, list) else entry for entry in given]
-            shown.append(
-                build_episode(episode, step=row["step"], source=source, trained=bool(advantages), advantages=advantages)
-            )
+            given = _advantages(row)
+            shown.append(build_episode(episode, step=row["step"], source=source, trained=bool(given), advantages=given))
     return shown
+
+
+def _advantages(row: Mapping[str, Any]) -> list[float | tuple[float, ...]]:
+    """Return what training gave an episode, by node of its path; nothing where it was not learned from."""
+    given = json.loads(row["advantages"]) if row["advantages"] else []
+    return [tuple(entry) if isinstance(entry, list) else entry for entry in given]

@@ -1,6 +1,8 @@
 """Writes a report: one self-contained HTML file."""
 
+from collections import Counter
 from pathlib import Path
+from typing import Literal
 
 from envgym.errors import InvalidInput, sentence
 from envgym.report.bundle import render_page
@@ -9,17 +11,22 @@ from envgym.report.schema import to_json
 from envgym.runs import write_atomic
 
 
-def write_report(data: ReportData, path: Path) -> None:
+def write_report(data: ReportData, path: Path, *, view: Literal["report", "tree"] = "report") -> None:
     """Write `data` as a page that opens from disk, in one step: a reader sees the old file or the new one.
 
+    Args:
+        data: what the page shows.
+        path: file to write or replace.
+        view: the whole report, or its first tree alone.
+
     Raises:
-        InvalidInput: two episodes share an id.
+        InvalidInput: two episodes or two trees share an id.
     """
-    seen: set[str] = set()
-    for episode in data.episodes:
-        if episode.id in seen:
-            must, do = "be unique in a report", "name the sample or the leaf in it"
-            raise InvalidInput(sentence("episode id", must, repr(episode.id), where="write_report", do=do))
-        seen.add(episode.id)
-    page = render_page(title=f"{data.meta.name} - envgym report", view="report", data=to_json(data))
+    for what, ids in (("episode", [item.id for item in data.episodes]), ("tree", [item.id for item in data.trees])):
+        for name, count in Counter(ids).items():
+            if count > 1:
+                must, do = "be unique in a report", "name the sample or the leaf in it"
+                raise InvalidInput(sentence(f"{what} id", must, repr(name), where="write_report", do=do))
+    name = f"{data.trees[0].tree_id} - {data.meta.name}" if view == "tree" else data.meta.name
+    page = render_page(title=f"{name} - envgym {view}", view=view, data=to_json(data))
     write_atomic(path, page)

@@ -230,6 +230,22 @@ def test_episodes_come_back_from_parquet_by_step_and_label(run: RunDirectory) ->
     assert (run.episode_steps(), run.episode_steps(label="held-out")) == ([1, 2], [2])
 
 
+def test_one_tree_is_found_without_reading_the_others(run: RunDirectory) -> None:
+    trees = [case() for case in HARD_CASES]
+    run.write_episodes(1, episode_rows(trees, step=1))
+    run.write_episodes(2, episode_rows(trees[:1], step=2), label="held-out")
+    ids = [("train", 1, tree.id) for tree in trees]
+    assert run.tree_ids() == [*ids, ("held-out", 2, trees[0].id)]
+    for tree in trees:
+        assert trees_of(run.episodes(label="train", tree_id=tree.id)) == [tree]
+
+
+def test_label_is_the_whole_of_it(run: RunDirectory) -> None:
+    run.write_episodes(1, episode_rows([HARD_CASES[0]()], step=1), label="pre-train")
+    assert (run.episodes(label="train"), run.episode_steps(label="train")) == ([], [])
+    assert run.episode_steps(label="pre-train") == [1]
+
+
 def test_steps_are_in_order_of_their_numbers(run: RunDirectory) -> None:
     for step in (1_000_000, 999_999, 3):
         run.write_eval(step, "held-out", {"step": step})

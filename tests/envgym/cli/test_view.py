@@ -6,10 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from envgym.episodes import episode_rows
 from envgym.runs import RunDirectory
+from envgym.testing import hard_cases
 from envgym.trainer.recipes import RECIPES
 
 Command = Callable[..., tuple[int, str, str]]
+
+YOUNG = {
+    "run": {"seed": 0},
+    "model": {"name": "tiny"},
+    "agent": {"name": "plain"},
+    "envs": [{"id": "worlds:Vowels"}],
+    "evaluation": {"tasks": 4, "samples": 1},
+}
+"""What a report reads of the settings."""
 
 
 def test_report_is_made_again_from_what_is_on_disk(command: Command, folder: Path) -> None:
@@ -44,11 +55,32 @@ def test_json_is_what_the_page_shows(command: Command, folder: Path) -> None:
     assert told["meta"]["declared"]["num_tasks"] == 6
 
 
+def test_tree_is_shown_alone_by_its_id(command: Command, folder: Path) -> None:
+    run = RunDirectory.create(folder / "young", name="young", config=YOUNG)
+    record = hard_cases.branch_after_a_tool_call()
+    run.write_episodes(3, episode_rows([record, hard_cases.invalid_branch()], step=3))
+    code, out, err = command("view", "young", "--tree", record.id)
+    assert (code, out, err) == (0, "young/trees/train_3_branch_after_a_tool_call.html\n", "")
+    assert f"<title>{record.id} - young - envgym tree</title>" in (folder / out.strip()).read_text()
+    assert command("view", "young", "--tree", f"train/3/{record.id}", "--out", "tree.html")[1] == "tree.html\n"
+    assert (folder / "tree.html").read_bytes() == (folder / out.strip()).read_bytes()
+    told = json.loads(command("view", "young", "--tree", record.id, "--json")[1])
+    assert (told["tree_id"], told["seed"], len(told["nodes"])) == (record.id, "11", 4)
+    assert [node["cost"]["tokens_generated"] for node in told["nodes"]] == [0, 2, 2, 1]
+    assert told["nodes"][1]["said"]["observation"] == "42"
+
+
+def test_unknown_tree_is_one_sentence_with_near_names(command: Command, folder: Path) -> None:
+    run = RunDirectory.create(folder / "young", name="young", config={})
+    run.write_episodes(1, episode_rows([hard_cases.invalid_branch()], step=1))
+    assert command("view", "young", "--tree", "invalid_brnch") == (
+        2, "", "envgym: tree must be a known name, got 'invalid_brnch' (--tree, young); "
+        "did you mean invalid_branch?\n",
+    )  # fmt: skip
+
+
 def test_run_that_is_not_over_has_a_report(command: Command, folder: Path) -> None:
-    run = RunDirectory.create(folder / "young", name="young", config={
-        "run": {"seed": 0}, "model": {"name": "tiny"}, "agent": {"name": "plain"}, "envs": [{"id": "worlds:Vowels"}],
-        "evaluation": {"tasks": 4, "samples": 1},
-    })  # fmt: skip
+    run = RunDirectory.create(folder / "young", name="young", config=YOUNG)
     run.append_metrics({"step": 1, "loss/entropy": 1.0})
     with (run.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "lo')

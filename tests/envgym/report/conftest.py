@@ -1,7 +1,6 @@
 """A whole report of a made-up run, built through the public builders: learning on a calculator task."""
 
 import math
-import re
 
 import numpy as np
 import numpy.typing as npt
@@ -28,31 +27,13 @@ from envgym.report import (
     build_episode,
     build_evaluation,
     build_metric_row,
+    build_tree,
 )
 from envgym.report.build import Successes
-
-HOSTILE = "</script><script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\">"
-"""What a policy may say."""
+from tests.envgym.report.search_tree import HOSTILE, outcome_advantages, search_tree, segment
 
 NUM_STEPS = 80
 SYSTEM = "You solve arithmetic problems. Use the calculator tool.\n"
-
-
-def pieces(text: str) -> list[str]:
-    """Cut text the way sub-word tokenizers do: words with their leading space, digits and signs one by one."""
-    return re.findall(r"<\|\w+\|>|\n| ?[A-Za-z_]+|\d| ?[^\sA-Za-z\d]+|\s", text)
-
-
-def segment(origin: Origin, text: str, rng: np.random.Generator, version: int = 0) -> Segment:
-    strings = tuple(pieces(text))
-    sampled = origin is Origin.POLICY
-    return Segment(
-        origin=origin,
-        token_ids=tuple(sum(map(ord, piece)) * 7 % 49152 for piece in strings),
-        token_strings=strings,
-        behavior_logprobs=tuple(float(-(rng.exponential(0.4) ** 2)) for _ in strings) if sampled else None,
-        policy_version=version if sampled else None,
-    )
 
 
 def ended(name: str, index: int, version: int, ending: Ending, rng: np.random.Generator) -> Trajectory:
@@ -244,6 +225,7 @@ def make_report(seed: int = 0) -> ReportData:
     """Make the demo report; equal seeds make equal reports."""
     rng = np.random.default_rng(seed)
     evaluations, comparisons = make_evaluations(rng)
+    tree = search_tree()
     return ReportData(
         meta=Meta(
             name="arithmetic-grpo",
@@ -263,6 +245,7 @@ def make_report(seed: int = 0) -> ReportData:
         evaluations=evaluations,
         comparisons=comparisons,
         episodes=make_episodes(rng),
+        trees=(build_tree(tree, step=2, advantages=outcome_advantages(tree)),),
     )
 
 

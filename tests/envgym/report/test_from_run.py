@@ -1,6 +1,7 @@
 """Tests of the report of a run directory."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,14 @@ import pytest
 
 from envgym.core.endings import Ending
 from envgym.core.trajectory import trajectories
+from envgym.core.tree import Tree
 from envgym.episodes import episode_rows
-from envgym.report.from_run import evaluation_data, report_of_run, write_run_report
+from envgym.errors import RunError, UnknownName
+from envgym.report import build_tree, from_run
+from envgym.report.from_run import evaluation_data, report_of_run, tree_of_run, write_run_report, write_run_tree
 from envgym.runs import RunDirectory
 from envgym.testing import hard_cases
+from tests.envgym.report.search_tree import outcome_advantages, search_tree
 
 CONFIG = {
     "run": {"seed": 5},
@@ -111,3 +116,67 @@ def test_a_run_that_recorded_nothing_yet_still_has_a_report(tmp_path: Path) -> N
     report = report_of_run(run)
     assert (report.metrics, report.evaluations, report.comparisons, report.episodes) == ((), (), (), ())
     assert write_run_report(run).exists()
+
+
+# ---- trees ----------------------------------------------------------------------------------------------------------
+
+
+def save_search(run: RunDirectory, step: int, *, name: str, num_nodes: int = 40) -> Tree:
+    tree = replace(search_tree(num_nodes), id=name)
+    advantages = {(name, leaf): entries for leaf, entries in outcome_advantages(tree).items()}
+    chain = hard_cases.context_rewrite()
+    run.write_episodes(step, episode_rows([chain, tree], step=step, advantages=advantages, dropped={name: "no spread"}))
+    return tree
+
+
+def test_report_shows_the_trees_that_branch(run: RunDirectory) -> None:
+    tree = save_search(run, 1, name="searched")
+    run.write_episodes(2, episode_rows([hard_cases.invalid_branch()], step=2), label="held-out")
+    shown = report_of_run(run).trees
+    assert [item.id for item in shown] == ["train/1/searched", "held-out/2/invalid_branch"]
+    assert shown[0] == build_tree(tree, step=1, advantages=outcome_advantages(tree), dropped="no spread")
+
+
+def test_trees_of_a_report_are_few_and_small_the_first_of_every_step_before_any_second(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees = [replace(search_tree(12), id=f"t{number}") for number in range(3)]
+    size = sum(edge.num_tokens for edge in (node.edge for node in trees[0].nodes))
+    for step in (1, 2):
+        run.write_episodes(step, episode_rows(trees, step=step))
+    ids = ["train/1/t0", "train/1/t1", "train/2/t0", "train/2/t1"]
+    assert [tree.id for tree in report_of_run(run).trees] == ids
+    monkeypatch.setattr(from_run, "MAX_TREE_TOKENS", 3 * size)
+    assert [tree.id for tree in report_of_run(run).trees] == ids[:3]
+    monkeypatch.setattr(from_run, "MAX_TREE_TOKENS", 2 * size)
+    assert [tree.id for tree in report_of_run(run).trees] == [ids[0], ids[2]]
+    monkeypatch.setattr(from_run, "MAX_TREE_TOKENS", 0)
+    assert [tree.id for tree in report_of_run(run).trees] == ids[:1]
+
+
+def test_every_tree_of_a_run_can_be_seen_alone(run: RunDirectory) -> None:
+    tree = save_search(run, 1, name="searched")
+    alone = tree_of_run(run, "searched")
+    assert (alone.trees, alone.episodes, alone.metrics) == (report_of_run(run).trees, (), ())
+    assert tree_of_run(run, "train/1/searched").trees == alone.trees
+    chain = tree_of_run(run, "context_rewrite").trees[0]
+    assert [node.said.rewrite for node in chain.nodes] == [None, None, "TURNS_DROPPED"]
+    path = write_run_tree(run, "searched")
+    assert path == run.path / "trees" / "train_1_searched.html"
+    assert f"{tree.id} - first - envgym tree" in path.read_text(encoding="utf-8")
+
+
+def test_unknown_tree_is_told_with_near_names(run: RunDirectory) -> None:
+    save_search(run, 1, name="step-000001/000/00")
+    with pytest.raises(UnknownName, match=r"got 'step-000001/000/01' .*; did you mean step-000001/000/00\?"):
+        tree_of_run(run, "step-000001/000/01")
+    with pytest.raises(UnknownName, match="choose one of: context_rewrite, step-000001/000/00"):
+        tree_of_run(run, "zzz")
+
+
+def test_tree_id_that_stands_at_two_steps_is_asked_for_with_its_step(run: RunDirectory) -> None:
+    for step in (0, 2):
+        run.write_episodes(step, episode_rows([hard_cases.invalid_branch()], step=step), label="held-out")
+    with pytest.raises(RunError, match=r"of which it has 2 .*: held-out/0/invalid_branch, held-out/2/invalid_branch"):
+        tree_of_run(run, "invalid_branch")
+    assert tree_of_run(run, "held-out/2/invalid_branch").trees[0].step == 2

@@ -42,7 +42,7 @@ def drawn(report: ReportData, folder: Path) -> str:
 def test_the_demo_report_is_drawn_whole(report: ReportData, tmp_path: Path) -> None:
     page = drawn(report, tmp_path)
     assert 'data-ready="true"' in page
-    ids = ("overview", "curves", "evaluation", "training", "episodes", "setup")
+    ids = ("overview", "curves", "evaluation", "training", "episodes", "trees", "setup")
     assert [name for name in ids if f' id="{name}"' in page] == list(ids)
     comparison = report.comparisons[0]
     assert f"<b>{comparison.before.value * 100:.1f} %</b>" in page
@@ -58,7 +58,7 @@ def test_the_demo_report_is_drawn_whole(report: ReportData, tmp_path: Path) -> N
 
 def test_tokens_are_marked_by_origin_and_training(report: ReportData, tmp_path: Path) -> None:
     episode = report.episodes[0]
-    page = drawn(replace(report, episodes=(episode,)), tmp_path)
+    page = drawn(replace(report, episodes=(episode,), trees=()), tmp_path)
     segments = [*episode.prompt, *(segment for turn in episode.turns for segment in turn.segments)]
     # One more of each in the legend.
     for origin in ("prompt", "policy", "tool", "template", "injected"):

@@ -54,3 +54,16 @@ def test_episodes_with_one_id_are_refused_and_nothing_is_written(report: ReportD
     with pytest.raises(InvalidInput, match="episode id must be unique in a report, got 'train/0/tree-0/2'"):
         write_report(twice, tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_trees_with_one_id_are_refused(report: ReportData, tmp_path: Path) -> None:
+    twice = replace(report, trees=(report.trees[0], report.trees[0]))
+    with pytest.raises(InvalidInput, match="tree id must be unique in a report, got 'train/2/step-000002/000/00'"):
+        write_report(twice, tmp_path / "report.html")
+
+
+def test_page_of_a_tree_is_named_after_it(report: ReportData, tmp_path: Path) -> None:
+    write_report(replace(report, episodes=()), tmp_path / "tree.html", view="tree")
+    page = (tmp_path / "tree.html").read_text(encoding="utf-8")
+    assert "<title>step-000002/000/00 - arithmetic-grpo - envgym tree</title>" in page
+    assert '<body data-view="tree">' in page

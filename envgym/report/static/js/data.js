@@ -44,9 +44,9 @@ EG.data = (() => {
   function largestAdvantage() {
     if (advantageScale === null) {
       const sizes = [];
-      for (const episode of report.episodes) {
-        for (const segment of tokensOf(episode)) for (const value of segment.advantages) sizes.push(Math.abs(value));
-      }
+      const add = (segment) => segment.advantages.forEach((value) => sizes.push(Math.abs(value)));
+      for (const episode of report.episodes) for (const segment of tokensOf(episode)) add(segment);
+      for (const tree of report.trees) for (const node of tree.nodes) node.said.segments.forEach(add);
       sizes.sort((a, b) => a - b);
       advantageScale = sizes.length ? sizes[Math.floor((sizes.length - 1) * 0.98)] || sizes[sizes.length - 1] : 0;
     }

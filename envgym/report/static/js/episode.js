@@ -54,10 +54,10 @@ EG.episode = (() => {
   }
 
   function turnBody(turn, options, position) {
-    if (!turn.segments.length || options.view === "messages") {
-      return [turn.action ? block("action", "policy", turn.action) : null, turn.observation ? block("reply", "tool", turn.observation) : null];
-    }
-    return segmentRows(turn.segments, options, position);
+    if (turn.segments.length && options.view !== "messages") return segmentRows(turn.segments, options, position);
+    // What has no messages, such as a turn that was cut, has its tokens as text.
+    if (!turn.action && !turn.observation) return asText(turn.segments);
+    return [turn.action ? block("action", "policy", turn.action) : null, turn.observation ? block("reply", "tool", turn.observation) : null];
   }
 
   function segmentRows(segments, options, position) {
@@ -89,5 +89,5 @@ EG.episode = (() => {
     ];
   }
 
-  return { render, badge, rewardText };
+  return { render, turnBody, components, badge, rewardText };
 })();

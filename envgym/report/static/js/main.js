@@ -7,6 +7,13 @@ EG.views = {
       ["evaluation", "Evaluation", EG.evaluation.render(report)],
       ["training", "Training", EG.curves.episodesOverTime()],
       ["episodes", "Episodes", EG.episodes.render()],
+      ["trees", "Trees", EG.trees.render(report)],
+      ["setup", "Setup", EG.setup.render(report)],
+    ];
+  },
+  tree(report) {
+    return [
+      ["trees", "Tree", EG.trees.page(report)],
       ["setup", "Setup", EG.setup.render(report)],
     ];
   },

@@ -106,5 +106,5 @@ EG.tokens = (() => {
     return h("div", { class: "token-legend" }, origins, trained, extra[coloring]);
   }
 
-  return { segmentRow, legend, watch, safe };
+  return { segmentRow, legend, watch, safe, advantageColor };
 })();

@@ -1,0 +1,74 @@
+// The whole tree at a glance: a level of nodes is a row, a node is as wide as the branches below it. For the pointer;
+// the outline says the same to the keyboard.
+EG.treeMap = (() => {
+  const { h, s, replace } = EG.dom;
+  const f = EG.format;
+  const WIDTH = 1000;
+  const MOST_HEIGHT = 132;
+
+  function places(items) {
+    const wide = items.map(() => 0);
+    for (const { node, index, children } of items.slice().reverse()) {
+      if (!children.length) wide[index] = 1;
+      if (node.parent !== null) wide[node.parent] += wide[index];
+    }
+    const left = items.map(() => 0);
+    for (const { index, children } of items) {
+      let at = left[index];
+      for (const child of children) {
+        left[child] = at;
+        at += wide[child];
+      }
+    }
+    return { wide, left };
+  }
+
+  function fillOf({ node }, [low, high]) {
+    if (node.mean_reward === null) return "var(--hover)";
+    const share = high > low ? (node.mean_reward - low) / (high - low) : 1;
+    return `color-mix(in srgb, var(--c1) ${Math.round(10 + 80 * share)}%, var(--surface))`;
+  }
+
+  // Returns {element, show(model), mark(path)}.
+  function make(onSelect) {
+    const drawing = s("svg", { preserveAspectRatio: "none", "aria-hidden": "true" });
+    const scale = h("span", { class: "ramp" });
+    const element = h("figure", { class: "tree-map" }, drawing, h("figcaption", {}, "mean reward", scale, h("span", {}, h("i", { class: "none" }), "no valid episode")));
+    let boxes = [];
+    let marked = [];
+    drawing.addEventListener("click", (event) => {
+      const at = boxes.indexOf(event.target);
+      if (at >= 0) onSelect(at);
+    });
+
+    function show({ items }) {
+      const levels = Math.max(...items.map(({ level }) => level));
+      const size = Math.max(4, Math.min(20, Math.floor(MOST_HEIGHT / levels)));
+      const { wide, left } = places(items);
+      const unit = WIDTH / wide[0];
+      const ends = EG.scale.extent(items.map(({ node }) => node.mean_reward)) || [0, 0];
+      boxes = items.map((item) =>
+        s(
+          "rect",
+          { data: { kind: item.kind }, x: left[item.index] * unit, y: (item.level - 1) * size, width: wide[item.index] * unit, height: size, fill: fillOf(item, ends) },
+          s("title", {}, [item.title, item.status, item.says].filter(Boolean).join(": ")),
+        ),
+      );
+      drawing.setAttribute("viewBox", `0 0 ${WIDTH} ${levels * size}`);
+      drawing.style.height = `${levels * size}px`;
+      replace(drawing, boxes);
+      replace(scale, f.number(ends[0]), h("i", {}), f.number(ends[1]));
+    }
+
+    function mark(path) {
+      for (const index of marked) if (boxes[index]) boxes[index].classList.remove("on-path", "is-chosen");
+      for (const index of path) boxes[index].classList.add("on-path");
+      boxes[path[path.length - 1]].classList.add("is-chosen");
+      marked = path;
+    }
+
+    return { element, show, mark };
+  }
+
+  return { make };
+})();

@@ -1,0 +1,118 @@
+"""Trees as a report shows them: every number is that of the record."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envgym.core.endings import Ending
+from envgym.core.trajectory import trajectories
+from envgym.core.tree import Tree
+from envgym.core.turns import Cost
+from envgym.errors import InvalidInput
+from envgym.report import NodeData, build_tree
+from envgym.report.schema import to_json
+from envgym.testing import hard_cases
+from tests.envgym.report.search_tree import PRUNED, outcome_advantages, search_tree
+
+CASES = [*(make() for make in hard_cases.HARD_CASES), search_tree(60)]
+EVERY_TREE = pytest.mark.parametrize("tree", CASES, ids=lambda tree: tree.id)
+
+
+def token_advantages(node: NodeData) -> list[float]:
+    return [value for segment in node.said.segments for value in segment.advantages]
+
+
+@EVERY_TREE
+def test_what_a_search_knew_and_what_an_edge_cost_are_as_recorded(tree: Tree) -> None:
+    shown = build_tree(tree, step=1)
+    assert [node.stats for node in shown.nodes] == [node.stats for node in tree.nodes]
+    assert [node.cost for node in shown.nodes] == [node.edge.cost for node in tree.nodes]
+    assert sum((node.cost for node in shown.nodes), Cost()) == shown.cost == tree.cost
+    assert [node.parent for node in shown.nodes] == [node.parent for node in tree.nodes]
+    assert [(node.ending, node.error) for node in shown.nodes] == [(n.ending, n.error or "") for n in tree.nodes]
+
+
+@EVERY_TREE
+def test_turns_are_numbered_as_in_the_episodes(tree: Tree) -> None:
+    shown = build_tree(tree, step=1).nodes
+    assert shown[0].turn == -1
+    for episode in trajectories(tree):
+        for turn in episode.turns:
+            assert {shown[node].turn for node in turn.nodes} == {turn.index}
+            said = shown[turn.nodes[-1]].said
+            assert said.action == ("" if turn.outcome is None else str(turn.outcome.action))
+
+
+@EVERY_TREE
+def test_episodes_of_a_node_are_its_own_and_those_of_its_children(tree: Tree) -> None:
+    shown = build_tree(tree, step=1).nodes
+    for index, node in enumerate(shown):
+        below = [shown[child] for child in tree.children[index]]
+        assert node.num_episodes == (index in tree.leaves) + sum(child.num_episodes for child in below)
+        rewards = [node.mean_reward] * node.num_valid if index in tree.leaves else []
+        rewards += [child.mean_reward for child in below for _ in range(child.num_valid)]
+        known = [reward for reward in rewards if reward is not None]
+        assert len(known) == node.num_valid
+        expected = sum(known) / len(known) if known else None
+        assert node.mean_reward == (None if expected is None else pytest.approx(expected, abs=1e-12))
+
+
+def test_invalid_episode_counts_but_has_no_part_in_the_mean() -> None:
+    shown = build_tree(hard_cases.invalid_branch(), step=1).nodes
+    # Rewards 1, 0 and one that does not exist.
+    assert (shown[0].num_episodes, shown[0].num_valid, shown[0].mean_reward) == (3, 2, 0.5)
+    assert (shown[3].num_episodes, shown[3].num_valid, shown[3].mean_reward) == (1, 0, None)
+    assert (shown[3].ending, shown[3].error) == (Ending.ERROR_TOOL_INFRA, "sandbox died: killed")
+
+
+def test_shared_tokens_show_the_mean_advantage_of_their_episodes() -> None:
+    tree = hard_cases.fork_inside_a_turn()  # root, the shared tokens 10 11, then 12 13 (leaf 2) and 20 21 (leaf 3)
+    shown = build_tree(tree, step=1, advantages={2: (0.0, 0.5, (1.0, -0.5)), 3: (0.0, (-0.25, -1.0), 2.0)}).nodes
+    assert [node.advantages for node in shown] == [{}, {2: 0.5, 3: -0.625}, {2: 0.25}, {3: 2.0}]
+    # (0.5 - 0.25) / 2 and (0.5 - 1) / 2
+    assert [token_advantages(node) for node in shown] == [[], [0.125, -0.25], [1.0, -0.5], [2.0, 2.0]]
+    assert [segment.trained for node in shown for segment in node.said.segments] == [(), (), *[(True, True)] * 3]
+
+
+def test_nodes_of_an_episode_that_was_not_trained_on_are_not_marked() -> None:
+    tree = hard_cases.fork_inside_a_turn()
+    shown = build_tree(tree, step=1, advantages={2: (0.0, 0.5, 0.5)}, dropped="zero variance").nodes
+    assert [any(any(s.trained) for s in node.said.segments) for node in shown] == [False, True, True, False]
+    assert [node.advantages for node in shown] == [{}, {2: 0.5}, {2: 0.5}, {}]
+    assert build_tree(tree, step=1, dropped="zero variance").dropped == "zero variance"
+
+
+@settings(max_examples=10)
+@given(seed=st.integers(0, 10_000))
+def test_every_advantage_stands_on_every_node_of_its_episode_and_nowhere_else(seed: int) -> None:
+    tree = search_tree(40, seed)
+    advantages = outcome_advantages(tree)
+    shown = build_tree(tree, step=1, advantages=advantages).nodes
+    for leaf, entries in advantages.items():
+        path = tree.path(leaf)
+        assert [index for index, node in enumerate(shown) if leaf in node.advantages] == list(path[1:])
+        assert [shown[index].advantages[leaf] for index in path[1:]] == pytest.approx(entries[1:], abs=1e-12)
+    # Over all episodes reward minus the mean sums to 0.
+    given_ = [value for child in tree.children[0] for value in shown[child].advantages.values()]
+    assert len(given_) == len(advantages)
+    assert math.fsum(given_) == pytest.approx(0, abs=1e-9)
+
+
+def test_why_a_branch_was_cut_is_told() -> None:
+    tree = search_tree()
+    reasons = [node.stats.pruned for node in build_tree(tree, step=1).nodes if node.stats and node.stats.pruned]
+    assert reasons == [PRUNED]
+
+
+@pytest.mark.parametrize("advantages", [{2: (0.0, 1.0)}, {1: (0.0, 1.0)}, {9: (0.0, 1.0, 1.0)}])
+def test_advantages_of_another_tree_are_refused(advantages: dict[int, tuple[float, ...]]) -> None:
+    with pytest.raises(InvalidInput, match=r"advantages must be of its leaves \(2, 3\), one entry per node"):
+        build_tree(hard_cases.fork_inside_a_turn(), step=1, advantages=advantages)
+
+
+def test_seed_keeps_all_its_digits() -> None:
+    data = to_json(build_tree(search_tree(), step=1))
+    assert isinstance(data, dict)
+    assert data["seed"] == "2305843009213693953"  # a reader of doubles would make it ...952

@@ -1,0 +1,274 @@
+"""The tree view in a real browser: walked through by keyboard, read, filtered."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envgym.core.tree import Tree
+from envgym.episodes import episode_rows
+from envgym.report import Meta, ReportData, build_tree, write_report
+from envgym.report.from_run import write_run_tree
+from envgym.runs import RunDirectory
+from envgym.testing import hard_cases
+from tests.envgym.report.search_tree import PRUNED, outcome_advantages, search_tree
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
+    "--no-first-run"
+)
+
+pytestmark = [
+    pytest.mark.web,
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"),
+]
+
+TREE = search_tree()
+MINUS = "\u2212"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    """One browser for all tests of the module."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[web]'")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=BROWSER, args=FLAGS.split())
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: "Browser") -> Iterator["Page"]:
+    """A new page; at the end its scripts must have had nothing to complain of and asked for nothing."""
+    opened = browser.new_page(viewport={"width": 1400, "height": 1000})
+    complaints: list[str] = []
+    opened.on("console", lambda message: complaints.append(message.text))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("request", lambda request: None if request.url.startswith("file:") else complaints.append(request.url))
+    yield opened
+    opened.close()
+    assert complaints == []
+
+
+def show(page: "Page", folder: Path, *trees: Tree) -> None:
+    """Open the page of a tree, or the report of several."""
+    shown = tuple(build_tree(tree, step=place, advantages=outcome_advantages(tree)) for place, tree in enumerate(trees))
+    data = ReportData(meta=Meta(name="run", env_ids=(), model="tiny"), trees=shown)
+    write_report(data, folder / "page.html", view="tree" if len(trees) == 1 else "report")
+    page.goto((folder / "page.html").as_uri())
+
+
+def row(page: "Page", index: int) -> "Locator":
+    return page.locator(f'[role=treeitem][data-index="{index}"]')
+
+
+def rows(page: "Page") -> list[int]:
+    """Return the nodes whose rows are there, in order."""
+    return [int(str(item.get_attribute("data-index"))) for item in page.locator("[role=treeitem]").all()]
+
+
+def focused(page: "Page") -> int:
+    return int(page.evaluate("Number(document.activeElement.dataset.index)"))
+
+
+def press(page: "Page", *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def facts(page: "Page") -> dict[str, str]:
+    """Return what the pane says of the chosen node."""
+    names, values = page.locator(".node-facts dt"), page.locator(".node-facts dd")
+    return dict(zip(names.all_inner_texts(), values.all_inner_texts(), strict=True))
+
+
+def depth_first(tree: Tree) -> list[int]:
+    order, stack = [], [0]
+    while stack:
+        order.append(index := stack.pop())
+        stack.extend(reversed(tree.children[index]))
+    return order
+
+
+def test_tree_is_walked_through_by_keyboard_alone(page: "Page", tmp_path: Path) -> None:
+    show(page, tmp_path, TREE)
+    page.wait_for_function("document.activeElement.dataset.index === '0'")
+    press(page, "ArrowDown")
+    assert focused(page) == rows(page)[1] == 1
+    assert row(page, 1).get_attribute("aria-expanded") == "true"
+    press(page, "ArrowLeft")
+    assert (focused(page), row(page, 1).get_attribute("aria-expanded")) == (1, "false")
+    assert row(page, 2).count() == 0
+    press(page, "ArrowRight")
+    assert (focused(page), row(page, 1).get_attribute("aria-expanded")) == (1, "true")
+    press(page, "ArrowRight")
+    assert focused(page) == TREE.children[1][0]
+    press(page, "ArrowLeft", "ArrowLeft")  # closes, or goes up from a leaf
+    press(page, "Home")
+    assert focused(page) == 0
+    press(page, "End")
+    assert focused(page) == rows(page)[-1]
+    press(page, "Home", "Enter")
+    assert rows(page) == [0]
+    press(page, "Enter", "*")
+    assert rows(page) == depth_first(TREE)
+    press(page, "ArrowUp")
+    assert focused(page) == 0
+    # What a screen reader is told: one row is in the tab order, and each knows its place.
+    assert page.locator('[role=treeitem][tabindex="0"]').count() == 1
+    assert page.locator('[role=treeitem][aria-selected="true"]').count() == 1
+    for index in rows(page):
+        parent = TREE.nodes[index].parent
+        siblings = (0,) if parent is None else TREE.children[parent]
+        place = (len(TREE.path(index)), siblings.index(index) + 1, len(siblings))
+        told = [row(page, index).get_attribute(f"aria-{name}") for name in ("level", "posinset", "setsize")]
+        assert told == [str(number) for number in place]
+
+
+def test_message_and_numbers_of_a_node_are_those_of_the_record(page: "Page", tmp_path: Path) -> None:
+    show(page, tmp_path, TREE)
+    data = build_tree(TREE, step=0, advantages=outcome_advantages(TREE))
+    index = next(leaf for leaf in TREE.leaves if data.nodes[leaf].mean_reward)
+    node = data.nodes[index]
+    assert node.stats is not None
+    page.get_by_role("button", name="Expand all").click()
+    row(page, index).click()
+    (advantage,) = node.advantages.values()
+    told = facts(page)
+    assert told["reward"].split() == ["1.10", "answer", "1", "speed", "0.100"]
+    assert told["outcome"] == "1.10, of the episode that ended here"
+    assert (told["visits"], told["value"], told["prior"]) == (str(node.stats.visits), "1.10", "0.250")
+    assert told["advantage"] == f"{advantage:.3f}"
+    sampled = node.cost.tokens_generated
+    assert told["tokens"].endswith(f"{sampled} sampled by policy version 2, {sampled} trained")
+    assert told["cost"] == f"{sampled} generated, 4 prefilled, 1 env step, 250 ms"
+    assert told["spent below"] == "nothing"
+    pane = page.get_by_role("region", name="Chosen node")
+    assert pane.locator(".t.trained").count() == sampled
+    assert "".join(pane.locator(".segment.policy .t").all_text_contents()).startswith(node.said.action)
+    page.get_by_role("button", name="Messages").click()
+    assert pane.locator(".segment.policy .text").inner_text() == node.said.action
+    assert pane.locator(".segment.tool .text").inner_text() == "Right."
+    page.get_by_role("button", name="From the start").click()
+    assert pane.locator("article").count() == len(TREE.path(index))
+
+
+def test_columns_of_every_row_are_those_of_the_record(page: "Page", tmp_path: Path) -> None:
+    show(page, tmp_path, TREE)
+    page.get_by_role("button", name="Expand all").click()
+    data = build_tree(TREE, step=0, advantages=outcome_advantages(TREE))
+    for index, node in enumerate(data.nodes):
+        assert node.stats is not None
+        given = list(node.advantages.values())
+        expected = (
+            node.said.reward, node.mean_reward, node.stats.visits, node.stats.value,
+            sum(given) / len(given) if given else None,
+        )  # fmt: skip
+        cells = [text.replace(MINUS, "-") for text in row(page, index).locator(".cell").all_text_contents()]
+        assert [None if not cell else float(cell) for cell in cells] == [
+            None if value is None else pytest.approx(value, abs=0.0051) for value in expected
+        ]
+
+
+def test_pruned_branch_says_why(page: "Page", tmp_path: Path) -> None:
+    show(page, tmp_path, TREE)
+    page.get_by_label("Only").select_option("pruned")
+    (pruned,) = (index for index, node in enumerate(TREE.nodes) if node.stats and node.stats.pruned)
+    assert rows(page) == list(TREE.path(pruned))
+    assert row(page, pruned).locator(".tag").inner_text() == "pruned"
+    assert page.locator(".why").inner_text() == f"Pruned: {PRUNED}"
+
+
+def test_filter_keeps_what_fits_and_what_leads_there(page: "Page", tmp_path: Path) -> None:
+    show(page, tmp_path, TREE)
+    press(page, "/")
+    page.keyboard.type("halving again")
+    press(page, "Enter")
+    hits = {
+        index
+        for index, node in enumerate(TREE.nodes)
+        if "halving again" in "".join("".join(segment.token_strings) for segment in node.edge.segments).lower()
+    }
+    assert hits
+    kept = {above for index in hits for above in TREE.path(index)}
+    assert rows(page) == [index for index in depth_first(TREE) if index in kept]
+    assert focused(page) in hits
+    assert page.get_by_role("status").inner_text() == f"{len(hits)} of {len(TREE.nodes)} nodes"
+    press(page, "/")
+    page.keyboard.type("no such words")
+    press(page, "Enter")
+    assert rows(page) == []
+    press(page, "/", "Escape")
+    assert len(rows(page)) > len(kept)
+    assert focused(page) in hits
+
+
+def test_hostile_text_is_shown_and_not_run(page: "Page", tmp_path: Path) -> None:
+    show(page, tmp_path, TREE)
+    page.get_by_role("button", name="Expand all").click()
+    page.get_by_label("Filter").fill("document.title")
+    page.get_by_label("Filter").press("Enter")
+    assert "</script><script>document.title = 'owned'" in page.locator(".node-pane").inner_text()
+    assert page.title() == "step-000002/000/00 - run - envgym tree"
+    assert page.locator("img").count() == 0
+
+
+def test_tree_of_several_hundred_nodes_stays_whole_and_quick(page: "Page", tmp_path: Path) -> None:
+    tree = search_tree(600)
+    show(page, tmp_path, tree)
+    assert 1 < len(rows(page)) <= 60  # opened as far as it can be surveyed
+    press(page, "*")
+    page.wait_for_function(f"document.querySelectorAll('[role=treeitem]').length === {len(tree.nodes)}")
+    press(page, "End")
+    last = depth_first(tree)[-1]
+    assert focused(page) == last
+    assert row(page, last).bounding_box() is not None
+    # The map has a box for every node, and leads to it.
+    assert page.locator(".tree-map rect").count() == len(tree.nodes)
+    page.locator(".tree-map rect").nth(1).click()
+    assert page.locator('[role=treeitem][aria-selected="true"]').get_attribute("data-index") == "1"
+
+
+def test_report_has_its_trees_one_at_a_time(page: "Page", tmp_path: Path) -> None:
+    show(page, tmp_path, TREE, replace(hard_cases.fork_inside_a_turn(), id="forked"))
+    assert len(rows(page)) > 4
+    page.get_by_label("Tree", exact=True).select_option("1")
+    assert rows(page) == [0, 1, 2, 3]
+    assert page.locator(".tree-head .cell").all_inner_texts() == ["reward", "outcome", "adv."]  # no search, no visits
+    row(page, 1).click()
+    assert page.locator(".node-pane h3").inner_text() == "Turn 0, up to a fork"
+    page.get_by_text("Advantages of 2 episodes").click()
+    page.get_by_role("button", name="node 3").click()
+    assert focused(page) == 3
+
+
+@pytest.mark.parametrize("make", hard_cases.HARD_CASES)
+def test_every_hard_case_is_drawn(page: "Page", tmp_path: Path, make: Callable[[], Tree]) -> None:
+    tree = make()
+    show(page, tmp_path, tree)
+    page.get_by_role("button", name="Expand all").click()
+    assert rows(page) == depth_first(tree)
+    for index in rows(page):
+        row(page, index).click()
+        assert not re.search("NaN|undefined|null", page.locator(".node-pane").inner_text())
+
+
+def test_page_of_a_run_is_focused_on_the_tree_that_was_asked_for(page: "Page", tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", name="first", config={
+        "run": {"seed": 0}, "model": {"name": "tiny"}, "agent": {"name": "plain"}, "envs": [{"id": "x"}],
+        "evaluation": {"tasks": 4, "samples": 1},
+    })  # fmt: skip
+    run.write_episodes(1, episode_rows([make() for make in hard_cases.HARD_CASES], step=1))
+    page.goto(write_run_tree(run, "truncated_episode").as_uri())
+    assert page.locator("h1").inner_text() == "truncated_episode"
+    assert page.get_by_role("tree").count() == 1
+    assert rows(page) == [0, 1, 2]
+    assert row(page, 2).locator(".tag").inner_text() == "truncated: tokens"
