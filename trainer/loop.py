@@ -32,7 +32,7 @@ from envgym.trainer.checkpoint import (
 from envgym.trainer.collect import Stats, collect, updated_stats
 from envgym.trainer.points import TaskRequest, TrajectoryCredit
 from envgym.trainer.reference import keep_reference, open_reference
-from envgym.trainer.rollout_metrics import filter_metrics, rollout_metrics
+from envgym.trainer.rollout_metrics import env_metrics, filter_metrics, rollout_metrics
 from envgym.trainer.seen import Metrics
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.sft import warm_start
@@ -168,6 +168,9 @@ class TrainLoop:
             with self._timed("save"):
                 self._save_episodes(step, groups, credits, dropped_trees(result.dropped))
         found = rollout_metrics(groups, success_at=self.settings.evaluation.success_at)
+        if len(self.bench.worlds) > 1:
+            labels = [request.env for request in requests]
+            found |= env_metrics(labels, groups, success_at=self.settings.evaluation.success_at)
         seconds = time.perf_counter() - started
         metrics = {
             **found,

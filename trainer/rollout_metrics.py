@@ -34,15 +34,35 @@ def rollout_metrics(groups: Sequence[Group], *, success_at: float) -> Metrics:
     return found
 
 
-def _success(groups: Sequence[Group], success_at: float) -> Metrics:
-    """Return the success rate with a 95 % interval whose unit is the group (its episodes share a task)."""
-    means = [
+def env_metrics(labels: Sequence[str], groups: Sequence[Group], *, success_at: float) -> Metrics:
+    """Return what each env of a mixture was given and how it went; `labels` names the env of every group."""
+    found: Metrics = {}
+    for label in sorted(set(labels)):
+        own = [group for name, group in zip(labels, groups, strict=True) if name == label]
+        found[f"envs/{label}/groups"] = float(len(own))
+        rewards = [
+            reward.value for group in own for episode in group.valid if isinstance(reward := episode.reward, Scored)
+        ]
+        if rewards:
+            found[f"envs/{label}/success"] = statistics.fmean(_success_of_groups(own, success_at))
+            found[f"envs/{label}/reward"] = statistics.fmean(rewards)
+    return found
+
+
+def _success_of_groups(groups: Sequence[Group], success_at: float) -> list[float]:
+    """Return the success rate of each group that has valid episodes."""
+    return [
         statistics.fmean(
             float(reward.value >= success_at) for episode in group.valid if isinstance(reward := episode.reward, Scored)
         )
         for group in groups
         if group.valid
     ]
+
+
+def _success(groups: Sequence[Group], success_at: float) -> Metrics:
+    """Return the success rate with a 95 % interval whose unit is the group (its episodes share a task)."""
+    means = _success_of_groups(groups, success_at)
     mean = statistics.fmean(means)
     half = Z_95 * statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else 0.0
     return {

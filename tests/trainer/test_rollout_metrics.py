@@ -7,7 +7,7 @@ import pytest
 from envgym.core.trajectory import Group
 from envgym.testing import hard_cases as cases
 from envgym.trainer.filters.zero_variance import ZeroVariance
-from envgym.trainer.rollout_metrics import filter_metrics, rollout_metrics
+from envgym.trainer.rollout_metrics import env_metrics, filter_metrics, rollout_metrics
 
 
 def test_success_counts_valid_episodes_and_its_interval_counts_groups() -> None:
@@ -23,6 +23,20 @@ def test_success_counts_valid_episodes_and_its_interval_counts_groups() -> None:
     assert found["reward/answer"] == pytest.approx(3 / 6)
     assert found["ending/TERMINATED"] == pytest.approx(6 / 7)
     assert found["ending/ERROR_TOOL_INFRA"] == pytest.approx(1 / 7)
+
+
+def test_envs_of_a_mixture_are_told_apart_and_share_the_groups() -> None:
+    groups = [cases.outcome_group(1, 0), cases.outcome_group(1, 1), cases.outcome_group(0, None), cases.outcome_group()]
+    found = env_metrics(["b", "a", "b", "c"], groups, success_at=1.0)
+    assert found == {
+        "envs/a/groups": 1.0,
+        "envs/a/success": 1.0,
+        "envs/a/reward": 1.0,
+        "envs/b/groups": 2.0,
+        "envs/b/success": 0.25,  # mean of the groups' 1/2 and 0
+        "envs/b/reward": pytest.approx(1 / 3),  # of the valid episodes' 1, 0 and 0
+        "envs/c/groups": 1.0,
+    }
 
 
 def test_group_without_valid_episode_moves_no_success() -> None:
