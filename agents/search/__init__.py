@@ -9,6 +9,7 @@ from envgym.agents.search.best_of import BestOf
 from envgym.agents.search.chain import Chain
 from envgym.agents.search.growth import Crew
 from envgym.agents.search.random_expand import RandomExpand
+from envgym.agents.search.surprisal_fork import SurprisalFork
 from envgym.errors import unknown_name
 from envgym.settings import Settings, build_settings
 
@@ -21,12 +22,13 @@ __all__ = [
     "RandomExpand",
     "Selection",
     "Strategy",
+    "SurprisalFork",
     "make_strategy",
     "strategy",
 ]
 
 STRATEGIES: Mapping[str, type[Strategy]] = MappingProxyType(
-    {"chain": Chain, "best_of": BestOf, "random_expand": RandomExpand}
+    {"chain": Chain, "best_of": BestOf, "random_expand": RandomExpand, "surprisal_fork": SurprisalFork}
 )
 """Name -> strategy; its fields are its settings."""
 

@@ -36,11 +36,9 @@ class Babbler(ScriptedPolicy):
         ids: list[int] = []
         logprobs: list[float] = []
         while len(ids) < request.sampling.max_new_tokens and ids[-1:] != [END]:
-            skew = 0.2 + 0.6 * (derive_seed(*context[-3:]) % 97) / 97
-            odds = [self.end, *[(1 - self.end) * part for part in shares(skew, len(self.letters))]]
-            token = int(draws.choice(len(odds), p=odds))
-            ids.append(END if token == 0 else ord(self.letters[token - 1]))
-            logprobs.append(math.log(odds[token]))
+            odds = self.odds(context)
+            ids.append(int(draws.choice(list(odds), p=list(odds.values()))))
+            logprobs.append(math.log(odds[ids[-1]]))
             context.append(ids[-1])
         is_over = ids[-1:] == [END]
         return Generation(
@@ -51,6 +49,12 @@ class Babbler(ScriptedPolicy):
             policy_version=1,
             num_prefilled=len(request.token_ids),
         )
+
+    def odds(self, context: Sequence[int]) -> dict[int, float]:
+        """Return the probability of each next token."""
+        skew = 0.2 + 0.6 * (derive_seed(*context[-3:]) % 97) / 97
+        letters = zip(map(ord, self.letters), shares(skew, len(self.letters)), strict=True)
+        return {END: self.end} | {letter: (1 - self.end) * share for letter, share in letters}
 
     async def generate(self, request: GenerateRequest) -> Generation:
         number = len(self.requests)

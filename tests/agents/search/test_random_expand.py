@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from envgym.agents.search import Chain, RandomExpand
 from envgym.agents.search.budget import Budget
-from envgym.agents.search.random_expand import NOT_KEPT, Shape, draw
+from envgym.agents.search.expanding import NOT_KEPT, Shape
+from envgym.agents.search.random_expand import draw
 from envgym.agents.testing import Parrot
 from envgym.core.endings import Ending
 from envgym.core.trajectory import Group
