@@ -54,6 +54,10 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
     ),
     "sokoban_oracle": ("puzzles/sokoban-v0", {"turn_reward": True}, None),
     "sokoban_bad_agent": ("puzzles/sokoban-v0", {}, ("push the box", "up up up down", *["left right " * 5] * 6)),
+    "mastermind_oracle": ("puzzles/mastermind-v0", {"turn_reward": True}, None),
+    "mastermind_bad_agent": ("puzzles/mastermind-v0", {"guesses": 2}, ("red blue", "A B C", "AAAA", "BBBB")),
+    "wordle_oracle": ("puzzles/wordle-v0", {"turn_reward": True}, None),
+    "wordle_bad_agent": ("puzzles/wordle-v0", {"guesses": 2}, ("guess", "it is crane", "zzzzz", "eerie")),
 }
 """Name of the file -> env id, keyword arguments, what is said (None: what the oracle says)."""
 
@@ -61,7 +65,7 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
 @pytest.mark.parametrize("name", EPISODES)
 def test_episode_equals_its_golden_transcript(name: str) -> None:
     env_id, kwargs, said = EPISODES[name]
-    if env_id == "puzzles/reasoning_gym-v0":
+    if env_id in ("puzzles/reasoning_gym-v0", "puzzles/wordle-v0"):
         pytest.importorskip("reasoning_gym")
     env = envgym.make(env_id, **kwargs)
     task = env.unwrapped.tasks.task(Split.TRAIN, 0)
