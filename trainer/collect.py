@@ -30,9 +30,13 @@ async def collect(
     step: int,
     stats: Stats,
     search: Strategy | None = None,
+    rounds: int = 1,
     on_finished: Callable[[Tree], None] | None = None,
 ) -> tuple[list[TaskRequest], list[Group]]:
     """Return the step's requests and their groups, in the curriculum's order; a crashed episode is in its group.
+
+    Rounds of `rollout.groups` groups follow each other until the filter keeps that many, or the rounds are used up.
+    The tasks of all rounds are drawn at once, so which they are does not depend on what is kept.
 
     Args:
         bench: of the run.
@@ -40,12 +44,13 @@ async def collect(
         step: train steps done before.
         stats: what training has seen of each task.
         search: how a group is grown; None: as the settings say.
+        rounds: most rounds.
         on_finished: called with every tree when it is grown.
     """
     requests = list(
         bench.method.curriculum.choose(
             step=step,
-            num_groups=settings.rollout.groups,
+            num_groups=settings.rollout.groups * rounds,
             group_size=settings.rollout.group_size,
             supplies=supplies(bench.worlds),
             stats=stats,
@@ -54,12 +59,18 @@ async def collect(
     )
     search = bench.method.search if search is None else search
     members = [_member(bench, settings, step, number, request) for number, request in enumerate(requests)]
-    if isinstance(search, Chain):
-        grown = await _chains(bench, settings, requests, members, on_finished)
-    else:
-        grown = await _searches(bench, settings, search, requests, members, on_finished)
-    groups = [Group(key=f"step-{step:06d}/{number:03d}", trees=trees) for number, trees in enumerate(grown)]
-    return requests, groups
+    groups: list[Group] = []
+    while len(groups) < len(requests):
+        part = slice(len(groups), len(groups) + settings.rollout.groups)
+        if isinstance(search, Chain):
+            grown = await _chains(bench, settings, requests[part], members[part], on_finished)
+        else:
+            grown = await _searches(bench, settings, search, requests[part], members[part], on_finished)
+        for trees in grown:
+            groups.append(Group(key=f"step-{step:06d}/{len(groups):03d}", trees=trees))
+        if len(bench.method.filter(groups).kept) >= settings.rollout.groups:
+            break
+    return requests[: len(groups)], groups
 
 
 async def _chains(

@@ -141,7 +141,7 @@ def collect_batch(
 
 def _lay_out(bench: Workbench, settings: TrainSettings, groups: Sequence[Group]) -> tuple[BatchRow, ...]:
     """Return the rows of some groups beside the episodes that they come from."""
-    credits = [credit for group in groups for credit in bench.method.credit(group)]
+    credits = bench.method.credits(groups)
     sources = [(credit.trajectory, row) for credit in credits for row in credit.trajectory.rows if any(row.loss_mask)]
     laid_out = train_rows(credits, once=settings.objective.shared_tokens == "once")
     return tuple(

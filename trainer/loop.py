@@ -30,6 +30,7 @@ from envgym.trainer.checkpoint import (
     save_checkpoint,
 )
 from envgym.trainer.collect import Stats, collect, updated_stats
+from envgym.trainer.filters.surplus import at_most
 from envgym.trainer.points import TaskRequest, TrajectoryCredit
 from envgym.trainer.reference import keep_reference, open_reference
 from envgym.trainer.rollout_metrics import env_metrics, filter_metrics, rollout_metrics
@@ -154,8 +155,8 @@ class TrainLoop:
         with self._timed("collect"):
             requests, groups = self._collect(runner, step)
         check_invalid(groups, limit=self.settings.run.max_invalid_rate, step=step)
-        result = self.bench.method.filter(groups)
-        credits = [credit for group in result.kept for credit in self.bench.method.credit(group)]
+        result = at_most(self.bench.method.filter(groups), self.settings.rollout.groups)
+        credits = self.bench.method.credits(result.kept)
         rows = train_rows(credits, once=self.settings.objective.shared_tokens == "once")
         with self._timed("learn"):
             learned = self._learn(rows, step)
@@ -194,9 +195,10 @@ class TrainLoop:
             self._evaluate(runner, DURING)
 
     def _collect(self, runner: asyncio.Runner, step: int) -> tuple[list[TaskRequest], list[Group]]:
-        total = self.settings.rollout.groups * self.settings.rollout.group_size
+        rounds = self.settings.resampling.rounds
+        total = self.settings.rollout.groups * self.settings.rollout.group_size * rounds
         progress = _counter(self.callbacks, "collect", total)
-        work = collect(self.bench, self.settings, step=step - 1, stats=self.stats, on_finished=progress)
+        work = collect(self.bench, self.settings, step=step - 1, stats=self.stats, rounds=rounds, on_finished=progress)
         return runner.run(work)
 
     def _learn(self, rows: Sequence[TrainRow], step: int) -> Metrics:

@@ -76,6 +76,14 @@ class Filter(Protocol):
         ...
 
 
+class Shaping(Protocol):
+    """Adds to the rewards that credit sees."""
+
+    def __call__(self, group: Group) -> Group:
+        """Return the group with other rewards; its episodes, their tokens and their validity stay."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryCredit:
     """Advantages of one episode, one entry per node of its path."""

@@ -186,12 +186,21 @@ class EvaluationSettings(Settings):
     """An episode succeeds when its reward is at least this."""
 
 
+class ResamplingSettings(Settings):
+    """Dynamic sampling: more groups in place of those that the filter drops. Source: 2503.14476."""
+
+    rounds: int = Field(default=1, ge=1)
+    """Most rounds of `rollout.groups` groups that a step collects; it stops when the filter has kept so many."""
+
+
 class Recipe(Settings):
     """One choice per plug-in point; a paper is one recipe."""
 
     curriculum: Choice = Choice(name="uniform")
     search: Choice = Choice(name="chain")
+    resampling: ResamplingSettings = ResamplingSettings()
     filter: Choice = Choice(name="zero_variance")
+    shaping: Choice = Choice(name="none")
     credit: Choice = Choice(name="grpo")
     loss: Choice = Choice(name="ppo_clip")
     correction: Choice = Choice(name="none")

@@ -1,5 +1,6 @@
 """Everything a run needs in one process: model, tokenizer, agent, policy and learner, built from settings."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from envgym.agents.policies.local import pick_device
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import Sampling
 from envgym.agents.search import STRATEGIES, Strategy
+from envgym.core.trajectory import Group
 from envgym.trainer.causal_lm import check_head
 from envgym.trainer.corrections import CORRECTIONS
 from envgym.trainer.credit import CREDITS
@@ -21,8 +23,9 @@ from envgym.trainer.filters import FILTERS
 from envgym.trainer.learner import Learner, Objective, without_dropout
 from envgym.trainer.losses import LOSSES
 from envgym.trainer.plugins import resolve
-from envgym.trainer.points import Credit, Curriculum, Filter
+from envgym.trainer.points import Credit, Curriculum, Filter, Shaping, TrajectoryCredit
 from envgym.trainer.settings import ModelSettings, TrainSettings
+from envgym.trainer.shaping import SHAPINGS
 from envgym.trainer.world import World, build_worlds, check_search
 
 
@@ -33,8 +36,13 @@ class Method:
     curriculum: Curriculum
     search: Strategy
     filter: Filter
+    shaping: Shaping
     credit: Credit
     objective: Objective
+
+    def credits(self, groups: Iterable[Group]) -> list[TrajectoryCredit]:
+        """Shape the rewards of kept groups and return their episodes' credits."""
+        return [credit for group in groups for credit in self.credit(self.shaping(group))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +74,7 @@ def build_method(settings: TrainSettings) -> Method:
         curriculum=resolve("curriculum", settings.curriculum, CURRICULA),
         search=resolve("search", settings.search, STRATEGIES),
         filter=resolve("filter", settings.filter, FILTERS),
+        shaping=resolve("shaping", settings.shaping, SHAPINGS),
         credit=resolve("credit", settings.credit, CREDITS),
         objective=Objective(
             loss=resolve("loss", settings.loss, LOSSES),

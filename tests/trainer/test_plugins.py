@@ -18,6 +18,7 @@ from envgym.trainer.losses import LOSSES, PpoClip
 from envgym.trainer.plugins import Choice, resolve
 from envgym.trainer.points import Credit
 from envgym.trainer.settings import train_settings
+from envgym.trainer.shaping import SHAPINGS
 from envgym.trainer.workbench import build_method
 
 MODULE = '''
@@ -41,9 +42,10 @@ def of_function(scale=1.0):
 
 constant = 3
 '''
-TABLES: Mapping[str, Mapping[str, Callable[..., Any]]] = {  # of five kinds
+TABLES: Mapping[str, Mapping[str, Callable[..., Any]]] = {  # of six kinds
     "credit": CREDITS,
     "filter": FILTERS,
+    "shaping": SHAPINGS,
     "loss": LOSSES,
     "correction": CORRECTIONS,
     "curriculum": CURRICULA,

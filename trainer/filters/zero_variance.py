@@ -14,7 +14,7 @@ TOLERANCE = 1e-9
 class ZeroVariance(Settings):
     """Keep groups with at least two different rewards. Source: dynamic sampling of 2503.14476 (DAPO).
 
-    Deviation: dropped groups are not sampled again here; oversampling belongs to the collector.
+    Others in place of the dropped groups are the collector's matter (`resampling.rounds`).
     """
 
     def __call__(self, groups: Sequence[Group]) -> FilterResult:

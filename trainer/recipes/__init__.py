@@ -4,10 +4,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from envgym.trainer.recipes import dr_grpo, grpo, rloo
+from envgym.trainer.recipes import dapo, dr_grpo, gigpo, grpo, rloo, tree_grpo, turn_grpo
 from envgym.trainer.settings import Recipe
 
 RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
-    {"grpo": grpo.RECIPE, "dr_grpo": dr_grpo.RECIPE, "rloo": rloo.RECIPE}
+    {
+        "grpo": grpo.RECIPE,
+        "dr_grpo": dr_grpo.RECIPE,
+        "rloo": rloo.RECIPE,
+        "dapo": dapo.RECIPE,
+        "turn_grpo": turn_grpo.RECIPE,
+        "gigpo": gigpo.RECIPE,
+        "tree_grpo": tree_grpo.RECIPE,
+    }
 )
 """Name -> recipe."""

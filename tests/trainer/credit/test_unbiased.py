@@ -5,12 +5,13 @@ import pytest
 
 from envgym.core.trajectory import Group
 from envgym.trainer.credit.dr_grpo import DrGrpo
+from envgym.trainer.credit.gae_turn import GaeTurn
 from envgym.trainer.credit.outcome import episode_rewards, whole_episode
 from envgym.trainer.credit.rloo import Rloo
 from envgym.trainer.credit.sibling import Sibling
 from envgym.trainer.credit.turn_grpo import TurnGrpo
 from envgym.trainer.enumerable import LOGITS, Enumerable, SampledGroup, expected_gradient, groups
-from envgym.trainer.points import Credit, TrajectoryCredit
+from envgym.trainer.points import Credit, TrajectoryCredit, TrajectoryValues
 
 WORLD = Enumerable(logits=LOGITS)
 
@@ -48,6 +49,19 @@ def test_every_way_to_sample_has_probability_one() -> None:
 def test_unbiased_on_groups_of_chains(credit: Credit, size: int, sampled: dict[int, list[SampledGroup]]) -> None:
     found = expected_gradient(WORLD, credit, sampled[size])
     assert found == pytest.approx(WORLD.true_gradient(), abs=1e-10)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.7])
+def test_turn_level_gae_without_decay_is_unbiased_for_any_critic(
+    value: float, sampled: dict[int, list[SampledGroup]]
+) -> None:
+    def with_critic(group: Group) -> tuple[TrajectoryCredit, ...]:
+        sizes = [len(episode.path) - 1 for episode in group.valid]
+        pairs = zip(group.valid, sizes, strict=True)
+        said = [TrajectoryValues(trajectory=item, values=((), *[(value,)] * size)) for item, size in pairs]
+        return tuple(found.credit for found in GaeTurn(decay=1.0)(group, said))
+
+    assert expected_gradient(WORLD, with_critic, sampled[2]) == pytest.approx(WORLD.true_gradient(), abs=1e-10)
 
 
 def test_reinforce_is_unbiased_on_single_episodes(sampled: dict[int, list[SampledGroup]]) -> None:

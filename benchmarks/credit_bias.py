@@ -1,0 +1,92 @@
+"""How far each credit's gradient is from the true one, on average over everything that can be sampled.
+
+The world is `envgym.trainer.enumerable`: expectations are sums, so the figures have no sampling error.
+
+Run: python benchmarks/credit_bias.py [--only turn_grpo sibling]. Prints one JSON line.
+"""
+
+import argparse
+import json
+import platform
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from envgym.core.trajectory import Group
+from envgym.trainer.credit import CREDITS, CRITIC_CREDITS
+from envgym.trainer.credit.outcome import episode_rewards, whole_episode
+from envgym.trainer.enumerable import LOGITS, Array, Enumerable, SampledGroup, expected_gradient, groups
+from envgym.trainer.points import Credit, CriticCredit, TrajectoryCredit, TrajectoryValues
+
+WORLD = Enumerable(logits=LOGITS)
+TRUTH = WORLD.true_gradient()
+
+
+def reinforce(group: Group) -> tuple[TrajectoryCredit, ...]:
+    """Take the reward as it is."""
+    return whole_episode(group.valid, episode_rewards(group))
+
+
+def with_values(credit: CriticCredit, value: float) -> Credit:
+    """Give a critic's method a critic that says `value` of everything."""
+
+    def estimate(group: Group) -> tuple[TrajectoryCredit, ...]:
+        said = [
+            TrajectoryValues(trajectory=episode, values=((), *[(value,)] * (len(episode.path) - 1)))
+            for episode in group.valid
+        ]
+        return tuple(found.credit for found in credit(group, said))
+
+    return estimate
+
+
+def methods() -> dict[str, Credit]:
+    """Return every method with its default settings, and what a discount of 1 or an exponent changes."""
+    found: dict[str, Credit] = {"reinforce": reinforce, **{name: build() for name, build in CREDITS.items()}}
+    found["gigpo, discount 1"] = CREDITS["gigpo"](discount=1.0)
+    found["tree_rl, shared 1"] = CREDITS["tree_rl"](shared=1.0)
+    for name, build in CRITIC_CREDITS.items():
+        for decay in (1.0, 0.95):
+            found[f"{name}, decay {decay:g}"] = with_values(build(decay=decay), 0.3)
+    return found
+
+
+def searches() -> dict[str, Callable[[], list[SampledGroup]]]:
+    """Return how groups are sampled."""
+    return {
+        "chains, G=2": lambda: groups(WORLD.chains(), 2),
+        "chains, G=3": lambda: groups(WORLD.chains(), 3),
+        "every turn twice": lambda: groups(WORLD.grown(lambda depth: 2), 1),
+        "random_expand": lambda: groups(WORLD.expanded_at_random(), 2),
+        "surprisal_fork": lambda: groups(WORLD.forked_at_surprise(), 2),
+    }
+
+
+def distance(found: Array) -> dict[str, float]:
+    """Return |E g - truth| / |truth|, and the cosine between the two, which no scale changes."""
+    norm, length = float(np.linalg.norm(TRUTH)), float(np.linalg.norm(found))
+    cosine = float((found * TRUTH).sum()) / (norm * length) if length else 0.0
+    return {"bias": float(np.linalg.norm(found - TRUTH)) / norm, "cosine": cosine}
+
+
+def measure(only: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return method -> search -> distance."""
+    chosen = {name: credit for name, credit in methods().items() if not only or name in only}
+    table: dict[str, dict[str, dict[str, float]]] = {name: {} for name in chosen}
+    for search, sample in searches().items():
+        sampled = sample()
+        for name, credit in chosen.items():
+            table[name][search] = distance(expected_gradient(WORLD, credit, sampled))
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=[], help="names of methods; default: all")
+    args = parser.parse_args()
+    table = measure(args.only)
+    print(json.dumps({"benchmark": "credit_bias", "python": platform.python_version(), "methods": table}))
+
+
+if __name__ == "__main__":
+    main()

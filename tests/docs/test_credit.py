@@ -1,0 +1,42 @@
+"""The page on credit: it names every method with its settings, and its figures are what the benchmark measures."""
+
+import re
+import runpy
+from pathlib import Path
+
+from envgym.trainer.credit import CREDITS, CRITIC_CREDITS
+from envgym.trainer.enumerable import expected_gradient, groups
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "credit.md").read_text(encoding="utf-8")
+
+
+def rows(title: str) -> list[list[str]]:
+    """Return the cells of the table whose first column is called `title`."""
+    table = TEXT[TEXT.index(f"| {title} |") :].split("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+
+
+def test_every_method_is_named_with_its_settings() -> None:
+    named = {row[0].strip("`"): re.findall(r"`(\w+)`", row[2]) for row in rows("`credit.name`")}
+    assert list(named) == list(CREDITS)
+    for name, build in CREDITS.items():
+        assert named[name] == list(getattr(build, "model_fields", ())), name
+    assert all(f"`{name}`" in TEXT for name in CRITIC_CREDITS)
+
+
+def test_table_of_biases_is_what_the_benchmark_measures() -> None:
+    """The cheapest column is measured again; all others come from the same functions."""
+    bench = runpy.run_path(str(ROOT / "benchmarks" / "credit_bias.py"))
+    sampled = groups(bench["WORLD"].chains(), 2)
+    shown = {row[0].replace("`", ""): row[1] for row in rows("method")}
+    methods = bench["methods"]()
+    assert list(shown) == list(methods)
+    for name, credit in methods.items():
+        found = bench["distance"](expected_gradient(bench["WORLD"], credit, sampled))
+        if shown[name] == "**exact**":
+            assert found["bias"] < 1e-12, name
+        else:
+            bias, *cosine = re.findall(r"-?\d\.\d{3}", shown[name])
+            assert f"{found['bias']:.3f}" == bias, name
+            assert [f"{found['cosine']:.3f}"] == (cosine or ["1.000"]), name
