@@ -20,6 +20,7 @@ from envgym.trainer.logprobs import TokenLogprobs, token_logprobs
 from envgym.trainer.losses import Aggregation, Denominator, KlEstimator, PolicyLoss, aggregate
 from envgym.trainer.losses.entropy import entropy_bonus
 from envgym.trainer.losses.kl import kl_to_reference
+from envgym.trainer.optimizer import adamw, schedule
 from envgym.trainer.packing import can_pack, packed_logprobs
 from envgym.trainer.reference import OpenReference
 from envgym.trainer.seen import Metrics, Seen, correction_metrics
@@ -285,33 +286,6 @@ def _of_rows(fixed: _Fixed, batch: MicroBatch) -> tuple[Tensor, Tensor | None, C
 def _deal(num_rows: int, num_parts: int) -> list[range]:
     """Deal rows into parts by turns; neighbours (episodes of one group) go to different parts."""
     return [range(part, num_rows, num_parts) for part in range(min(num_parts, num_rows))]
-
-
-def adamw(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:
-    """Build AdamW over the trainable parameters; vectors (norms, biases) do not decay."""
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": optim.weight_decay},
-        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True
-    )
-
-
-def schedule(optim: OptimSettings, step: int, num_steps: int) -> float:
-    """Return the factor on the learning rate at `step` (from 0): a linear warmup, then the decay."""
-    if step < optim.warmup_steps:
-        return (step + 1) / (optim.warmup_steps + 1)
-    left = max(num_steps - optim.warmup_steps, 1)
-    share = min(max(step - optim.warmup_steps, 0) / left, 1.0)
-    match optim.decay:
-        case "linear":
-            return 1.0 - share
-        case "cosine":
-            return 0.5 * (1.0 + math.cos(math.pi * share))
-        case "constant":
-            return 1.0
 
 
 def without_dropout(model: nn.Module) -> nn.Module:

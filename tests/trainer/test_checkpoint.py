@@ -20,7 +20,7 @@ from envgym.trainer.checkpoint import (
     save_checkpoint,
     save_model,
 )
-from envgym.trainer.learner import adamw
+from envgym.trainer.optimizer import adamw
 from envgym.trainer.points import TaskStats
 from envgym.trainer.settings import OptimSettings
 

@@ -13,9 +13,10 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from envgym.errors import InvalidInput
 from envgym.trainer.batch import TrainRow, micro_batches
 from envgym.trainer.corrections import NoCorrection, Tis
-from envgym.trainer.learner import Learner, Objective, denominator_of_rows, schedule, without_dropout
+from envgym.trainer.learner import Learner, Objective, denominator_of_rows, without_dropout
 from envgym.trainer.logprobs import token_logprobs
 from envgym.trainer.losses import PpoClip
+from envgym.trainer.optimizer import schedule
 from envgym.trainer.settings import ObjectiveSettings, OptimSettings
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from envgym.trainer.packing.logprobs import packed_hidden_states
 from envgym.trainer.packing.pack import build_pack
 from envgym.trainer.packing.trie import build_trie
 
-_PROBE = ((0, 1, 2, 3, 4, 5), (0, 1, 2, 3, 6, 7), (0, 1, 8, 9, 10, 11))
+_PROBE = ((0, 1, 2, 3, 1, 2), (0, 1, 2, 3, 4, 0), (0, 1, 3, 0, 2, 4))
 """Two branchings; a model that mixes branches, or counts positions along the pack, is found out."""
 _LAYERS = ("full_attention", "sliding_attention", "chunked_attention")
 """Kinds of layers that are a mask on attention; the others (linear attention, state spaces) carry a state along."""
@@ -37,7 +37,7 @@ def can_pack(model: nn.Module) -> bool:
 def _obstacle(inner: PreTrainedModel) -> str | None:
     """Return what the configuration says against packs."""
     if inner.config._attn_implementation != "sdpa":
-        return f"{inner.config._attn_implementation} attention"
+        return f"attn_implementation='{inner.config._attn_implementation}' instead of 'sdpa'"
     layers = getattr(inner.config.get_text_config(), "layer_types", None) or ()
     return next((f"a layer of {layer}" for layer in layers if layer not in _LAYERS), None)
 

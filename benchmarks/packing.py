@@ -1,0 +1,177 @@
+"""A training step on packed against padded rows, and both against the arithmetic that they need.
+
+Run: python benchmarks/packing.py [--model smollm2] [--cells G8-P512 D3 ...] [--repeats 3]. Prints one JSON line.
+Cells: G rows on a prompt of P tokens, full binary trees of depth D, and rows that share nothing. Both sides train on
+the same rows in processes of their own, because a process keeps its peak. Padded is a fair opponent: length buckets,
+and the head on trained tokens only. `achieved` is the speed-up divided by the ratio of the FLOPs counted.
+"""
+
+import argparse
+import json
+import multiprocessing
+import platform
+import random
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+RESPONSE = 96
+"""Tokens that each row samples after the prompt."""
+CELLS = [*[f"G{size}-P{prompt}" for prompt in (64, 512, 2048) for size in (4, 8, 16)], "D3", "D6", "flat"]
+TRUNK, TURN = 128, 32
+"""Tokens of a tree's prompt, and of each of its turns; those of a flat row's prompt, too."""
+
+
+class Side(NamedTuple):
+    """What one process measured."""
+
+    seconds: float
+    """Median of a train step: preparation, forward, backward, update."""
+    preparation_s: float
+    """Of these: merging rows and making masks."""
+    peak_mib: float
+    """Most resident memory."""
+    gflops: float
+    """Multiplications and additions of forward and backward, for tokens and pairs of tokens that count."""
+    tokens: int
+    grad_norm: float
+    """Of the first step: that of the other side, but for rounding."""
+
+
+def rows_of(cell: str, vocabulary: int) -> list[tuple[list[int], int]]:
+    """Return rows, each with the number of its tokens that do not train."""
+    rng = random.Random(0)
+
+    def draw(length: int) -> list[int]:
+        return [rng.randrange(vocabulary) for _ in range(length)]
+
+    if cell == "flat":
+        return [(draw(TRUNK + RESPONSE), TRUNK) for _ in range(8)]
+    if cell.startswith("D"):
+        paths = [draw(TRUNK)]
+        for _ in range(int(cell[1:])):
+            paths = [[*path, *draw(TURN)] for path in paths for _ in range(2)]
+        return [(path, TRUNK) for path in paths]
+    size, length = (int(part[1:]) for part in cell.split("-"))
+    prompt = draw(length)
+    return [([*prompt, *draw(RESPONSE)], length) for _ in range(size)]
+
+
+def gflops(model: Any, batches: Any) -> float:  # a transformers model; MicroBatches
+    """Count layers 3 times, attention 3.5 times (its backward makes the scores again), the head 4 times (likewise)."""
+    config = model.config
+    body = sum(weight.numel() for name, weight in model.named_parameters() if ".layers." in name and weight.ndim == 2)
+    pair = 2 * 2 * config.hidden_size * config.num_hidden_layers  # the score, and its part of the weighted sum
+    head = 2 * config.hidden_size * config.vocab_size
+    total = 0.0
+    for batch in batches:
+        present_BT = batch.attention_mask_BT
+        depths = present_BT.cumsum(1)[present_BT] - 1 if batch.pack is None else batch.pack.depths_N
+        trained = int(batch.loss_mask_BT.sum()) if batch.pack is None else len(batch.pack.trained_S)
+        total += 3 * 2 * body * len(depths) + 3.5 * pair * int((depths + 1).sum()) + 4 * head * trained
+    return total / 1e9
+
+
+def measure(cell: str, packing: bool, options: argparse.Namespace) -> Side:
+    """Load the model and train on a cell's rows, first once to warm up."""
+    import torch
+
+    from envgym.agents.models.registry import load
+    from envgym.trainer.batch import TrainRow
+    from envgym.trainer.corrections import NoCorrection
+    from envgym.trainer.learner import Learner, Objective
+    from envgym.trainer.losses import PpoClip
+    from envgym.trainer.settings import ObjectiveSettings, OptimSettings
+
+    torch.set_num_threads(options.threads)
+    model = load(options.model, trainable=True).model
+    rows = [
+        TrainRow(
+            token_ids=tuple(ids),
+            loss_mask=tuple(place >= fixed for place in range(len(ids))),
+            advantages=(1.0 if number % 2 else -1.0,) * len(ids),
+            behavior_logprobs=(0.0,) * len(ids),
+            weights=(1.0,) * len(ids),
+        )
+        for number, (ids, fixed) in enumerate(rows_of(cell, model.config.vocab_size))
+    ]
+    optim = OptimSettings(lr=1e-6, packing=packing, micro_batch_tokens=options.micro_batch_tokens)
+    learner = Learner(model, optim=optim, num_steps=options.repeats + 1, device=torch.device("cpu"))
+    objective = Objective(loss=PpoClip(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)
+    norm = learner.learn(rows, objective, step=0)["optim/grad_norm"]
+    seconds = [
+        timed(lambda step=step: learner.learn(rows, objective, step=step))  # type: ignore[misc]  # a default binds it
+        for step in range(1, options.repeats + 1)
+    ]
+    batches = learner.batches(rows, range(len(rows)))
+    return Side(
+        seconds=statistics.median(seconds),
+        preparation_s=timed(lambda: prepare(rows, options.micro_batch_tokens)) if packing else 0.0,
+        peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 1024),
+        gflops=gflops(model, batches),
+        tokens=sum(batch.num_tokens for batch in batches),
+        grad_norm=norm,
+    )
+
+
+def prepare(rows: Any, max_tokens: int) -> None:  # TrainRows
+    """Do what packing adds to a step: tries, packs and masks."""
+    import torch
+
+    from envgym.trainer.packing import build_pack, build_trie, cut
+    from envgym.trainer.packing.mask import TreeMask
+
+    token_ids, loss_masks = [row.token_ids for row in rows], [row.loss_mask for row in rows]
+    trie = build_trie(token_ids, range(len(rows)))
+    for run in cut(trie, max_tokens):
+        pack = build_pack(token_ids, loss_masks, trie, run, torch.device("cpu"))
+        assert TreeMask(pack.ends_N, pack.depths_N, lambda batch, head, query, key: key <= query).blocks
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Return the seconds that `work` takes."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def compare(packed: Side, padded: Side) -> dict[str, float]:
+    """Return what packing gains."""
+    speedup, ratio = padded.seconds / packed.seconds, padded.gflops / packed.gflops
+    return {
+        "speedup": round(speedup, 3),
+        "flop_ratio": round(ratio, 3),
+        "achieved": round(speedup / ratio, 3),
+        "preparation_share": round(packed.preparation_s / packed.seconds, 5),
+        "grad_norm_gap": abs(packed.grad_norm / padded.grad_norm - 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--cells", nargs="+", default=CELLS, metavar="CELL", help=f"of {' '.join(CELLS)}")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--micro-batch-tokens", type=int, default=8192)
+    options = parser.parse_args()
+    processes = multiprocessing.get_context("spawn")
+    results: dict[str, object] = {}
+    for cell in options.cells:
+        sides: list[Side] = []
+        for packing in (True, False):
+            with processes.Pool(1) as pool:
+                sides.append(pool.apply(measure, (cell, packing, options)))
+        named = {name: side._asdict() for name, side in zip(("packed", "padded"), sides, strict=True)}
+        results[cell] = {**compare(*sides), **named}
+        print(f"{cell}: {results[cell]}", file=sys.stderr)
+    settings = {"model": options.model, "threads": options.threads, "micro_batch_tokens": options.micro_batch_tokens}
+    where = {"python": platform.python_version(), "machine": platform.machine()}
+    print(json.dumps({"benchmark": "packing", **settings, "cells": results, **where}))
+
+
+if __name__ == "__main__":
+    main()
