@@ -27,9 +27,10 @@ from envgym.stats import (
     Samples,
     bound_invalid,
     compare_paired,
-    estimate_pass_at_k,
-    estimate_pass_hat_k,
+    estimate_pass_rate,
     estimate_success,
+    pass_at_k,
+    pass_hat_k,
     task_means,
 )
 
@@ -218,4 +219,5 @@ def _valid(successes: Successes) -> dict[str, list[bool]]:
 
 def _pass_rates(valid: Samples, k: int, rng: np.random.Generator) -> PassRates:
     enough = {task_id: values for task_id, values in valid.items() if len(values) >= k}
-    return PassRates(k=k, at_k=estimate_pass_at_k(enough, k, rng=rng), hat_k=estimate_pass_hat_k(enough, k, rng=rng))
+    at_k, hat_k = (estimate_pass_rate(formula, enough, k, rng=rng) for formula in (pass_at_k, pass_hat_k))
+    return PassRates(k=k, at_k=at_k, hat_k=hat_k)

@@ -18,7 +18,7 @@ from envgym.stats.intervals import (
 )
 from envgym.stats.invalid import InvalidBounds, bound_invalid
 from envgym.stats.paired import PairedComparison, PValueMethod, compare_paired, sign_flip_p_value
-from envgym.stats.pass_at_k import estimate_pass_at_k, estimate_pass_hat_k, pass_at_k, pass_hat_k
+from envgym.stats.pass_at_k import estimate_pass_rate, pass_at_k, pass_hat_k
 from envgym.stats.power import (
     paired_variance,
     power_of,
@@ -43,8 +43,7 @@ __all__ = [
     "bound_invalid",
     "compare_paired",
     "estimate_mean",
-    "estimate_pass_at_k",
-    "estimate_pass_hat_k",
+    "estimate_pass_rate",
     "estimate_success",
     "paired_variance",
     "pass_at_k",

@@ -35,47 +35,25 @@ def pass_hat_k(num_samples: int, num_successes: int, k: int) -> float:
     return math.comb(num_successes, k) / math.comb(num_samples, k)
 
 
-def estimate_pass_at_k(
-    samples: Samples,
-    k: int,
-    *,
-    rng: np.random.Generator,
-    level: float = DEFAULT_LEVEL,
-    num_resamples: int = DEFAULT_NUM_RESAMPLES,
-) -> Estimate:
-    """Return pass@k averaged over tasks, with its interval clustered by task.
-
-    Args:
-        samples: successes (bool, or exactly 0 and 1), at least k of each task.
-    """
-    return _estimate(pass_at_k, samples, k, rng=rng, level=level, num_resamples=num_resamples)
-
-
-def estimate_pass_hat_k(
-    samples: Samples,
-    k: int,
-    *,
-    rng: np.random.Generator,
-    level: float = DEFAULT_LEVEL,
-    num_resamples: int = DEFAULT_NUM_RESAMPLES,
-) -> Estimate:
-    """Return pass^k averaged over tasks, with its interval clustered by task.
-
-    Args:
-        samples: successes (bool, or exactly 0 and 1), at least k of each task.
-    """
-    return _estimate(pass_hat_k, samples, k, rng=rng, level=level, num_resamples=num_resamples)
-
-
-def _estimate(
+def estimate_pass_rate(
     formula: Callable[[int, int, int], float],
     samples: Samples,
     k: int,
     *,
     rng: np.random.Generator,
-    level: float,
-    num_resamples: int,
+    level: float = DEFAULT_LEVEL,
+    num_resamples: int = DEFAULT_NUM_RESAMPLES,
 ) -> Estimate:
+    """Return pass@k or pass^k averaged over tasks, with its interval clustered by task.
+
+    Args:
+        formula: `pass_at_k` or `pass_hat_k`.
+        samples: successes (bool, or exactly 0 and 1), at least k of each task.
+        k: samples drawn.
+        rng: of the bootstrap.
+        level: of the interval.
+        num_resamples: of the bootstrap.
+    """
     return estimate_task_values(
         [formula(num_samples, num_successes, k) for num_samples, num_successes in _counts(samples)],
         num_samples=count_samples(samples),

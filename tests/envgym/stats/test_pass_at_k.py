@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgym.errors import InvalidInput
-from envgym.stats import estimate_pass_at_k, estimate_pass_hat_k, estimate_success, pass_at_k, pass_hat_k
+from envgym.stats import estimate_pass_rate, estimate_success, pass_at_k, pass_hat_k
 
 
 @st.composite
@@ -81,8 +81,8 @@ def test_is_unbiased_over_draws_of_the_samples() -> None:
 def test_mean_over_tasks_weighs_tasks_not_samples() -> None:
     samples = {"a": [1, 0, 0, 0], "b": [1, 1]}
     # pass@2: a: 1 - C(3,2)/C(4,2) = 1/2, b: 1; mean 3/4.  pass^2: a: 0, b: 1; mean 1/2.
-    at = estimate_pass_at_k(samples, 2, rng=np.random.default_rng(0), num_resamples=500)
-    hat = estimate_pass_hat_k(samples, 2, rng=np.random.default_rng(0), num_resamples=500)
+    at = estimate_pass_rate(pass_at_k, samples, 2, rng=np.random.default_rng(0), num_resamples=500)
+    hat = estimate_pass_rate(pass_hat_k, samples, 2, rng=np.random.default_rng(0), num_resamples=500)
     assert (at.value, hat.value) == (0.75, 0.5)
     assert (at.num_tasks, at.num_samples) == (2, 6)
     assert (at.interval.low, at.interval.high) == (0.5, 1.0)
@@ -90,7 +90,7 @@ def test_mean_over_tasks_weighs_tasks_not_samples() -> None:
 
 def test_estimate_at_one_is_the_success_rate() -> None:
     samples = {"a": [True, False], "b": [True, True], "c": [False, False]}
-    one = estimate_pass_at_k(samples, 1, rng=np.random.default_rng(3), num_resamples=500)
+    one = estimate_pass_rate(pass_at_k, samples, 1, rng=np.random.default_rng(3), num_resamples=500)
     assert one == estimate_success(samples, rng=np.random.default_rng(3), num_resamples=500)
 
 
@@ -104,4 +104,4 @@ def test_counts_out_of_range_are_refused(num_samples: int, num_successes: int, k
 
 def test_partial_scores_are_refused_with_the_task() -> None:
     with pytest.raises(InvalidInput, match=r"successes must be 0 or 1, got \[0.5, 1.0\] \(task b\)"):
-        estimate_pass_at_k({"a": [1, 0], "b": [0.5, 1.0]}, 2, rng=np.random.default_rng(0))
+        estimate_pass_rate(pass_at_k, {"a": [1, 0], "b": [0.5, 1.0]}, 2, rng=np.random.default_rng(0))
