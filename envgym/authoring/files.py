@@ -192,16 +192,16 @@ def _read_file(path: Path) -> Iterator[Row]:
 
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
+                row = json.loads(line.decode("utf-8"))
+            except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
                 raise _bad_line(path, number, str(error)) from None
             if not isinstance(row, dict):
-                raise _bad_line(path, number, line.strip())
+                raise _bad_line(path, number, repr(row))
             yield row
 
 

@@ -118,13 +118,15 @@ def test_a_directory_of_jsonl_files_is_loaded_as_a_data_set(tmp_path: Path) -> N
         ('{"question": 3, "result": 1, "level": 0}', QUESTION, "column 'question' must hold text, got 3"),
         ("{nope}", QUESTION, r"line must be one JSON object, got .* \(line 1 of "),
         ("\n[1]", QUESTION, r"line must be one JSON object, got \[1\] \(line 2 of "),
+        ('\n{"prompt": "\udcff"}', Columns(), r"line must be one JSON object, got .*byte 0xff.* \(line 2 of "),
+        ("[" * 100_000, Columns(), r"line must be one JSON object, got .*recursion.* \(line 1 of "),
         ('{"question": "1?", "result": NaN, "level": 0}', QUESTION, "payload and metadata must be JSON"),
         ('{"prompt": "1?", "answer": 1, "s": "dev"}', Columns(split="s"), "split must be a known name, got 'dev'"),
     ],
 )
 def test_a_bad_file_is_one_clear_sentence(tmp_path: Path, content: str, columns: Columns, sentence: str) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text(content, encoding="utf-8")
+    path.write_text(content, encoding="utf-8", errors="surrogateescape")  # \udcff stands for the bare byte ff
     with pytest.raises(InvalidInput, match=sentence):
         FileTasks(path, columns).size(Split.TRAIN)
 
