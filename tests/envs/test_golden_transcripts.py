@@ -58,6 +58,12 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
     "mastermind_bad_agent": ("puzzles/mastermind-v0", {"guesses": 2}, ("red blue", "A B C", "AAAA", "BBBB")),
     "wordle_oracle": ("puzzles/wordle-v0", {"turn_reward": True}, None),
     "wordle_bad_agent": ("puzzles/wordle-v0", {"guesses": 2}, ("guess", "it is crane", "zzzzz", "eerie")),
+    "minesweeper_oracle": ("puzzles/minesweeper-v0", {"turn_reward": True}, None),
+    "minesweeper_bad_agent": (
+        "puzzles/minesweeper-v0",
+        {},
+        ("open the corner", "open 7 7", *(f"open {row} {column}" for row in range(1, 7) for column in range(1, 7))),
+    ),
 }
 """Name of the file -> env id, keyword arguments, what is said (None: what the oracle says)."""
 

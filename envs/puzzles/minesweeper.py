@@ -1,0 +1,170 @@
+"""Open every place without a mine: `puzzles/minesweeper-v0`."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.core.messages import Action
+from envgym.core.rewards import Scored
+from envgym.core.tasks import Task
+from envgym.env import Env, Reply
+from envgym.envs.puzzles._grids import board_of, canonical_rows, rows_of
+from envgym.envs.puzzles._minesweeper import UNKNOWN, View, conclusions, draw_mines, opened
+from envgym.envs.puzzles._play import check_range, said
+from envgym.errors import InvalidInput, sentence
+
+MINE, START, SAFE = "*s."
+TURN_SHARE = 0.5
+"""What opened places are worth, with `turn_reward`, where not all of them are opened."""
+MAX_DRAWS = 5_000
+CHANCE, TURN_CHANCE = 0.06, 0.2
+"""What places that are named without looking earn at most, and besides with `turn_reward`; measured, see the card."""
+_WHERE = "puzzles/minesweeper-v0"
+_MOVE = re.compile(r"(open|flag) (\d{1,2}) (\d{1,2})")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A board, and what is seen of it."""
+
+    size: int
+    mines: frozenset[int]
+    view: View
+    at_start: int
+    """Places open at the start."""
+    flags: frozenset[int] = frozenset()
+    paid: float = 0.0
+    """Rewards of the turns so far."""
+
+    @property
+    def num_open(self) -> int:
+        """Places that are open."""
+        return len(self.view) - self.view.count(UNKNOWN)
+
+    @property
+    def num_safe(self) -> int:
+        """Places without a mine."""
+        return len(self.view) - len(self.mines)
+
+
+class Minesweeper(Env[Field]):
+    """The agent opens one place a turn; a mine ends the episode, as does the last safe place."""
+
+    def __init__(
+        self,
+        *,
+        size: int = 6,
+        mines: int = 6,
+        turn_reward: bool = False,
+        max_turns: int | None = 100,
+        **options: Any,  # parties and render_mode, as Env takes them
+    ) -> None:
+        """Choose the boards.
+
+        Args:
+            size: Rows and columns, 5 to 12.
+            mines: `size` to a fifth of the places.
+            turn_reward: Pay for opened places, turn by turn, instead of only at the end.
+            max_turns: Turns until the episode is cut.
+            **options: As in `Env`.
+
+        Raises: InvalidInput: a value outside its range.
+        """
+        check_range("size", size, 5, 12, where=_WHERE)
+        check_range("mines", mines, size, size * size // 5, where=_WHERE)
+        super().__init__(max_turns=max_turns, **options)
+        self.size, self.mines, self.turn_reward = size, mines, turn_reward
+        self.chance_score = CHANCE + (TURN_CHANCE if turn_reward else 0.0)
+        self.hint = f"Say open ROW COLUMN, such as open 1 {size}, or flag ROW COLUMN to mark a mine."
+        self.system_prompt = (
+            "Open every place without a mine. A number tells how many of the up to eight places around hold one, # is "
+            f"not open, F is a flag. Rows and columns are counted from 1, from the top left. {self.hint}"
+        )
+        self.tasks = GeneratedTasks(self._draw, name="puzzles/minesweeper")
+
+    def _draw(self, rng: np.random.Generator) -> TaskDraft:
+        for _ in range(MAX_DRAWS):
+            drawn = draw_mines(rng, self.size, self.mines)
+            if drawn is not None:
+                break
+        else:
+            got, do = (self.size, self.mines), "ask for fewer mines"
+            raise InvalidInput(sentence("(size, mines)", "leave boards without a guess", got, where=_WHERE, do=do))
+        start, mines = drawn
+        cells = "".join(START if at == start else MINE if at in mines else SAFE for at in range(self.size**2))
+        rows = rows_of(cells, self.size)
+        board, symmetry = canonical_rows(rows)
+        return TaskDraft(
+            prompt=_shown(_begun(cells, self.size)),
+            payload={"board": list(board)},
+            metadata={"symmetry": symmetry, "size": self.size, "mines": self.mines},
+        )
+
+    def begin(self, task: Task) -> str:
+        """Open the start."""
+        rows = board_of(task)
+        self.state = _begun("".join(rows), len(rows))
+        return _shown(self.state)
+
+    def respond(self, action: Action) -> Reply:
+        """Open or flag a place, and pay."""
+        found = _MOVE.fullmatch(said(action).replace(",", " ").replace("  ", " "))
+        row, column = (int(number) - 1 for number in found.groups()[1:]) if found else (-1, -1)
+        field = self.state
+        if found is None or not (0 <= row < field.size and 0 <= column < field.size):
+            return Reply(observation=f"{self.hint}\n{_shown(field)}")
+        place = row * field.size + column
+        if field.view[place] != UNKNOWN:
+            return Reply(observation=f"That place is open.\n{_shown(field)}")
+        if found.group(1) == "flag":
+            self.state = _changed(field, field.view, field.flags ^ {place}, field.paid)
+            return Reply(observation=_shown(self.state))
+        if place in field.mines:
+            reward = Scored(value=0.0, components={"cleared": 0.0})
+            return Reply(observation="You opened a mine.", reward=reward, terminated=True)
+        return self._open(place)
+
+    def _open(self, place: int) -> Reply:
+        field = self.state
+        now = _changed(field, opened(field.view, field.mines, place, field.size), field.flags, field.paid)
+        is_cleared = now.num_open == now.num_safe
+        progress = (now.num_open - now.at_start) / (now.num_safe - now.at_start)
+        earned = float(is_cleared) or self.turn_reward * TURN_SHARE * progress
+        self.state = _changed(now, now.view, now.flags, earned)
+        if not is_cleared:
+            return Reply(observation=_shown(now), reward=earned - field.paid)
+        reward = Scored(value=earned - field.paid, components={"cleared": 1.0})
+        return Reply(observation="Cleared: every safe place is open.", reward=reward, terminated=True)
+
+    def oracle(self) -> str:
+        """Open a place that is safe by what is seen; where nothing can be concluded, one that is safe."""
+        field = self.state
+        safe, _ = conclusions(field.view, field.size)
+        unknown = (place for place, number in enumerate(field.view) if number == UNKNOWN and place not in field.mines)
+        place = min(safe) if safe else next(unknown)
+        return f"open {place // field.size + 1} {place % field.size + 1}"
+
+    def fork_state(self) -> Field:
+        """Share the field: it is immutable."""
+        return self.state
+
+
+def _begun(cells: str, size: int) -> Field:
+    mines = frozenset(place for place, cell in enumerate(cells) if cell == MINE)
+    view = opened((UNKNOWN,) * len(cells), mines, cells.index(START), size)
+    return Field(size, mines, view, len(view) - view.count(UNKNOWN))
+
+
+def _changed(field: Field, view: View, flags: frozenset[int], paid: float) -> Field:
+    return Field(field.size, field.mines, view, field.at_start, flags, paid)
+
+
+def _shown(field: Field) -> str:
+    cells = "".join(
+        str(number) if number != UNKNOWN else "F" if place in field.flags else "#"
+        for place, number in enumerate(field.view)
+    )
+    return "\n".join([*rows_of(cells, field.size), f"Mines: {len(field.mines)}."])
