@@ -34,7 +34,7 @@ def test_every_recipe_is_described() -> None:
 
 def test_compositions_can_be_set() -> None:
     rows = [line for line in TEXT.splitlines() if re.match(r"\| .* \| `\w+\.\w+=", line)]
-    assert len(rows) == 7
+    assert len(rows) == 8
     for row in rows:
         overrides = re.findall(r"`([\w.]+=[^`]+)`", row)
         build_method(train_settings(apply_overrides({"envs": [{"id": "math/arithmetic-v0"}]}, overrides)))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from envgym.trainer.recipes import dapo, dr_grpo, gigpo, grpo, rloo, tree_grpo, turn_grpo
+from envgym.trainer.recipes import arpo, dapo, dr_grpo, gigpo, grpo, mt_grpo, rloo, tree_grpo, tree_rl, turn_grpo
 from envgym.trainer.settings import Recipe
 
 RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
@@ -14,8 +14,11 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
         "rloo": rloo.RECIPE,
         "dapo": dapo.RECIPE,
         "turn_grpo": turn_grpo.RECIPE,
+        "mt_grpo": mt_grpo.RECIPE,
         "gigpo": gigpo.RECIPE,
         "tree_grpo": tree_grpo.RECIPE,
+        "tree_rl": tree_rl.RECIPE,
+        "arpo": arpo.RECIPE,
     }
 )
 """Name -> recipe."""

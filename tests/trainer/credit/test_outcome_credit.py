@@ -42,6 +42,8 @@ def test_published_vector_of_dr_grpo() -> None:
 def test_published_vector_of_rloo() -> None:
     # others of the first: (0 + 0 + 1) / 3, so 1 - 1/3
     assert advantages(Rloo(), 1, 0, 0, 1) == pytest.approx([2 / 3, -2 / 3, -2 / 3, 2 / 3])
+    # others of the first: 2 of 5, so 1 - .4
+    assert advantages(Rloo(), 1, 0, 0, 1, 1, 0) == pytest.approx([0.6, -0.6, -0.6, 0.6, 0.6, -0.6])
 
 
 @pytest.mark.parametrize("name", CREDITS)
