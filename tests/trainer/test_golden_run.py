@@ -1,0 +1,89 @@
+"""Three GRPO steps behind a warm start, number for number: what is said is scripted, so no rounding can flip a sample.
+
+`ENVGYM_WRITE_GOLDEN=1` writes the golden file anew, after a change that is meant to change the numbers.
+"""
+
+import asyncio
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
+from envgym.core.messages import Action
+from envgym.envs._speaking import calling
+from envgym.runs import RunDirectory
+from envgym.trainer.callbacks import Callbacks
+from envgym.trainer.loop import TrainLoop
+from envgym.trainer.settings import train_settings
+from envgym.trainer.workbench import Workbench, build_workbench
+
+GOLDEN = Path(__file__).parent / "golden" / "three_steps.json"
+TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
+SETTINGS: dict[str, Any] = {
+    "run": {"name": "golden", "steps": 3, "tensorboard": False},
+    "model": {"name": "tiny", "tiny": TINY, "device": "cpu"},
+    "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1, "kinds": ["expression"]}}],
+    "agent": {"name": "tool_calling", "max_turn_tokens": 64, "max_context_tokens": 512},
+    "sft": {"episodes": 16, "batch_size": 8, "lr": 0.003},
+    "rollout": {"groups": 3, "group_size": 4},
+    "filter": {"name": "keep_all"},
+    "correction": {"name": "tis"},
+    "optim": {"lr": 0.001, "minibatches": 2},
+    "objective": {"kl_coef": 0.01, "entropy_coef": 0.001},
+    "evaluation": {"tasks": 2},
+}
+
+
+def scripted(bench: Workbench) -> ScriptedPolicy:
+    """Return a policy that calls the calculator and repeats its answer, guesses, or writes a bad call, by the seed."""
+
+    def words(request: GenerateRequest) -> str:
+        context = bench.tokenizer.decode(request.token_ids)
+        if results := re.findall(r"<\|im_start\|>tool\n(.*?)<\|im_end\|>", context):
+            return str(results[-1])
+        expression = re.findall(r"Compute (.+?)\.", context)[-1]
+        return (calling("calculator", expression=expression), "12", "<tool_call>{oops</tool_call>")[request.seed % 3]
+
+    def answer(request: GenerateRequest) -> Generation:
+        token_ids = bench.agent.renderer.encode_action(Action(words(request)))
+        return Generation(
+            token_ids=token_ids,
+            behavior_logprobs=(-4.0,) * len(token_ids),
+            raw_logprobs=None,
+            finish_reason=FinishReason.STOP,
+            policy_version=0,
+        )
+
+    return ScriptedPolicy(answer)
+
+
+def numbers_of_a_run(directory: Path) -> list[dict[str, float]]:
+    """Run, and return the metrics that no clock makes."""
+    settings = train_settings({**SETTINGS, "run": {**SETTINGS["run"], "directory": str(directory)}})
+    bench = build_workbench(settings)
+    run = RunDirectory.create(directory, name="golden", config=settings.model_dump(mode="json"))
+    with asyncio.Runner() as runner:
+        parts: Any = replace(bench, policy=scripted(bench))  # type: ignore[arg-type]  # the bench names the usual policy
+        TrainLoop(settings, run, parts, Callbacks(())).run(runner, None)
+    return [
+        {name: value for name, value in row.items() if not name.startswith(("time/", "speed/"))}
+        for row in run.metrics()
+    ]
+
+
+def test_three_steps_give_the_golden_numbers(tmp_path: Path) -> None:
+    found = numbers_of_a_run(tmp_path / "run")
+    if os.environ.get("ENVGYM_WRITE_GOLDEN"):
+        GOLDEN.parent.mkdir(exist_ok=True)
+        GOLDEN.write_text(json.dumps(found, indent=1) + "\n")
+    frozen = json.loads(GOLDEN.read_text())
+    assert [row["step"] for row in found] == [row["step"] for row in frozen] == [0, 1, 2, 3]
+    for row, golden in zip(found, frozen, strict=True):
+        # The same arithmetic in another order of summation, on another processor: far below a thousandth.
+        assert {name: row[name] for name in golden} == pytest.approx(golden, rel=1e-3, abs=1e-6)
