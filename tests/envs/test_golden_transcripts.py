@@ -64,6 +64,8 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
         {},
         ("open the corner", "open 7 7", *(f"open {row} {column}" for row in range(1, 7) for column in range(1, 7))),
     ),
+    "twenty_four_oracle": ("puzzles/twenty_four-v0", {"rules": "faces_ten"}, None),
+    "twenty_four_bad_agent": ("puzzles/twenty_four-v0", {"attempts": 2}, ("I think 24", "24", "1 + 2 + 3 + 4")),
 }
 """Name of the file -> env id, keyword arguments, what is said (None: what the oracle says)."""
 

@@ -1,0 +1,204 @@
+"""Make 24 of four cards, under rules that can be changed: `puzzles/twenty_four-v0`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.core.messages import Action
+from envgym.core.rewards import Scored
+from envgym.core.tasks import Split, Task
+from envgym.env import Env, Reply
+from envgym.envs.puzzles._play import check_range, said
+from envgym.envs.puzzles._points import OPERATORS, Unreadable, read, solution
+from envgym.errors import InvalidInput, sentence, unknown_name
+
+NUM_CARDS = 4
+NAMES = ("A", *map(str, range(2, 11)), "J", "Q", "K")
+FORM_SHARE = 0.1
+"""What the first expression of all four numbers, each once, is worth with `turn_reward`, whatever it makes."""
+CHANCE = 0.02
+"""What one fixed expression earns at most, under any rule: the most frequent four cards are drawn less often."""
+_WHERE = "puzzles/twenty_four-v0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What cards count, and what is to be made with which operators."""
+
+    faces: tuple[int, int, int] = (11, 12, 13)
+    """Jack, queen, king."""
+    ace: int = 1
+    target: int = 24
+    operators: str = OPERATORS
+
+    def value(self, rank: int) -> int:
+        """Return what a card counts; its rank is 1, the ace, to 13, the king."""
+        return self.ace if rank == 1 else rank if rank <= 10 else self.faces[rank - 11]
+
+    @property
+    def text(self) -> str:
+        """Tell the rule."""
+        jack, queen, king = self.faces
+        faces = "J, Q and K count 10" if jack == king else f"J counts {jack}, Q {queen}, K {king}"
+        signs = " ".join(self.operators)
+        return f"Make {self.target} of the four cards, each used once, with {signs} and parentheses. " + (
+            f"A counts {self.ace}, {faces}."
+        )
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "standard": Rule(),
+        "faces_ten": Rule(faces=(10, 10, 10)),
+        "aces_eleven": Rule(ace=11),
+        "no_division": Rule(operators="+-*"),
+        "thirty_six": Rule(target=36),
+        "faces_down": Rule(faces=(3, 2, 1)),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The numbers on the table, and how often they were tried."""
+
+    numbers: tuple[int, ...]
+    target: int
+    operators: str
+    left: int
+    """Attempts left."""
+    paid: float = 0.0
+    """Rewards of the turns so far."""
+
+
+class TwentyFour(Env[Table]):
+    """Every readable expression is an attempt, answered by what it makes; right, or out of attempts: the end."""
+
+    system_prompt = "Reply with one expression in numbers, such as (13 - 1) * (8 - 6)."
+
+    def __init__(
+        self,
+        *,
+        rules: str | Sequence[str] = "standard",
+        test_rules: str | Sequence[str] | None = None,
+        attempts: int = 3,
+        turn_reward: bool = False,
+        max_turns: int | None = 10,
+        **options: Any,  # parties and render_mode, as Env takes them
+    ) -> None:
+        """Choose the rules.
+
+        Args:
+            rules: Names of rules: `standard`, `faces_ten`, `aces_eleven`, `no_division`, `thirty_six`, `faces_down`.
+            test_rules: Rules of the test split, where they are to be others than those of the train split.
+            attempts: 1 to 10.
+            turn_reward: Pay 0.1 for the first expression that uses each number once.
+            max_turns: Turns until the episode is cut; messages that are no expression count too.
+            **options: As in `Env`.
+
+        Raises: InvalidInput: a value outside its range. UnknownName: a rule that does not exist.
+        """
+        check_range("attempts", attempts, 1, 10, where=_WHERE)
+        super().__init__(max_turns=max_turns, **options)
+        self.attempts, self.turn_reward = attempts, turn_reward
+        self.chance_score = CHANCE * attempts
+        names = _rule_names(rules)
+        self.tasks = RuleTasks(self._draw, names, names if test_rules is None else _rule_names(test_rules))
+
+    def _draw(self, names: Sequence[str], rng: np.random.Generator) -> TaskDraft:
+        name = names[int(rng.integers(len(names)))]
+        rule = RULES[name]
+        while True:
+            ranks = rng.integers(1, len(NAMES) + 1, size=NUM_CARDS).tolist()
+            numbers = tuple(sorted(rule.value(rank) for rank in ranks))
+            if solution(numbers, rule.target, rule.operators) is not None:
+                break
+        cards = " ".join(NAMES[rank - 1] for rank in ranks)
+        return TaskDraft(
+            prompt=f"{rule.text}\nCards: {cards}. Attempts left: {self.attempts}.",
+            payload={"numbers": list(numbers), "target": rule.target, "operators": rule.operators},
+            metadata={"rule": name, "cards": cards},
+        )
+
+    def begin(self, task: Task) -> str:
+        """Lay the cards out."""
+        numbers, target = task.payload["numbers"], task.payload["target"]
+        assert isinstance(numbers, Sequence), "made by _draw"
+        assert isinstance(target, int), "made by _draw"
+        values = tuple(int(str(number)) for number in numbers)
+        self.state = Table(values, target, str(task.payload["operators"]), self.attempts)
+        return task.prompt
+
+    def respond(self, action: Action) -> Reply:
+        """Compute the expression, and pay."""
+        table = self.state
+        try:
+            value, numbers, signs = read(said(action))
+        except Unreadable as error:
+            return Reply(observation=f"{error} Attempts left: {table.left}.")
+        is_legal = tuple(numbers) == table.numbers and signs <= set(table.operators)
+        is_right = is_legal and value == table.target
+        earned = float(is_right) or max(table.paid, FORM_SHARE * (is_legal and self.turn_reward))
+        self.state = Table(table.numbers, table.target, table.operators, table.left - 1, earned)
+        if self.state.left and not is_right:
+            return Reply(observation=self._judged(str(value), numbers, signs), reward=earned - table.paid)
+        reward = Scored(value=earned - table.paid, components={"solved": float(is_right)})
+        return Reply(observation="Correct." if is_right else "No attempts left.", reward=reward, terminated=True)
+
+    def _judged(self, value: str, numbers: Sequence[int], signs: set[str]) -> str:
+        """Say what is wrong with an expression."""
+        table = self.state
+        if tuple(numbers) != table.numbers:
+            text = f"Use {' '.join(map(str, table.numbers))}, each once."
+        elif not signs <= set(table.operators):
+            text = f"Use no other operators than {' '.join(table.operators)}."
+        else:
+            text = f"That makes {value}, not {table.target}."
+        return f"{text} Attempts left: {table.left}."
+
+    def oracle(self) -> str:
+        """Say an expression that is right."""
+        table = self.state
+        return str(solution(table.numbers, table.target, table.operators))
+
+    def fork_state(self) -> Table:
+        """Share the table: it is immutable."""
+        return self.state
+
+
+DrawHand = Callable[[Sequence[str], np.random.Generator], TaskDraft]
+
+
+class RuleTasks:
+    """Tasks without end, of some rules in the train split and of some in the test split."""
+
+    def __init__(self, draw: DrawHand, train: Sequence[str], test: Sequence[str]) -> None:
+        """Draw with `draw(names of rules, generator)`."""
+        self._sources = {
+            split: GeneratedTasks(partial(draw, tuple(names)), name="puzzles/twenty_four " + " ".join(names))
+            for split, names in ((Split.TRAIN, train), (Split.TEST, test))
+        }
+
+    def size(self, split: Split) -> None:
+        """Return None: the supply does not end."""
+        return self._sources[split].size(split)
+
+    def task(self, split: Split, index: int) -> Task:
+        """Draw a task; the same content is never in both splits, whatever the rules."""
+        return self._sources[split].task(split, index)
+
+
+def _rule_names(rules: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names. Raises: UnknownName: one is none. InvalidInput: there are none."""
+    names = (rules,) if isinstance(rules, str) else tuple(rules)
+    for name in names:
+        if name not in RULES:
+            raise unknown_name("rule", name, RULES, where=_WHERE)
+    if not names:
+        raise InvalidInput(sentence("rules", "name at least one", rules, where=_WHERE, do="pass e.g. standard"))
+    return names
