@@ -66,6 +66,12 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
     ),
     "twenty_four_oracle": ("puzzles/twenty_four-v0", {"rules": "faces_ten"}, None),
     "twenty_four_bad_agent": ("puzzles/twenty_four-v0", {"attempts": 2}, ("I think 24", "24", "1 + 2 + 3 + 4")),
+    "knights_knaves_oracle": ("puzzles/knights_knaves-v0", {"persons": 4, "turn_reward": True}, None),
+    "knights_knaves_bad_agent": (
+        "puzzles/knights_knaves-v0",
+        {},
+        ("all knights", "Rob is a knight", "Leo is a knight"),
+    ),
 }
 """Name of the file -> env id, keyword arguments, what is said (None: what the oracle says)."""
 
