@@ -127,5 +127,5 @@ def test_recipe_is_shown_alone(command: Command) -> None:
 
 def test_unknown_recipe_is_one_sentence(command: Command) -> None:
     assert command("recipes", "rlo") == (
-        2, "", "envgym: recipe must be a known name, got 'rlo' (envgym recipes); did you mean rloo or grpo?\n",
+        2, "", "envgym: recipe must be a known name, got 'rlo' (envgym recipes); did you mean rloo or grpo or arpo?\n",
     )  # fmt: skip
