@@ -128,9 +128,23 @@ def _fault(kind: type[BaseModel], fault: Any, where: str) -> str:  # pydantic's 
     rule = fault["msg"].removeprefix("Value error, ")
     if " must " in rule:  # a sentence of ours already
         return str(rule)
-    rule = rule.removeprefix("Input should be ")
-    must = f"be {rule}" if rule != fault["msg"] else f"meet its rule ({rule})"
-    return sentence(path or "settings", must, fault["input"], where=where, do="correct the value")
+    return sentence(path or "settings", _must(fault, rule), fault["input"], where=where, do="correct the value")
+
+
+def _must(fault: Any, rule: str) -> str:  # pydantic's ErrorDetails
+    """Say what a value must do, in words that know nothing of Python's types."""
+    match fault["type"]:
+        case "model_type" | "dict_type":
+            return "be a mapping of keys"
+        case "tuple_type" | "list_type":
+            return "be a list"
+        case "too_short":
+            return f"hold {fault['ctx']['min_length']} or more entries"
+        case "value_error":  # a validator of ours: it says what the value must be
+            return f"be {rule}"
+    if rule.startswith("Input should "):
+        return rule.removeprefix("Input should ").partition(", unable to parse")[0]
+    return f"meet its rule ({rule})"
 
 
 def _fields_at(kind: type[BaseModel], loc: Sequence[int | str]) -> list[str]:

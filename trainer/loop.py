@@ -36,7 +36,7 @@ from envgym.trainer.reference import keep_reference, open_reference
 from envgym.trainer.rollout_metrics import env_metrics, filter_metrics, rollout_metrics
 from envgym.trainer.seen import Metrics
 from envgym.trainer.settings import TrainSettings
-from envgym.trainer.sft import warm_start
+from envgym.trainer.sft import check_recorded, warm_start
 from envgym.trainer.workbench import Workbench, build_method, build_workbench
 from envgym.trainer.world import World
 
@@ -69,6 +69,8 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
     """
     build_method(settings)
     run, checkpoint = _open(settings, resume=resume)
+    if checkpoint is None:
+        check_recorded(settings.sft)
     bench = build_workbench(settings, checkpoint=checkpoint)
     if run is None:
         run = RunDirectory.create(settings.run_directory, name=settings.run.name, config=_config(settings))

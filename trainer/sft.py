@@ -172,6 +172,15 @@ async def _from_oracle(
     return [episode for tree in trees for episode in trajectories(tree)]
 
 
+def check_recorded(sft: SftSettings | None) -> None:
+    """See that there are episodes to learn from. Raises: RunError: no run there. SettingsError: it saved none."""
+    if sft is None or sft.recorded is None:
+        return
+    if not RunDirectory.open(Path(sft.recorded)).episode_steps():
+        do = "name a training run that saved its episodes (run.save_episodes_every)"
+        raise SettingsError(sentence("sft.recorded", "hold train episodes", "none", where=sft.recorded, do=do))
+
+
 def _recorded(path: Path) -> list[Trajectory]:
     """Read the episodes that another run saved; their tokens are taken as they were sampled."""
     rows = RunDirectory.open(path).episodes()

@@ -13,6 +13,7 @@ from envgym.cli.common import (
     add_command,
     add_json_argument,
     add_set_argument,
+    at_least_0,
     env_kwargs,
     print_json,
     styled,
@@ -35,7 +36,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("envs", metavar="ENV", nargs="*", help="ids or import paths")
     parser.add_argument("--all", action="store_true", help="check every registered environment")
     parser.add_argument("-n", type=int, default=20, metavar="N", dest="num_tasks", help="tasks per split (default: 20)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the suite (default: 0)")
+    parser.add_argument("--seed", type=at_least_0, default=0, help="seed of the suite (default: 0)")
     parser.add_argument("--only", metavar="CHECK", action="append", help="run only this check; repeatable")
     add_set_argument(parser)
     add_json_argument(parser)

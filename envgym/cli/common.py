@@ -4,7 +4,9 @@ import argparse
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from envgym.errors import InvalidInput, sentence
 
 if TYPE_CHECKING:
     from envgym.env import Env
@@ -23,6 +25,22 @@ def add_command(subparsers: Subparsers, name: str, *, summary: str, examples: st
         epilog=f"examples:\n{examples}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaint is one sentence, as every other refusal."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line. Raises: InvalidInput."""
+        do = f"run `{self.prog} --help` to see what there is"
+        raise InvalidInput(sentence("command line", "be one that can be read", message, where=self.prog, do=do))
+
+
+def at_least_0(text: str) -> int:
+    """Read a whole number. Raises: ArgumentTypeError: it is none, or negative."""
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text} where a whole number of at least 0 belongs")
+    return int(text)
 
 
 def add_env_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,8 +13,8 @@ from importlib import import_module
 from types import MappingProxyType, ModuleType
 
 from envgym import __version__
-from envgym.cli.common import Subparsers
-from envgym.errors import EnvgymError, unknown_name
+from envgym.cli.common import Parser, Subparsers
+from envgym.errors import EnvgymError, sentence, unknown_name
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -76,10 +76,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if "--traceback" in words:
             raise
-        print(f"envgym: {error}", file=sys.stderr)
+        told = _of_the_system(error) if isinstance(error, OSError) and error.errno is not None else str(error)
+        print(f"envgym: {told}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _of_the_system(error: OSError) -> str:
+    """Say in the house's form what the operating system refused."""
+    what = "system" if error.filename is None else str(error.filename)
+    do = "check the path, its permissions and the space left"
+    return sentence(what, "be usable", error.strerror or str(error), where="operating system", do=do)
 
 
 def _command_of(words: Sequence[str]) -> str | None:
@@ -92,7 +100,7 @@ def _command_of(words: Sequence[str]) -> str | None:
 
 def _parser(selected: str | None) -> tuple[argparse.ArgumentParser, ModuleType | None]:
     """Build the parser, with the arguments of the selected command only."""
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = Parser(
         prog="envgym",
         description="Environments, agent loop and trainer for multi-turn reinforcement learning of language agents.",
         epilog=_EPILOG,

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from envgym.cli.common import Subparsers, add_command, add_env_arguments, make_env, styled
+from envgym.cli.common import Subparsers, add_command, add_env_arguments, at_least_0, make_env, styled
 from envgym.core.rewards import Scored
 from envgym.errors import InvalidInput, sentence
 from envgym.records import StepRecord
@@ -28,7 +28,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     summary = "play an environment yourself, or watch its oracle"
     parser = add_command(subparsers, "play", summary=summary, examples=_EXAMPLES)
     add_env_arguments(parser)
-    parser.add_argument("--seed", type=int, default=0, help="seed of the episode (default: 0)")
+    parser.add_argument("--seed", type=at_least_0, default=0, help="seed of the episode (default: 0)")
     parser.add_argument("--split", default="train", help="train or test (default: train)")
     parser.add_argument("--index", type=int, help="number of the task (default: drawn with the seed)")
     parser.add_argument("--oracle", action="store_true", help="let the oracle play")

@@ -190,7 +190,7 @@ def test_batch_without_a_difference_cannot_be_overfitted(command: Command, files
     [
         ("runn.steps=1", "settings key must be known, got runn (run.yaml); did you mean run?"),
         ("run.stps=1", "settings key must be known, got run.stps (run.yaml); did you mean steps?"),
-        ("run.steps=many", "run.steps must be a valid integer, unable to parse string as an integer, got many"),
+        ("run.steps=many", "run.steps must be a valid integer, got many (run.yaml); correct the value."),
         ("run", "--set must be KEY=VALUE, got 'run' (command line); write a.b=1."),
         ("recipe=grop", "recipe must be a known name, got 'grop' (run.yaml); did you mean grpo"),
         ("credit.name=grop", "credit must be a known name, got 'grop' (settings); did you mean grpo"),
@@ -202,6 +202,7 @@ def test_batch_without_a_difference_cannot_be_overfitted(command: Command, files
         ("model.device=cuda:99", "device must be at hand, got cuda:99 (settings); use cpu, cuda or auto."),
         ("agent.name=tool_caling", "agent must be a known name, got 'tool_caling' (agents); did you mean tool_calling"),
         ("agent.text_format=xml", "text format must be a known name, got 'xml'"),
+        ("sft.recorded=nowhere", "run file must be readable, got No such file or directory (nowhere/run.json); name"),
         ("run.wandb=project", "run.wandb must go with the wandb package, got no such package (settings); run `pip "),
     ],
 )
@@ -235,6 +236,13 @@ def test_directory_is_no_settings_file(command: Command, files: Files, folder: P
         "envgym: CONFIG must be a YAML file, got a directory (runs); add --resume to go on with the run."
     )
     assert refused(command, files, "train", "runs", "--resume").startswith("envgym: run file must be readable")
+
+
+def test_what_the_system_refuses_is_one_sentence(command: Command, files: Files) -> None:
+    assert refused(command, files, "train", "run.yaml", "--set", "run.directory=run.yaml/run") == (
+        "envgym: run.yaml/run must be usable, got Not a directory (operating system); "
+        "check the path, its permissions and the space left."
+    )
 
 
 def test_run_directory_that_is_taken_is_refused(command: Command, files: Files, folder: Path) -> None:
