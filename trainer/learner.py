@@ -76,6 +76,7 @@ class Learner:
         self.optimizer = adamw(model, optim)
         self._make_batches = packed_batches if optim.packing and can_pack(model) else micro_batches
         self._num_steps = num_steps
+        self._dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)  # of log-probs
 
     def learn(self, rows: Sequence[TrainRow], objective: Objective, *, step: int) -> Metrics:
         """Run the updates of one train step on `rows` and return what was seen, as means over trained tokens.
@@ -189,15 +190,15 @@ class Learner:
     def _fix(self, rows: Sequence[TrainRow], objective: Objective) -> _Fixed:
         """Compute old and reference log-probs of every row with the weights as they are now, and the correction."""
         shape = (len(rows), max(len(row) for row in rows))
-        old_NT, behavior_NT = (torch.zeros(shape, device=self.device) for _ in range(2))
+        old_NT, behavior_NT = (torch.zeros(shape, dtype=self._dtype, device=self.device) for _ in range(2))
         mask_NT = torch.zeros(shape, dtype=torch.bool, device=self.device)
-        reference_NT = torch.zeros(shape, device=self.device) if self.reference is not None else None
+        reference_NT = torch.zeros_like(old_NT) if self.reference is not None else None
         # In the packs of the updates, so that every ratio of the first pass is exactly 1.
         dealt = _deal(len(rows), self.optim.minibatches)
         for batch in (batch for chosen in dealt for batch in self.batches(rows, chosen)):
             here = (torch.tensor(batch.rows, device=self.device), slice(0, batch.input_ids_BT.shape[1]))
             old_NT[here] = self._score(self.model, batch, objective.temperature)
-            behavior_NT[here] = batch.behavior_logprobs_BT
+            behavior_NT[here] = batch.behavior_logprobs_BT.to(self._dtype)
             mask_NT[here] = batch.loss_mask_BT
             reference_BT = self._reference_logprobs(batch, objective)
             if reference_NT is not None and reference_BT is not None:
@@ -207,7 +208,7 @@ class Learner:
 
     def score(self, rows: Sequence[TrainRow], temperature: float) -> Float[Tensor, "N T"]:
         """Return the log-probs of the trained tokens of every row with the weights as they are now; 0 elsewhere."""
-        found_NT = torch.zeros((len(rows), max(len(row) for row in rows)), device=self.device)
+        found_NT = torch.zeros((len(rows), max(map(len, rows))), dtype=self._dtype, device=self.device)
         for batch in self.batches(rows, range(len(rows))):
             here = (torch.tensor(batch.rows, device=self.device), slice(0, batch.input_ids_BT.shape[1]))
             found_NT[here] = self._score(self.model, batch, temperature)

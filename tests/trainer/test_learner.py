@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -124,6 +125,66 @@ def test_first_ratio_is_exactly_one_and_the_gap_zero() -> None:
     assert (metrics["ratio/min"], metrics["ratio/max"]) == (1.0, 1.0)
     assert metrics["gap/max_abs"] < 1e-5
     assert metrics["gap/truncated"] == 0.0
+
+
+def shared(rows: Sequence[TrainRow]) -> list[TrainRow]:
+    """Return the rows behind one prompt of four tokens, in two branches."""
+    return [
+        TrainRow(
+            token_ids=(1, 2, 3, 4 + number % 2, *row.token_ids),
+            loss_mask=(False, False, False, True, *row.loss_mask),
+            advantages=(0.0, 0.0, 0.0, 0.5, *row.advantages),
+            behavior_logprobs=(0.0, 0.0, 0.0, -3.0, *row.behavior_logprobs),
+            weights=(1.0, 1.0, 1.0, 1 / 3, *row.weights),
+        )
+        for number, row in enumerate(rows)
+    ]
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
+def test_packing_changes_no_update(mode: str) -> None:
+    """Two epochs of two updates, with a correction, a reference and entropy: all that reads log-probs."""
+    model = build_model()
+    rows = shared(build_rows(model))
+    goal = Objective(
+        loss=PpoClip(),
+        correction=Tis(),
+        settings=ObjectiveSettings.model_validate({"aggregation": mode, "kl_coef": 0.1, "entropy_coef": 0.01}),
+        temperature=0.8,
+    )
+
+    def train(packing: bool, tokens: int) -> torch.Tensor:
+        trained, reference = copy.deepcopy(model), build_model(7)
+        optim = OptimSettings(
+            lr=1e-2, eps=1e-3, minibatches=2, epochs=2, packing=packing, micro_batch_tokens=tokens, grad_clip=1e9
+        )
+        learner = Learner(trained, optim=optim, num_steps=1, device=CPU, reference=lambda: nullcontext(reference))
+        learner.learn(rows, goal, step=0)
+        return torch.cat([parameter.detach().flatten() for parameter in trained.parameters()])
+
+    padded = train(False, 10_000)
+    assert torch.allclose(train(True, 10_000), padded, rtol=0, atol=1e-9)
+    assert torch.allclose(train(True, 20), padded, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_every_ratio_before_the_first_update_is_exactly_one(packing: bool) -> None:
+    """Advantages of 0 move no weight, so that even the second of two updates is on-policy."""
+    model = build_model(dtype=torch.float32)
+    still = [replace(row, advantages=(0.0,) * len(row)) for row in shared(build_rows(model))]
+    optim = OptimSettings(minibatches=2, packing=packing, micro_batch_tokens=30)
+    goal = Objective(loss=PpoClip(), correction=Tis(), settings=ObjectiveSettings(), temperature=1.0)
+    metrics = Learner(model, optim=optim, num_steps=1, device=CPU).learn(still, goal, step=0)
+    assert (metrics["ratio/min"], metrics["ratio/max"]) == (1.0, 1.0)
+
+
+def test_a_group_is_computed_once_for_its_prompt() -> None:
+    model = build_model()
+    rows = shared(build_rows(model))
+    learner = Learner(model, optim=OptimSettings(), num_steps=1, device=CPU)
+    prefixes = {row.token_ids[:end] for row in rows for end in range(1, len(row) + 1)}
+    assert [batch.num_tokens for batch in learner.batches(rows, range(len(rows)))] == [len(prefixes)]
+    assert len(prefixes) < sum(map(len, rows)) - 4 * 4
 
 
 def test_later_updates_move_the_ratio() -> None:
