@@ -72,6 +72,12 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
         {},
         ("all knights", "Rob is a knight", "Leo is a knight"),
     ),
+    "sudoku_oracle": ("puzzles/sudoku-v0", {"size": 4, "turn_reward": True}, None),
+    "sudoku_bad_agent": (
+        "puzzles/sudoku-v0",
+        {},
+        ("I start top left", "1 1", *(f"{row} {column} 5" for row in range(1, 10) for column in range(1, 10))),
+    ),
 }
 """Name of the file -> env id, keyword arguments, what is said (None: what the oracle says)."""
 

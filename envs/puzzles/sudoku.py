@@ -1,0 +1,153 @@
+"""Fill a grid so that each row, column and box has every digit: `puzzles/sudoku-v0`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.core.json_types import JsonValue
+from envgym.core.messages import Action
+from envgym.core.rewards import Scored
+from envgym.core.tasks import Task
+from envgym.env import Env, Reply
+from envgym.envs.puzzles._latin import BOXES, Grid, Look, draw_puzzle, look_of
+from envgym.envs.puzzles._play import check_range, said
+from envgym.errors import InvalidInput, sentence
+
+TURN_SHARE = 0.5
+"""What filled places are worth, with `turn_reward`, where not all of them are filled."""
+BLANKS = {4: (6, 10), 6: (10, 22), 9: (10, 50)}
+"""Size -> how many places may be empty."""
+CHANCE = {4: 0.05, 6: 0.01, 9: 0.01}
+TURN_CHANCE = 0.05
+"""What digits that are said without looking earn at most, and besides with `turn_reward`; see the card."""
+_WHERE = "puzzles/sudoku-v0"
+DIGITS = "123456789"
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A grid and what belongs into it."""
+
+    cells: Grid
+    solution: Grid
+    blanks: int
+    """Places empty at the start."""
+    paid: float = 0.0
+    """Rewards of the turns so far."""
+
+
+class Sudoku(Env[Sheet]):
+    """The agent fills one place or several a turn; a wrong digit ends the episode, as does the full grid."""
+
+    def __init__(
+        self,
+        *,
+        size: int = 9,
+        blanks: int | None = None,
+        turn_reward: bool = False,
+        max_turns: int | None = 60,
+        **options: Any,  # parties and render_mode, as Env takes them
+    ) -> None:
+        """Choose the grids.
+
+        Args:
+            size: Rows, columns and digits: 4, 6 or 9.
+            blanks: Empty places: 6 to 10, 10 to 22 or 10 to 50, by size; None is 8, 14 or 30.
+            turn_reward: Pay for filled places, turn by turn, instead of only at the end.
+            max_turns: Turns until the episode is cut.
+            **options: As in `Env`.
+
+        Raises: InvalidInput: a value outside its range.
+        """
+        if size not in BOXES:
+            raise InvalidInput(sentence("size", "be 4, 6 or 9", size, where=_WHERE, do="pass one of them"))
+        blanks = {4: 8, 6: 14, 9: 30}[size] if blanks is None else blanks
+        check_range("blanks", blanks, *BLANKS[size], where=_WHERE)
+        super().__init__(max_turns=max_turns, **options)
+        self.size, self.blanks, self.turn_reward = size, blanks, turn_reward
+        self.chance_score = CHANCE[size] + (TURN_CHANCE if turn_reward else 0.0)
+        high, wide = BOXES[size]
+        self.hint = "Say ROW COLUMN DIGIT, such as 1 2 3, or several of these with ; between them."
+        self.system_prompt = (
+            f"Fill every . so that each row, each column and each box of {high} rows and {wide} columns has the digits "
+            f"1 to {size} once. Rows and columns are counted from 1, from the top left. {self.hint} A wrong digit ends "
+            "the game."
+        )
+        self.tasks = GeneratedTasks(self._draw, name="puzzles/sudoku")
+
+    def _draw(self, rng: np.random.Generator) -> TaskDraft:
+        grid, full = draw_puzzle(rng, self.size, self.blanks)
+        look = look_of(grid, self.size)
+        return TaskDraft(
+            prompt=_shown(grid, self.size),
+            payload={"size": self.size, "grid": _text(look.first(grid)), "solution": _text(look.first(full))},
+            metadata={"symmetry": look.symmetry, "digits": _text(look.digits), "blanks": grid.count(0)},
+        )
+
+    def begin(self, task: Task) -> str:
+        """Show the grid."""
+        symmetry = task.metadata.get("symmetry", 0)
+        assert isinstance(symmetry, int), "made by _draw"
+        look = Look(_size_of(task), symmetry, _grid(task.metadata.get("digits", "")))
+        cells, solution = (look.shown(_grid(task.payload[name])) for name in ("grid", "solution"))
+        self.state = Sheet(cells, solution, cells.count(0))
+        return _shown(cells, look.size)
+
+    def respond(self, action: Action) -> Reply:
+        """Fill places in the order in which they are said, until one cannot be filled, and pay."""
+        size, before = _size_of(self.task), self.state
+        words = said(action).replace(",", " ").replace(";", " ").split()
+        if not words or len(words) % 3 or not set(words) <= set(DIGITS[:size]):
+            return Reply(observation=f"{self.hint}\n{_shown(before.cells, size)}")
+        cells, problem, is_wrong = list(before.cells), "", False
+        numbers = [int(word) for word in words]
+        for row, column, digit in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
+            place = (row - 1) * size + column - 1
+            is_wrong = not cells[place] and before.solution[place] != digit
+            if is_wrong or cells[place]:
+                state = "filled already" if cells[place] else f"not {digit}"
+                problem = f"Row {row}, column {column} is {state}.\n"
+                break
+            cells[place] = digit
+        is_solved = 0 not in cells
+        filled = TURN_SHARE * (before.blanks - cells.count(0)) / before.blanks
+        earned = float(is_solved) or self.turn_reward * filled
+        self.state = Sheet(tuple(cells), before.solution, before.blanks, earned)
+        if not is_solved and not is_wrong:
+            return Reply(observation=problem + _shown(cells, size), reward=earned - before.paid)
+        reward = Scored(value=earned - before.paid, components={"solved": float(is_solved)})
+        end = "Solved." if is_solved else f"Wrong: {problem.strip()}"
+        return Reply(observation=end, reward=reward, terminated=True)
+
+    def oracle(self) -> str:
+        """Fill the first row that is not full."""
+        size, cells = _size_of(self.task), self.state.cells
+        row = cells.index(0) // size
+        places = [place for place in range(row * size, (row + 1) * size) if not cells[place]]
+        return "; ".join(f"{row + 1} {place % size + 1} {self.state.solution[place]}" for place in places)
+
+    def fork_state(self) -> Sheet:
+        """Share the sheet: it is immutable."""
+        return self.state
+
+
+def _size_of(task: Task) -> int:
+    size = task.payload["size"]
+    assert isinstance(size, int), "made by _draw"
+    return size
+
+
+def _text(grid: Sequence[int]) -> str:
+    return "".join(map(str, grid))
+
+
+def _grid(text: JsonValue) -> Grid:
+    return tuple(map(int, str(text)))
+
+
+def _shown(cells: Sequence[int], size: int) -> str:
+    rows = (cells[start : start + size] for start in range(0, size * size, size))
+    return "\n".join(" ".join(str(digit) if digit else "." for digit in row) for row in rows)
