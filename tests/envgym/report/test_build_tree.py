@@ -1,6 +1,7 @@
 """Trees as a report shows them: every number is that of the record."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from envgym.core.endings import Ending
 from envgym.core.trajectory import trajectories
-from envgym.core.tree import Tree
+from envgym.core.tree import SearchStats, Tree
 from envgym.core.turns import Cost
 from envgym.errors import InvalidInput
 from envgym.report import NodeData, build_tree
@@ -65,6 +66,15 @@ def test_invalid_episode_counts_but_has_no_part_in_the_mean() -> None:
     assert (shown[0].num_episodes, shown[0].num_valid, shown[0].mean_reward) == (3, 2, 0.5)
     assert (shown[3].num_episodes, shown[3].num_valid, shown[3].mean_reward) == (1, 0, None)
     assert (shown[3].ending, shown[3].error) == (Ending.ERROR_TOOL_INFRA, "sandbox died: killed")
+
+
+def test_episode_that_a_search_cut_is_shown_and_not_counted() -> None:
+    tree = hard_cases.fork_inside_a_turn()  # paid 1.0 at node 2 and 0.0 at node 3
+    nodes = list(tree.nodes)
+    nodes[2] = replace(nodes[2], stats=SearchStats(pruned="not among the kept leaves"))
+    shown = build_tree(replace(tree, nodes=tuple(nodes)), step=1).nodes
+    assert [(node.num_episodes, node.mean_reward) for node in shown] == [(1, 0.0), (1, 0.0), (0, None), (1, 0.0)]
+    assert (shown[2].ending, shown[2].said.reward, shown[2].said.action) == (Ending.TERMINATED, 1.0, "done")
 
 
 def test_shared_tokens_show_the_mean_advantage_of_their_episodes() -> None:

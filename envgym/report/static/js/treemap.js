@@ -25,7 +25,7 @@ EG.treeMap = (() => {
 
   function fillOf({ node }, [low, high]) {
     if (node.mean_reward === null) return "var(--hover)";
-    const share = high > low ? (node.mean_reward - low) / (high - low) : 1;
+    const share = high > low ? (node.mean_reward - low) / (high - low) : 0;
     return `color-mix(in srgb, var(--c1) ${Math.round(10 + 80 * share)}%, var(--surface))`;
   }
 
@@ -46,7 +46,8 @@ EG.treeMap = (() => {
       const size = Math.max(4, Math.min(20, Math.floor(MOST_HEIGHT / levels)));
       const { wide, left } = places(items);
       const unit = WIDTH / wide[0];
-      const ends = EG.scale.extent(items.map(({ node }) => node.mean_reward)) || [0, 0];
+      // The scale holds 0, so that a tree whose episodes were all paid alike has the colour of that pay.
+      const ends = EG.scale.extent([0, ...items.map(({ node }) => node.mean_reward)]);
       boxes = items.map((item) =>
         s(
           "rect",

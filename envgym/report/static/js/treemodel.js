@@ -3,7 +3,9 @@ EG.treeModel = (() => {
   const f = EG.format;
   const LONGEST_LABEL = 240;
 
-  const oneLine = (text) => EG.tokens.safe(text.slice(0, LONGEST_LABEL).replace(/\s+/g, " ").trim());
+  // A label leaves out the marks of chat templates, such as <|im_end|>; the pane shows every token.
+  const TEMPLATE_MARK = /<\|\w+\|>/g;
+  const oneLine = (text) => EG.tokens.safe(text.slice(0, LONGEST_LABEL).replace(TEMPLATE_MARK, " ").replace(/\s+/g, " ").trim());
   const joined = (segments, origins) => segments.filter(({ origin }) => origins.includes(origin)).map(({ token_strings }) => token_strings.join("")).join(" ");
 
   // What became of a node, in one word; the style sheet has a shape for each.
