@@ -78,6 +78,8 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
         {},
         ("I start top left", "1 1", *(f"{row} {column} 5" for row in range(1, 10) for column in range(1, 10))),
     ),
+    "tsp_oracle": ("puzzles/tsp-v0", {}, None),
+    "tsp_bad_agent": ("puzzles/tsp-v0", {"tours": 2}, ("north", "1 2 3", "1 2 3 4 5 6 7 7", *["1 5 2 6 3 7 4 8"] * 2)),
 }
 """Name of the file -> env id, keyword arguments, what is said (None: what the oracle says)."""
 
