@@ -8,6 +8,7 @@ from envgym.agents.search.base import Grown, Selection, Strategy
 from envgym.agents.search.best_of import BestOf
 from envgym.agents.search.chain import Chain
 from envgym.agents.search.growth import Crew
+from envgym.agents.search.mcts import Mcts
 from envgym.agents.search.random_expand import RandomExpand
 from envgym.agents.search.surprisal_fork import SurprisalFork
 from envgym.errors import unknown_name
@@ -19,6 +20,7 @@ __all__ = [
     "Chain",
     "Crew",
     "Grown",
+    "Mcts",
     "RandomExpand",
     "Selection",
     "Strategy",
@@ -28,7 +30,7 @@ __all__ = [
 ]
 
 STRATEGIES: Mapping[str, type[Strategy]] = MappingProxyType(
-    {"chain": Chain, "best_of": BestOf, "random_expand": RandomExpand, "surprisal_fork": SurprisalFork}
+    {"chain": Chain, "best_of": BestOf, "random_expand": RandomExpand, "surprisal_fork": SurprisalFork, "mcts": Mcts}
 )
 """Name -> strategy; its fields are its settings."""
 

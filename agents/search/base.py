@@ -10,7 +10,7 @@ from envgym.agents.agent import AgentSettings
 from envgym.agents.episode import EpisodeJob
 from envgym.agents.search.budget import Budget, check_budget
 from envgym.agents.search.growth import Crew, Growth
-from envgym.agents.search.signals import choose, signal
+from envgym.agents.search.signals import Signal, choose, signal
 from envgym.agents.search.snapshots import Branching, branching_of
 from envgym.core.tree import Tree
 from envgym.core.turns import Cost
@@ -103,7 +103,11 @@ class TreeStrategy(Settings, ABC):
     @property
     def selection(self) -> Selection:
         """How `answer` chooses."""
-        return Selection(by=self.select, is_oracle=signal(self.select).is_oracle)
+        return Selection(by=self.select, is_oracle=self.signal().is_oracle)
+
+    def signal(self) -> Signal:
+        """Return what chooses. Raises: UnknownName, SettingsError: there is no such signal."""
+        return signal(self.select)
 
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
         """Refuse an env that cannot be branched, a group that cannot be made, and a budget that is too small."""
@@ -111,7 +115,7 @@ class TreeStrategy(Settings, ABC):
             branching_of(env, self.branching, where=self.name)
         parts = 1 if group_size is None else self.num_trees(group_size)
         check_budget(self.budget, max_turn_tokens=agent.max_turn_tokens, parts=parts, where=self.name)
-        signal(self.select)
+        self.signal()
 
     async def grow(self, member: Member, crew: Crew, *, group_size: int) -> Grown:
         """Grow all trees at once; none waits for another."""
@@ -131,10 +135,11 @@ class TreeStrategy(Settings, ABC):
         growth = self._growth(job, crew, self.budget)
         await self._grown(growth, leaves=None)
         if growth.leaves:
-            chosen = await choose(growth.leaves, signal(self.select))
+            chosen = await choose(growth.leaves, self.signal())
             for branch in growth.leaves:
                 if branch is not chosen and branch.pruned is None:
-                    branch.pruned = f"not chosen by {self.select}"
+                    branch.pruned = f"not chosen by {self.selection.by}"
+            chosen.pruned = None
         return growth.tree()
 
     def _growth(self, job: EpisodeJob, crew: Crew, budget: Budget) -> Growth:

@@ -10,7 +10,6 @@ from pydantic import Field
 from envgym.agents.agent import AgentSettings
 from envgym.agents.search.base import TreeStrategy, together
 from envgym.agents.search.growth import Growth
-from envgym.agents.search.signals import signal
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
 
@@ -21,7 +20,8 @@ class BestOf(TreeStrategy):
     name: ClassVar[str] = "best_of"
     is_forking: ClassVar[bool] = False
     n: int | None = Field(default=8, ge=1)
-    """Episodes; at least as many as a group has. None: until the budget is spent."""
+    """Episodes; at least as many as a group has. None: until the budget is spent, or the episodes of
+    one width spend nothing of it."""
     width: int = Field(default=8, ge=1)
     """With n=None: episodes that begin together."""
 
@@ -44,10 +44,12 @@ class BestOf(TreeStrategy):
         if self.n is not None:
             await self._play(growth, max(self.n, leaves or 0))
         else:
-            while not growth.purse.is_empty:
+            used = None
+            while not growth.purse.is_empty and used != growth.purse.used:
+                used = growth.purse.used
                 await self._play(growth, self.width)
         if leaves is not None and len(growth.leaves) > leaves:
-            scores = await signal(self.select)(growth.leaves)
+            scores = await self.signal()(growth.leaves)
             order = sorted(range(len(scores)), key=lambda place: -scores[place])
             for place in order[leaves:]:
                 growth.leaves[place].pruned = f"not among the {leaves} best by {self.select}"

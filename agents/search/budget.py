@@ -112,6 +112,12 @@ class Purse:
         return sum((spender.totals[-1] for spender in spenders), self._before)
 
     @property
+    def used(self) -> tuple[float, ...]:
+        """What was spent of everything that is limited. A search that goes on without using any of it would not end."""
+        spent = self.spent
+        return tuple(getattr(spent, name) for name in Budget.model_fields if getattr(self._budget, name) is not None)
+
+    @property
     def is_empty(self) -> bool:
         """True where no further turn can start."""
         return self._budget.is_spent(self.spent)

@@ -35,7 +35,7 @@ class Expanding(TreeStrategy):
     nodes: int = Field(default=2, ge=1)
     """N: decisions of a round."""
     rounds: int | None = Field(default=1, ge=1)
-    """L; None: until the budget is spent."""
+    """L; None: until the budget is spent, or a round spends nothing of it."""
     keep: int | None = Field(default=None, ge=1)
     """K: leaves of a tree that are the group's; None: as many as the group needs, and all where `rounds` is None."""
 
@@ -89,8 +89,9 @@ class Expanding(TreeStrategy):
 
     async def _in_rounds(self, growth: Growth) -> None:
         """Decide on a round when all episodes of the round before it are over."""
-        number = 0
-        while number != self.rounds and not growth.purse.is_empty:
+        number, used = 0, None
+        while number != self.rounds and not growth.purse.is_empty and (self.rounds or used != growth.purse.used):
+            used = growth.purse.used
             await together([growth.play(branch) for branch in self.decide(growth, self.nodes, number)])
             number += 1
 
@@ -102,9 +103,9 @@ class Expanding(TreeStrategy):
         async def work() -> None:
             nonlocal count
             while count != most and not growth.purse.is_empty:
-                number, count = count, count + 1
-                branches = await together([growth.play(branch) for branch in self.decide(growth, 1, number)])
-                if not any(branch.turns for branch in branches):
+                number, count, used = count, count + 1, growth.purse.used
+                await together([growth.play(branch) for branch in self.decide(growth, 1, number)])
+                if most is None and used == growth.purse.used:
                     return
 
         await together([work() for _ in range(self.nodes)])

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from envgym.agents.agent import Agent
 from envgym.agents.episode import Clock, EpisodeJob
@@ -128,6 +129,10 @@ class Growth:
         ends = [turn.end for branch in self.branches for turn in branch.turns]
         return [place for place in (self.root, *ends) if place is not None and place.snapshot is not None]
 
+    def num_branches(self, place: Place) -> int:
+        """Return how many branches went on from a place, the episode that came by included."""
+        return self._children[place]
+
     @property
     def leaves(self) -> list[Branch]:
         """Branches whose episodes ended, in order."""
@@ -159,7 +164,7 @@ class Growth:
             try:
                 env = await self._open(branch.start)
             except InfrastructureError as error:
-                self._fail(branch, place, Failed(ending_of(error), str(error)))
+                self._fail(branch, place, ending_of(error), str(error))
                 return
             while True:
                 is_last = turns is not None and len(branch.turns) + 1 >= turns
@@ -172,7 +177,7 @@ class Growth:
                 place = played.end
                 self._children[place] = 1
                 if not await self._admitted(branch):
-                    self._fail(branch, place, Failed(Ending.TRUNCATED_BUDGET, OUT_OF_BUDGET))
+                    self._fail(branch, place, Ending.TRUNCATED_BUDGET, OUT_OF_BUDGET)
                     break
         except BaseException:
             if env is not None:
@@ -193,16 +198,7 @@ class Growth:
         return Started(record, self.crew.clock() - started)
 
     async def _admitted(self, branch: Branch) -> bool:
-        return await self.purse.admit(branch.number, waiting=self._without_slot)
-
-    @asynccontextmanager
-    async def _without_slot(self) -> AsyncIterator[None]:
-        """Lend the slot to another branch: it may be the one that is waited for."""
-        self.crew.slots.release()
-        try:
-            yield
-        finally:
-            await self.crew.slots.acquire()
+        return await self.purse.admit(branch.number, waiting=partial(_lent, self.crew.slots))
 
     async def _open(self, start: Place) -> SearchEnv:
         """Return an env at `start`; the first to come gets the one that was reset."""
@@ -231,14 +227,13 @@ class Growth:
         """Play one turn from `place`."""
         prefix, at = (branch.prefix, branch.at) if not branch.turns else (None, 0)
         turn = await play_turn(place, env, self.crew.policy, self.crew.clock, prefix, at)
-        end = None
-        if turn.request is not None:
-            end = await self._place(turn.state, turn.request, env, moves=is_last)
+        asks = turn.request
+        end = None if asks is None else await self._place(turn.state, asks, env, moves=is_last)
         return self._done(branch, Played(place, turn.generation, turn.link, end, at))
 
-    def _fail(self, branch: Branch, place: Place, event: Failed) -> None:
+    def _fail(self, branch: Branch, place: Place, ending: Ending, reason: str) -> None:
         """End a branch where it is."""
-        state, _ = advance(place.state, event)
+        state, _ = advance(place.state, Failed(ending, reason))
         self._done(branch, Played(place, None, link_of(state), None, branch.at if not branch.turns else 0))
 
     def _done(self, branch: Branch, played: Played) -> Played:
@@ -249,3 +244,13 @@ class Growth:
         branch.turns.append(played)
         self.purse.settle(branch.number, played.link.edge.cost)
         return played
+
+
+@asynccontextmanager
+async def _lent(slots: asyncio.Semaphore) -> AsyncIterator[None]:
+    """Lend a slot to another branch: it may be the one that is waited for."""
+    slots.release()
+    try:
+        yield
+    finally:
+        await slots.acquire()

@@ -126,11 +126,12 @@ def value_fn(path: str, *, where: str) -> ValueFn:
     """Return what stands at `package.module:name`; a class is made without arguments. Raises: SettingsError."""
     do = "write package.module:name of an async function or a class with async __call__"
     try:
-        found = pkgutil.resolve_name(path) if ":" in path else None
+        if ":" not in path:
+            raise ValueError("no colon")
+        found = pkgutil.resolve_name(path)
     except (ImportError, AttributeError, ValueError) as error:
-        raise SettingsError(
-            sentence(where, "name something importable", f"{path} ({error})", where=where, do=do)
-        ) from None
+        got = f"{path} ({error})"
+        raise SettingsError(sentence(where, "name something importable", got, where=where, do=do)) from None
     value = found() if isinstance(found, type) else found
     if not callable(value):
         raise SettingsError(sentence(where, "name something that can be called", path, where=where, do=do))

@@ -1,4 +1,4 @@
-"""Branches where the policy was least sure: which tokens, and that a fork inside a turn samples as one goes straight."""
+"""Branches where the policy was least sure: which tokens, and that a fork inside a turn samples as if straight on."""
 
 import math
 

@@ -1,0 +1,242 @@
+"""The engine under every strategy: forks and replays agree, a failure stays in its branch, nothing is left open."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import envgym
+from envgym.agents.episode import EpisodeJob
+from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.agents.search import STRATEGIES, BestOf, Crew, Mcts, RandomExpand, SurprisalFork
+from envgym.agents.search.base import TreeStrategy, members_of
+from envgym.agents.search.budget import Budget
+from envgym.agents.search.snapshots import Branching
+from envgym.agents.testing import CALL, Parrot, char_agent, parrot_job, said
+from envgym.core.endings import Ending
+from envgym.core.messages import Action
+from envgym.core.serialize import tree_from_json, tree_to_json
+from envgym.core.tasks import Split, Task
+from envgym.core.trajectory import trajectories
+from envgym.core.tree import Tree
+from envgym.core.turns import Cost
+from envgym.env import ForkCapability
+from envgym.errors import InvalidInput, SettingsError
+from envgym.records import Reply
+from tests.agents.search.growing import Babbler, ended, episodes, grow
+
+WORDS = ("50", "up", "7", CALL, "look", "hello", "right", "12", "<answer>3</answer>", "down")
+
+
+def wordy(request: GenerateRequest) -> tuple[int, ...]:
+    return said(WORDS[request.seed % len(WORDS)])
+
+
+def without_stats(trees: Sequence[Tree]) -> list[Tree]:
+    """Return the trees without what searching them took."""
+    return [replace(tree, nodes=tuple(replace(node, stats=None) for node in tree.nodes)) for tree in trees]
+
+
+def stateful_ids() -> list[str]:
+    found = []
+    for env_id in envgym.list_ids():
+        try:
+            env = envgym.make(env_id)
+        except InvalidInput:  # its package is not installed
+            continue
+        if env.unwrapped.fork_capability is ForkCapability.STATE:
+            found.append(env_id)
+        env.close()
+    return found
+
+
+@pytest.mark.parametrize("env_id", stateful_ids())
+def test_forks_and_replays_grow_the_same_trees_on_every_env_that_copies_its_state(env_id: str) -> None:
+    env = envgym.make(env_id)
+    task = env.unwrapped.tasks.task(Split.TRAIN, 1)
+    env.close()
+    job = EpisodeJob(make_env=lambda: envgym.make(env_id, max_turns=4), task=task, seed=5, tree_id="g", env_id=env_id)
+    agent, grown = char_agent(text_format="hermes"), []
+    for branching in (Branching.FORK, Branching.REPLAY):
+        strategy = RandomExpand(trees=2, nodes=2, rounds=2, branching=branching)
+        grown.append(grow(strategy, ScriptedPolicy(wordy), job=job, agent=agent, group_size=10))
+    forked, replayed = grown
+    assert without_stats(forked.trees) == without_stats(replayed.trees)
+    assert all(len(tree.leaves) == 5 for tree in forked.trees)
+    assert replayed.spent.env_steps >= forked.spent.env_steps
+    roots = [tree.nodes[0].stats for tree in replayed.trees]
+    assert sum((stats.spent for stats in roots if stats is not None), Cost()) == replayed.spent
+
+
+class Counted(Parrot):
+    """Counts the parrots that are alive."""
+
+    alive = 0
+
+    def __init__(self, *, max_turns: int | None = 4) -> None:
+        super().__init__(max_turns=max_turns)
+        type(self).alive += 1
+
+    def fork(self) -> "Counted":
+        """Copy the parrot."""
+        type(self).alive += 1
+        return super().fork()
+
+    def close(self) -> None:
+        """Let it go."""
+        type(self).alive -= 1
+
+
+class Slow(Counted):
+    """Answers from a thread."""
+
+    blocking = True
+
+
+STRATEGIES_MADE = [
+    RandomExpand(nodes=3, rounds=2),
+    SurprisalFork(nodes=2, branches=2),
+    BestOf(n=4),
+    Mcts(simulations=6),
+    Mcts(simulations=8, value="tests.agents.search.test_mcts:Climber"),
+]
+
+
+@pytest.mark.parametrize("kind", [Counted, Slow])
+@pytest.mark.parametrize("branching", [Branching.FORK, Branching.REPLAY])
+@pytest.mark.parametrize("strategy", STRATEGIES_MADE, ids=lambda strategy: f"{strategy.name}")
+def test_no_env_is_left_open(strategy: TreeStrategy, branching: Branching, kind: type[Counted]) -> None:
+    kind.alive = 0
+    grow(strategy.model_copy(update={"branching": branching}), make_env=kind, group_size=4)
+    assert kind.alive == 0
+
+
+def test_cancelled_search_leaves_no_env_open() -> None:
+    Counted.alive = 0
+
+    class Stuck(Babbler):
+        async def generate(self, request: GenerateRequest) -> Generation:
+            if len(self.requests) > 6:
+                await asyncio.Event().wait()
+            return await super().generate(request)
+
+    async def work() -> None:
+        crew = Crew(agent=char_agent(), policy=Stuck(), sampling=Sampling(), slots=asyncio.Semaphore(9))
+        task = RandomExpand(nodes=3, rounds=2).grow(members_of(parrot_job(Counted)), crew, group_size=7)
+        async with asyncio.timeout(0.2):
+            await task
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(work())
+    assert Counted.alive == 0
+
+
+class Moody(Parrot):
+    """Answers with a number that no seed repeats."""
+
+    fork_capability = ForkCapability.REPLAY
+    asked = 0
+
+    def respond(self, action: Action) -> Reply:
+        """Count all questions ever asked."""
+        type(self).asked += 1
+        return Reply(observation=f"{self.asked}", reward=0.25)
+
+
+def test_replay_that_differs_is_a_broken_branch_of_a_tree_that_survives() -> None:
+    grown = grow(RandomExpand(trees=1, nodes=4, rounds=1), make_env=lambda: Moody(max_turns=4), group_size=5)
+    (tree,) = grown.trees
+    broken = [tree.nodes[leaf] for leaf in tree.leaves if tree.nodes[leaf].ending is Ending.ERROR_ENV]
+    # Four places: the root, which is only reset, and three whose turns do not repeat.
+    assert len(tree.leaves) == 5
+    assert len(broken) == 3
+    assert all("of the replay must equal '" in (node.error or "") for node in broken)
+    assert all(not node.edge.segments and node.parent != 0 for node in broken)
+    assert sum(episode.is_valid for episode in trajectories(tree)) == 2
+
+
+class Sealed(Parrot):
+    """Cannot be forked."""
+
+    fork_capability = ForkCapability.NONE
+
+
+@pytest.mark.parametrize("strategy", [RandomExpand(), SurprisalFork(), Mcts()], ids=lambda strategy: f"{strategy.name}")
+def test_env_without_forks_is_refused_in_a_sentence(strategy: TreeStrategy) -> None:
+    words = "env must declare fork capability state or replay, got Sealed with none"
+    with pytest.raises(SettingsError, match=words):
+        strategy.check(Sealed(), char_agent().settings, group_size=6)
+    with pytest.raises(SettingsError, match=words):
+        grow(strategy, make_env=Sealed)
+    assert len(episodes(grow(BestOf(n=6), make_env=lambda: Sealed(max_turns=4)).trees)) == 6
+
+
+def test_copies_are_not_made_of_an_env_that_only_replays() -> None:
+    with pytest.raises(SettingsError, match="branching=fork must go with an env that copies its state"):
+        RandomExpand(branching=Branching.FORK).check(Moody(), char_agent().settings, group_size=6)
+
+
+class Unborn(Parrot):
+    """Cannot be reset."""
+
+    def begin(self, task: Task) -> str:
+        """Fail."""
+        raise RuntimeError("no egg")
+
+
+def test_tree_that_could_not_begin_is_one_broken_leaf() -> None:
+    for strategy in STRATEGIES_MADE:
+        grown = grow(strategy, make_env=Unborn, group_size=4)
+        assert {episode.ending for episode in episodes(grown.trees)} == {Ending.ERROR_ENV}
+
+
+def test_trees_come_back_from_json() -> None:
+    for strategy in STRATEGIES_MADE:
+        for tree in grow(strategy, group_size=4).trees:
+            assert tree_from_json(tree_to_json(tree)) == tree
+
+
+def test_every_strategy_is_in_the_table_under_its_name() -> None:
+    assert {strategy.name for strategy in STRATEGIES_MADE} | {"chain"} == set(STRATEGIES)
+
+
+@settings(max_examples=40)
+@given(
+    place=st.integers(0, 4), tokens=st.integers(12, 150), steps=st.integers(1, 40), deterministic=st.booleans(),
+    pace=st.integers(0, 3), slots=st.sampled_from([1, 2, 64]), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_a_budget_is_exceeded_by_less_than_one_turn(
+    place: int, tokens: int, steps: int, deterministic: bool, pace: int, slots: int, seed: int
+) -> None:
+    endless = {"n": None} if place == 2 else {"simulations": None, "width": 99} if place > 2 else {"rounds": None}
+    budget = Budget(tokens_generated=tokens, env_steps=steps)
+    update = {"budget": budget, "deterministic": deterministic, **endless}
+    strategy = STRATEGIES_MADE[place].model_copy(update=update)
+    grown = grow(strategy, Babbler("abc", end=0.2, pace=pace), group_size=3, slots=slots, seed=seed)
+    share = budget.share(strategy.num_trees(3))
+    for tree in grown.trees:
+        assert tree.cost.tokens_generated < (share.tokens_generated or 0) + 12
+        assert tree.cost.env_steps <= (share.env_steps or 0)
+        assert ended(tree)
+
+
+@pytest.mark.parametrize("budget", [Budget(tokens_prefilled=300), Budget(tokens_generated=90), Budget(env_steps=9)])
+def test_replays_are_paid_for(budget: Budget) -> None:
+    strategy = RandomExpand(trees=1, rounds=None, nodes=3, budget=budget, branching=Branching.REPLAY)
+    grown = grow(strategy, group_size=4)
+    assert grown.spent.env_steps > sum(tree.cost.env_steps for tree in grown.trees)
+    assert budget.is_spent(grown.spent)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("place", range(5))
+def test_search_that_spends_nothing_of_its_budget_ends(place: int, deterministic: bool) -> None:
+    endless = {"n": None} if place == 2 else {"simulations": None} if place > 2 else {"rounds": None}
+    update = {"budget": Budget(tool_calls=1), "deterministic": deterministic, **endless}
+    grown = grow(STRATEGIES_MADE[place].model_copy(update=update), group_size=3)
+    assert grown.spent.tool_calls == 0
+    assert ended(grown.trees[0])

@@ -1,0 +1,182 @@
+"""Monte Carlo tree search: visits, values, what leads it, and what its answer may be called."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.agents.protocols import GenerateRequest
+from envgym.agents.search import Mcts
+from envgym.agents.search.budget import Budget
+from envgym.agents.search.signals import Seen
+from envgym.agents.search.simulations import MERGED, UNFINISHED
+from envgym.agents.testing import END, Parrot, char_agent, said
+from envgym.core.endings import Ending
+from envgym.core.messages import Action, Role
+from envgym.core.rewards import Scored
+from envgym.core.trajectory import Trajectory, trajectories
+from envgym.core.tree import SearchStats, Tree
+from envgym.errors import SettingsError
+from envgym.records import Reply
+from tests.agents.search.growing import Babbler, answer, ended, grow
+
+
+class Ladder(Parrot):
+    """Three turns; pays 1 at the end where every turn said `b` first."""
+
+    def __init__(self) -> None:
+        super().__init__(max_turns=3)
+
+    def respond(self, action: Action) -> Reply:
+        """Count the turns that began with b."""
+        self.state.heard += action.content.startswith("b")
+        return Reply(observation="?", reward=float(self.state.heard == 3))
+
+
+class Climber:
+    """Knows the way: a third for every turn of the agent that began with b."""
+
+    async def __call__(self, seen: Sequence[Seen]) -> list[float]:
+        said = [[message for message in item.messages if message.role is Role.ASSISTANT] for item in seen]
+        return [sum(message.content.startswith("b") for message in one) / 3 for one in said]
+
+
+CLIMBER = f"{__name__}:Climber"
+
+
+def stats_of(tree: Tree) -> list[SearchStats]:
+    return [node.stats for node in tree.nodes if node.stats is not None]
+
+
+@settings(max_examples=12)
+@given(
+    simulations=st.integers(1, 20), parallel=st.integers(1, 5), seed=st.integers(0, 99), frontier=st.booleans(),
+    rule=st.sampled_from(["uct", "puct"]),
+)  # fmt: skip
+def test_every_simulation_is_a_visit_of_the_root(
+    simulations: int, parallel: int, seed: int, frontier: bool, rule: str
+) -> None:
+    strategy = Mcts.model_validate(
+        {
+            "simulations": simulations,
+            "parallel": parallel,
+            "frontier": frontier,
+            "rule": rule,
+            "width": 9,
+            "widening": 1,
+        }
+    )
+    tree = answer(strategy, Babbler("ab"), make_env=Ladder, seed=seed)
+    assert tree.nodes[0].stats is not None
+    assert tree.nodes[0].stats.visits == simulations
+    assert len(ended(tree)) == simulations
+    assert len(tree.leaves) == 1
+    rewards = [reward.value for leaf in ended(tree) if isinstance(reward := reward_at(tree, leaf), Scored)]
+    assert tree.nodes[0].stats.value == pytest.approx(sum(rewards) / len(rewards))
+
+
+def reward_at(tree: Tree, leaf: int) -> object:
+    return Trajectory(tree=tree, leaf=leaf).reward
+
+
+def test_equal_children_are_one_child_with_several_visits() -> None:
+    tree = answer(Mcts(simulations=6, widening=1.0), Babbler("a", end=1 - 1e-9), make_env=Ladder)
+    assert [stats.visits for stats in stats_of(tree)][:4] == [6, 6, 6, 6]
+    assert [stats.pruned for stats in stats_of(tree) if stats.pruned] == [MERGED] * 5
+
+
+class Fork(Ladder):
+    """Two turns; pays 1 for a b in the first."""
+
+    def respond(self, action: Action) -> Reply:
+        """Pay at once; the second turn does not matter."""
+        self.state.heard += 1
+        return Reply(observation="?", reward=float(action.content == "b"), terminated=self.state.heard == 2)
+
+
+def wanders(request: GenerateRequest) -> tuple[int, ...]:
+    """Say a or b, then one of twenty other letters."""
+    return said("ab"[request.seed % 2] if request.token_ids.count(END) == 1 else chr(ord("c") + request.seed % 20))
+
+
+@pytest.mark.parametrize("rule", ["uct", "puct"])
+def test_simulations_go_where_rewards_are(rule: Literal["uct", "puct"]) -> None:
+    strategy = Mcts(simulations=24, rule=rule, c=0.3, width=12, widening=0.8)
+    tree = answer(strategy, ScriptedPolicy(wanders), make_env=Fork, agent=char_agent())
+    visits: dict[str, int] = {}
+    for child in tree.children[0]:
+        node = tree.nodes[child]
+        if node.outcome is not None and node.stats is not None and node.stats.repeats != "tokens":
+            visits[node.outcome.action.content] = node.stats.visits
+    assert sum(visits.values()) == 24
+    assert visits["b"] > 1.5 * visits["a"]
+
+
+def test_value_leads_and_chooses_without_a_reward() -> None:
+    strategy, solved = Mcts(simulations=24, value=CLIMBER, c=0.3), 0
+    for seed in range(6):
+        tree = answer(strategy, Babbler(end=0.1), make_env=Ladder, seed=seed)
+        (episode,) = trajectories(tree)
+        solved += episode.reward == Scored(value=1.0)
+        assert UNFINISHED in {stats.pruned for stats in stats_of(tree)}
+    assert solved >= 3  # a chain succeeds in 7 % of 200 samples
+    assert not strategy.selection.is_oracle
+    assert strategy.selection.by == CLIMBER
+
+
+def test_search_led_by_rewards_is_an_oracles_whatever_chooses() -> None:
+    assert Mcts().selection.is_oracle
+    assert Mcts(select="majority").selection.is_oracle
+    assert Mcts(value=CLIMBER, select="verifier").selection.is_oracle
+    assert not Mcts(value=CLIMBER, select="majority").selection.is_oracle
+
+
+@pytest.mark.parametrize("fields", [{}, {"value": CLIMBER}, {"value": CLIMBER, "roll_forward": 1}, {"frontier": True}])
+@pytest.mark.parametrize("budget", [Budget(), Budget(tokens_generated=60)])
+def test_search_does_not_depend_on_who_is_faster(fields: dict[str, object], budget: Budget) -> None:
+    strategy = Mcts.model_validate({"simulations": 12, "budget": budget, **fields})
+    calm = answer(strategy, Babbler(), make_env=Ladder)
+    assert answer(strategy, Babbler(pace=3), make_env=Ladder) == calm
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("value", [None, CLIMBER])
+def test_simulations_go_on_until_the_budget_is_spent(deterministic: bool, value: str | None) -> None:
+    strategy = Mcts(
+        simulations=None, width=50, widening=1.0, value=value, deterministic=deterministic, budget=Budget(env_steps=33)
+    )
+    tree = answer(strategy, Babbler("abc", end=0.2), make_env=Ladder)
+    assert tree.cost.env_steps == 33
+    assert len(tree.leaves) == 1
+
+
+def test_broken_simulation_is_not_a_visit() -> None:
+    tree = answer(Mcts(simulations=6, width=9, widening=1.0), Babbler(fails_at=5), make_env=Ladder)
+    assert [tree.nodes[leaf].ending for leaf in ended(tree)].count(Ending.ERROR_POLICY) == 1
+    assert tree.nodes[0].stats is not None
+    assert tree.nodes[0].stats.visits == 5
+
+
+def test_decayed_values_of_a_success_stand_on_its_path() -> None:
+    strategy = Mcts(simulations=1, backup="decayed")
+    (tree,) = grow(
+        strategy, ScriptedPolicy(lambda request: said("b")), make_env=Ladder, group_size=2, agent=char_agent()
+    ).trees
+    first = [node.stats.value for node in tree.nodes[:4] if node.stats is not None]
+    # Two episodes of four nodes, both the same success: gamma = 1/4, 2/4, 3/4, 1, twice.
+    assert first == [0.5, 1.0, 1.5, 2.0]
+
+
+def test_what_cannot_be_searched_is_refused() -> None:
+    agent = char_agent().settings
+    with pytest.raises(SettingsError, match="simulations=None must go with a budget"):
+        Mcts(simulations=None).check(Ladder(), agent, group_size=None)
+    with pytest.raises(SettingsError, match="backup=decayed must go with rewards"):
+        Mcts(backup="decayed", value=CLIMBER).check(Ladder(), agent, group_size=None)
+    with pytest.raises(SettingsError, match="value must name something importable"):
+        Mcts(value="nothing").check(Ladder(), agent, group_size=None)
+    with pytest.raises(SettingsError, match="group must hold at least 2 episodes"):
+        Mcts().check(Ladder(), agent, group_size=1)
