@@ -5,14 +5,14 @@ row is left out, so no content is on both sides.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from envgym.authoring.sources import TaskDraft, checked_index, finished
-from envgym.core.json_types import JsonValue, canonical
-from envgym.core.tasks import TEST_FRACTION, Split, Task, split_of
+from envgym.core.json_types import JsonValue, canonical, content_hash
+from envgym.core.tasks import TEST_FRACTION, Split, Task, check_ids, split_of
 from envgym.errors import InvalidInput, sentence, unknown_name
 
 Row = Mapping[str, Any]  # a decoded row: whatever the file holds
@@ -90,7 +90,7 @@ class FileTasks:
     def _load(self) -> Mapping[Split, list[Task]]:
         tables = dict(self._tables())
         sides = self._sides(list(tables))
-        tasks: dict[Split, list[Task]] = {split: [] for split in Split}
+        drafts: dict[Split, list[tuple[TaskDraft, str | None]]] = {split: [] for split in Split}
         for name, rows in tables.items():
             if name not in sides:
                 continue
@@ -99,10 +99,17 @@ class FileTasks:
                 draft = self._draft(row, where)
                 split = sides[name] or self._split_of(row, draft, where)
                 chosen = self._columns.id
-                id = f"{split}/{len(tasks[split])}" if chosen is None else str(_cell(row, chosen, where))
-                tasks[split].append(finished(draft, split, id))
-        held_out = {task.key for task in tasks[Split.TEST]}
-        tasks[Split.TRAIN] = [task for task in tasks[Split.TRAIN] if task.key not in held_out]
+                drafts[split].append((draft, None if chosen is None else str(_cell(row, chosen, where))))
+        held_out = {content_hash(draft.payload) for draft, _ in drafts[Split.TEST]}
+        drafts[Split.TRAIN] = [pair for pair in drafts[Split.TRAIN] if content_hash(pair[0].payload) not in held_out]
+        return {split: self._named(split, side) for split, side in drafts.items()}
+
+    def _named(self, split: Split, drafts: Sequence[tuple[TaskDraft, str | None]]) -> list[Task]:
+        """Give each task its id, by its index where no column does."""
+        tasks = [
+            finished(draft, split, f"{split}/{index}" if id is None else id) for index, (draft, id) in enumerate(drafts)
+        ]
+        check_ids(tasks, where=f"{split} of {self._source}", do="name another id column, or none")
         return tasks
 
     def _sides(self, names: list[str]) -> Mapping[str, Split | None]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from envgym.core.json_types import JsonObject
-from envgym.core.tasks import TEST_FRACTION, Split, Task, TaskSource, split_of
+from envgym.core.tasks import TEST_FRACTION, Split, Task, TaskSource, check_ids, split_of
 from envgym.errors import InvalidInput, sentence
 from envgym.seeds import generator
 
@@ -43,13 +43,15 @@ class ListTasks:
     def __init__(self, tasks: Sequence[Task | TaskDraft], *, test_fraction: float = TEST_FRACTION) -> None:
         """Sort `tasks` into splits; a `Task` keeps its own.
 
-        Raises: InvalidInput: the same content is on both sides.
+        Raises: InvalidInput: the same content is on both sides, or an id is twice on one.
         """
         self._tasks: dict[Split, list[Task]] = {split: [] for split in Split}
         for item in tasks:
             split = item.split if isinstance(item, Task) else split_of(item.payload, test_fraction)
             side = self._tasks[split]
             side.append(item if isinstance(item, Task) else finished(item, split, f"{split}/{len(side)}"))
+        for split, side in self._tasks.items():
+            check_ids(side, where=f"{split} of ListTasks", do="give each task an id of its own")
         shared = {task.key for task in self._tasks[Split.TRAIN]} & {task.key for task in self._tasks[Split.TEST]}
         if shared:
             twin = next(task for task in self._tasks[Split.TRAIN] if task.key in shared)

@@ -4,7 +4,7 @@ The split of a task is a hash of what the task *is* (its payload), not of its wo
 problem cannot be in `train` and in `test`, whatever generator, seed or index it came from.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -70,6 +70,21 @@ class TaskSource(Protocol):
     def task(self, split: Split, index: int) -> Task:
         """Return task number `index` >= 0 of `split`. Raises: InvalidInput: beyond the end of the split."""
         ...
+
+
+def check_ids(tasks: Iterable[Task], *, where: str, do: str) -> None:
+    """See that each task of a split has an id of its own: results are kept by it. Raises: InvalidInput: two share one.
+
+    Args:
+        tasks: of one split.
+        where: these tasks come from.
+        do: what helps.
+    """
+    seen: set[str] = set()
+    for task in tasks:
+        if task.id in seen:
+            raise InvalidInput(sentence("task id", "be unique in its split", f"{task.id!r} twice", where=where, do=do))
+        seen.add(task.id)
 
 
 def distinct_tasks(source: TaskSource, split: Split, count: int, *, start: int = 0) -> Iterator[Task]:

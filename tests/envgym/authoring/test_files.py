@@ -60,6 +60,22 @@ def test_files_per_split_are_official_and_the_test_side_wins(tmp_path: Path) -> 
     ]
 
 
+def test_an_id_is_the_index_though_leaked_rows_are_left_out(tmp_path: Path) -> None:
+    files = {"train": jsonl(tmp_path / "a.jsonl", rows(10)), "test": jsonl(tmp_path / "b.jsonl", rows(2, start=3))}
+    source = FileTasks(files, QUESTION)
+    assert [source.task(Split.TRAIN, i).id for i in range(8)] == [f"train/{i}" for i in range(8)]
+
+
+def test_an_id_column_that_repeats_itself_is_refused(tmp_path: Path) -> None:
+    content = [{**row, "part": "test", "name": 7} for row in rows(3)]
+    columns = Columns(prompt="question", payload={"answer": "result"}, split="part", id="name")
+    source = FileTasks(jsonl(tmp_path / "a.jsonl", content), columns)
+    with pytest.raises(
+        InvalidInput, match=r"task id must be unique in its split, got '7' twice \(test of .*a\.jsonl\)"
+    ):
+        source.size(Split.TEST)
+
+
 def test_a_split_column_is_official(tmp_path: Path) -> None:
     content = [{**row, "part": "test" if i < 3 else "train", "name": f"q{i}"} for i, row in enumerate(rows(10))]
     columns = Columns(prompt="question", payload={"answer": "result"}, split="part", id="name")

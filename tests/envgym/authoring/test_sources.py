@@ -37,6 +37,14 @@ def test_the_same_content_on_both_sides_is_refused() -> None:
         ListTasks(tasks)
 
 
+def test_an_id_belongs_to_one_task_of_its_split() -> None:
+    tasks = [Task(id="7", prompt="?", payload={"n": n}, split=Split.TEST) for n in range(3)]
+    with pytest.raises(InvalidInput, match=r"task id must be unique in its split, got '7' twice \(test of ListTasks\)"):
+        ListTasks(tasks)
+    train = Task(id="7", prompt="?", payload={"n": 3}, split=Split.TRAIN)
+    assert ListTasks([tasks[0], train]).size(Split.TEST) == 1  # the split is part of the name
+
+
 @pytest.mark.parametrize("index", [-1, 100])
 def test_an_index_beyond_a_list_is_refused(index: int) -> None:
     with pytest.raises(InvalidInput, match=r"index must lie in \[0, "):
