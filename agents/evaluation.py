@@ -14,7 +14,7 @@ from envgym.agents.protocols import Policy, Sampling
 from envgym.agents.search import Selection
 from envgym.core.endings import Ending
 from envgym.core.rewards import Invalid, Reward
-from envgym.core.tasks import Split, Task, TaskSource, distinct_tasks
+from envgym.core.tasks import Split, Task, TaskSource, check_ids, distinct_tasks
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
 from envgym.core.turns import Cost
@@ -57,7 +57,7 @@ class EvalPlan:
             EpisodeJob(
                 make_env=self.make_env,
                 task=task,
-                seed=derive_seed(self.seed, self.label, task.key, sample),
+                seed=derive_seed(self.seed, self.env_id, task.key, sample),  # alike alone and in a mixture
                 tree_id=f"{self.label}/{task.id}/{sample}",
                 env_id=self.env_id,
             )
@@ -67,16 +67,20 @@ class EvalPlan:
 
 
 def held_out_tasks(source: TaskSource, count: int, *, split: Split = Split.TEST) -> tuple[Task, ...]:
-    """Return the first `count` tasks of different content; fewer where the split ends before."""
+    """Return the first `count` tasks of different content; fewer where the split ends before.
+
+    Raises: InvalidInput: two of them have one id.
+    """
     size = source.size(split)
-    if size is None:
-        return tuple(distinct_tasks(source, split, count))
     found: dict[str, Task] = {}
-    for index in range(size):
+    if size is None:
+        found = {task.key: task for task in distinct_tasks(source, split, count)}
+    for index in range(size or 0):
         if len(found) == count:
             break
         task = source.task(split, index)
         found.setdefault(task.key, task)
+    check_ids(found.values(), where=f"{split} split", do="give each task an id of its own in the task source")
     return tuple(found.values())
 
 

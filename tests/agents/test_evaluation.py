@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
@@ -79,7 +80,23 @@ def test_jobs_are_a_function_of_the_plan_alone() -> None:
     seeds = [job.seed for job in plan().jobs()]
     assert seeds == [job.seed for job in plan().jobs()]
     assert set(seeds).isdisjoint(job.seed for job in plan(seed=8).jobs())
-    assert set(seeds).isdisjoint(job.seed for job in plan(label="during").jobs())
+    assert set(seeds).isdisjoint(job.seed for job in plan(env_id="other").jobs())
+
+
+def test_env_is_evaluated_alike_alone_and_in_a_mixture() -> None:
+    alone, mixed = plan().jobs(), plan(label="held-out counter").jobs()
+    assert [job.seed for job in alone] == [job.seed for job in mixed]
+    assert {job.tree_id for job in alone}.isdisjoint(job.tree_id for job in mixed)
+
+
+def test_tasks_of_one_id_are_refused() -> None:
+    class Nameless(Repeats):
+        def task(self, split: Split, index: int) -> Task:
+            return replace(SPLIT.task(split, index), id="7")
+
+    assert len(held_out_tasks(Nameless(), 1)) == 1
+    with pytest.raises(InvalidInput, match=r"task id must be unique in its split, got '7' twice \(test split\)"):
+        held_out_tasks(Nameless(), 2)
 
 
 # ---- episodes ----------------------------------------------------------------------------------------------------
