@@ -82,7 +82,7 @@ class Wrapper(gymnasium.Wrapper[str, str, str, str]):
     @property
     def task(self) -> Task:
         """The task of the running episode."""
-        return self.unwrapped.task
+        return self.env.task
 
     @property
     def name(self) -> str:
