@@ -17,7 +17,20 @@ import envgym
 from envgym.env import Env
 
 LIMIT_FORK_US = 200.0
-DEFAULT = ("math/arithmetic-v0", "puzzles/guess_number-v0", "puzzles/reasoning_gym-v0")
+DEFAULT = (
+    "math/arithmetic-v0",
+    "puzzles/frozen_lake-v0",
+    "puzzles/guess_number-v0",
+    "puzzles/knights_knaves-v0",
+    "puzzles/mastermind-v0",
+    "puzzles/minesweeper-v0",
+    "puzzles/reasoning_gym-v0",
+    "puzzles/sokoban-v0",
+    "puzzles/sudoku-v0",
+    "puzzles/tsp-v0",
+    "puzzles/twenty_four-v0",
+    "puzzles/wordle-v0",
+)
 
 
 def microseconds(call: Callable[[], object]) -> float:

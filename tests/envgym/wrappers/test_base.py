@@ -11,7 +11,7 @@ from envgym.core.endings import Ending
 from envgym.errors import InvalidInput, ResetNeeded
 from envgym.records import StepRecord
 from envgym.testing.toys import Counter
-from envgym.wrappers import AnyEnv, Faults, Record, TextOnly, TimeLimit, TurnLimit, Wrapper
+from envgym.wrappers import AnyEnv, Faults, Horizon, Record, TextOnly, TimeLimit, TryAgain, TurnLimit, Wrapper
 from envgym.wrappers.faults import FaultRates
 
 CALL = '<tool_call>{"name": "add", "arguments": {"amount": 5}}</tool_call>'
@@ -23,6 +23,8 @@ WRAPPERS: dict[str, Wrap] = {
     "time_limit": lambda env, folder: TimeLimit(env, 1e9),
     "record": lambda env, folder: Record(env, folder / "episodes.jsonl"),
     "text_only": lambda env, folder: TextOnly(env),
+    "try_again": lambda env, folder: TryAgain(env, 1),
+    "horizon": lambda env, folder: Horizon(env, 1),
     "faults": lambda env, folder: Faults(env, FaultRates(tool_failure=0.5, truncation=0.5, kept_chars=9), seed=1),
 }
 

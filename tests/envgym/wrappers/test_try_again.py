@@ -1,0 +1,115 @@
+"""A wrong end is followed by another attempt, and the episode earns its best one."""
+
+import pytest
+
+from envgym.core.endings import Ending
+from envgym.core.rewards import Invalid
+from envgym.errors import InvalidInput
+from envgym.records import StepRecord, StepResult
+from envgym.testing.toys import Counter, Sums
+from envgym.wrappers import Faults, TryAgain
+from envgym.wrappers.faults import FaultRates
+
+CALL = '<tool_call>{"name": "add", "arguments": {"amount": 5}}</tool_call>'
+
+
+def record_of(result: StepResult) -> StepRecord:
+    record: StepRecord = result.info["envgym"]
+    return record
+
+
+def started(
+    *, attempts: int = 3, discount: float = 0.5, repeat_penalty: float = 0.0, show_task: bool = True
+) -> TryAgain:
+    env = TryAgain(Sums(), attempts, discount=discount, repeat_penalty=repeat_penalty, show_task=show_task)
+    env.reset(seed=1)
+    return env
+
+
+def test_a_wrong_answer_is_followed_by_the_same_task_and_a_right_one_is_worth_less() -> None:
+    env = started()
+    task, asked = env.task, str(env.render())
+    first = env.step("no")
+    assert first.observation == f"Wrong.\nThat is not right. Try again. Attempts left: 2.\n{asked}"
+    assert (first.reward, first.terminated, env.task) == (0.0, False, task)
+    second = env.step(env.oracle())
+    assert (second.observation, second.reward, second.terminated) == ("Right.", 0.5, True)
+    assert [record_of(result).turn for result in (first, second)] == [0, 1]
+
+
+def test_a_right_answer_ends_the_episode_at_once_with_all_it_earns() -> None:
+    env = started()
+    assert env.step(env.oracle())[1:3] == (1.0, True)
+
+
+def test_the_last_wrong_answer_ends_the_episode() -> None:
+    env = started(attempts=2, show_task=False)
+    assert env.step("no").observation == "Wrong.\nThat is not right. Try again. Attempts left: 1."
+    last = env.step("no")
+    assert (last.observation, last.reward, record_of(last).ending) == ("Wrong.", 0.0, Ending.TERMINATED)
+
+
+def test_saying_the_same_again_is_told_and_costs_its_share() -> None:
+    env = started(attempts=4, discount=1.0, repeat_penalty=0.25)
+    env.step("no")
+    assert "You said that before. Try again. Attempts left: 2." in env.step("no").observation
+    env.step("nope")
+    assert env.step(env.oracle()).reward == 0.75  # one repetition of three
+
+
+def test_attempts_of_several_turns_begin_anew_and_turns_count_on() -> None:
+    env = TryAgain(Counter(max_turns=None), 2)
+    env.reset(seed=0)
+    env.step(CALL)
+    again = env.step("DONE")
+    assert again.observation.endswith("at a time.")
+    turns = 2
+    while not (result := env.step(env.oracle())).terminated:
+        turns += 1
+    assert (result.reward, record_of(result).turn) == (0.5, turns)
+
+
+def test_the_best_attempt_is_paid_and_no_more() -> None:
+    class Partly(Sums):
+        """Pays what is said."""
+
+        def respond(self, action):  # type: ignore[no-untyped-def]  # as in Sums
+            reply = super().respond(action)
+            return type(reply)(observation="", reward=float(action.content), terminated=True)
+
+    env = TryAgain(Partly(), 4, discount=0.5)
+    env.reset(seed=0)
+    # 0.3, then 0.5 x 0.8 = 0.4, then 0.25 x 0.9 < 0.4, then 0.125: the episode earns 0.4.
+    assert [env.step(text).reward for text in ("0.3", "0.8", "0.9", "1")] == pytest.approx([0.3, 0.1, 0.0, 0.0])
+
+
+def test_truncated_and_invalid_attempts_are_the_last() -> None:
+    env = TryAgain(Counter(max_turns=1), 3)
+    env.reset(seed=0)
+    assert record_of(env.step("x")).ending is Ending.TRUNCATED_TURNS
+    broken = TryAgain(Faults(Counter(), FaultRates(infra_failure=1.0), seed=0), 3)
+    broken.reset(seed=0)
+    record = record_of(broken.step("x"))
+    assert (record.ending, isinstance(record.reward, Invalid)) == (Ending.ERROR_TOOL_INFRA, True)
+
+
+def test_a_fork_has_its_own_attempts() -> None:
+    env = started(attempts=2)
+    twin = env.fork()
+    env.step("no")
+    assert twin.step(twin.oracle()).reward == 1.0
+    assert env.step(env.oracle()).reward == 0.5
+
+
+def test_every_episode_begins_with_all_attempts() -> None:
+    env = started(attempts=2)
+    env.step("no")
+    env.reset(seed=2)
+    assert env.step(env.oracle()).reward == 1.0
+
+
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="attempts must be at least 1, got 0"):
+        TryAgain(Sums(), 0)
+    with pytest.raises(InvalidInput, match=r"discount must lie in \[0, 1\], got 2"):
+        TryAgain(Sums(), discount=2)
