@@ -6,6 +6,7 @@ from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from yaml.constructor import ConstructorError
 
 from envgym.errors import SettingsError, near_names, sentence
 
@@ -16,6 +17,36 @@ class Settings(BaseModel):
     """Base of every settings record: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """The safe loader, to which a key that stands twice in a mapping is an error; YAML itself says so."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        """Read the document, and check it before merges (`<<`) bring in keys that may be there already."""
+        root = super().get_single_node()
+        todo = [] if root is None else [root]
+        checked: set[int] = set()  # an alias is the node that it names
+        while todo:
+            node = todo.pop()
+            if id(node) in checked or isinstance(node, yaml.ScalarNode):
+                continue
+            checked.add(id(node))
+            if isinstance(node, yaml.MappingNode):
+                _check_keys(node)
+                todo += [part for pair in node.value for part in pair]
+            else:
+                todo += node.value
+        return root
+
+
+def _check_keys(mapping: yaml.MappingNode) -> None:
+    seen: set[tuple[str, str]] = set()
+    for key, _ in mapping.value:
+        if isinstance(key, yaml.ScalarNode):
+            if (key.tag, key.value) in seen:
+                raise ConstructorError(None, None, f"the key {key.value!r} a second time", key.start_mark)
+            seen.add((key.tag, key.value))
 
 
 def read_settings_file(path: Path) -> dict[str, Any]:
@@ -32,9 +63,9 @@ def read_settings_file(path: Path) -> dict[str, Any]:
 
 
 def read_yaml(text: str, *, where: str) -> dict[str, Any]:
-    """Parse a YAML mapping. Raises: SettingsError: malformed, or no mapping."""
+    """Parse a YAML mapping. Raises: SettingsError: malformed, a key twice, or no mapping."""
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, _UniqueKeys)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{where}, line {mark.line + 1}" if mark else where
@@ -66,9 +97,9 @@ def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
 
 
 def read_yaml_value(text: str, *, where: str) -> Any:  # whatever YAML value the caller wrote
-    """Parse one YAML value. Raises: SettingsError: malformed."""
+    """Parse one YAML value. Raises: SettingsError: malformed, or a key twice."""
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _UniqueKeys)
     except (yaml.YAMLError, ValueError):
         raise SettingsError(sentence("value", "be YAML", repr(text), where=where, do="quote it")) from None
 

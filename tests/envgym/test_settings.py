@@ -63,6 +63,26 @@ def test_malformed_yaml_names_its_line(tmp_path: Path) -> None:
         read_settings_file(path)
 
 
+def test_key_that_stands_twice_is_refused_with_its_line() -> None:
+    text = "optim: {lr: 1}\nrun: {steps: 3}\noptim: {grad_clip: 2}\n"
+    with pytest.raises(SettingsError) as caught:
+        read_yaml(text, where="run.yaml")
+    assert str(caught.value) == (
+        "settings must be YAML, got the key 'optim' a second time (run.yaml, line 3); mend that line."
+    )
+    for deep in ("envs:\n- {id: a, id: b}", "run: {a: [{b: {c: 1, 'c': 2}}]}"):
+        with pytest.raises(SettingsError, match="a second time"):
+            read_yaml(deep, where="run.yaml")
+    with pytest.raises(SettingsError, match="value must be YAML"):
+        apply_overrides({}, ["optim={lr: 1, lr: 2}"])
+
+
+def test_merged_key_may_be_replaced() -> None:
+    text = "a: &a {x: 1, y: 2}\nb: &b {<<: *a, y: 3}\nc: {<<: *b, x: 4}\nd: *b\n"
+    assert read_yaml(text, where="run.yaml")["c"] == {"x": 4, "y": 3}
+    assert read_yaml(text, where="run.yaml")["d"] == {"x": 1, "y": 3}
+
+
 def test_control_character_in_yaml_is_refused() -> None:
     with pytest.raises(SettingsError, match="settings must be YAML"):
         read_yaml("name: \x00", where="car.yaml")
