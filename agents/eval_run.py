@@ -27,7 +27,7 @@ from envgym.errors import RunError, SettingsError, sentence
 from envgym.journal import Journal
 from envgym.parsing import text_format
 from envgym.report.from_run import write_run_report
-from envgym.runs import RunDirectory, check_new, check_same
+from envgym.runs import RunDirectory, check_labels, check_new, check_same
 from envgym.seeds import derive_seed
 
 JOURNAL = "finished.jsonl"
@@ -67,8 +67,8 @@ def run_evaluation(
     """
     agent_kind(settings.agent.name)
     run = _open(settings, resume=resume)
+    check_labels((env.label for env in settings.envs), where="envs")
     plans = [_plan(settings, env) for env in settings.envs]
-    _check_labels(plans)
     done = set() if run is None else {data["label"] for data in run.evals()}
     missing = [plan for plan in plans if plan.title not in done]
     play = _player(settings) if missing else None
@@ -111,9 +111,8 @@ def _evaluate(
         temperature=settings.evaluation.temperature,
         seconds=time.perf_counter() - started,
     )
-    name = plan.title.replace("/", "_")
-    run.write_episodes(step, episode_rows(trees, step=step), label=name)
-    run.write_eval(step, name, record.to_json())
+    run.write_episodes(step, episode_rows(trees, step=step), label=plan.title)
+    run.write_eval(step, plan.title, record.to_json())
 
 
 # ---- before the first episode ---------------------------------------------------------------------------------------
@@ -167,13 +166,6 @@ def _tasks_of(env: Env[Any], search: Strategy, settings: EvalSettings) -> TaskSo
         return env.unwrapped.tasks
     finally:
         env.close()
-
-
-def _check_labels(plans: Sequence[EvalPlan]) -> None:
-    labels = [plan.label for plan in plans]
-    if twice := sorted({label for label in labels if labels.count(label) > 1}):
-        do = "give one of them another `name`"
-        raise SettingsError(sentence("env name", "be unique", ", ".join(twice), where="envs", do=do))
 
 
 def _player(settings: EvalSettings) -> "_Player":

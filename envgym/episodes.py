@@ -2,12 +2,37 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from envgym.core.rewards import Invalid
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.trajectory import Group, Trajectory, trajectories
 from envgym.core.tree import Tree
+from envgym.text import well_formed
+
+COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "step": "int64",
+        "env_id": "string",
+        "task_id": "string",
+        "task_key": "string",
+        "split": "string",
+        "seed": "int64",
+        "tree_id": "string",
+        "leaf": "int64",
+        "ending": "string",
+        "reward": "float64",
+        "invalid_reason": "string",
+        "components": "string",
+        "turns": "int64",
+        "sampled_tokens": "int64",
+        "advantages": "string",
+        "dropped": "string",
+        "tree": "string",
+    }
+)
+"""Column -> Arrow type, whatever the rows of a step hold, so that the files of all steps are one data set."""
 
 Advantages = Mapping[tuple[str, int], Sequence[float | tuple[float, ...]]]
 """(tree id, leaf) -> what training gave the episode: one entry per node of its path."""
@@ -24,7 +49,7 @@ def episode_rows(
 
     Args:
         trees: of one step, or of one evaluation.
-        step: train steps done before the trees were sampled.
+        step: train step that sampled the trees; for an evaluation, the train steps done before it.
         advantages: of the episodes that were trained on.
         dropped: tree id -> why a filter dropped its group.
     """
@@ -35,8 +60,8 @@ def episode_rows(
             found = (advantages or {}).get((tree.id, episode.leaf))
             row["advantages"] = None if found is None else json.dumps(found)
             row["dropped"] = (dropped or {}).get(tree.id)
-            row["tree"] = json.dumps(tree_to_json(tree), ensure_ascii=False) if number == 0 else None
-            rows.append(row)
+            row["tree"] = json.dumps(tree_to_json(tree)) if number == 0 else None
+            rows.append({name: well_formed(cell) if isinstance(cell, str) else cell for name, cell in row.items()})
     return rows
 
 

@@ -17,6 +17,7 @@ crash cut short is ignored by readers.
 """
 
 import json
+import math
 import os
 import platform
 import tempfile
@@ -25,7 +26,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from envgym.errors import RunError, sentence
+from envgym.episodes import COLUMNS
+from envgym.errors import RunError, SettingsError, sentence
 
 SCHEMA_VERSION = 1
 """Raised by every change of the layout; earlier versions stay readable."""
@@ -186,34 +188,34 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     def append_metrics(self, row: Mapping[str, float]) -> None:
-        """Add the metrics of a train step; `row["step"]` names it."""
+        """Add the metrics of a train step; `row["step"]` names it. What is not finite is written as null."""
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(row)) + "\n")
+            file.write(_metrics_line(row))
             file.flush()
             os.fsync(file.fileno())
 
     def metrics(self) -> list[dict[str, float]]:
-        """Return the metrics of every step, in order. Raises: RunError: a whole line is no JSON."""
+        """Return the metrics of every step, in order; null is NaN. Raises: RunError: a whole line is no JSON object."""
         path = self.path / "metrics.jsonl"
         rows: list[dict[str, float]] = []
         for number, line in enumerate(whole_lines(path), start=1):
             try:
-                rows.append(json.loads(line))
-            except ValueError:
+                rows.append({name: math.nan if v is None else v for name, v in json.loads(line).items()})
+            except (ValueError, AttributeError):
                 raise _broken(repr(line[:40]), f"{path}, line {number}") from None
         return rows
 
     def forget_after(self, step: int) -> None:
         """Drop what was recorded after `step` train steps; a resumed run makes it again."""
         kept = [row for row in self.metrics() if row["step"] <= step]
-        write_atomic(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+        write_atomic(self.path / "metrics.jsonl", "".join(map(_metrics_line, kept)))
         for file in (*self._files("evals", ".json"), *self._files("episodes", ".parquet")):
             if file_step(file) > step:
                 file.unlink()
 
     def write_eval(self, step: int, label: str, data: Mapping[str, Any]) -> Path:
         """Write an evaluation made after `step` train steps."""
-        path = self.path / "evals" / f"step-{step:06d}-{label}.json"
+        path = self.path / "evals" / f"step-{step:06d}-{file_label(label)}.json"
         write_json(path, data)
         return path
 
@@ -222,14 +224,16 @@ class RunDirectory:
         return [read_object(file) for file in self._files("evals", ".json")]
 
     def write_episodes(self, step: int, rows: Sequence[Mapping[str, Any]], *, label: str = "train") -> Path:
-        """Write the episodes of a step as Parquet, a row each."""
+        """Write the episodes of a step as Parquet, a row each, with the columns of `envgym.episodes`."""
         import pyarrow as pa  # heavy: loaded where it is needed
         import pyarrow.parquet as pq
 
-        path = self.path / "episodes" / f"step-{step:06d}-{label}.parquet"
+        assert all(row.keys() <= COLUMNS.keys() for row in rows), "every column is declared"
+        path = self.path / "episodes" / f"step-{step:06d}-{file_label(label)}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), sink, compression="zstd")
+        table = pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema(list(COLUMNS.items())))
+        pq.write_table(table, sink, compression="zstd")
         write_atomic(path, sink.getvalue().to_pybytes())
         return path
 
@@ -240,10 +244,11 @@ class RunDirectory:
         import pyarrow.parquet as pq  # heavy: loaded where it is needed
 
         wanted = None if steps is None else set(steps)
+        named = None if label is None else file_label(label)
         rows: list[dict[str, Any]] = []
         only = None if tree_id is None else [("tree_id", "==", tree_id)]
         for file in self._files("episodes", ".parquet"):
-            if (wanted is None or file_step(file) in wanted) and label in (None, _file_label(file)):
+            if (wanted is None or file_step(file) in wanted) and named in (None, _label_of(file)):
                 rows.extend(pq.read_table(file, filters=only).to_pylist())
         return rows
 
@@ -252,14 +257,15 @@ class RunDirectory:
         import pyarrow.parquet as pq  # heavy: loaded where it is needed
 
         return [
-            (_file_label(file), file_step(file), tree_id)
+            (_label_of(file), file_step(file), tree_id)
             for file in self._files("episodes", ".parquet")
             for tree_id in dict.fromkeys(pq.read_table(file, columns=["tree_id"])["tree_id"].to_pylist())
         ]
 
     def episode_steps(self, *, label: str = "train") -> list[int]:
         """Return the steps whose episodes were saved."""
-        return [file_step(file) for file in self._files("episodes", ".parquet") if _file_label(file) == label]
+        named = file_label(label)
+        return [file_step(file) for file in self._files("episodes", ".parquet") if _label_of(file) == named]
 
     def _files(self, folder: str, suffix: str) -> list[Path]:
         return sorted((self.path / folder).glob(f"step-*{suffix}"), key=lambda file: (file_step(file), file.name))
@@ -270,6 +276,27 @@ def file_step(file: Path) -> int:
     return int(file.name.split("-")[1].split(".")[0])
 
 
-def _file_label(file: Path) -> str:
-    """Return the label in such a name."""
+def file_label(label: str) -> str:
+    """Return how a label is written in the name of a file."""
+    return label.replace("/", "_")
+
+
+def check_labels(names: Iterable[str], *, where: str) -> None:
+    """See that every env of a mixture has a name, and files, of its own. Raises: SettingsError: two have not."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.get(file_label(name))) is not None:
+            got = name if name == other else f"{other} and {name}, whose files have one name"
+            do = "give one of them another `name`"
+            raise SettingsError(sentence("env name", "be unique", got, where=where, do=do))
+        seen[file_label(name)] = name
+
+
+def _metrics_line(row: Mapping[str, float]) -> str:
+    finite = {name: value if math.isfinite(value) else None for name, value in row.items()}
+    return json.dumps(finite, allow_nan=False) + "\n"
+
+
+def _label_of(file: Path) -> str:
+    """Return the label in the name of a file."""
     return file.stem.partition("-")[2].partition("-")[2]

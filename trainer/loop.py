@@ -227,9 +227,8 @@ class TrainLoop:
                 temperature=self.settings.evaluation.temperature,
                 seconds=time.perf_counter() - started,
             )
-            name = plan.label.replace("/", "_")
-            self.run_directory.write_episodes(self.step, episode_rows(trees, step=self.step), label=name)
-            self.run_directory.write_eval(self.step, name, record.to_json())
+            self.run_directory.write_episodes(self.step, episode_rows(trees, step=self.step), label=plan.label)
+            self.run_directory.write_eval(self.step, plan.label, record.to_json())
             self.callbacks.on_evaluation(self.step, plan.label, evaluation_metrics(record))
 
     # ---- pieces ----------------------------------------------------------------------------------------------

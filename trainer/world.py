@@ -9,6 +9,7 @@ from envgym.agents.search import Strategy
 from envgym.core.tasks import Split, TaskSource
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
+from envgym.runs import check_labels
 from envgym.trainer.points import EnvSupply
 from envgym.trainer.settings import EnvSettings, TrainSettings
 
@@ -30,11 +31,9 @@ def build_worlds(envs: Sequence[EnvSettings]) -> dict[str, World]:
 
     Raises: UnknownName, InvalidInput: an unknown id or setting. SettingsError: two envs of one label.
     """
+    check_labels((spec.label for spec in envs), where="envs")
     worlds: dict[str, World] = {}
     for spec in envs:
-        if spec.label in worlds:
-            do = "give one of them another `name`"
-            raise SettingsError(sentence("env name", "be unique", spec.label, where="envs", do=do))
         make = _maker(spec)
         tasks: TaskSource = make().unwrapped.tasks
         if tasks.size(Split.TRAIN) == 0:

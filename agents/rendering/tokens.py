@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from envgym.core.segments import Origin, Segment
 from envgym.errors import InvalidInput, sentence
+from envgym.text import well_formed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -164,15 +165,6 @@ class TokenCodec:
             for index, (first, last) in enumerate(pairwise(borders))
             if first < last
         )
-
-
-def well_formed(text: str) -> str:
-    """Return `text` with lone surrogates, which no tokenizer reads, replaced by U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
 
 
 def _move(char: str, plane: int) -> str:

@@ -157,7 +157,7 @@ class FileTasks:
         payload |= {name: _cell(row, column, where) for name, column in columns.payload.items()}
         metadata = {column: _cell(row, column, where) for column in columns.metadata}
         try:
-            canonical({"payload": payload, "metadata": metadata})
+            canonical({"payload": payload, "metadata": metadata}).encode()
         except (TypeError, ValueError) as error:
             raise InvalidInput(
                 sentence("payload and metadata", "be JSON", str(error), where=where, do="convert the column first")

@@ -7,10 +7,11 @@ problem cannot be in `train` and in `test`, whatever generator, seed or index it
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from envgym.core.json_types import JsonObject, content_hash
 from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.text import well_formed
 
 TEST_FRACTION = 0.2
 """Share of the hash space that is `test` where no official split exists."""
@@ -60,6 +61,7 @@ def split_of(payload: JsonObject, test_fraction: float = TEST_FRACTION) -> Split
     return Split.TEST if int(content_hash(payload)[:13], 16) / 16**13 < test_fraction else Split.TRAIN
 
 
+@runtime_checkable
 class TaskSource(Protocol):
     """An indexed supply of tasks for each split; the same index gives the same task on every machine."""
 
@@ -73,7 +75,9 @@ class TaskSource(Protocol):
 
 
 def check_ids(tasks: Iterable[Task], *, where: str, do: str) -> None:
-    """See that each task of a split has an id of its own: results are kept by it. Raises: InvalidInput: two share one.
+    """See that each task of a split has an id of its own: results are kept by it, in files.
+
+    Raises: InvalidInput: two share one, or one is no UTF-8 text.
 
     Args:
         tasks: of one split.
@@ -84,6 +88,8 @@ def check_ids(tasks: Iterable[Task], *, where: str, do: str) -> None:
     for task in tasks:
         if task.id in seen:
             raise InvalidInput(sentence("task id", "be unique in its split", f"{task.id!r} twice", where=where, do=do))
+        if well_formed(task.id) != task.id:
+            raise InvalidInput(sentence("task id", "be UTF-8 text", ascii(task.id), where=where, do=do))
         seen.add(task.id)
 
 

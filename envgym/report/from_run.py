@@ -29,7 +29,7 @@ from envgym.report.data import (
     TreeData,
 )
 from envgym.report.write import write_report
-from envgym.runs import RunDirectory
+from envgym.runs import RunDirectory, file_label
 from envgym.seeds import generator
 from envgym.stats import paired_variance, smallest_detectable_effect, task_mean_variance
 
@@ -179,7 +179,7 @@ def write_run_tree(run: RunDirectory, name: str, path: Path | None = None) -> Pa
 
 def _sources(run: RunDirectory) -> dict[str, str]:
     """Return label of a file of episodes -> what made them."""
-    return {TRAIN: TRAIN, **{data["label"].replace("/", "_"): data["label"] for data in run.evals()}}
+    return {TRAIN: TRAIN, **{file_label(data["label"]): data["label"] for data in run.evals()}}
 
 
 def _samples(run: RunDirectory) -> tuple[list[EpisodeData], list[TreeData]]:

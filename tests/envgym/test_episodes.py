@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from envgym.core.trajectory import Group, trajectories
 from envgym.core.tree import Tree
-from envgym.episodes import Advantages, dropped_trees, episode_rows, trees_of
+from envgym.episodes import COLUMNS, Advantages, dropped_trees, episode_rows, trees_of
 from envgym.testing.hard_cases import HARD_CASES, context_rewrite, invalid_branch, outcome_group, outcome_tree
 
 
@@ -33,6 +34,19 @@ def test_invalid_episode_has_no_reward_but_a_reason() -> None:
     assert (right["invalid_reason"], dead["invalid_reason"]) == (None, "sandbox died: killed")
     assert (json.loads(right["components"]), json.loads(dead["components"])) == ({"answer": 1.0}, {})
     assert dead["ending"] == "ERROR_TOOL_INFRA"
+
+
+def test_text_that_no_file_holds_is_made_well_formed_and_the_tree_is_kept_as_it_was() -> None:
+    tree = replace(invalid_branch(), task_id="cut \ud800 off")
+    rows = episode_rows([tree], step=0, dropped={tree.id: "\udfff"})
+    assert (rows[0]["task_id"], rows[0]["dropped"]) == ("cut \ufffd off", "\ufffd")
+    assert all(cell.encode() for row in rows for cell in row.values() if isinstance(cell, str))
+    assert trees_of(rows) == [tree]
+
+
+def test_a_row_has_exactly_the_columns_of_the_table() -> None:
+    (row,) = episode_rows([context_rewrite()], step=0)
+    assert list(row) == list(COLUMNS)
 
 
 def test_turns_are_counted_over_the_episode_not_over_its_rows() -> None:

@@ -1,20 +1,32 @@
 """The run directory: nothing is lost when a process dies, whatever it was doing."""
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
-from envgym.episodes import episode_rows, trees_of
-from envgym.errors import RunError
-from envgym.runs import SCHEMA_VERSION, RunDirectory, check_same, file_step, read_json, write_atomic, write_json
+from envgym.episodes import Advantages, episode_rows, trees_of
+from envgym.errors import RunError, SettingsError
+from envgym.runs import (
+    SCHEMA_VERSION,
+    RunDirectory,
+    check_labels,
+    check_same,
+    file_step,
+    read_json,
+    write_atomic,
+    write_json,
+)
 from envgym.testing.hard_cases import HARD_CASES
 
 CONFIG = {"run": {"name": "cat"}, "envs": [{"id": "math/arithmetic-v0"}]}
@@ -183,6 +195,18 @@ def test_line_that_is_whole_but_no_json_is_told_and_not_dropped(run: RunDirector
     assert (run.path / "metrics.jsonl").read_text() == text
 
 
+def test_metrics_that_are_not_finite_are_null_on_disk_and_nan_when_read(run: RunDirectory) -> None:
+    run.append_metrics({"step": 1, "ratio/max": float("inf"), "loss/policy": float("nan"), "loss/kl": 0.5})
+    run.append_metrics({"step": 2})
+    line = '{"step": 1, "ratio/max": null, "loss/policy": null, "loss/kl": 0.5}\n'
+    assert (run.path / "metrics.jsonl").read_text() == line + '{"step": 2}\n'
+    run.forget_after(1)
+    assert (run.path / "metrics.jsonl").read_text() == line
+    (row,) = run.metrics()
+    assert math.isnan(row["ratio/max"])
+    assert row["loss/kl"] == 0.5
+
+
 def test_line_that_follows_a_torn_one_is_a_line_of_its_own(run: RunDirectory) -> None:
     run.append_metrics({"step": 0})
     with (run.path / "metrics.jsonl").open("a") as file:
@@ -257,13 +281,55 @@ def test_step_is_read_from_a_file_name() -> None:
     assert file_step(Path("evals/step-1000000-during.json")) == 1_000_000
 
 
+def test_columns_have_their_types_whatever_a_step_holds(run: RunDirectory) -> None:
+    files = [
+        run.write_episodes(1, []),
+        run.write_episodes(2, episode_rows([HARD_CASES[0]()], step=2)),  # nothing invalid, nothing trained on
+        run.write_episodes(3, episode_rows([case() for case in HARD_CASES], step=3)),
+    ]
+    schemas = [pq.read_schema(file) for file in files]
+    assert schemas[0].equals(schemas[1])
+    assert schemas[1].equals(schemas[2])
+    assert {str(kind) for kind in schemas[0].types} == {"int64", "double", "string"}
+
+
+def test_text_that_is_no_utf8_can_be_saved(run: RunDirectory) -> None:
+    tree = replace(HARD_CASES[0](), task_id="\ud800")
+    run.write_episodes(1, episode_rows([tree], step=1))
+    assert trees_of(run.episodes()) == [tree]
+
+
+def test_label_with_a_slash_is_one_file_and_is_found_by_either_form(run: RunDirectory) -> None:
+    tree = HARD_CASES[0]()
+    run.write_eval(1, "held-out math/a", {"step": 1})
+    run.write_episodes(1, episode_rows([tree], step=1), label="held-out math/a")
+    assert names(run.path)[:2] == ["config.json", "episodes/step-000001-held-out math_a.parquet"]
+    assert trees_of(run.episodes(label="held-out math/a")) == trees_of(run.episodes(label="held-out math_a")) == [tree]
+    assert run.episode_steps(label="held-out math/a") == [1]
+
+
+@pytest.mark.parametrize(
+    "given,got", [(("a", "b", "a"), "a"), (("math/a", "b", "math_a"), "math/a and math_a, whose files have one name")]
+)
+def test_envs_whose_files_would_have_one_name_are_refused(given: Sequence[str], got: str) -> None:
+    check_labels(("a/b", "a b", "a-b"), where="envs")
+    with pytest.raises(SettingsError) as caught:
+        check_labels(given, where="envs")
+    assert str(caught.value) == f"env name must be unique, got {got} (envs); give one of them another `name`."
+
+
 @pytest.mark.slow
 def test_data_sets_library_reads_the_episodes(run: RunDirectory, tmp_path: Path) -> None:
     from datasets import load_dataset
 
     trees = [case() for case in HARD_CASES]
-    file = run.write_episodes(1, episode_rows(trees, step=1))
-    table = load_dataset("parquet", data_files=str(file), split="train", cache_dir=str(tmp_path / "cache"))
-    assert table.num_rows == sum(len(tree.leaves) for tree in trees)
-    assert trees_of(dict(row) for row in table) == trees
+    given: Advantages = {(trees[0].id, trees[0].leaves[0]): (0.0, 0.5)}
+    files = [
+        run.write_episodes(1, episode_rows(trees[:1], step=1)),
+        run.write_episodes(2, episode_rows(trees, step=2, advantages=given)),
+    ]
+    table = load_dataset("parquet", data_files=[str(file) for file in files], split="train", cache_dir=str(tmp_path))
+    assert trees_of(dict(row) for row in table) == [trees[0], *trees]
+    assert table[0]["advantages"] is None
+    assert sum(row["advantages"] is not None for row in table) == 1
     assert json.loads(table[0]["components"]) == {"answer": 1.0}

@@ -76,6 +76,12 @@ def test_an_id_column_that_repeats_itself_is_refused(tmp_path: Path) -> None:
         source.size(Split.TEST)
 
 
+def test_text_that_is_no_utf8_is_refused_with_its_row(tmp_path: Path) -> None:
+    content = [*rows(2), {"question": "\ud800?", "result": 1, "level": 0}]
+    with pytest.raises(InvalidInput, match=r"payload and metadata must be JSON, .*row 2 of"):
+        FileTasks(jsonl(tmp_path / "a.jsonl", content), QUESTION).size(Split.TEST)
+
+
 def test_a_split_column_is_official(tmp_path: Path) -> None:
     content = [{**row, "part": "test" if i < 3 else "train", "name": f"q{i}"} for i, row in enumerate(rows(10))]
     columns = Columns(prompt="question", payload={"answer": "result"}, split="part", id="name")

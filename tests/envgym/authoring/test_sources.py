@@ -1,5 +1,7 @@
 """Task sources: disjoint splits, stable indices, clear refusals."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -41,6 +43,8 @@ def test_an_id_belongs_to_one_task_of_its_split() -> None:
     tasks = [Task(id="7", prompt="?", payload={"n": n}, split=Split.TEST) for n in range(3)]
     with pytest.raises(InvalidInput, match=r"task id must be unique in its split, got '7' twice \(test of ListTasks\)"):
         ListTasks(tasks)
+    with pytest.raises(InvalidInput, match="task id must be UTF-8 text"):
+        ListTasks([replace(tasks[0], id="\ud800")])
     train = Task(id="7", prompt="?", payload={"n": 3}, split=Split.TRAIN)
     assert ListTasks([tasks[0], train]).size(Split.TEST) == 1  # the split is part of the name
 
