@@ -126,7 +126,8 @@ def all_pulls(room: Room) -> Mapping[Key, Push]:
 
 def way(room: Room, player: int, boxes: int, goal: int) -> list[int]:
     """Return the numbers of the moves of a shortest walk to `goal`, which can be reached."""
-    free, ways, queue = room.floor & ~boxes, {player: [0][:0]}, deque([player])
+    free, queue = room.floor & ~boxes, deque([player])
+    ways: dict[int, list[int]] = {player: []}
     while goal not in ways:
         place = queue.popleft()
         for move, step in enumerate(room.steps):
