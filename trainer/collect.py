@@ -1,6 +1,7 @@
 """Collect the groups of one train step: tasks from the curriculum, episodes from the agent loop.
 
-Every seed derives from the run's seed and the names of what it drives, so a step can be collected again alone.
+Every seed derives from the run's seed and the names of what it drives, and nothing that the policy served before is
+reused, so a step can be collected again alone.
 """
 
 import asyncio
@@ -47,6 +48,7 @@ async def collect(
         rounds: most rounds.
         on_finished: called with every tree when it is grown.
     """
+    bench.policy.update_weights((), bench.policy.version)  # a resumed run has not sampled what came before
     requests = list(
         bench.method.curriculum.choose(
             step=step,

@@ -1,7 +1,7 @@
 """A key-value cache with a row for each sequence under way; each row is filled from column 0 to its own length.
 
-Rows 0 .. n-1 are in use. A row that ends is overwritten by the last one, so that work is always a slice. What lies
-behind a row's length is rubbish that the mask hides.
+Rows 0 .. n-1 are in use. A row that ends changes places with the last one, so that work is always a slice; what it
+held stays until the room is needed. What lies behind a row's length is rubbish that the mask hides.
 """
 
 from collections.abc import Iterator
@@ -23,12 +23,10 @@ class Place:
     num_rows: int = 0
     width: int = 0
     """Columns read, those just written included."""
-    start: int = 0
-    """Prefill: the column of the pass's first token, for all its rows."""
     rows: Tensor | None = None
-    """Decoding: [B] the row numbers."""
-    positions: Tensor | None = None
-    """Decoding: [B] the column of each row's one token; None while prefilling."""
+    """[B, 1] the row numbers."""
+    columns: Tensor | None = None
+    """[B, T] where each token is written; None: every row has its tokens in the last columns read."""
 
 
 @dataclass(slots=True)
@@ -57,13 +55,13 @@ class SlotLayer(CacheLayerMixin):
         self.values = value_states.new_zeros((size.rows, value_states.shape[1], size.columns, value_states.shape[3]))
         self.is_initialized = True
 
-    def grow(self, used: int) -> None:
-        """Take the shared size; the first `used` rows keep their content."""
+    def grow(self) -> None:
+        """Take the shared size; the content stays."""
         if self.is_initialized:
             old_keys, old_values = self.keys, self.values
             self.lazy_initialization(old_keys, old_values)
-            self.keys[:used, :, : old_keys.shape[2]] = old_keys[:used]
-            self.values[:used, :, : old_values.shape[2]] = old_values[:used]
+            self.keys[: len(old_keys), :, : old_keys.shape[2]] = old_keys
+            self.values[: len(old_values), :, : old_values.shape[2]] = old_values
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
@@ -73,27 +71,28 @@ class SlotLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows = slice(place.first_row, place.first_row + place.num_rows)
-        if place.positions is None:
-            self.keys[rows, :, place.start : place.width] = key_states
-            self.values[rows, :, place.start : place.width] = value_states
+        if place.columns is None:
+            start = place.width - key_states.shape[2]
+            self.keys[rows, :, start : place.width] = key_states
+            self.values[rows, :, start : place.width] = value_states
         else:
-            self.keys[place.rows, :, place.positions] = key_states[:, :, 0]
-            self.values[place.rows, :, place.positions] = value_states[:, :, 0]
+            self.keys[place.rows, :, place.columns] = key_states.transpose(1, 2)
+            self.values[place.rows, :, place.columns] = value_states.transpose(1, 2)
         return self.keys[rows, :, : place.width], self.values[rows, :, : place.width]
 
-    def move(self, targets: Tensor, sources: Tensor) -> None:
-        """Copy rows onto others."""
+    def move(self, targets: Tensor, sources: Tensor, width: int) -> None:
+        """Copy the first columns of rows onto others."""
         if self.is_initialized:
-            self.keys[targets] = self.keys[sources]
-            self.values[targets] = self.values[sources]
+            self.keys[targets, :, :width] = self.keys[sources, :, :width]
+            self.values[targets, :, :width] = self.values[sources, :, :width]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the columns read; masks are made by the engine."""
         return self._place.width, 0
 
     def get_seq_length(self) -> int:
-        """Return the columns read before the pass; positions are made by the engine."""
-        return self._place.start
+        """Return the columns read; positions are made by the engine."""
+        return self._place.width
 
     def get_max_length(self) -> int:
         """Return -1: layers grow."""
@@ -108,8 +107,8 @@ class SlotCache(Cache):
         self.place, self.size = Place(), Size()
         super().__init__(layer_class_to_replicate=lambda: SlotLayer(self.place, self.size))  # type: ignore[arg-type]  # called without arguments, and nothing else
 
-    def reserve(self, *, rows: int, columns: int, used: int) -> None:
-        """Make room; the first `used` rows keep their content."""
+    def reserve(self, *, rows: int, columns: int) -> None:
+        """Make room; the content stays."""
         size = self.size
         if rows <= size.rows and columns <= size.columns:
             return
@@ -118,41 +117,29 @@ class SlotCache(Cache):
             wanted = max(columns, size.columns + size.columns // 2)
             size.columns = -(-wanted // _COLUMNS) * _COLUMNS
         for layer in self._slots():
-            layer.grow(used)
+            layer.grow()
 
     def _slots(self) -> Iterator[SlotLayer]:
         for layer in self.layers:
             assert isinstance(layer, SlotLayer), "made by this cache"
             yield layer
 
-    def prefilling(self, *, first_row: int, num_rows: int, start: int, end: int) -> None:
-        """Let the next pass write columns start .. end-1 of some rows."""
+    def writing(self, first_row: int, num_rows: int, width: int, columns: Tensor | None = None) -> None:
+        """Let the next pass write to rows from `first_row` on and read `width` columns; for `columns` see `Place`."""
         place = self.place
-        place.first_row, place.num_rows, place.start, place.width = first_row, num_rows, start, end
-        place.rows = place.positions = None
+        place.first_row, place.num_rows, place.width, place.columns = first_row, num_rows, width, columns
+        if columns is not None:
+            place.rows = torch.arange(first_row, first_row + num_rows, device=columns.device)[:, None]
 
-    def decoding(self, rows: Tensor, positions: Tensor, width: int) -> None:
-        """Let the next pass write one column of each of the first rows."""
-        place = self.place
-        place.first_row, place.num_rows, place.width = 0, rows.shape[0], width
-        place.rows, place.positions = rows, positions
-
-    def move(self, targets: Tensor, sources: Tensor) -> None:
-        """Copy rows onto others in every layer."""
+    def move(self, targets: Tensor, sources: Tensor, width: int) -> None:
+        """Copy the first columns of rows onto others in every layer; all is read before any is written."""
         for layer in self._slots():
-            layer.move(targets, sources)
+            layer.move(targets, sources, width)
 
 
-def causal_mask(start: int, end: int, window: int | None, device: torch.device) -> Tensor:
-    """Return [1, 1, end - start, end]: token q may look at columns q - window + 1 .. q."""
-    queries = torch.arange(start, end, device=device)[:, None]
-    columns = torch.arange(end, device=device)[None, :]
-    mask = columns <= queries
-    return (mask if window is None else mask & (columns > queries - window))[None, None]
-
-
-def decoding_mask(positions: Tensor, columns: Tensor, window: int | None) -> Tensor:
-    """Return [B, 1, 1, columns]: the token at `positions` may look at what precedes it in its row, and at itself."""
-    own = positions[:, None]
+def attention_mask(positions: Tensor, width: int, window: int | None) -> Tensor:
+    """Return [B, 1, T, width]: the token at `positions` [B, T] may look at what precedes it in its row, and itself."""
+    own = positions[:, None, :, None]
+    columns = torch.arange(width, device=positions.device)
     mask = columns <= own
-    return (mask if window is None else mask & (columns > own - window))[:, None, None]
+    return mask if window is None else mask & (columns > own - window)

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from envgym.agents.policies._attention import as_additive, configs_of, grouped, needs_additive_mask
-from envgym.agents.policies._cache import SlotCache, causal_mask, decoding_mask
+from envgym.agents.policies._cache import SlotCache, attention_mask
 from envgym.errors import InvalidInput, sentence
 
 PREFILL_TOKENS = 8192
 """Most tokens of one forward pass, padding included; more are computed in several."""
+_PADDING = 16
+"""A pass holds rows of at most twice its fewest tokens and this many more."""
 _KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 
 
@@ -64,40 +66,61 @@ class CachedModel:
             if was_training:
                 self.module.train()
 
-    def prefill(self, prefixes: Sequence[tuple[int, ...]], first_row: int) -> None:
-        """Compute keys and values of `prefixes` in the rows from `first_row` on; room is reserved."""
+    def weights_state(self) -> tuple[tuple[int, int], ...]:
+        """Return what changes whenever a weight is replaced or written to in place, by whomever."""
+        return tuple((weight.data_ptr(), _num_writes(weight)) for weight in self.module.parameters())
+
+    def prefill(self, contexts: Sequence[tuple[int, ...]], starts: Sequence[int], first_row: int) -> None:
+        """Compute keys and values of `contexts` from `starts` on, in the rows from `first_row` on; room is reserved.
+
+        Contexts that come in the order of the tokens to compute need the least padding.
+        """
+        counts = [len(context) - start for context, start in zip(contexts, starts, strict=True)]
         row = 0
-        while row < len(prefixes):
-            longest, size = max(len(prefixes[row]), 1), 1
-            while row + size < len(prefixes):
-                longest = max(longest, len(prefixes[row + size]))
-                if longest * (size + 1) > PREFILL_TOKENS:
+        while row < len(counts):
+            size, shortest, longest = 1, counts[row], counts[row]
+            while row + size < len(counts):
+                shortest, longest = min(shortest, counts[row + size]), max(longest, counts[row + size])
+                if longest * (size + 1) > PREFILL_TOKENS or longest > 2 * shortest + _PADDING:
                     break
                 size += 1
-            for _ in self.passes(prefixes[row : row + size], first_row + row, PREFILL_TOKENS, keep_all=False):
+            rows = slice(row, row + size)
+            for _ in self.passes(contexts[rows], starts[rows], first_row + row, PREFILL_TOKENS, keep_all=False):
                 pass
             row += size
 
     def passes(
-        self, rows: Sequence[tuple[int, ...]], first_row: int, max_tokens: int, *, keep_all: bool
+        self,
+        rows: Sequence[tuple[int, ...]],
+        starts: Sequence[int],
+        first_row: int,
+        max_tokens: int,
+        *,
+        keep_all: bool,
     ) -> Iterator[tuple[int, Tensor]]:
-        """Run `rows` through the model, at most `max_tokens` a pass; yield (first column, logits) of each pass.
+        """Run `rows` from `starts` on, at most `max_tokens` a pass; yield (tokens before, logits) of each pass.
 
         The logits are those of all the pass's tokens, or of its last column alone.
         """
-        device = self.device
-        width = max(len(row) for row in rows)
-        ids = torch.zeros((len(rows), width), dtype=torch.int64)
-        for place, row in enumerate(rows):
-            ids[place, : len(row)] = torch.tensor(row, dtype=torch.int64)
+        num_rows, device = len(rows), self.device
+        width = max(len(row) - start for row, start in zip(rows, starts, strict=True))
+        ids = torch.zeros((num_rows, width), dtype=torch.int64)
+        for place, (row, start) in enumerate(zip(rows, starts, strict=True)):
+            ids[place, : len(row) - start] = torch.tensor(row[start:], dtype=torch.int64)
         ids = ids.to(device)
-        chunk = max(max_tokens // len(rows), 1)
-        for start in range(0, width, chunk):
-            end = min(start + chunk, width)
-            self.cache.prefilling(first_row=first_row, num_rows=len(rows), start=start, end=end)
-            masks = {kind: causal_mask(start, end, window, device) for kind, window in self._windows.items()}
-            positions = torch.arange(start, end, device=device).expand(len(rows), -1)
-            yield start, self._forward(ids[:, start:end], positions, masks, keep=end - start if keep_all else 1)
+        is_even = len(set(starts)) == 1
+        begins = torch.tensor(starts[:1] if is_even else starts, device=device)[:, None]
+        ends = torch.tensor([len(row) for row in rows], device=device)[:, None]
+        chunk = max(max_tokens // num_rows, 1)
+        for begin in range(0, width, chunk):
+            end = min(begin + chunk, width)
+            positions = begins + torch.arange(begin, end, device=device)
+            if is_even:
+                self.cache.writing(first_row, num_rows, starts[0] + end)
+            else:
+                positions = positions.minimum(ends)  # padding goes where the row's next token will
+                self.cache.writing(first_row, num_rows, int(positions.max()) + 1, positions)
+            yield begin, self._forward(ids[:, begin:end], positions, keep=end - begin if keep_all else 1)
 
     def decode(self, tokens: Tensor, positions: Tensor, width: int) -> Tensor:
         """Append a token to each of the first rows; return [B, V] float32 logits of what follows.
@@ -107,27 +130,30 @@ class CachedModel:
             positions: [B] how long each row was.
             width: columns in use after this, of the longest row.
         """
-        device = self.device
-        self.cache.decoding(torch.arange(len(tokens), device=device), positions, width)
-        columns = torch.arange(width, device=device)
-        masks = {kind: decoding_mask(positions, columns, window) for kind, window in self._windows.items()}
-        return self._forward(tokens[:, None], positions[:, None], masks, keep=1)[:, -1].float()
+        self.cache.writing(0, len(tokens), width, positions[:, None])
+        return self._forward(tokens[:, None], positions[:, None], keep=1)[:, -1].float()
 
-    def _forward(self, ids: Tensor, positions: Tensor, masks: dict[str, Tensor], *, keep: int) -> Tensor:
-        """Return the logits of the last `keep` tokens, [B, keep, V]."""
+    def _forward(self, ids: Tensor, positions: Tensor, *, keep: int) -> Tensor:
+        """Return [B, keep, V] the logits of the last `keep` tokens of `ids` [B, T], at `positions` [B or 1, T]."""
+        width = self.cache.place.width
+        masks = {kind: attention_mask(positions, width, window) for kind, window in self._windows.items()}
         if self._additive:
             dtype = next(self.module.parameters()).dtype
             masks = {kind: as_additive(mask, dtype) for kind, mask in masks.items()}
         output = self.module(
             input_ids=ids,
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
-            position_ids=positions,
+            position_ids=positions.expand(len(ids), -1),
             past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=keep,
         )
         logits: Tensor = output.logits
         return logits
+
+
+def _num_writes(weight: Tensor) -> int:
+    return 0 if weight.is_inference() else weight._version
 
 
 def _windows(config: Any) -> dict[str, int | None]:  # a transformers config

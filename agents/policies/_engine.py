@@ -2,7 +2,8 @@
 
 Sequences join and leave between tokens. A sequence's tokens depend on its request and on the weights; other rows of
 the batch can change them only through rounding, where a random number falls within rounding of a boundary.
-Contexts that agree in all but their last token (the samples of a group) are prefilled once.
+What a context shares with a sequence that is under way, has just ended, or joins with it, is not computed again: the
+turns of an episode before, the system prompt of other tasks, the context of the samples of a group.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ import torch
 from torch import Tensor
 
 from envgym.agents.policies._cached_model import CachedModel
-from envgym.agents.policies._rows import Bools, Ended, Rows, TicketT, shared_prefills
+from envgym.agents.policies._prefixes import Ints, Prefixes
+from envgym.agents.policies._rows import Bools, Ended, Rows, TicketT
 from envgym.agents.policies._sampling import Rules, sample
 from envgym.agents.protocols import GenerateRequest
 
@@ -33,11 +35,18 @@ class Engine(Generic[TicketT]):
     def reset(self) -> None:
         """Drop all sequences and the memory of the cache."""
         self.rows = Rows(self.rows.capacity)
+        self._prefixes = Prefixes(self.rows.capacity)
+        self._weights: tuple[tuple[int, int], ...] = ()
+        """Those that computed what is in the cache."""
         self.model.forget()
         self._tokens = torch.empty(0, dtype=torch.int64)
         """[B] the last token of each row, which the next pass continues."""
         self._rules: Rules | None = None
         """None: to be collected anew, as the batch has changed."""
+
+    def forget_prefixes(self) -> None:
+        """Compute every context anew from now on, as the weights have changed."""
+        self._prefixes.forget()
 
     def room(self) -> int:
         """Return how many sequences may join."""
@@ -52,21 +61,23 @@ class Engine(Generic[TicketT]):
         """Let sequences join; at most `room()` of them, sorted by length where speed matters."""
         if not requests:
             return
-        first, device, cache = len(self.rows), self.model.device, self.model.cache
-        order, sources = shared_prefills([request for _, request in requests])
-        num_leaders = len(set(sources))
-        longest = max(len(request.token_ids) for _, request in requests)
-        cache.reserve(rows=first + len(order), columns=longest, used=first)
-        self.model.prefill([requests[index][1].token_ids[:-1] for index in order[:num_leaders]], first)
-        if num_leaders < len(order):
-            followers = torch.arange(first + num_leaders, first + len(order), device=device)
-            cache.move(followers, torch.tensor(sources[num_leaders:], device=device) + first)
-        for place, index in enumerate(order):
-            ticket, request = requests[index]
-            prefilled = len(request.token_ids) if place < num_leaders else 1
-            self.rows.add(ticket, request, limit=self.limit(request), version=version, prefilled=prefilled)
-        last = torch.tensor([requests[index][1].token_ids[-1] for index in order], device=device)
-        self._tokens = torch.cat([self._tokens.to(device), last])
+        if self._weights != (weights := self.model.weights_state()):
+            self.forget_prefixes()
+            self._weights = weights
+        device, cache = self.model.device, self.model.cache
+        contexts = [request.token_ids[:-1] for _, request in requests]
+        waves = self._prefixes.admit(contexts, len(self.rows))
+        longest = max(len(context) for context in contexts) + 1
+        cache.reserve(rows=max(len(self._prefixes), len(self.rows) + len(requests)), columns=longest)
+        for wave in waves:
+            self._copy(wave.targets, wave.sources, self._prefixes.width)
+            self.model.prefill([contexts[index] for index in wave.contexts], wave.starts, wave.first_row)
+            for index, start in zip(wave.contexts, wave.starts, strict=True):
+                ticket, request = requests[index]
+                prefilled = len(request.token_ids) - start
+                self.rows.add(ticket, request, limit=self.limit(request), version=version, prefilled=prefilled)
+        last = [requests[index][1].token_ids[-1] for wave in waves for index in wave.contexts]
+        self._tokens = torch.cat([self._tokens.to(device), torch.tensor(last, device=device)])
         self._rules = None
 
     def step(self) -> list[Ended[TicketT]]:
@@ -74,7 +85,7 @@ class Engine(Generic[TicketT]):
         rows, device = self.rows, self.model.device
         lengths = rows.lengths[: len(rows)]
         width = int(lengths.max()) + 1
-        self.model.cache.reserve(rows=len(rows), columns=width, used=len(rows))
+        self.model.cache.reserve(rows=len(rows), columns=width)
         logits = self.model.decode(self._tokens, torch.from_numpy(lengths.copy()).to(device), width)
         if self._rules is None:
             self._rules = Rules.of([request.sampling for request in rows.requests], logits.shape[-1], device)
@@ -89,21 +100,29 @@ class Engine(Generic[TicketT]):
         return self._retire(np.array(is_abandoned))
 
     def _retire(self, over: Bools) -> list[Ended[TicketT]]:
-        ended, moves = self.rows.retire(over)
-        targets = torch.from_numpy(moves.targets).to(self.model.device)
-        sources = torch.from_numpy(moves.sources).to(self.model.device)
-        if len(targets):
-            self.model.cache.move(targets, sources)
-            self._tokens[targets] = self._tokens[sources]
+        width = int(self.rows.lengths[: len(self.rows)].max())
+        for row in np.flatnonzero(over).tolist():
+            self._prefixes.retire(row, self.rows.cached(row))
+        ended, (targets, sources) = self.rows.retire(over)
+        self._prefixes.swap(targets, sources)
+        self._copy(np.concatenate([targets, sources]), np.concatenate([sources, targets]), width)
+        device = self.model.device
+        self._tokens[torch.from_numpy(targets).to(device)] = self._tokens[torch.from_numpy(sources).to(device)]
         self._tokens = self._tokens[: len(self.rows)]
         self._rules = None
         return ended
+
+    def _copy(self, targets: Ints, sources: Ints, width: int) -> None:
+        if len(targets):
+            device = self.model.device
+            self.model.cache.move(torch.from_numpy(targets).to(device), torch.from_numpy(sources).to(device), width)
 
     # ---- scoring -------------------------------------------------------------------------------------------------
 
     def score(self, rows: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
         """Return the raw log-prob of every token given those before it, 0.0 for the first; no sequence is under way."""
         assert not len(self.rows), "scoring uses the cache"
+        self._prefixes.forget()
         order = sorted(range(len(rows)), key=lambda index: (len(rows[index]), rows[index]))
         found: dict[int, tuple[float, ...]] = {}
         for begin in range(0, len(order), self.rows.capacity):
@@ -116,14 +135,14 @@ class Engine(Generic[TicketT]):
         width = max(len(row) for row in rows)
         if not width:
             return [() for _ in rows]
-        self.model.cache.reserve(rows=len(rows), columns=width, used=0)
+        self.model.cache.reserve(rows=len(rows), columns=width)
         following = torch.zeros((len(rows), width), dtype=torch.int64)
         for place, row in enumerate(rows):
             following[place, : max(len(row) - 1, 0)] = torch.tensor(row[1:], dtype=torch.int64)
         following = following.to(self.model.device)
         parts: list[Tensor] = []
         max_tokens = max(_SCORE_NUMBERS // self.model.vocabulary, 1)
-        for start, logits in self.model.passes(rows, 0, max_tokens, keep_all=True):
+        for start, logits in self.model.passes(rows, [0] * len(rows), 0, max_tokens, keep_all=True):
             logits = logits.float()
             chosen = logits.gather(-1, following[:, start : start + logits.shape[1], None])[..., 0]
             parts.append(chosen - torch.logsumexp(logits, dim=-1))

@@ -1,9 +1,8 @@
 """The sequences a sampling engine has under way, row by row: numbers on the host, no tensor.
 
-Rows 0 .. n-1 are in use, as in the cache; `retire` tells which rows took the places of those that ended.
+Rows 0 .. n-1 are in use, as in the cache; `retire` tells which rows changed places with those that ended.
 """
 
-from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -29,7 +28,7 @@ class Ended(NamedTuple, Generic[TicketT]):
 
 
 class Moves(NamedTuple):
-    """Rows to copy, in the cache and wherever else rows lie: `targets[i]` becomes what `sources[i]` was."""
+    """Rows that change places, in the cache and wherever else rows lie: `targets[i]` becomes what `sources[i]` was."""
 
     targets: Ints
     sources: Ints
@@ -90,6 +89,14 @@ class Rows(Generic[TicketT]):
         over: Bools = stopped | (counts >= self._limits[:num_rows]) | ~np.isfinite(raw_logprobs)
         return over
 
+    def cached(self, row: int) -> Ints:
+        """Return the tokens whose keys and values a row holds; none where the model's numbers were not finite."""
+        sampled = self._sampled[:, row, : self._counts[row]]
+        if not np.isfinite(sampled).all():
+            return np.zeros(0, np.int64)
+        context = np.array(self.requests[row].token_ids, np.int64)
+        return np.concatenate([context, sampled[_TOKEN].astype(np.int64)])[: self.lengths[row]]
+
     def retire(self, over: Bools) -> tuple[list[Ended[TicketT]], Moves]:
         """Take the rows out that are over; the last rows that are not take their places."""
         ended = [Ended(self.tickets[row], self._generation(row)) for row in np.flatnonzero(over).tolist()]
@@ -136,23 +143,3 @@ class Rows(Generic[TicketT]):
 def canonical(request: GenerateRequest) -> tuple[int, tuple[int, ...], int]:
     """Return what requests are sorted by, so that a batch does not depend on who asked first."""
     return len(request.token_ids), request.token_ids, request.seed
-
-
-def shared_prefills(requests: Sequence[GenerateRequest]) -> tuple[list[int], list[int]]:
-    """Return (order, source): an order of `requests` with different contexts first, and for each place of that order
-    the place, among the first, of the request with the same context.
-
-    The last token of a context is not prefilled, so contexts are the same where all before it is.
-    """
-    first_of: dict[tuple[int, ...], int] = {}
-    leaders: list[int] = []
-    followers: list[int] = []
-    for index, request in enumerate(requests):
-        prefix = request.token_ids[:-1]
-        if prefix in first_of:
-            followers.append(index)
-        else:
-            first_of[prefix] = len(leaders)
-            leaders.append(index)
-    order = leaders + followers
-    return order, [first_of[requests[index].token_ids[:-1]] for index in order]

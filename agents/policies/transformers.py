@@ -3,14 +3,17 @@
 Requests that wait are served together by one worker thread, so the event loop stays free. Two orders of service:
 
     deterministic  A round takes every request that waits, sorted, and answers all of them when the last is done. What
-                   a round holds then depends on the requests alone, never on timing, and equal rounds give equal bits.
+                   a round holds then depends on the requests alone, never on timing, and equal rounds after equal
+                   rounds give equal bits.
                    The first pass of the event loop in which somebody asks is let finish before a round begins, so the
                    episodes that one round woke are all in the next. (Where envs answer from threads, their timing
                    decides; `run_episodes(..., lock_step=True)` waits for them.)
     continuous     Requests join between any two tokens and are answered at once. Faster where episodes are uneven;
                    the batch, and with it the rounding, depends on timing.
 
-In both, a request's random numbers come from its own seed, one for each token.
+In both, a request's random numbers come from its own seed, one for each token, and what a context shares with one that
+was served before is not computed again until the weights change. Reuse changes a result through rounding only; rounds
+repeat bit by bit from the last `update_weights` on.
 """
 
 import asyncio
@@ -63,7 +66,8 @@ class TransformersPolicy:
         Args:
             model: a causal language model of transformers (or a PEFT model around one).
             device: where to put it; None leaves it where it is.
-            max_batch: most sequences decoded at a time; the others wait. Memory grows with it.
+            max_batch: most sequences decoded at a time; the others wait. Memory grows with it: the cache keeps up to
+                as many contexts, those of sequences that are over included.
             deterministic: serve in rounds that do not depend on timing; else continuously.
             autocast: run the forward passes in this type; None: in the type of the weights.
             is_shared: a learner trains this very module, so `sleep` leaves its weights where they are.
@@ -140,6 +144,7 @@ class TransformersPolicy:
                     raise InvalidInput(sentence(name, rule, list(tensor.shape), where=_WHERE, do=do))
                 if target.data_ptr() != tensor.data_ptr():
                     target.copy_(tensor)
+            self._engine.forget_prefixes()
             self._version = version
 
     def sleep(self) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.agents.policies._rows import Rows, canonical, shared_prefills
+from envgym.agents.policies._rows import Rows, canonical
 from envgym.agents.protocols import FinishReason, GenerateRequest, Sampling
 
 
@@ -95,18 +95,3 @@ def test_whoever_leaves_every_row_keeps_its_own_tokens(lengths: list[int], data:
 def test_requests_are_sorted_by_length_then_tokens_then_seed() -> None:
     items = [request(2, 1), request(9), request(1, 2, seed=2), request(1, 2, seed=1)]
     assert [items.index(item) for item in sorted(items, key=canonical)] == [1, 3, 2, 0]
-
-
-def test_contexts_that_agree_but_for_the_last_token_are_prefilled_once() -> None:
-    items = [
-        request(1, 2, 3),
-        request(4, 5),
-        request(1, 2, 9),
-        request(4, 5),
-        request(
-            7,
-        ),
-    ]
-    order, sources = shared_prefills(items)
-    assert order == [0, 1, 4, 2, 3]
-    assert sources == [0, 1, 2, 0, 1]

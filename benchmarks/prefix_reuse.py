@@ -1,0 +1,102 @@
+"""What keeping prefixes saves: the same episodes with reuse and with contexts computed anew, as a ratio.
+
+Run: python benchmarks/prefix_reuse.py [--model smollm2] [--episodes 32] [--turns 4] [--repeat 3]. Prints one JSON line.
+
+Episodes of `puzzles/guess_number-v0` in groups of 4, all under way together. Both ways share the context of a group's
+samples; only with reuse do turns find those before them, and tasks each other's system prompt. Ways alternate, and the
+best run of each counts. `cpu_ratio` is the same of the process's own time, which other load disturbs less.
+"""
+
+import argparse
+import asyncio
+import json
+import platform
+import time
+from typing import NamedTuple
+
+import envgym
+from envgym.agents.agent import Agent, AgentSettings, OnLength, make_agent
+from envgym.agents.driver import EpisodeJob, run_episodes
+from envgym.agents.models.registry import load
+from envgym.agents.policies import _prefixes
+from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.protocols import Sampling
+from envgym.core.tasks import Split
+from envgym.core.tree import Tree
+
+ENV = "puzzles/guess_number-v0"
+GROUP = 4
+SHARED, NEVER = _prefixes.MIN_SHARED, 1 << 30
+
+
+class Run(NamedTuple):
+    """One collect."""
+
+    wall_s: float
+    cpu_s: float
+    prefilled: int
+    generated: int
+
+
+def collect(policy: TransformersPolicy, agent: Agent, num_episodes: int, num_turns: int, *, reuse: bool) -> Run:
+    """Run all episodes from an empty cache."""
+    _prefixes.MIN_SHARED = SHARED if reuse else NEVER
+    policy.update_weights((), 0)
+    tasks = envgym.make(ENV).unwrapped.tasks
+    jobs = [
+        EpisodeJob(
+            make_env=lambda: envgym.make(ENV, max_turns=num_turns),
+            task=tasks.task(Split.TRAIN, index // GROUP),
+            seed=index // GROUP,
+            policy_seed=index,
+            tree_id=str(index),
+            env_id=ENV,
+        )
+        for index in range(num_episodes)
+    ]
+    started, started_cpu = time.perf_counter(), time.process_time()
+    episodes = run_episodes(jobs, agent, policy, sampling=Sampling(), concurrency=num_episodes)
+    trees: list[Tree] = asyncio.run(episodes)
+    wall, cpu = time.perf_counter() - started, time.process_time() - started_cpu
+    costs = [tree.cost for tree in trees]
+    prefilled = sum(cost.tokens_prefilled for cost in costs)
+    return Run(wall, cpu, prefilled, sum(cost.tokens_generated for cost in costs))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--episodes", type=int, default=32)
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--repeat", type=int, default=3)
+    options = parser.parse_args()
+    loaded = load(options.model)
+    agent = make_agent(AgentSettings(max_turn_tokens=options.tokens, on_length=OnLength.CLOSE), loaded.tokenizer)
+    policy = TransformersPolicy(loaded.model, max_batch=options.episodes)
+    collect(policy, agent, 1, 1, reuse=True)  # loads what is loaded lazily
+    runs: dict[bool, list[Run]] = {True: [], False: []}
+    for _ in range(options.repeat):
+        for reuse, found in runs.items():
+            found.append(collect(policy, agent, options.episodes, options.turns, reuse=reuse))
+    anew, kept = runs[False], runs[True]
+    wall = [min(run.wall_s for run in way) for way in (anew, kept)]
+    cpu = [min(run.cpu_s for run in way) for way in (anew, kept)]
+    result = {
+        "benchmark": "prefix_reuse",
+        "model": options.model,
+        "episodes": options.episodes,
+        "turns": options.turns,
+        "wall_ratio": round(wall[1] / wall[0], 3),
+        "cpu_ratio": round(cpu[1] / cpu[0], 3),
+        "wall_s_anew_kept": [round(value, 2) for value in wall],
+        "cpu_s_anew_kept": [round(value, 2) for value in cpu],
+        "prefilled_anew_kept": [anew[0].prefilled, kept[0].prefilled],
+        "generated_anew_kept": [anew[0].generated, kept[0].generated],
+        "python": platform.python_version(),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
