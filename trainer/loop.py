@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from envgym.agents.evaluation import EvalPlan, EvalRecord, evaluate, held_out_tasks, record_evaluation
+from envgym.agents.evaluation import EvalPlan, EvalRecord, evaluate, record_evaluation
 from envgym.core.rewards import Invalid
-from envgym.core.tasks import Task
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.episodes import dropped_trees, episode_rows
@@ -36,9 +35,8 @@ from envgym.trainer.reference import keep_reference, open_reference
 from envgym.trainer.rollout_metrics import env_metrics, filter_metrics, rollout_metrics
 from envgym.trainer.seen import Metrics
 from envgym.trainer.settings import TrainSettings
-from envgym.trainer.sft import check_recorded, warm_start
+from envgym.trainer.sft import check_recorded, check_vocabulary, warm_start
 from envgym.trainer.workbench import Workbench, build_method, build_workbench
-from envgym.trainer.world import World
 
 HELD_OUT = "held-out"
 """Label of the evaluations before and after training, on all tasks."""
@@ -72,6 +70,8 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
     if checkpoint is None:
         check_recorded(settings.sft)
     bench = build_workbench(settings, checkpoint=checkpoint)
+    if checkpoint is None:
+        check_vocabulary(settings.sft, bench.agent)
     if run is None:
         run = RunDirectory.create(settings.run_directory, name=settings.run.name, config=_config(settings))
     elif checkpoint is None:
@@ -109,7 +109,6 @@ class TrainLoop:
         self.stats: Stats = {}
         self.step = 0
         self._times: Metrics = {}
-        self._tasks: dict[str, tuple[Task, ...]] = {}
 
     def run(self, runner: asyncio.Runner, checkpoint: Path | None) -> TrainResult:
         """Go from the start, or from `checkpoint`, to the last step and write the report."""
@@ -241,7 +240,7 @@ class TrainLoop:
             EvalPlan(
                 env_id=world.env_id,
                 make_env=world.make,
-                tasks=self._held_out(world)[:count],
+                tasks=world.held_out[:count],
                 samples=settings.samples,
                 seed=derive_seed(self.settings.run.seed, "evaluation"),
                 label=label if len(worlds) == 1 else f"{label} {world.label}",
@@ -249,11 +248,6 @@ class TrainLoop:
             )
             for world in worlds.values()
         ]
-
-    def _held_out(self, world: World) -> tuple[Task, ...]:
-        if world.label not in self._tasks:
-            self._tasks[world.label] = held_out_tasks(world.tasks, self.settings.evaluation.tasks)
-        return self._tasks[world.label]
 
     def _has_evaluation(self, label: str, step: int) -> bool:
         done = {(data["label"], data["step"]) for data in self.run_directory.evals()}

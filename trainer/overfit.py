@@ -15,7 +15,7 @@ from envgym.trainer.batch import TrainRow
 from envgym.trainer.dry_run import collect_batch
 from envgym.trainer.learner import Learner
 from envgym.trainer.settings import OptimSettings, TrainSettings
-from envgym.trainer.sft import warm_start
+from envgym.trainer.sft import check_recorded, check_vocabulary, warm_start
 from envgym.trainer.workbench import build_workbench
 
 
@@ -52,6 +52,8 @@ def overfit(
     """
     bench = build_workbench(settings)
     if settings.sft is not None:
+        check_recorded(settings.sft)
+        check_vocabulary(settings.sft, bench.agent)
         with asyncio.Runner() as runner:
             runner.run(warm_start(bench, settings, settings.sft, on_progress=on_progress))
         bench.policy.update_weights((), 0)

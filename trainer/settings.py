@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from envgym.agents.agent import AgentSettings
 from envgym.agents.models.tiny import TinySettings
-from envgym.errors import unknown_name
+from envgym.errors import sentence, unknown_name
 from envgym.settings import Settings, apply_overrides, build_settings, read_settings_file
 from envgym.trainer.plugins import Choice
 
@@ -167,6 +167,14 @@ class ObjectiveSettings(Settings):
     kl_coef: float = Field(default=0.0, ge=0)
     """0 keeps no reference model."""
     entropy_coef: float = 0.0
+
+    @model_validator(mode="after")
+    def _check_constant(self) -> "ObjectiveSettings":
+        if self.aggregation == "seq-mean-token-sum-norm" and self.max_tokens is None:
+            do = "set it to the most tokens that an episode may sample"
+            rule = f"be set for {self.aggregation}"
+            raise ValueError(sentence("objective.max_tokens", rule, "nothing", where="objective", do=do))
+        return self
 
 
 class EvaluationSettings(Settings):

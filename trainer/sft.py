@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from envgym.agents.agent import Agent
 from envgym.agents.driver import EpisodeJob, run_episode, run_oracle_episode
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.search import Chain
@@ -57,7 +58,8 @@ async def warm_start(
     episodes = (
         _recorded(Path(sft.recorded)) if sft.recorded else await _from_oracle(bench, settings, oracle, on_progress)
     )
-    rows = [row for episode in episodes for row in likelihood_rows(episode)]
+    success_at = settings.evaluation.success_at
+    rows = [row for episode in episodes for row in likelihood_rows(episode, success_at=success_at)]
     if not rows:
         got = f"none of {len(episodes)} episodes succeeded"
         do = "look at the env's oracle with `envgym check`, or name another sft.recorded"
@@ -66,7 +68,8 @@ async def warm_start(
     if sft.gives_up:
         last = sft.model_copy(update={"episodes": sft.gives_up_episodes, "epochs": 1, "until_success": None})
         at_times = await _from_oracle(bench, settings, last, on_progress)
-        await fit(bench, settings, last, [r for e in at_times for r in likelihood_rows(e)], on_progress=on_progress)
+        mixed = [row for episode in at_times for row in likelihood_rows(episode, success_at=success_at)]
+        await fit(bench, settings, last, mixed, on_progress=on_progress)
     tenth = max(len(losses) // 10, 1)
     return {
         "sft/episodes": float(len(episodes)),
@@ -130,10 +133,12 @@ async def _success(bench: Workbench, settings: TrainSettings, sft: SftSettings, 
     return rollout_metrics(groups, success_at=settings.evaluation.success_at).get("train/success", 0.0)
 
 
-def likelihood_rows(episode: Trajectory) -> list[TrainRow]:
+def likelihood_rows(episode: Trajectory, *, success_at: float) -> list[TrainRow]:
     """Return the rows of an episode that succeeded, or gave up on purpose, with advantage 1; none for another."""
     reward = episode.reward
-    if not isinstance(reward, Scored) or (reward.value <= 0 and not episode.tree.id.startswith(GAVE_UP)):
+    if not isinstance(reward, Scored):
+        return []
+    if reward.value < success_at and not episode.tree.id.startswith(GAVE_UP):
         return []
     return [train_row(row, [float(trains) for trains in row.loss_mask]) for row in episode.rows if any(row.loss_mask)]
 
@@ -179,6 +184,22 @@ def check_recorded(sft: SftSettings | None) -> None:
     if not RunDirectory.open(Path(sft.recorded)).episode_steps():
         do = "name a training run that saved its episodes (run.save_episodes_every)"
         raise SettingsError(sentence("sft.recorded", "hold train episodes", "none", where=sft.recorded, do=do))
+
+
+def check_vocabulary(sft: SftSettings | None, agent: Agent) -> None:
+    """See that recorded ids are to this model the tokens that they were. Raises: SettingsError: they are not."""
+    if sft is None or sft.recorded is None:
+        return
+    run = RunDirectory.open(Path(sft.recorded))
+    for tree in trees_of(run.episodes(run.episode_steps()[:1], label="train")):
+        for segment in (segment for node in tree.nodes for segment in node.edge.segments if segment.token_strings):
+            here = agent.renderer.token_strings(segment.token_ids)
+            for index, then, now in zip(segment.token_ids, segment.token_strings, here, strict=True):
+                if then != now:
+                    got = f"id {index} for {then!r}, which is {now!r} here"
+                    do = "record the episodes with this model, or let the oracle play (no sft.recorded)"
+                    must = "hold tokens of this model's vocabulary"
+                    raise SettingsError(sentence("sft.recorded", must, got, where=sft.recorded, do=do))
 
 
 def _recorded(path: Path) -> list[Trajectory]:

@@ -26,7 +26,7 @@ from envgym.trainer.plugins import resolve
 from envgym.trainer.points import Credit, Curriculum, Filter, Shaping, TrajectoryCredit
 from envgym.trainer.settings import ModelSettings, TrainSettings
 from envgym.trainer.shaping import SHAPINGS
-from envgym.trainer.world import World, build_worlds, check_search
+from envgym.trainer.world import World, build_worlds, check_group, check_search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +93,9 @@ def build_workbench(settings: TrainSettings, *, checkpoint: Path | None = None) 
         checkpoint: take the weights from here instead of from `model.name`.
     """
     method = build_method(settings)
-    worlds = build_worlds(settings.envs)
+    worlds = build_worlds(settings.envs, num_held_out=settings.evaluation.tasks)
     check_search(method.search, worlds, settings)
+    check_group(settings)
     device = pick_device(settings.model.device)
     if settings.model.threads is not None:
         torch.set_num_threads(settings.model.threads)

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import envgym
+from envgym.agents.evaluation import held_out_tasks
 from envgym.agents.search import Strategy
-from envgym.core.tasks import Split, TaskSource
+from envgym.core.tasks import Split, Task, TaskSource
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
 from envgym.runs import check_labels
+from envgym.trainer.credit import CREDITS
 from envgym.trainer.points import EnvSupply
 from envgym.trainer.settings import EnvSettings, TrainSettings
 
@@ -24,23 +26,50 @@ class World:
     make: Callable[[], Env[Any]]
     """Makes a fresh env; cheap."""
     tasks: TaskSource
+    held_out: tuple[Task, ...]
+    """What it is evaluated on."""
 
 
-def build_worlds(envs: Sequence[EnvSettings]) -> dict[str, World]:
-    """Make every env once to see that its settings hold, and return the worlds by label.
+def build_worlds(envs: Sequence[EnvSettings], *, num_held_out: int) -> dict[str, World]:
+    """Make every env once to see that its settings hold and that there are tasks, and return the worlds by label.
 
-    Raises: UnknownName, InvalidInput: an unknown id or setting. SettingsError: two envs of one label.
+    Args:
+        envs: of the mixture.
+        num_held_out: distinct tasks to evaluate each on; where the test split ends before, all of it.
+
+    Raises: UnknownName, InvalidInput: an unknown id or setting, or an endless supply that repeats itself before so many
+        tasks are found. SettingsError: two envs of one label, or a split without tasks.
     """
     check_labels((spec.label for spec in envs), where="envs")
     worlds: dict[str, World] = {}
     for spec in envs:
         make = _maker(spec)
-        tasks: TaskSource = make().unwrapped.tasks
-        if tasks.size(Split.TRAIN) == 0:
-            do = "choose settings that leave tasks to train on"
-            raise SettingsError(sentence("train split", "hold tasks", "none", where=spec.label, do=do))
-        worlds[spec.label] = World(label=spec.label, env_id=spec.id, weight=spec.weight, make=make, tasks=tasks)
+        tasks = _tasks(make)
+        held_out = held_out_tasks(tasks, num_held_out)
+        for split, is_empty in ((Split.TRAIN, tasks.size(Split.TRAIN) == 0), (Split.TEST, not held_out)):
+            if is_empty:
+                do = "choose settings, or a source of tasks, with both splits"
+                raise SettingsError(sentence(f"{split} split", "hold tasks", "none", where=spec.label, do=do))
+        worlds[spec.label] = World(
+            label=spec.label, env_id=spec.id, weight=spec.weight, make=make, tasks=tasks, held_out=held_out
+        )
     return worlds
+
+
+def _tasks(make: Callable[[], Env[Any]]) -> TaskSource:
+    env = make()
+    try:
+        return env.unwrapped.tasks
+    finally:
+        env.close()
+
+
+def check_group(settings: TrainSettings) -> None:
+    """See that groups can be compared. Raises: SettingsError: every advantage would be 0."""
+    size, credit = settings.rollout.group_size, settings.credit.name
+    if size < 2 and credit in CREDITS:  # all of ours give an episode without company 0; one of your own may not
+        must = f"be at least 2 for {credit}, which compares the episodes of a group"
+        raise SettingsError(sentence("rollout.group_size", must, size, where="rollout", do="raise it"))
 
 
 def check_search(search: Strategy, worlds: Mapping[str, World], settings: TrainSettings) -> None:

@@ -100,6 +100,10 @@ def test_recipe_that_is_no_name_is_refused(recipe: object) -> None:
         ({"credit": "grpo"}, "credit must be a mapping of keys, got grpo (train_settings); correct the value."),
         ({"agent": {"max_turn_tokens": 99, "max_context_tokens": 9}}, "max_turn_tokens must be less than max_context"),
         ({"model": {"tiny": {"hidden_size": 65}}}, "model.tiny.hidden_size must "),
+        (
+            {"objective": {"aggregation": "seq-mean-token-sum-norm"}},
+            "objective.max_tokens must be set for seq-mean-token-sum-norm, got nothing (objective); set it to",
+        ),
     ],
 )
 def test_setting_that_cannot_be_is_one_sentence(sections: dict[str, Any], message: str) -> None:
