@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from envgym.errors import RunError, sentence
 from envgym.runs import write_json
 from envgym.trainer.points import TaskStats
 
@@ -40,9 +39,12 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     keep: int,
 ) -> Path:
-    """Write the checkpoint of `state.step` and delete all but the newest `keep`; a crash leaves no part behind."""
+    """Write the checkpoint of `state.step` and delete all but the newest `keep`.
+
+    What a crash leaves behind is a draft that no reader takes for a checkpoint, and that the next one replaces.
+    """
     place = folder / f"{_PREFIX}{state.step:06d}"
-    beside = folder / f".{place.name}.{os.getpid()}"
+    beside = folder / ".draft"
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     _write_model(model, beside / "model")
@@ -61,7 +63,7 @@ def save_checkpoint(
 
 def save_model(model: Any, place: Path) -> None:  # PreTrainedModel or PeftModel
     """Write the weights alone (adapters alone, where there are some) beside their place, and rename."""
-    beside = place.with_name(f".{place.name}.{os.getpid()}")
+    beside = place.with_name(f".{place.name}.draft")
     shutil.rmtree(beside, ignore_errors=True)
     _write_model(model, beside)
     _sync(beside)
@@ -77,15 +79,6 @@ def checkpoints(folder: Path) -> list[Path]:
     """Return the complete checkpoints, oldest first."""
     complete = (path for path in folder.glob(f"{_PREFIX}*") if (path / "state.json").exists())
     return sorted(complete, key=lambda path: int(path.name.removeprefix(_PREFIX)))
-
-
-def latest_checkpoint(folder: Path) -> Path:
-    """Return the newest complete checkpoint. Raises: RunError: there is none."""
-    found = checkpoints(folder)
-    if not found:
-        do = "start the run anew"
-        raise RunError(sentence("run", "hold a checkpoint to resume from", "none", where=str(folder), do=do))
-    return found[-1]
 
 
 def load_state(checkpoint: Path) -> TrainState:
