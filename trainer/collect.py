@@ -153,7 +153,7 @@ def updated_stats(stats: Stats, requests: list[TaskRequest], groups: list[Group]
         values = [reward.value for episode in group.valid if isinstance(reward := episode.reward, Scored)]
         found[key] = TaskStats(
             attempts=old.attempts + len(values),
-            successes=old.successes + sum(values),
+            rewards=old.rewards + sum(values),
             squares=old.squares + sum(value * value for value in values),
             last_step=step,
         )

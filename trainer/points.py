@@ -15,7 +15,7 @@ class TaskStats(NamedTuple):
     """What training has seen of one task."""
 
     attempts: int
-    successes: float
+    rewards: float
     """Sum of episode rewards over valid attempts."""
     squares: float
     """Sum of squared episode rewards over valid attempts."""
