@@ -75,5 +75,5 @@ def test_recording_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
 
 
 def test_run_that_saved_no_episode_is_no_recording(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="sft.recorded must hold train episodes, got none"):
+    with pytest.raises(SettingsError, match=r"sft\.recorded must hold train episodes, got none"):
         check_recorded(recorded(tmp_path / "run", None))
