@@ -82,10 +82,15 @@ class ToolObjectEnv(Env[ObjectT]):
         return self.spec.id if self.spec is not None else self.object_class.__name__
 
     def begin(self, task: Task) -> str:
-        """Make the object and reset it with a copy of the payload."""
-        arguments = copy.deepcopy(dict(task.payload))
+        """Close the object of the episode before, make another, and reset it with a copy of the payload."""
+        arguments = copy.deepcopy(dict(task.payload)) | self._extra(task)
+        self.close()
         thing = self.object_class()
-        first = thing.reset(**arguments, **self._extra(task))
+        try:
+            first = thing.reset(**arguments)
+        except BaseException:
+            _close(thing)
+            raise
         self.state = thing
         return first or task.prompt
 
@@ -136,10 +141,14 @@ class ToolObjectEnv(Env[ObjectT]):
         return str(known()) if known is not None else super().oracle()
 
     def close(self) -> None:
-        """Close the object, if it can be closed."""
-        closing = getattr(getattr(self, "state", None), "close", None)
-        if closing is not None:
-            closing()
+        """Close the object, if it can be closed, and let it go."""
+        _close(self.__dict__.pop("state", None))
+
+
+def _close(thing: object) -> None:
+    closing = getattr(thing, "close", None)
+    if closing is not None:
+        closing()
 
 
 @cache

@@ -119,6 +119,39 @@ def test_a_fork_copies_the_object() -> None:
     assert not twin.state.is_over
 
 
+def test_every_object_is_closed_exactly_once() -> None:
+    log: list[str] = []
+
+    class Door:
+        def reset(self, name: str) -> str:
+            self.name = name
+            log.append(f"open {name}")
+            if name == "stuck":
+                raise OSError("no key")
+            return "?"
+
+        def score(self) -> float:
+            return 1.0
+
+        def close(self) -> None:
+            log.append(f"close {self.name}")
+
+    drafts = [TaskDraft(prompt="", payload={"name": name}) for name in ("a", "b", "stuck")]
+    env = from_object(Door, drafts)
+    tasks = {
+        task.payload["name"]: task
+        for split in Split
+        for task in (env.tasks.task(split, index) for index in range(env.tasks.size(split) or 0))
+    }
+    env.reset(options={"task": tasks["a"]})
+    env.reset(options={"task": tasks["b"]})
+    with pytest.raises(EnvFailure, match="no key"):
+        env.reset(options={"task": tasks["stuck"]})
+    env.close()
+    env.close()
+    assert log == ["open a", "close a", "open b", "close b", "open stuck", "close stuck"]
+
+
 def test_an_object_may_ask_for_the_generator_and_cannot_change_the_task() -> None:
     class Bag:
         def reset(self, items: list[int], rng: Any) -> str:  # Any: NumPy's generator
