@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.trainer.curricula.uniform import Uniform
+from envgym.trainer.curricula.uniform import Uniform, turns_dealt
 from envgym.trainer.points import EnvSupply, TaskRequest
 
 
@@ -33,6 +33,21 @@ def test_shares_are_exact_up_to_one_group(weights: list[float], groups: int) -> 
     for supply in supplies:
         share = len(drawn) * supply.weight / sum(weights)
         assert abs(sum(request.env == supply.name for request in drawn) - share) <= len(weights)
+
+
+@given(st.lists(st.sampled_from([0.1, 0.3, 1.0, 7.0, 1e3]), min_size=1, max_size=5), st.integers(0, 400))
+def test_turns_are_those_of_dealing_one_by_one(weights: list[float], length: int) -> None:
+    dealt = [0] * len(weights)
+    for _ in range(length):  # the env furthest behind its share, the first of equals
+        behind = [(count + 1) / weight for count, weight in zip(dealt, weights, strict=True)]
+        dealt[behind.index(min(behind))] += 1
+    assert turns_dealt(length, weights) == dealt
+
+
+def test_late_step_is_drawn_at_once() -> None:
+    supplies = [EnvSupply("a", 0.7, 10**6), EnvSupply("b", 0.3, None)]
+    late = draw(range(10**12, 10**12 + 1), supplies, groups=10)
+    assert [request.env for request in late].count("a") == 7
 
 
 def test_steps_are_drawn_alike_whatever_came_before() -> None:
