@@ -22,6 +22,10 @@ class Scored:
             raise InvalidInput(
                 sentence("reward", "be a finite number", self.value, where="Scored", do="record Invalid instead")
             )
+        for name, part in self.components.items():
+            if not -float("inf") < part < float("inf"):
+                do = "leave the component out, or record Invalid instead"
+                raise InvalidInput(sentence(f"component {name}", "be a finite number", part, where="Scored", do=do))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

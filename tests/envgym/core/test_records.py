@@ -126,6 +126,8 @@ def test_records_that_no_rollout_can_make_are_refused() -> None:
         cases.prompt()
     with pytest.raises(InvalidInput, match="finite"):
         Scored(value=float("nan"))
+    with pytest.raises(InvalidInput, match="component answer must be a finite number, got inf"):
+        Scored(value=1.0, components={"format": 1.0, "answer": float("inf")})
     with pytest.raises(InvalidInput, match="ERROR_ ending"):
         Invalid(cause=Ending.TERMINATED, reason="no")
     tree = cases.truncated_episode()
