@@ -6,7 +6,7 @@ Losses and corrections have their Protocols beside their tensors, in `trainer.lo
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from envgym.core.trajectory import Group, Trajectory
 
@@ -43,6 +43,7 @@ class TaskRequest:
     group_size: int
 
 
+@runtime_checkable
 class Curriculum(Protocol):
     """Chooses the next tasks."""
 
@@ -68,6 +69,7 @@ class FilterResult(NamedTuple):
     """(group, reason), one short reason name per method."""
 
 
+@runtime_checkable
 class Filter(Protocol):
     """Keeps the groups worth training on."""
 
@@ -76,6 +78,7 @@ class Filter(Protocol):
         ...
 
 
+@runtime_checkable
 class Shaping(Protocol):
     """Adds to the rewards that credit sees."""
 
@@ -94,6 +97,7 @@ class TrajectoryCredit:
     per sampled (POLICY) token of the edge. The root's entry is 0.0."""
 
 
+@runtime_checkable
 class Credit(Protocol):
     """Assigns advantages to the valid episodes of one group."""
 
@@ -120,6 +124,7 @@ class Judged(NamedTuple):
     """Shaped like `TrajectoryValues.values`; None: nothing is learned at this token."""
 
 
+@runtime_checkable
 class CriticCredit(Protocol):
     """Assigns advantages with the help of a critic."""
 

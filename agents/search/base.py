@@ -4,7 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from envgym.agents.agent import AgentSettings
 from envgym.agents.episode import EpisodeJob
@@ -42,6 +42,7 @@ class Selection:
     """True where it knows what no agent can see: such a result must be called oracle-selected."""
 
 
+@runtime_checkable
 class Strategy(Protocol):
     """Grows the trees of one group (training), or one tree with one chosen leaf (evaluation)."""
 

@@ -1,7 +1,7 @@
 """The contract of a correction for samples that another engine (or an older policy) drew, and what it returns."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -66,6 +66,7 @@ class CorrectionResult:
     """Detached."""
 
 
+@runtime_checkable
 class Correction(Protocol):
     """Weights or masks for the mismatch between the engine that sampled and the one that trains.
 

@@ -1,7 +1,7 @@
 """The contract of a policy loss, what it returns, and the statistics all of them share."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -61,6 +61,7 @@ class TokenLoss:
     """Detached."""
 
 
+@runtime_checkable
 class PolicyLoss(Protocol):
     """A loss per token from log-probabilities and advantages."""
 
