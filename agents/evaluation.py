@@ -20,6 +20,7 @@ from envgym.core.tree import Tree
 from envgym.core.turns import Cost
 from envgym.env import Env
 from envgym.seeds import derive_seed
+from envgym.stats import successes_of
 
 ORACLE_SELECTED = "oracle-selected"
 """Marks numbers of episodes that were chosen by what no agent can see."""
@@ -149,10 +150,7 @@ class EvalRecord:
     @property
     def successes(self) -> dict[str, list[bool | None]]:
         """Task id -> whether each sample succeeded; None where it is invalid."""
-        return {
-            task_id: [None if reward is None else reward >= self.success_at for reward in rewards]
-            for task_id, rewards in self.rewards.items()
-        }
+        return successes_of(self.rewards, self.success_at)
 
     def to_json(self) -> dict[str, Any]:
         """Write the record as plain JSON types."""

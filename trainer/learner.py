@@ -17,7 +17,7 @@ from envgym.errors import InvalidInput, sentence
 from envgym.trainer.batch import MicroBatch, TrainRow, micro_batches, packed_batches
 from envgym.trainer.corrections import Correction, CorrectionResult, NoCorrection
 from envgym.trainer.logprobs import TokenLogprobs, token_logprobs
-from envgym.trainer.losses import Aggregation, Denominator, KlEstimator, PolicyLoss, aggregate
+from envgym.trainer.losses import Aggregation, Denominator, KlEstimator, PolicyLoss, aggregate, denominator_of
 from envgym.trainer.losses.entropy import entropy_bonus
 from envgym.trainer.losses.kl import kl_to_reference
 from envgym.trainer.optimizer import adamw, schedule
@@ -81,7 +81,7 @@ class Learner:
     def learn(self, rows: Sequence[TrainRow], objective: Objective, *, step: int) -> Metrics:
         """Run the updates of one train step on `rows` and return what was seen, as means over trained tokens.
 
-        Raises: InvalidInput: the loss or the gradient is not finite; the weights are left as they were.
+        Raises: InvalidInput: the loss or the gradient is not finite. The update is not made; those before it are.
         """
         rate = self.optim.lr * schedule(self.optim, step, self._num_steps)
         for group in self.optimizer.param_groups:
@@ -264,12 +264,13 @@ def _training_mode(model: nn.Module) -> Iterator[None]:
 
 def denominator_of_rows(rows: Sequence[TrainRow], max_tokens: int | None) -> Denominator:
     """Count what an update is divided by; correction masks do not change it."""
-    weights = [[weight for weight, trains in zip(row.weights, row.loss_mask, strict=True) if trains] for row in rows]
-    return Denominator(
-        tokens=math.fsum(weight for row in weights for weight in row),
-        sequences=float(sum(1 for row in weights if any(row))),
-        max_tokens=max_tokens,
+    parts = (
+        denominator_of(
+            torch.tensor([row.loss_mask]), torch.tensor([row.weights], dtype=torch.float64), max_tokens=max_tokens
+        )
+        for row in rows
     )
+    return sum(parts, Denominator(tokens=0.0, sequences=0.0, max_tokens=max_tokens))
 
 
 def _of_rows(fixed: _Fixed, batch: MicroBatch) -> tuple[Tensor, Tensor | None, CorrectionResult]:

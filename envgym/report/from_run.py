@@ -31,7 +31,7 @@ from envgym.report.data import (
 from envgym.report.write import write_report
 from envgym.runs import RunDirectory, file_label
 from envgym.seeds import generator
-from envgym.stats import paired_variance, smallest_detectable_effect, task_mean_variance
+from envgym.stats import paired_variance, smallest_detectable_effect, successes_of, task_mean_variance
 
 MAX_STEPS_SHOWN = 8
 """Train steps whose episodes are shown, evenly spread, the first and the last among them."""
@@ -105,10 +105,7 @@ def evaluation_data(data: Mapping[str, Any]) -> EvaluationData:
 
 
 def _successes(data: Mapping[str, Any]) -> dict[str, list[bool | None]]:
-    return {
-        task_id: [None if reward is None else reward >= data["success_at"] for reward in rewards]
-        for task_id, rewards in data["rewards"].items()
-    }
+    return successes_of(data["rewards"], data["success_at"])
 
 
 def _meta(run: RunDirectory) -> Meta:

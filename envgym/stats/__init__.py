@@ -26,7 +26,7 @@ from envgym.stats.power import (
     smallest_detectable_effect,
     task_mean_variance,
 )
-from envgym.stats.samples import Samples, task_means
+from envgym.stats.samples import Samples, successes_of, task_means
 
 __all__ = [
     "DEFAULT_LEVEL",
@@ -52,6 +52,7 @@ __all__ = [
     "required_tasks",
     "sign_flip_p_value",
     "smallest_detectable_effect",
+    "successes_of",
     "task_mean_variance",
     "task_means",
     "wilson_interval",

@@ -14,6 +14,14 @@ Samples: TypeAlias = Mapping[str, Sequence[float]]
 """Task id -> the values (success, score or reward) of its samples; a bool counts as 0 or 1."""
 
 
+def successes_of(rewards: Mapping[str, Sequence[float | None]], success_at: float) -> dict[str, list[bool | None]]:
+    """Return task id -> whether the reward of each sample is at least `success_at`; None stays None: it is invalid."""
+    return {
+        task_id: [None if reward is None else reward >= success_at for reward in of_task]
+        for task_id, of_task in rewards.items()
+    }
+
+
 def task_means(samples: Samples) -> dict[str, float]:
     """Return the mean value of each task.
 
