@@ -45,6 +45,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     help_temperature = "0 is greedy (default: 0 for one sample, 1 for several or a search)"
     what.add_argument("--temperature", type=float, metavar="T", help=help_temperature)
     what.add_argument("--success-at", type=float, metavar="R", help="smallest reward of a success (default: 1)")
+    help_invalid = "share of invalid episodes above which it stops (default: 0.5)"
+    what.add_argument("--max-invalid", type=float, default=0.5, metavar="R", help=help_invalid)
     what.add_argument("--seed", type=int, default=0, help="of the envs and of sampling (default: 0)")
     found = parser.add_argument_group("by search")
     help_search = "chain (default), or a search that finds each episode: best_of, mcts ..."
@@ -114,6 +116,7 @@ def _settings(args: argparse.Namespace) -> "EvalSettings":
             "temperature": _temperature(args),
             "split": Split.parse(args.split, where="--split"),
             "success_at": success_at,
+            "max_invalid_rate": args.max_invalid,
         },
         "search": apply_overrides({"name": args.search}, args.search_set),
         "engine": {

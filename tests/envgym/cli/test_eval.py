@@ -222,6 +222,12 @@ def test_stopped_evaluation_runs_invalid_episodes_again(command: Command, folder
     assert RunDirectory.open(folder / "out").evals()[0]["endings"] == {"TERMINATED": 4}
 
 
+def test_evaluation_stops_at_the_share_of_invalid_episodes_that_was_given(command: Command) -> None:
+    code, _, err = command(*VOWELS, "--tasks", 4, "--env-set", "breaks=true", "--max-invalid", 0)
+    assert code == 2
+    assert err.splitlines()[-1].startswith("envgym: invalid episodes must stay below 0%, got 1 of 4, such as: ")
+
+
 # ---- an endpoint -------------------------------------------------------------------------------------------------
 
 
