@@ -43,6 +43,7 @@ def test_rehearsal_leaves_weights_and_optimizer_as_they_were() -> None:
 def test_scores_of_a_fresh_batch_are_those_of_the_sampler() -> None:
     bench = build_workbench(settings())
     rows = collect_batch(bench, settings()).train_rows
+    assert len(rows) == 6
     scores_NT = bench.learner.score(rows, 1.0)
     for row, scores_T in zip(rows, scores_NT, strict=True):
         sampled = torch.tensor(row.behavior_logprobs)

@@ -42,5 +42,5 @@ def test_gains_along_a_path_sum_to_reward_less_the_value_of_the_prompt(rewards: 
     mean = sum(rewards) / len(rewards)
     if len(rewards) == 1:  # an unbranched turn carries the gain of its segment
         return
-    for found, reward in zip(per_node(Spo()(group)), rewards, strict=False):
+    for found, reward in zip(per_node(Spo()(group)), [*rewards, 0.5], strict=True):
         assert sum(found) == pytest.approx(reward - (mean + 0.5) / 2, abs=1e-9)
