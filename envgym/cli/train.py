@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -83,7 +84,8 @@ def run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
         result = train(settings, callbacks=_callbacks(settings), resume=args.resume)
     except KeyboardInterrupt:
         if (settings.run_directory / "run.json").exists():
-            print(f"stopped; go on with: envgym {args.command} {args.config} --resume", file=sys.stderr)
+            directory = shlex.quote(str(settings.run_directory))  # it knows all settings, overrides too
+            print(f"stopped; go on with: envgym {args.command} {directory} --resume", file=sys.stderr)
         raise
     if args.json:
         print_json({**run_json(result.directory, result.report), "steps": result.steps})

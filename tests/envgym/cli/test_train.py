@@ -70,6 +70,15 @@ def test_run_that_is_over_resumes_to_itself(command: Command, folder: Path) -> N
     assert (folder / "runs/vowels/metrics.jsonl").read_bytes() == rows
 
 
+def test_stopped_run_says_how_to_go_on_whatever_was_overridden(command: Command, folder: Path) -> None:
+    lines = "import os, signal\nfrom worlds import Vowels\nclass Stops(Vowels):\n    def respond(self, action):\n"
+    kill = "        os.kill(os.getpid(), signal.SIGINT)\n        return super().respond(action)\n"
+    (folder / "stops.py").write_text(lines + kill)
+    code, _, err = command("train", "run.yaml", "--set", "envs.0.id=stops:Stops", "--set", "run.name=my cat")
+    assert code == 130
+    assert err.splitlines()[-1] == "stopped; go on with: envgym train 'runs/my cat' --resume"
+
+
 def test_run_directory_may_move_before_it_is_resumed(command: Command, folder: Path) -> None:
     command("train", "run.yaml")
     shutil.move(folder / "runs", folder / "elsewhere")
