@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from envgym.errors import InvalidInput, sentence
+from envgym.text import well_formed
 
 if TYPE_CHECKING:
     from envgym.env import Env
@@ -81,7 +82,7 @@ def make_env(args: argparse.Namespace) -> "Env[Any]":  # every env has its own s
 
 def print_json(value: object) -> None:
     """Write a JSON value for another program."""
-    print(json.dumps(value, ensure_ascii=False, indent=2))
+    print(well_formed(json.dumps(value, ensure_ascii=False, indent=2)))
 
 
 def styled(text: str, *styles: str) -> str:
