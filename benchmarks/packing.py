@@ -82,8 +82,9 @@ def measure(cell: str, packing: bool, options: argparse.Namespace) -> Side:
     from envgym.agents.models.registry import load
     from envgym.trainer.batch import TrainRow
     from envgym.trainer.corrections import NoCorrection
-    from envgym.trainer.learner import Learner, Objective
+    from envgym.trainer.learner import Learner
     from envgym.trainer.losses import PpoClip
+    from envgym.trainer.objective import Objective
     from envgym.trainer.settings import ObjectiveSettings, OptimSettings
 
     torch.set_num_threads(options.threads)

@@ -5,6 +5,7 @@ What is a number per row and token is padded on the right; order and grouping ar
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,6 +16,13 @@ from envgym.trainer.credit.spread import token_advantages
 from envgym.trainer.packing.pack import Pack, build_pack
 from envgym.trainer.packing.trie import build_trie, cut
 from envgym.trainer.points import TrajectoryCredit
+
+
+class Lesson(NamedTuple):
+    """What the critic said before a token, and what it should have said."""
+
+    value: float
+    target: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +36,18 @@ class TrainRow:
     """Nats, 0.0 where the mask is False."""
     weights: tuple[float, ...]
     """Share of this row in a token that several rows hold."""
+    lessons: tuple[Lesson | None, ...] = ()
+    """None where the critic learns nothing; () where there is no critic."""
 
     def __len__(self) -> int:
         """Return the number of tokens."""
         return len(self.token_ids)
+
+    @property
+    def supervised(self) -> list[tuple[int, Lesson]]:
+        """The places from which the critic learns, with what it learns there."""
+        places = zip(range(len(self.lessons)), self.lessons, self.loss_mask[: len(self.lessons)], strict=True)
+        return [(place, lesson) for place, lesson, trains in places if lesson is not None and trains]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +64,11 @@ class MicroBatch:
     weights_BT: Float[Tensor, "B T"]
     pack: Pack | None = None
     """The same rows with each shared prefix once, which is what the model runs on; None: it runs on the rows."""
+
+    @property
+    def place(self) -> tuple[Int[Tensor, " B"], slice]:
+        """Where these rows stand in a tensor [N, T] of all rows."""
+        return torch.tensor(self.rows, device=self.input_ids_BT.device), slice(0, self.input_ids_BT.shape[1])
 
     @property
     def num_tokens(self) -> int:

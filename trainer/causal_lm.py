@@ -140,3 +140,14 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def without_dropout(model: nn.Module) -> nn.Module:
+    """Set every dropout to 0: sampling and training must see one distribution."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name in ("dropout", "attention_dropout"):  # how attention layers keep theirs
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model

@@ -1,7 +1,8 @@
 """Checkpoints: everything the next step depends on, written beside its place and renamed.
 
-A checkpoint after step n holds the model (an ordinary Hugging Face or peft directory), the optimizer, and a small
-JSON state. Randomness needs no state: every random choice derives from the run's seed and the step.
+A checkpoint after step n holds the model (an ordinary Hugging Face or peft directory), the optimizer, the critic where
+there is one, and a small JSON state. Randomness needs no state: every random choice derives from the run's seed and
+the step.
 """
 
 import json
@@ -14,10 +15,13 @@ from typing import Any
 
 import torch
 
+from envgym.errors import RunError, sentence
 from envgym.runs import write_json
+from envgym.trainer.critic import Critic
 from envgym.trainer.points import TaskStats
 
 _PREFIX = "step-"
+_CRITIC = "critic.pt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,7 @@ def save_checkpoint(
     tokenizer: Any,  # PreTrainedTokenizerFast
     optimizer: torch.optim.Optimizer,
     keep: int,
+    critic: Critic | None = None,
 ) -> Path:
     """Write the checkpoint of `state.step` and delete all but the newest `keep`.
 
@@ -50,6 +55,8 @@ def save_checkpoint(
     _write_model(model, beside / "model")
     tokenizer.save_pretrained(beside / "model")
     torch.save(optimizer.state_dict(), beside / "optimizer.pt")
+    if critic is not None:
+        torch.save(critic.state_dict(), beside / _CRITIC)
     stats = [[env, index, *values] for (env, index), values in state.stats.items()]
     write_json(beside / "state.json", {"step": state.step, "stats": stats})
     _sync(beside)
@@ -91,6 +98,15 @@ def load_state(checkpoint: Path) -> TrainState:
 def load_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> None:
     """Put the optimizer's moments back."""
     optimizer.load_state_dict(torch.load(checkpoint / "optimizer.pt", weights_only=True))
+
+
+def load_critic(checkpoint: Path, critic: Critic) -> None:
+    """Put the critic and its optimizer back. Raises: RunError: the checkpoint was made without one."""
+    path = checkpoint / _CRITIC
+    if not path.exists():
+        do = "start the run anew"
+        raise RunError(sentence("checkpoint", f"hold {_CRITIC}", "none", where=str(checkpoint), do=do))
+    critic.load_state_dict(torch.load(path, weights_only=True))
 
 
 def _sync(folder: Path) -> None:

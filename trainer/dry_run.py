@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from envgym.core.rewards import Scored
 from envgym.core.trajectory import Group, Row, Trajectory
 from envgym.core.tree import Tree
-from envgym.trainer.batch import TrainRow, train_rows
+from envgym.trainer.batch import TrainRow
 from envgym.trainer.collect import collect
 from envgym.trainer.corrections import NoCorrection
 from envgym.trainer.memory import StateMemory, peak_memory, state_memory
@@ -123,7 +123,7 @@ def dry_run(settings: TrainSettings, *, on_finished: Callable[[Tree], None] | No
     started = time.perf_counter()
     batch = collect_batch(bench, settings, on_finished=on_finished)
     seconds = time.perf_counter() - started
-    shown = batch.rows or _lay_out(bench, settings, batch.groups)
+    shown = batch.rows or _lay_out(bench, batch.groups)
     cost = _measure(bench, settings, [row.train for row in shown], collect_s=seconds) if shown else None
     return DryRun(batch=batch, shown=shown, cost=cost)
 
@@ -136,14 +136,13 @@ def collect_batch(
     with asyncio.Runner() as runner:
         _, groups = runner.run(work)
     filtered = bench.method.filter(groups)
-    return Batch(groups=tuple(groups), filtered=filtered, rows=_lay_out(bench, settings, filtered.kept))
+    return Batch(groups=tuple(groups), filtered=filtered, rows=_lay_out(bench, filtered.kept))
 
 
-def _lay_out(bench: Workbench, settings: TrainSettings, groups: Sequence[Group]) -> tuple[BatchRow, ...]:
+def _lay_out(bench: Workbench, groups: Sequence[Group]) -> tuple[BatchRow, ...]:
     """Return the rows of some groups beside the episodes that they come from."""
-    credits = bench.method.credits(groups)
+    credits, laid_out = bench.lay_out(groups)
     sources = [(credit.trajectory, row) for credit in credits for row in credit.trajectory.rows if any(row.loss_mask)]
-    laid_out = train_rows(credits, once=settings.objective.shared_tokens == "once")
     return tuple(
         BatchRow(episode=episode, row=row, train=train) for (episode, row), train in zip(sources, laid_out, strict=True)
     )
@@ -159,11 +158,12 @@ def _measure(bench: Workbench, settings: TrainSettings, rows: list[TrainRow], *,
     started = time.perf_counter()
     tokens = learner.rehearse(rows, objective)
     seconds = time.perf_counter() - started
-    learner.optimizer.zero_grad(set_to_none=True)
+    learner.forget_gradient()
     batches = learner.batches(rows, range(len(rows)))
     computed = sum(batch.num_tokens for batch in batches)
     single = settings.optim.epochs * settings.optim.minibatches == 1
-    scored = int(not single or not isinstance(objective.correction, NoCorrection)) + int(has_reference)
+    has_old = not single or not isinstance(objective.correction, NoCorrection)
+    scored = sum((has_old, has_reference, learner.critic is not None))
     passes = settings.optim.epochs + scored * _FORWARD_SHARE
     return Cost(
         state=state,

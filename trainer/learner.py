@@ -5,8 +5,7 @@ denominator of the whole update. The learner knows no envs, no episodes and no s
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,41 +13,42 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from envgym.errors import InvalidInput, sentence
-from envgym.trainer.batch import MicroBatch, TrainRow, micro_batches, packed_batches
-from envgym.trainer.corrections import Correction, CorrectionResult, NoCorrection
-from envgym.trainer.logprobs import TokenLogprobs, token_logprobs
-from envgym.trainer.losses import Aggregation, Denominator, KlEstimator, PolicyLoss, aggregate, denominator_of
-from envgym.trainer.losses.entropy import entropy_bonus
-from envgym.trainer.losses.kl import kl_to_reference
+from envgym.trainer.batch import MicroBatch, TrainRow, pad
+from envgym.trainer.corrections import NoCorrection
+from envgym.trainer.critic import Critic, Lessons, supervised_tokens
+from envgym.trainer.logprobs import TokenLogprobs
+from envgym.trainer.losses import Denominator
+from envgym.trainer.objective import Before, Objective, denominator_of_rows, policy_loss
 from envgym.trainer.optimizer import adamw, schedule
-from envgym.trainer.packing import can_pack, packed_logprobs
 from envgym.trainer.reference import OpenReference
+from envgym.trainer.scoring import Scorer
 from envgym.trainer.seen import Metrics, Seen, correction_metrics
-from envgym.trainer.settings import ObjectiveSettings, OptimSettings
+from envgym.trainer.settings import OptimSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
-    """What is minimised, as one choice per point."""
+class _Work:
+    """One train step: its rows, and what is known of them before its first update."""
 
-    loss: PolicyLoss
-    correction: Correction
-    settings: ObjectiveSettings
-    temperature: float
-    """That the rows were sampled at."""
+    rows: Sequence[TrainRow]
+    objective: Objective
+    before: Before | None
+    """None: on-policy throughout, so it is taken from the pass that makes the gradient."""
+    lessons: Lessons | None
+    """None: there is no critic, or nothing that it could learn."""
+    total: Seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Fixed:
-    """What is computed once, with the weights from before the first update: [N, T] on the whole batch's padding."""
+class _Shares:
+    """What the sums of one update are divided by."""
 
-    old_logprobs_NT: Float[Tensor, "N T"]
-    reference_logprobs_NT: Float[Tensor, "N T"] | None
-    corrected: CorrectionResult
+    policy: Denominator
+    values: Denominator
 
 
 class Learner:
-    """Trains one model in one process."""
+    """Trains one model, and the critic on it where there is one, in one process."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class Learner:
         device: torch.device,
         autocast: torch.dtype | None = None,
         reference: OpenReference | None = None,
+        critic: Critic | None = None,
     ) -> None:
         """Take over the model's trainable parameters.
 
@@ -69,14 +70,14 @@ class Learner:
             device: where the model is.
             autocast: dtype of the matrix products; None = that of the weights.
             reference: opens the frozen model for the KL term; None = there is none.
+            critic: on this model; None = there is none.
         """
-        self.model, self.optim, self.device = model, optim, device
-        self.autocast, self.reference = autocast, reference
+        self.model, self.optim, self.device, self.autocast = model, optim, device, autocast
+        self.reference, self.critic = reference, critic
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = adamw(model, optim)
-        self._make_batches = packed_batches if optim.packing and can_pack(model) else micro_batches
+        self._scorer = Scorer(model, optim, device=device, autocast=autocast)
         self._num_steps = num_steps
-        self._dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)  # of log-probs
 
     def learn(self, rows: Sequence[TrainRow], objective: Objective, *, step: int) -> Metrics:
         """Run the updates of one train step on `rows` and return what was seen, as means over trained tokens.
@@ -88,16 +89,17 @@ class Learner:
             group["lr"] = rate
         single = self.optim.epochs * self.optim.minibatches == 1
         on_policy = single and isinstance(objective.correction, NoCorrection)
-        fixed = None if on_policy else self._fix(rows, objective)
-        total = Seen()
+        before = None if on_policy else self._look(rows, objective)
+        work = _Work(rows=rows, objective=objective, before=before, lessons=self._lessons(rows), total=Seen())
         norms: list[float] = []
         for _ in range(self.optim.epochs):
             for chosen in _deal(len(rows), self.optim.minibatches):
-                norms.append(self._update(rows, chosen, objective, fixed, total))
-        gap = fixed.corrected.stats if fixed is not None else total.correction
+                norms.append(self._update(work, chosen))
+        gap = before.corrected.stats if before is not None else work.total.correction
         return {
-            **total.metrics(),
+            **work.total.metrics(),
             **(correction_metrics(gap) if gap is not None else {}),
+            **(work.lessons.metrics() if work.lessons is not None else {}),
             "optim/grad_norm": sum(norms) / max(len(norms), 1),
             "optim/lr": rate,
             "optim/updates": float(len(norms)),
@@ -106,196 +108,112 @@ class Learner:
     def rehearse(self, rows: Sequence[TrainRow], objective: Objective) -> int:
         """Add the gradient of the largest micro-batch, which needs the most memory; return its tokens.
 
-        Nothing is updated; the caller drops the gradient or looks at it.
+        Nothing is updated; the caller drops the gradient (`forget_gradient`) or looks at it.
         """
+        work = _Work(rows=rows, objective=objective, before=None, lessons=self._lessons(rows), total=Seen())
         batch = max(self.batches(rows, range(len(rows))), key=lambda batch: batch.num_tokens)
-        denominator = denominator_of_rows(rows, objective.settings.max_tokens)
-        self._loss(batch, objective, denominator, None, Seen()).backward()
+        self._loss(batch, work, _shares(rows, objective)).backward()
         return batch.num_tokens
 
     def batches(self, rows: Sequence[TrainRow], chosen: Sequence[int]) -> list[MicroBatch]:
         """Deal the chosen rows into micro-batches: with each shared prefix once where the model can, else padded."""
-        return self._make_batches(rows, chosen, self.optim.micro_batch_tokens, self.device)
+        return self._scorer.batches(rows, chosen)
 
-    def _update(
-        self,
-        rows: Sequence[TrainRow],
-        chosen: Sequence[int],
-        objective: Objective,
-        fixed: _Fixed | None,
-        total: "Seen",
-    ) -> float:
-        """Accumulate the gradient of one update exactly, clip it, step; return its norm."""
-        denominator = denominator_of_rows([rows[number] for number in chosen], objective.settings.max_tokens)
+    def score(self, rows: Sequence[TrainRow], temperature: float) -> Float[Tensor, "N T"]:
+        """Return the log-probs of the trained tokens of every row with the weights as they are now; 0 elsewhere."""
+        return self._scorer.logprobs(rows, self.batches(rows, range(len(rows))), temperature)
+
+    def values(self, rows: Sequence[TrainRow]) -> list[list[float]]:
+        """Return what the critic says before each trained token of every row; 0 elsewhere."""
+        assert self.critic is not None, "asked only where credit needs one"
+        said_NT = self._scorer.read(rows, self.batches(rows, range(len(rows))), self.critic.values)
+        return [said[: len(row)] for row, said in zip(rows, said_NT.tolist(), strict=True)]
+
+    def forget_gradient(self) -> None:
+        """Drop what has been accumulated."""
         self.optimizer.zero_grad(set_to_none=True)
-        for batch in self.batches(rows, chosen):
-            loss = self._loss(batch, objective, denominator, fixed, total)
+        if self.critic is not None:
+            self.critic.optimizer.zero_grad(set_to_none=True)
+
+    def _update(self, work: _Work, chosen: Sequence[int]) -> float:
+        """Accumulate the gradient of one update exactly, clip it, step; return the policy's norm."""
+        shares = _shares([work.rows[number] for number in chosen], work.objective)
+        self.forget_gradient()
+        for batch in self.batches(work.rows, chosen):
+            loss = self._loss(batch, work, shares)
             if not torch.isfinite(loss):
-                self.optimizer.zero_grad(set_to_none=True)
+                self.forget_gradient()
                 do = "lower optim.lr, or look at the rows with --dry-run"
                 raise InvalidInput(sentence("loss", "be finite", loss.item(), where="learner", do=do))
             loss.backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.grad_clip).item()
-        if not math.isfinite(norm):
-            self.optimizer.zero_grad(set_to_none=True)
-            raise InvalidInput(sentence("gradient norm", "be finite", norm, where="learner", do="lower optim.lr"))
+        of_both = norm if self.critic is None else math.hypot(norm, self.critic.clip_gradient())
+        if not math.isfinite(of_both):
+            self.forget_gradient()
+            raise InvalidInput(sentence("gradient norm", "be finite", of_both, where="learner", do="lower optim.lr"))
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        if self.critic is not None:
+            self.critic.optimizer.step()
+        self.forget_gradient()
         return norm
 
-    def _loss(
-        self,
-        batch: MicroBatch,
-        objective: Objective,
-        denominator: Denominator,
-        fixed: _Fixed | None,
-        total: "Seen",
-    ) -> Float[Tensor, ""]:
-        """Return this micro-batch's share of the update's loss."""
-        settings = objective.settings
-        with _training_mode(self.model), self._cast():
-            scored = _logprobs(self.model, batch, objective.temperature, with_entropy=True)
-        logprobs_BT, entropies_BT = scored.logprobs_BT, scored.entropies_BT
-        assert entropies_BT is not None, "asked for"
-        if fixed is None:
-            old_BT = logprobs_BT.detach()
-            corrected = objective.correction(
-                old_logprobs_BT=old_BT,
-                behavior_logprobs_BT=batch.behavior_logprobs_BT,
-                loss_mask_BT=batch.loss_mask_BT,
-            )
-            total.add_correction(corrected.stats)
-            reference_BT = self._reference_logprobs(batch, objective)
-        else:
-            old_BT, reference_BT, corrected = _of_rows(fixed, batch)
-        token_loss = objective.loss(
-            logprobs_BT=logprobs_BT,
-            old_logprobs_BT=old_BT,
-            advantages_BT=batch.advantages_BT,
-            loss_mask_BT=corrected.loss_mask_BT,
-        )
-        losses_BT = token_loss.losses_BT * corrected.weights_BT
-        mask_BT = corrected.loss_mask_BT
-        total.add(token_loss.stats, losses_BT, entropies_BT, batch.loss_mask_BT)
-        if reference_BT is not None:
-            estimator = KlEstimator(settings.kl)
-            kl_BT = kl_to_reference(logprobs_BT, reference_BT, mask_BT, estimator=estimator)
-            total.add_kl(kl_BT)
-            losses_BT = losses_BT + settings.kl_coef * kl_BT
-        if settings.entropy_coef:
-            losses_BT = losses_BT + settings.entropy_coef * entropy_bonus(entropies_BT, mask_BT)
-        mode = Aggregation(settings.aggregation)
-        return aggregate(losses_BT, mask_BT, batch.weights_BT, mode=mode, denominator=denominator)
+    def _loss(self, batch: MicroBatch, work: _Work, shares: _Shares) -> Float[Tensor, ""]:
+        """Return this micro-batch's share of the update's loss: the policy's, and the critic's where there is one."""
+        with self._scorer.running():
+            states = self._scorer.states(batch)
+            scored = states.logprobs(temperature=work.objective.temperature, with_entropy=True)
+        before = self._now(scored, batch, work) if work.before is None else work.before.of(batch)
+        loss = policy_loss(scored, batch, before, work.objective, denominator=shares.policy, total=work.total)
+        if self.critic is not None and work.lessons is not None:
+            loss = loss + self.critic.loss(states, batch, work.lessons, denominator=shares.values, total=work.total)
+        return loss
 
-    def _fix(self, rows: Sequence[TrainRow], objective: Objective) -> _Fixed:
+    def _lessons(self, rows: Sequence[TrainRow]) -> Lessons | None:
+        if self.critic is None or not any(row.supervised for row in rows):
+            return None
+        return Lessons.of_rows(rows, dtype=self._scorer.dtype, device=self.device)
+
+    def _now(self, scored: TokenLogprobs, batch: MicroBatch, work: _Work) -> Before:
+        """Take what is known before the only update from its own pass over a micro-batch."""
+        old_BT = scored.logprobs_BT.detach()
+        corrected = work.objective.correction(
+            old_logprobs_BT=old_BT,
+            behavior_logprobs_BT=batch.behavior_logprobs_BT,
+            loss_mask_BT=batch.loss_mask_BT,
+        )
+        work.total.add_correction(corrected.stats)
+        reference_BT = None
+        if self.reference is not None:
+            with self.reference() as model, self._scorer.running(), torch.no_grad():
+                states = self._scorer.states(batch, model)
+                reference_BT = states.logprobs(temperature=work.objective.temperature).logprobs_BT
+        return Before(old_logprobs_BT=old_BT, reference_logprobs_BT=reference_BT, corrected=corrected)
+
+    def _look(self, rows: Sequence[TrainRow], objective: Objective) -> Before:
         """Compute old and reference log-probs of every row with the weights as they are now, and the correction."""
-        shape = (len(rows), max(len(row) for row in rows))
-        old_NT, behavior_NT = (torch.zeros(shape, dtype=self._dtype, device=self.device) for _ in range(2))
-        mask_NT = torch.zeros(shape, dtype=torch.bool, device=self.device)
-        reference_NT = torch.zeros_like(old_NT) if self.reference is not None else None
         # In the packs of the updates, so that every ratio of the first pass is exactly 1.
         dealt = _deal(len(rows), self.optim.minibatches)
-        for batch in (batch for chosen in dealt for batch in self.batches(rows, chosen)):
-            here = (torch.tensor(batch.rows, device=self.device), slice(0, batch.input_ids_BT.shape[1]))
-            old_NT[here] = self._score(self.model, batch, objective.temperature)
-            behavior_NT[here] = batch.behavior_logprobs_BT.to(self._dtype)
-            mask_NT[here] = batch.loss_mask_BT
-            reference_BT = self._reference_logprobs(batch, objective)
-            if reference_NT is not None and reference_BT is not None:
-                reference_NT[here] = reference_BT
-        corrected = objective.correction(old_logprobs_BT=old_NT, behavior_logprobs_BT=behavior_NT, loss_mask_BT=mask_NT)
-        return _Fixed(old_logprobs_NT=old_NT, reference_logprobs_NT=reference_NT, corrected=corrected)
-
-    def score(self, rows: Sequence[TrainRow], temperature: float) -> Float[Tensor, "N T"]:
-        """Return the log-probs of the trained tokens of every row with the weights as they are now; 0 elsewhere."""
-        found_NT = torch.zeros((len(rows), max(map(len, rows))), dtype=self._dtype, device=self.device)
-        for batch in self.batches(rows, range(len(rows))):
-            here = (torch.tensor(batch.rows, device=self.device), slice(0, batch.input_ids_BT.shape[1]))
-            found_NT[here] = self._score(self.model, batch, temperature)
-        return found_NT
-
-    def _score(self, model: nn.Module, batch: MicroBatch, temperature: float) -> Float[Tensor, "B T"]:
-        # The model runs in the same mode and micro-batch as for the gradient, so that the first ratio is exactly 1.
-        with _training_mode(self.model), torch.no_grad(), self._cast():
-            return _logprobs(model, batch, temperature).logprobs_BT
-
-    def _reference_logprobs(self, batch: MicroBatch, objective: Objective) -> Float[Tensor, "B T"] | None:
-        if self.reference is None:
-            return None
-        with self.reference() as model:
-            return self._score(model, batch, objective.temperature)
-
-    def _cast(self) -> AbstractContextManager[object]:
-        if self.autocast is None:
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=self.autocast)
-
-
-def _logprobs(model: nn.Module, batch: MicroBatch, temperature: float, *, with_entropy: bool = False) -> TokenLogprobs:
-    """Score the trained tokens of a micro-batch."""
-    if batch.pack is not None:
-        return packed_logprobs(
-            model,
-            batch.pack,
-            loss_mask_BT=batch.loss_mask_BT,
-            temperature=temperature,
-            with_entropy=with_entropy,
+        batches = [batch for chosen in dealt for batch in self.batches(rows, chosen)]
+        old_NT = self._scorer.logprobs(rows, batches, objective.temperature)
+        reference_NT = None
+        if self.reference is not None:
+            with self.reference() as model:
+                reference_NT = self._scorer.logprobs(rows, batches, objective.temperature, model)
+        whole = pad(rows, range(len(rows)), self.device)
+        corrected = objective.correction(
+            old_logprobs_BT=old_NT,
+            behavior_logprobs_BT=whole.behavior_logprobs_BT.to(old_NT.dtype),
+            loss_mask_BT=whole.loss_mask_BT,
         )
-    return token_logprobs(
-        model,
-        input_ids_BT=batch.input_ids_BT,
-        attention_mask_BT=batch.attention_mask_BT,
-        loss_mask_BT=batch.loss_mask_BT,
-        temperature=temperature,
-        with_entropy=with_entropy,
-    )
+        return Before(old_logprobs_BT=old_NT, reference_logprobs_BT=reference_NT, corrected=corrected)
 
 
-@contextmanager
-def _training_mode(model: nn.Module) -> Iterator[None]:
-    """Train mode only where gradient checkpointing asks for it; dropout stays off (see `without_dropout`)."""
-    before = model.training
-    model.train(bool(getattr(model, "is_gradient_checkpointing", False)))
-    try:
-        yield
-    finally:
-        model.train(before)
-
-
-def denominator_of_rows(rows: Sequence[TrainRow], max_tokens: int | None) -> Denominator:
-    """Count what an update is divided by; correction masks do not change it."""
-    parts = (
-        denominator_of(
-            torch.tensor([row.loss_mask]), torch.tensor([row.weights], dtype=torch.float64), max_tokens=max_tokens
-        )
-        for row in rows
-    )
-    return sum(parts, Denominator(tokens=0.0, sequences=0.0, max_tokens=max_tokens))
-
-
-def _of_rows(fixed: _Fixed, batch: MicroBatch) -> tuple[Tensor, Tensor | None, CorrectionResult]:
-    """Cut the rows of a micro-batch out of what was fixed for the whole batch."""
-    here = (torch.tensor(batch.rows, device=batch.input_ids_BT.device), slice(0, batch.input_ids_BT.shape[1]))
-    reference_NT = fixed.reference_logprobs_NT
-    corrected = CorrectionResult(
-        weights_BT=fixed.corrected.weights_BT[here],
-        loss_mask_BT=fixed.corrected.loss_mask_BT[here],
-        stats=fixed.corrected.stats,
-    )
-    return fixed.old_logprobs_NT[here], None if reference_NT is None else reference_NT[here], corrected
+def _shares(rows: Sequence[TrainRow], objective: Objective) -> _Shares:
+    """Count what an update of these rows is divided by."""
+    policy = denominator_of_rows(rows, objective.settings.max_tokens)
+    return _Shares(policy=policy, values=supervised_tokens(rows))
 
 
 def _deal(num_rows: int, num_parts: int) -> list[range]:
     """Deal rows into parts by turns; neighbours (episodes of one group) go to different parts."""
     return [range(part, num_rows, num_parts) for part in range(min(num_parts, num_rows))]
-
-
-def without_dropout(model: nn.Module) -> nn.Module:
-    """Set every dropout to 0: sampling and training must see one distribution."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        for name in ("dropout", "attention_dropout"):  # how attention layers keep theirs
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, 0.0)
-    return model

@@ -5,6 +5,8 @@ its logits, reduces them to two numbers per token, and makes them again for the 
 of the model is a few buffers of chunk_size x vocabulary, and the gradient of the head.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -35,6 +37,38 @@ class TokenLogprobs(NamedTuple):
     """log p of each token under softmax(logits / temperature), in nats."""
     entropies_BT: Float[Tensor, "B T"] | None
     """Entropy of the distribution that each token was drawn from, in nats; None unless asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenStates:
+    """One pass through a model's body: the hidden state that predicts each scored token, for any head to read.
+
+    A token that several rows share may stand here once, so S is the number of distinct tokens.
+    """
+
+    hidden_SD: Float[Tensor, "S D"]
+    """At the token before each scored one, with gradient."""
+    targets_S: Int[Tensor, " S"]
+    """The scored tokens."""
+    to_rows: Callable[[Float[Tensor, " S"]], Float[Tensor, "B T"]]
+    """Deals one number per scored token out to the rows, 0 elsewhere; differentiable."""
+    head: LmHead
+    """The model's own."""
+
+    def logprobs(
+        self, *, temperature: float = 1.0, with_entropy: bool = False, chunk_size: int = CHUNK_SIZE
+    ) -> TokenLogprobs:
+        """Score the tokens; arguments as for `chunked_logprobs`."""
+        result = chunked_logprobs(
+            self.hidden_SD,
+            self.head,
+            self.targets_S,
+            temperature=temperature,
+            with_entropy=with_entropy,
+            chunk_size=chunk_size,
+        )
+        entropies_BT = None if result.entropies_T is None else self.to_rows(result.entropies_T)
+        return TokenLogprobs(self.to_rows(result.logprobs_T), entropies_BT)
 
 
 def chunked_logprobs(
@@ -92,18 +126,48 @@ def token_logprobs(
     """Score the tokens of a batch of rows under a causal language model.
 
     Args:
-        model: a Hugging Face causal language model, plain or wrapped by peft; run in the mode it is in.
-        input_ids_BT: [B, T] token ids.
-        attention_mask_BT: [B, T], True or 1 = a token, False or 0 = padding.
-        position_ids_BT: [B, T] passed on to the model; None = it counts from 0, which needs padding on the right.
-        loss_mask_BT: [B, T] tokens to score, a subset of the attention mask; None = all. The head's work is
-            proportional to their number.
+        model: see `token_states`, as the next four.
+        input_ids_BT: [B, T].
+        attention_mask_BT: [B, T].
+        position_ids_BT: [B, T].
+        loss_mask_BT: [B, T].
         temperature: that the tokens were sampled with, > 0.
         with_entropy: also return the entropies, with gradient.
         chunk_size: tokens whose logits exist at a time, >= 1.
 
     Returns:
         [B, T] each; the first token of a row follows nothing and is not scored.
+
+    Raises:
+        InvalidInput: padding on the left without position ids, or a model that cannot be served.
+    """
+    states = token_states(
+        model,
+        input_ids_BT=input_ids_BT,
+        attention_mask_BT=attention_mask_BT,
+        position_ids_BT=position_ids_BT,
+        loss_mask_BT=loss_mask_BT,
+    )
+    return states.logprobs(temperature=temperature, with_entropy=with_entropy, chunk_size=chunk_size)
+
+
+def token_states(
+    model: nn.Module,
+    *,
+    input_ids_BT: Int[Tensor, "B T"],
+    attention_mask_BT: Bool[Tensor, "B T"] | Int[Tensor, "B T"],
+    position_ids_BT: Int[Tensor, "B T"] | None = None,
+    loss_mask_BT: Bool[Tensor, "B T"] | None = None,
+) -> TokenStates:
+    """Run the body of a causal language model on a batch of rows.
+
+    Args:
+        model: a Hugging Face causal language model, plain or wrapped by peft; run in the mode it is in.
+        input_ids_BT: [B, T] token ids.
+        attention_mask_BT: [B, T], True or 1 = a token, False or 0 = padding.
+        position_ids_BT: [B, T] passed on to the model; None = it counts from 0, which needs padding on the right.
+        loss_mask_BT: [B, T] tokens to score, a subset of the attention mask; None = all. The heads' work is
+            proportional to their number. The first token of a row follows nothing and is never scored.
 
     Raises:
         InvalidInput: padding on the left without position ids, or a model that cannot be served.
@@ -122,20 +186,13 @@ def token_logprobs(
     scored_BT = present_BT if loss_mask_BT is None else loss_mask_BT
     rows, before = (scored_BT[:, 1:] & present_BT[:, :-1]).nonzero(as_tuple=True)
     here = (rows, before + 1)
-    result = chunked_logprobs(
-        hidden_BTD[rows, before],
-        lm_head_of(model),
-        input_ids_BT[here],
-        temperature=temperature,
-        with_entropy=with_entropy,
-        chunk_size=chunk_size,
+
+    def to_rows(scored_S: Tensor) -> Tensor:
+        return scored_S.new_zeros(input_ids_BT.shape).index_put(here, scored_S)
+
+    return TokenStates(
+        hidden_SD=hidden_BTD[rows, before], targets_S=input_ids_BT[here], to_rows=to_rows, head=lm_head_of(model)
     )
-
-    def spread(scored: Tensor) -> Tensor:
-        return scored.new_zeros(input_ids_BT.shape).index_put(here, scored)
-
-    entropies_BT = None if result.entropies_T is None else spread(result.entropies_T)
-    return TokenLogprobs(spread(result.logprobs_T), entropies_BT)
 
 
 def _product_dtype(hidden_TD: Tensor) -> torch.dtype:

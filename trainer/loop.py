@@ -19,11 +19,12 @@ from envgym.errors import RunError, sentence
 from envgym.report.from_run import evaluation_data, write_run_report
 from envgym.runs import RunDirectory, check_new, check_same
 from envgym.seeds import derive_seed
-from envgym.trainer.batch import TrainRow, train_rows
+from envgym.trainer.batch import TrainRow
 from envgym.trainer.callbacks import Callback, Callbacks
 from envgym.trainer.checkpoint import (
     TrainState,
     checkpoints,
+    load_critic,
     load_optimizer,
     load_state,
     save_checkpoint,
@@ -157,9 +158,8 @@ class TrainLoop:
             requests, groups = self._collect(runner, step)
         check_invalid(groups, limit=self.settings.run.max_invalid_rate, step=step)
         result = at_most(self.bench.method.filter(groups), self.settings.rollout.groups)
-        credits = self.bench.method.credits(result.kept)
-        rows = train_rows(credits, once=self.settings.objective.shared_tokens == "once")
         with self._timed("learn"):
+            credits, rows = self.bench.lay_out(result.kept)
             learned = self._learn(rows, step)
         with self._timed("sync"):
             self.step = step
@@ -269,11 +269,14 @@ class TrainLoop:
             tokenizer=self.bench.tokenizer,
             optimizer=self.bench.learner.optimizer,
             keep=self.settings.run.keep_checkpoints,
+            critic=self.bench.learner.critic,
         )
 
     def _restore(self, checkpoint: Path) -> None:
         state = load_state(checkpoint)
         load_optimizer(checkpoint, self.bench.learner.optimizer)
+        if self.bench.learner.critic is not None:
+            load_critic(checkpoint, self.bench.learner.critic)
         self.step, self.stats = state.step, state.stats
         self.run_directory.forget_after(state.step)
         self._open_reference()

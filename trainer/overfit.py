@@ -69,6 +69,7 @@ def overfit(
         num_steps=updates,
         device=bench.device,
         autocast=bench.learner.autocast,
+        critic=bench.learner.critic,
     )
     temperature = bench.method.objective.temperature
     points: list[OverfitPoint] = []

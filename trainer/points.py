@@ -4,9 +4,12 @@ Losses and corrections have their Protocols beside their tensors, in `trainer.lo
 `trainer.corrections.base`. Everything here works on records and plain numbers.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
+
+from typing_extensions import TypeIs
 
 from envgym.core.trajectory import Group, Trajectory
 
@@ -131,3 +134,8 @@ class CriticCredit(Protocol):
     def __call__(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[Judged, ...]:
         """Return one entry per valid episode, in order; `values` has one per valid episode, too."""
         ...
+
+
+def needs_critic(credit: Credit | CriticCredit) -> TypeIs[CriticCredit]:
+    """Return whether a method reads a critic's values: whether its call has the argument `values`."""
+    return "values" in inspect.signature(credit).parameters

@@ -21,6 +21,7 @@ class Seen:
         self._loss = self._entropy = self._kl = 0.0
         self._tokens = 0
         self._has_kl = False
+        self._value_loss, self._supervised = 0.0, 0
 
     def add(
         self,
@@ -39,6 +40,11 @@ class Seen:
         """Add a micro-batch's estimates of KL(policy || reference)."""
         self._kl += kl_BT.detach().sum().item()
         self._has_kl = True
+
+    def add_value_loss(self, losses_BT: Float[Tensor, "B T"], mask_BT: Bool[Tensor, "B T"]) -> None:
+        """Add a micro-batch's losses of the critic."""
+        self._value_loss += losses_BT.detach().sum().item()
+        self._supervised += int(mask_BT.sum())
 
     def add_correction(self, stats: CorrectionStats) -> None:
         """Add a micro-batch's correction."""
@@ -63,6 +69,8 @@ class Seen:
         }
         if self._has_kl:
             found["loss/kl_reference"] = self._kl / self._tokens
+        if self._supervised:
+            found["loss/value"] = self._value_loss / self._supervised
         return found
 
 

@@ -177,6 +177,20 @@ class ObjectiveSettings(Settings):
         return self
 
 
+class CriticSettings(Settings):
+    """The value head of a credit that reads values."""
+
+    lr: float = Field(default=0.05, gt=0)
+    """About how far one update moves a value; constant. Each update is AdamW's, with the betas and eps of `optim`."""
+    detach: bool = True
+    """The head learns from the policy's hidden states as they are, so that the policy's gradient is that of its
+    objective alone, and exact for any critic. False: the value loss trains the body too."""
+    coef: float = Field(default=0.5, gt=0)
+    """Weight of the value loss beside the policy's; it matters only without `detach`, as Adam undoes it in the head."""
+    clip: float | None = Field(default=None, gt=0)
+    """How far a value may move within a train step before it stops learning; None = any."""
+
+
 class EvaluationSettings(Settings):
     """Held-out evaluation on the test split: the same tasks every time."""
 
@@ -226,6 +240,8 @@ class TrainSettings(Recipe):
     sft: SftSettings | None = None
     rollout: RolloutSettings = RolloutSettings()
     optim: OptimSettings = OptimSettings()
+    critic: CriticSettings | None = None
+    """Only with a credit that reads values; such a credit takes the defaults without it."""
     evaluation: EvaluationSettings = EvaluationSettings()
 
     @property

@@ -23,8 +23,9 @@ from envgym.seeds import derive_seed, generator
 from envgym.trainer.batch import TrainRow, train_row
 from envgym.trainer.collect import collect
 from envgym.trainer.corrections import NoCorrection
-from envgym.trainer.learner import Learner, Objective
+from envgym.trainer.learner import Learner
 from envgym.trainer.losses import Reinforce
+from envgym.trainer.objective import Objective
 from envgym.trainer.rollout_metrics import rollout_metrics
 from envgym.trainer.seen import Metrics
 from envgym.trainer.settings import ObjectiveSettings, SftSettings, TrainSettings

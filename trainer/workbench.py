@@ -1,9 +1,9 @@
 """Everything a run needs in one process: model, tokenizer, agent, policy and learner, built from settings."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -15,18 +15,33 @@ from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import Sampling
 from envgym.agents.search import STRATEGIES, Strategy
 from envgym.core.trajectory import Group
-from envgym.trainer.causal_lm import check_head
+from envgym.errors import InvalidInput, SettingsError, sentence
+from envgym.trainer.batch import train_rows
+from envgym.trainer.causal_lm import check_head, without_dropout
 from envgym.trainer.corrections import CORRECTIONS
-from envgym.trainer.credit import CREDITS
+from envgym.trainer.credit import CREDITS, CRITIC_CREDITS
+from envgym.trainer.critic import Critic
 from envgym.trainer.curricula import CURRICULA
 from envgym.trainer.filters import FILTERS
-from envgym.trainer.learner import Learner, Objective, without_dropout
+from envgym.trainer.judging import LaidOut, judge
+from envgym.trainer.learner import Learner
 from envgym.trainer.losses import LOSSES
+from envgym.trainer.objective import Objective
 from envgym.trainer.plugins import resolve
-from envgym.trainer.points import Credit, Curriculum, Filter, Shaping, TrajectoryCredit
-from envgym.trainer.settings import ModelSettings, TrainSettings
+from envgym.trainer.points import (
+    Credit,
+    CriticCredit,
+    Curriculum,
+    Filter,
+    Shaping,
+    TrajectoryCredit,
+    needs_critic,
+)
+from envgym.trainer.settings import CriticSettings, ModelSettings, TrainSettings
 from envgym.trainer.shaping import SHAPINGS
 from envgym.trainer.world import World, build_worlds, check_group, check_search
+
+_CREDITS: Final[Mapping[str, Callable[..., Credit | CriticCredit]]] = {**CREDITS, **CRITIC_CREDITS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +52,17 @@ class Method:
     search: Strategy
     filter: Filter
     shaping: Shaping
-    credit: Credit
+    credit: Credit | CriticCredit
     objective: Objective
 
     def credits(self, groups: Iterable[Group]) -> list[TrajectoryCredit]:
-        """Shape the rewards of kept groups and return their episodes' credits."""
+        """Shape the rewards of kept groups and return their episodes' credits.
+
+        Raises: InvalidInput: the credit reads a critic's values.
+        """
+        if needs_critic(self.credit):
+            got, do = type(self.credit).__name__, "use Workbench.lay_out, which asks the critic"
+            raise InvalidInput(sentence("credit", "need no critic here", got, where="Method.credits", do=do))
         return [credit for group in groups for credit in self.credit(self.shaping(group))]
 
 
@@ -59,6 +80,16 @@ class Workbench:
     learner: Learner
     device: torch.device
 
+    def lay_out(self, groups: Iterable[Group]) -> LaidOut:
+        """Shape the rewards of kept groups, credit their episodes, where needed with the critic, and make rows."""
+        method = self.method
+        once = method.objective.settings.shared_tokens == "once"
+        if needs_critic(method.credit):
+            shaped = [method.shaping(group) for group in groups]
+            return judge(shaped, method.credit, self.learner.values, once=once)
+        credits = method.credits(groups)
+        return LaidOut(credits, train_rows(credits, once=once))
+
     def sampling(self, temperature: float) -> Sampling:
         """Return how turns are sampled at a temperature."""
         return Sampling(
@@ -70,12 +101,12 @@ class Workbench:
 
 def build_method(settings: TrainSettings) -> Method:
     """Find the method at every plug-in point. Raises: SettingsError, UnknownName: before anything is loaded."""
-    return Method(
+    method = Method(
         curriculum=resolve("curriculum", settings.curriculum, CURRICULA),
         search=resolve("search", settings.search, STRATEGIES),
         filter=resolve("filter", settings.filter, FILTERS),
         shaping=resolve("shaping", settings.shaping, SHAPINGS),
-        credit=resolve("credit", settings.credit, CREDITS),
+        credit=resolve("credit", settings.credit, _CREDITS),
         objective=Objective(
             loss=resolve("loss", settings.loss, LOSSES),
             correction=resolve("correction", settings.correction, CORRECTIONS),
@@ -83,6 +114,10 @@ def build_method(settings: TrainSettings) -> Method:
             temperature=settings.rollout.temperature,
         ),
     )
+    if settings.critic is not None and not needs_critic(method.credit):
+        rule, do = "go with a credit that reads values", "choose such as credit.name=gae_turn, or leave the section out"
+        raise SettingsError(sentence("critic", rule, f"credit {settings.credit.name}", where="settings", do=do))
+    return method
 
 
 def build_workbench(settings: TrainSettings, *, checkpoint: Path | None = None) -> Workbench:
@@ -103,6 +138,9 @@ def build_workbench(settings: TrainSettings, *, checkpoint: Path | None = None) 
     model, tokenizer = _load(settings.model, device, checkpoint)
     agent = make_agent(settings.agent, tokenizer)
     check_head(model)
+    critic = None
+    if needs_critic(method.credit):
+        critic = Critic(model, settings.critic or CriticSettings(), settings.optim, device=device)
     autocast = torch.bfloat16 if settings.model.autocast == "bfloat16" else None
     learner = Learner(
         model,
@@ -110,6 +148,7 @@ def build_workbench(settings: TrainSettings, *, checkpoint: Path | None = None) 
         num_steps=settings.run.steps,
         device=device,
         autocast=autocast,
+        critic=critic,
     )
     policy = TransformersPolicy(
         model, device=device, max_batch=settings.rollout.max_batch, autocast=autocast, is_shared=True

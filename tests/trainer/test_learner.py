@@ -13,10 +13,12 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from envgym.errors import InvalidInput
 from envgym.trainer.batch import TrainRow, micro_batches
+from envgym.trainer.causal_lm import without_dropout
 from envgym.trainer.corrections import NoCorrection, Tis
-from envgym.trainer.learner import Learner, Objective, denominator_of_rows, without_dropout
+from envgym.trainer.learner import Learner
 from envgym.trainer.logprobs import token_logprobs
 from envgym.trainer.losses import PpoClip
+from envgym.trainer.objective import Objective, denominator_of_rows
 from envgym.trainer.optimizer import schedule
 from envgym.trainer.settings import ObjectiveSettings, OptimSettings
 

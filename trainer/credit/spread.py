@@ -29,6 +29,14 @@ def token_targets(judged: Judged, row: Row) -> tuple[float | None, ...]:
     return _spread("targets", judged.credit.trajectory, judged.targets, row, blank=None)
 
 
+def token_values(said: TrajectoryValues, row: Row) -> tuple[float, ...]:
+    """Return what the critic said before every token of a row; 0.0 where the loss mask is False.
+
+    Raises: InvalidInput: the values do not fit the path or its edges.
+    """
+    return _spread("values", said.trajectory, said.values, row, blank=0.0)
+
+
 def node_values(trajectory: Trajectory, of_rows: Sequence[Sequence[float]]) -> TrajectoryValues:
     """Collect the critic's values at the sampled tokens of all of a trajectory's rows.
 

@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from envgym.trainer.causal_lm import causal_lm, hidden_states, lm_head_of
-from envgym.trainer.logprobs import CHUNK_SIZE, TokenLogprobs, chunked_logprobs
+from envgym.trainer.logprobs import CHUNK_SIZE, TokenLogprobs, TokenStates
 from envgym.trainer.packing import attention
 from envgym.trainer.packing.pack import Pack
 
@@ -52,19 +52,27 @@ def packed_logprobs(
     Returns:
         [B, T] each, in the order of the pack's rows; 0 outside the mask.
     """
+    states = packed_states(model, pack, loss_mask_BT=loss_mask_BT)
+    return states.logprobs(temperature=temperature, with_entropy=with_entropy, chunk_size=chunk_size)
+
+
+def packed_states(model: nn.Module, pack: Pack, *, loss_mask_BT: Bool[Tensor, "B T"]) -> TokenStates:
+    """Run the body of a model on a pack; equal to `token_states` of the rows themselves, with shared tokens once.
+
+    Args:
+        model: see `packed_hidden_states`.
+        pack: of the rows.
+        loss_mask_BT: tokens to score, among those that the pack trains.
+    """
     hidden_ND = packed_hidden_states(model, pack)
-    result = chunked_logprobs(
-        hidden_ND.index_select(0, pack.parents_S),
-        lm_head_of(model),
-        pack.input_ids_N[pack.trained_S],
-        temperature=temperature,
-        with_entropy=with_entropy,
-        chunk_size=chunk_size,
-    )
 
     def to_rows(scored_S: Tensor) -> Tensor:
         scored_N = scored_S.new_zeros(len(pack)).index_put((pack.trained_S,), scored_S)
         return pack.to_rows(scored_N, loss_mask_BT)
 
-    entropies_BT = None if result.entropies_T is None else to_rows(result.entropies_T)
-    return TokenLogprobs(to_rows(result.logprobs_T), entropies_BT)
+    return TokenStates(
+        hidden_SD=hidden_ND.index_select(0, pack.parents_S),
+        targets_S=pack.input_ids_N[pack.trained_S],
+        to_rows=to_rows,
+        head=lm_head_of(model),
+    )

@@ -4,7 +4,19 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from envgym.trainer.recipes import arpo, dapo, dr_grpo, gigpo, grpo, mt_grpo, rloo, tree_grpo, tree_rl, turn_grpo
+from envgym.trainer.recipes import (
+    arpo,
+    dapo,
+    dr_grpo,
+    gigpo,
+    grpo,
+    mt_grpo,
+    rloo,
+    starpo_s,
+    tree_grpo,
+    tree_rl,
+    turn_grpo,
+)
 from envgym.trainer.settings import Recipe
 
 RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
@@ -16,6 +28,7 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
         "turn_grpo": turn_grpo.RECIPE,
         "mt_grpo": mt_grpo.RECIPE,
         "gigpo": gigpo.RECIPE,
+        "starpo_s": starpo_s.RECIPE,
         "tree_grpo": tree_grpo.RECIPE,
         "tree_rl": tree_rl.RECIPE,
         "arpo": arpo.RECIPE,

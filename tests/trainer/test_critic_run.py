@@ -1,0 +1,84 @@
+"""Runs whose credit reads a critic: they train it, keep it, and resume with it."""
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from envgym.errors import InvalidInput, RunError, SettingsError
+from envgym.runs import RunDirectory
+from envgym.trainer.dry_run import dry_run
+from envgym.trainer.loop import train
+from envgym.trainer.settings import TrainSettings, train_settings
+from envgym.trainer.workbench import build_method
+
+TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
+
+
+def settings(directory: Path, **sections: Any) -> TrainSettings:
+    """Return a run of seconds on a game of up to two turns."""
+    run = {"name": "test", "directory": str(directory), "steps": 2, "checkpoint_every": 1, "tensorboard": False}
+    data: dict[str, Any] = {
+        "run": run,
+        "model": {"name": "tiny", "tiny": TINY, "device": "cpu"},
+        "envs": [{"id": "puzzles/guess_number-v0", "settings": {"size": 4, "max_turns": 2}}],
+        "agent": {"name": "plain", "max_turn_tokens": 4, "max_context_tokens": 512, "on_length": "close"},
+        "rollout": {"groups": 2, "group_size": 2},
+        "filter": {"name": "keep_all"},
+        # an untrained model is paid nothing, and a critic that says 0 is right: pay it for every episode's length
+        "shaping": {"name": "overlong", "max_tokens": 4, "buffer": 4},
+        "credit": {"name": "gae_turn", "decay": 0.9},
+        "optim": {"lr": 0.001, "minibatches": 2},
+        "evaluation": {"tasks": 1},
+    }
+    return train_settings({**data, **sections})
+
+
+def comparable(run: RunDirectory) -> list[dict[str, float]]:
+    """Return the metrics without those that a clock makes."""
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in run.metrics()]
+
+
+def test_critic_learns_is_kept_and_resumes_to_the_same_numbers(tmp_path: Path) -> None:
+    train(settings(tmp_path / "run"))
+    run = RunDirectory.open(tmp_path / "run")
+    first, second = (row for row in run.metrics() if row["step"] > 0)
+    assert first["critic/value"] == 0.0
+    assert first["critic/target"] < -0.1
+    assert second["critic/value"] < -0.01
+    assert all(math.isfinite(row["loss/value"]) and row["loss/value"] > 0 for row in (first, second))
+    before = comparable(run)
+    last = run.checkpoints / "step-000002"
+    kept = torch.load(last / "critic.pt", weights_only=True)
+    assert kept["head"]["weight_D"].abs().max() > 0.01
+    shutil.rmtree(last)
+    train(settings(tmp_path / "run"), resume=True)
+    assert comparable(run) == before
+    again = torch.load(last / "critic.pt", weights_only=True)
+    assert torch.equal(again["head"]["weight_D"], kept["head"]["weight_D"])
+    assert torch.equal(again["optimizer"]["state"][0]["exp_avg"], kept["optimizer"]["state"][0]["exp_avg"])
+
+    (run.checkpoints / "step-000001" / "critic.pt").unlink()
+    shutil.rmtree(last)
+    with pytest.raises(RunError, match=r"checkpoint must hold critic\.pt"):
+        train(settings(tmp_path / "run"), resume=True)
+
+
+def test_dry_run_counts_the_pass_of_the_critic(tmp_path: Path) -> None:
+    found = dry_run(settings(tmp_path, optim={}))
+    assert found.cost is not None
+    assert found.cost.passes == pytest.approx(1 + 1 / 3)
+    assert all(row.train.supervised for row in found.shown)
+
+
+def test_critic_without_a_credit_that_reads_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="critic must go with a credit that reads values, got credit grpo"):
+        build_method(settings(tmp_path, credit={"name": "grpo"}, critic={"lr": 0.1}))
+
+
+def test_credits_without_a_critic_are_refused_where_credit_reads_one(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="credit must need no critic here, got GaeTurn"):
+        build_method(settings(tmp_path)).credits([])

@@ -1,0 +1,103 @@
+"""The policy's part of the loss: from log-probs of rows to a micro-batch's share of the update's scalar."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from envgym.trainer.batch import MicroBatch, TrainRow
+from envgym.trainer.corrections import Correction, CorrectionResult
+from envgym.trainer.logprobs import TokenLogprobs
+from envgym.trainer.losses import Aggregation, Denominator, KlEstimator, PolicyLoss, aggregate, denominator_of
+from envgym.trainer.losses.entropy import entropy_bonus
+from envgym.trainer.losses.kl import kl_to_reference
+from envgym.trainer.seen import Seen
+from envgym.trainer.settings import ObjectiveSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What is minimised, as one choice per point."""
+
+    loss: PolicyLoss
+    correction: Correction
+    settings: ObjectiveSettings
+    temperature: float
+    """That the rows were sampled at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What is known of some rows with the weights from before the first update, on one padding."""
+
+    old_logprobs_BT: Float[Tensor, "B T"]
+    reference_logprobs_BT: Float[Tensor, "B T"] | None
+    corrected: CorrectionResult
+
+    def of(self, batch: MicroBatch) -> "Before":
+        """Cut the rows of a micro-batch out of what is known of all rows."""
+        reference_NT = self.reference_logprobs_BT
+        return Before(
+            old_logprobs_BT=self.old_logprobs_BT[batch.place],
+            reference_logprobs_BT=None if reference_NT is None else reference_NT[batch.place],
+            corrected=CorrectionResult(
+                weights_BT=self.corrected.weights_BT[batch.place],
+                loss_mask_BT=self.corrected.loss_mask_BT[batch.place],
+                stats=self.corrected.stats,
+            ),
+        )
+
+
+def policy_loss(
+    scored: TokenLogprobs,
+    batch: MicroBatch,
+    before: Before,
+    objective: Objective,
+    *,
+    denominator: Denominator,
+    total: Seen,
+) -> Float[Tensor, ""]:
+    """Return a micro-batch's share of the update's policy loss, with its KL term and entropy bonus.
+
+    Args:
+        scored: log-probs and entropies of the policy, with gradient.
+        batch: the rows.
+        before: of the same rows.
+        objective: what is minimised.
+        denominator: of the whole update.
+        total: told what was seen.
+    """
+    settings, corrected = objective.settings, before.corrected
+    logprobs_BT, entropies_BT = scored.logprobs_BT, scored.entropies_BT
+    assert entropies_BT is not None, "asked for"
+    token_loss = objective.loss(
+        logprobs_BT=logprobs_BT,
+        old_logprobs_BT=before.old_logprobs_BT,
+        advantages_BT=batch.advantages_BT,
+        loss_mask_BT=corrected.loss_mask_BT,
+    )
+    losses_BT = token_loss.losses_BT * corrected.weights_BT
+    mask_BT = corrected.loss_mask_BT
+    total.add(token_loss.stats, losses_BT, entropies_BT, batch.loss_mask_BT)
+    if before.reference_logprobs_BT is not None:
+        estimator = KlEstimator(settings.kl)
+        kl_BT = kl_to_reference(logprobs_BT, before.reference_logprobs_BT, mask_BT, estimator=estimator)
+        total.add_kl(kl_BT)
+        losses_BT = losses_BT + settings.kl_coef * kl_BT
+    if settings.entropy_coef:
+        losses_BT = losses_BT + settings.entropy_coef * entropy_bonus(entropies_BT, mask_BT)
+    mode = Aggregation(settings.aggregation)
+    return aggregate(losses_BT, mask_BT, batch.weights_BT, mode=mode, denominator=denominator)
+
+
+def denominator_of_rows(rows: Sequence[TrainRow], max_tokens: int | None) -> Denominator:
+    """Count what an update is divided by; correction masks do not change it."""
+    parts = (
+        denominator_of(
+            torch.tensor([row.loss_mask]), torch.tensor([row.weights], dtype=torch.float64), max_tokens=max_tokens
+        )
+        for row in rows
+    )
+    return sum(parts, Denominator(tokens=0.0, sequences=0.0, max_tokens=max_tokens))
