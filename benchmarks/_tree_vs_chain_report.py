@@ -1,0 +1,253 @@
+"""What the cells of benchmarks/tree_vs_chain.py say: docs/results/tree_vs_chain.md and its figure."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from benchmarks._tree_vs_chain_cells import WARM_START, Declaration, Place
+from benchmarks._tree_vs_chain_plot import CurvePoint, Curves, plot
+from benchmarks._tree_vs_chain_statistics import Mean, pooled_spread, smallest_effect, t_interval
+from envgym.errors import RunError, sentence
+from envgym.stats import sign_flip_p_value
+
+PAGE = """\
+# Trees and turns against chains, at equal counted tokens
+
+Three recipes as they are shipped, on two games of several turns: `grpo`; `tree_grpo`, which grows two trees of three
+leaves for a task instead of six chains; and `turn_grpo`, which credits each turn. For each seed all three start from
+the same warm-started weights, are evaluated on the same tasks, and train until they have spent the same number of
+tokens.
+
+![Held-out success over tokens spent]({figure})
+
+Lines are means over seeds; bands are 95 % intervals of Student's t over seeds.
+
+{results}
+
+## What was declared beforehand
+
+`examples/tree_vs_chain/` was committed before any declared seed was run: the settings of each game, the seeds
+{seeds}, the budgets, the metric (success on the same {tasks} held-out tasks, one episode each at temperature 1,
+after the whole budget), and the smallest effect. Settings were tried on the pilot seeds {pilots} alone, which are not
+shown here.
+
+The smallest effect is the mean paired difference that eight seeds find with probability 0.8 at a level of 0.05:
+(t + t') s / sqrt(8), where s is the standard deviation of the pilot seeds' paired differences. {num_pilots} pilot seeds
+and two differences each say little about s, so it is a rough figure; the intervals above rest on the declared seeds
+alone. The p-values are not corrected for the number of comparisons.
+
+## How tokens are counted
+
+The budget counts `cost/tokens_generated` plus `cost/tokens_prefilled` of every train step, as `envgym train` records
+them: each token that was sampled, and each token of a context that was computed to sample from it. What a context
+shares with a sequence whose keys and values are still held is not computed again, and not counted: the turns before,
+the samples of one task, the branches of a tree. Evaluations, the warm start and the computation of updates are not
+counted. An arm stops after the first step at which its budget is spent.
+
+## What it does not show
+
+- One model of about 0.1 million parameters, two easy games, one learning rate for all recipes, on-policy updates, a few
+  minutes of training in all. Nothing here says what happens with a language model, or at a larger budget.
+- Recipes differ in more than their credit: `turn_grpo` takes the plain policy gradient summed over tokens and keeps all
+  groups; the other two clip, average over tokens and drop groups that were paid alike.
+- Both games pay turns (`turn_reward`), which `grpo` and `tree_grpo` see as a sum at the end.
+
+To repeat it:
+
+```bash
+python benchmarks/tree_vs_chain.py run --jobs 2     # goes on where it stopped
+python benchmarks/tree_vs_chain.py report
+```
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """The cells of one game, of the seeds at which every recipe is through."""
+
+    game: str
+    recipes: tuple[str, ...]
+    seeds: tuple[int, ...]
+    cells: Mapping[tuple[int, str], Mapping[str, Any]]
+
+    def success(self, recipe: str, point: int) -> list[float]:
+        """Return held-out success by seed; point 0 is the warm start, -1 the whole budget."""
+        return [float(self.curve(seed, recipe)[point]["success"]) for seed in self.seeds]
+
+    def curve(self, seed: int, recipe: str) -> list[Mapping[str, float]]:
+        """Return the points of one cell, behind that of its warm start."""
+        return [*self.cells[seed, WARM_START]["points"], *self.cells[seed, recipe]["points"]]
+
+    def area(self, recipe: str) -> list[float]:
+        """Return the mean success over the points behind the warm start, by seed."""
+        return [fmean(point["success"] for point in self.curve(seed, recipe)[1:]) for seed in self.seeds]
+
+    def total(self, recipe: str, name: str) -> float:
+        """Return a metric's mean over seeds."""
+        return fmean(self.cells[seed, recipe]["metrics"][name] for seed in self.seeds)
+
+
+def results(root: Path, declared: Declaration, game: str, seeds: Sequence[int]) -> Results:
+    """Read what is there of one game."""
+    names = (WARM_START, *declared.recipes)
+    found = {
+        (seed, name): json.loads(path.read_text(encoding="utf-8"))
+        for seed in seeds
+        for name in names
+        if (path := Place(game=game, seed=seed, root=root).cell(name)).exists()
+    }
+    whole = tuple(seed for seed in seeds if all((seed, name) in found for name in names))
+    return Results(game=game, recipes=declared.recipes, seeds=whole, cells=found)
+
+
+def differences(of: Results, arm: str, baseline: str, *, area: bool = False) -> list[float]:
+    """Return the paired differences, seed by seed."""
+    after, before = (of.area(name) if area else of.success(name, -1) for name in (arm, baseline))
+    return [one - other for one, other in zip(after, before, strict=True)]
+
+
+def planned_effect(pilot: Results, declared: Declaration) -> float:
+    """Return the difference that the declared seeds can show, by the spread of the pilot seeds' differences."""
+    pairs = [differences(pilot, arm, declared.baseline) for arm in declared.arms]
+    return smallest_effect(pooled_spread(pairs), len(declared.seeds))
+
+
+def write_report(root: Path, declared: Declaration, page: Path) -> None:
+    """Write the page and, beside it, its figure. Raises: RunError: no seed is through."""
+    found = {game: results(root, declared, game, declared.seeds) for game in declared.games}
+    found = {game: of for game, of in found.items() if of.seeds}
+    if not found:
+        do = "run the benchmark with `run` first"
+        raise RunError(sentence("results", "hold a seed that is through", "none", where=str(root), do=do))
+    figure = page.with_suffix(".svg")
+    figure.write_text(plot({of.game: curves(of) for of in found.values()}), encoding="utf-8")
+    lines = [line for of in found.values() for line in _section(of, declared)]
+    text = PAGE.format(
+        figure=figure.name,
+        results="\n".join(lines).rstrip(),
+        seeds=_listed(declared.seeds),
+        pilots=_listed(declared.pilot_seeds),
+        num_pilots=len(declared.pilot_seeds),
+        tasks=declared.tasks,
+    )
+    page.write_text(text, encoding="utf-8")
+
+
+def curves(of: Results) -> Curves:
+    """Return each recipe's learning curve with its intervals over seeds."""
+    return {
+        recipe: [
+            CurvePoint(int(point["budget"]), t_interval(of.success(recipe, number)))
+            for number, point in enumerate(of.curve(of.seeds[0], recipe))
+        ]
+        for recipe in of.recipes
+    }
+
+
+def _section(of: Results, declared: Declaration) -> Iterator[str]:
+    yield from (f"## `puzzles/{of.game}-v0`", "", _verdicts(of, declared), "")
+    if len(of.seeds) < len(declared.seeds):
+        yield from (f"**Only {len(of.seeds)} of the {len(declared.seeds)} declared seeds are complete.**", "")
+    yield from _final(of, declared)
+    yield from _curve(of)
+    yield from _seeds(of)
+    yield from _spent(of)
+
+
+def _verdicts(of: Results, declared: Declaration) -> str:
+    return " ".join(
+        _verdict(arm, t_interval(differences(of, arm, declared.baseline)), declared) for arm in declared.arms
+    )
+
+
+def _verdict(arm: str, difference: Mean, declared: Declaration) -> str:
+    """Say what an interval says."""
+    if difference.low > 0:
+        says = f"ends above `{declared.baseline}`"
+    elif difference.high < 0:
+        says = f"ends below `{declared.baseline}`"
+    else:
+        says = f"cannot be told from `{declared.baseline}`"
+    return f"`{arm}` {says}: {_points(difference)} points."
+
+
+def _final(of: Results, declared: Declaration) -> Iterator[str]:
+    effect = declared.games[of.game].smallest_effect
+    yield f"After the whole budget; differences to `{declared.baseline}` are paired by seed, in points:"
+    yield ""
+    yield "| recipe | success | difference | p, sign flips | difference of the mean over the curve |"
+    yield "|---|---|---|---|---|"
+    yield f"| warm start | {_share(t_interval(of.success(of.recipes[0], 0)))} | | | |"
+    for recipe in of.recipes:
+        cells = [f"`{recipe}`", _share(t_interval(of.success(recipe, -1))), "", "", ""]
+        if recipe != declared.baseline:
+            final = differences(of, recipe, declared.baseline)
+            value, _ = sign_flip_p_value(np.array(final), rng=np.random.default_rng(0))
+            area = t_interval(differences(of, recipe, declared.baseline, area=True))
+            cells[2:] = [_points(t_interval(final)), f"{value:.3f}", _points(area)]
+        yield f"| {' | '.join(cells)} |"
+    yield from ("", f"Declared as the smallest difference that the seeds can show: {100 * effect:.1f} points.", "")
+
+
+def _curve(of: Results) -> Iterator[str]:
+    points = of.curve(of.seeds[0], of.recipes[0])
+    yield "Learning curves:"
+    yield ""
+    heads = [f"{point['budget'] / 1000:g}k tokens" for point in points]
+    yield f"| recipe | {' | '.join(heads)} |"
+    yield f"|---|{'---|' * len(points)}"
+    for recipe in of.recipes:
+        means = [_share(t_interval(of.success(recipe, number))) for number in range(len(points))]
+        yield f"| `{recipe}` | {' | '.join(means)} |"
+    yield ""
+
+
+def _seeds(of: Results) -> Iterator[str]:
+    yield "Success by seed, after the whole budget:"
+    yield ""
+    yield f"| seed | warm start | {' | '.join(f'`{recipe}`' for recipe in of.recipes)} |"
+    yield f"|---|---|{'---|' * len(of.recipes)}"
+    for number, seed in enumerate(of.seeds):
+        shares = [of.success(of.recipes[0], 0)[number], *(of.success(recipe, -1)[number] for recipe in of.recipes)]
+        yield f"| {seed} | {' | '.join(f'{100 * share:.1f} %' for share in shares)} |"
+    yield ""
+
+
+def _spent(of: Results) -> Iterator[str]:
+    yield "What the budget bought, means over seeds:"
+    yield ""
+    yield "| recipe | tokens spent | of them generated | steps | episodes | rows trained | CPU s |"
+    yield "|---|---|---|---|---|---|---|"
+    for recipe in of.recipes:
+        generated, prefilled, steps, episodes, rows = (
+            of.total(recipe, name) for name in ("tokens_generated", "tokens_prefilled", "steps", "episodes", "rows")
+        )
+        cpu = fmean(of.cells[seed, recipe]["cpu_s"] for seed in of.seeds)
+        yield (
+            f"| `{recipe}` | {generated + prefilled:,.0f} | {generated:,.0f} | {steps:.0f} | {episodes:,.0f} | "
+            f"{rows:,.0f} | {cpu:.0f} |"
+        )
+    yield ""
+
+
+def _share(mean: Mean) -> str:
+    return f"{100 * mean.value:.1f} %" + _ends(mean, ".1f")
+
+
+def _points(mean: Mean) -> str:
+    return f"{100 * mean.value:+.1f}" + _ends(mean, "+.1f")
+
+
+def _ends(mean: Mean, form: str) -> str:
+    """Return the interval; one seed has none."""
+    return f" [{100 * mean.low:{form}}, {100 * mean.high:{form}}]" if math.isfinite(mean.low) else ""
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return f"{', '.join(map(str, seeds[:-1]))} and {seeds[-1]}"
