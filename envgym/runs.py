@@ -264,8 +264,7 @@ class RunDirectory:
 
     def episode_steps(self, *, label: str = "train") -> list[int]:
         """Return the steps whose episodes were saved."""
-        named = file_label(label)
-        return [file_step(file) for file in self._files("episodes", ".parquet") if _label_of(file) == named]
+        return [file_step(file) for file in self._files("episodes", ".parquet") if _label_of(file) == file_label(label)]
 
     def _files(self, folder: str, suffix: str) -> list[Path]:
         return sorted((self.path / folder).glob(f"step-*{suffix}"), key=lambda file: (file_step(file), file.name))
@@ -287,8 +286,9 @@ def check_labels(names: Iterable[str], *, where: str) -> None:
     for name in names:
         if (other := seen.get(file_label(name))) is not None:
             got = name if name == other else f"{other} and {name}, whose files have one name"
-            do = "give one of them another `name`"
-            raise SettingsError(sentence("env name", "be unique", got, where=where, do=do))
+            raise SettingsError(
+                sentence("env name", "be unique", got, where=where, do="give one of them another `name`")
+            )
         seen[file_label(name)] = name
 
 
