@@ -2,102 +2,29 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from transformers import (
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
     LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
 )
 
 from envgym.agents.driver import run_episodes
-from envgym.agents.policies import _prefixes
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.errors import InvalidInput, PolicyFailure, UnknownName
-
-VOCABULARY = 97
-SHAPE: dict[str, Any] = {  # settings of several config classes
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "pad_token_id": None,
-}
-MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
-
-
-def llama(**changes: Any) -> LlamaForCausalLM:  # settings of LlamaConfig
-    torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**(SHAPE | changes)))
-
-
-def models() -> dict[str, Callable[[], PreTrainedModel]]:
-    def eager() -> PreTrainedModel:
-        model = llama()
-        model.set_attn_implementation("eager")
-        return model
-
-    gpt2: dict[str, Any] = {"vocab_size": VOCABULARY, "n_positions": 128, "n_embd": 32, "n_layer": 2, "n_head": 4}
-    gpt2 |= {"bos_token_id": 0, "eos_token_id": 1}
-    mixed: dict[str, Any] = {"use_sliding_window": True, "sliding_window": 8, "layer_types": MIXED}
-    return {
-        "llama": llama,
-        "eager": eager,
-        "mistral, all layers sliding": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=8)),
-        "qwen2, mixed layers": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, **mixed)),
-        "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=16)),
-        "gemma3, mixed layers": lambda: Gemma3ForCausalLM(
-            Gemma3TextConfig(**SHAPE, head_dim=16, sliding_window=8, layer_types=MIXED)
-        ),
-        "gpt2, learned positions": lambda: GPT2LMHeadModel(GPT2Config(**gpt2)),
-    }
-
-
-def contexts(count: int = 12) -> list[tuple[int, ...]]:
-    """Return contexts of uneven lengths; one twice, and one that differs from another in its last token only."""
-    draw = random.Random(0)
-    found = [tuple(draw.randrange(3, VOCABULARY) for _ in range(draw.choice([1, 2, 5, 17, 33]))) for _ in range(count)]
-    return [*found[:-2], found[3], (*found[3][:-1], 7)]
-
-
-def request(context: Sequence[int], seed: int = 0, **sampling: Any) -> GenerateRequest:  # settings of Sampling
-    rules = {"max_new_tokens": 12} | sampling
-    return GenerateRequest(token_ids=tuple(context), sampling=Sampling(**rules), seed=seed)
-
-
-def generate(policy: TransformersPolicy, requests: Sequence[GenerateRequest]) -> list[Generation]:
-    async def together() -> list[Generation]:
-        return list(await asyncio.gather(*[policy.generate(item) for item in requests]))
-
-    return asyncio.run(together())
-
-
-@torch.no_grad()
-def raw_logprobs(model: PreTrainedModel, token_ids: Sequence[int]) -> torch.Tensor:
-    """Return [T, V]: row t is the distribution of the token behind the first t + 1."""
-    logits: torch.Tensor = model(input_ids=torch.tensor([list(token_ids)]), use_cache=False).logits
-    return logits[0].log_softmax(-1)
-
+from tests.agents.policies.small_models import (
+    VOCABULARY,
+    contexts,
+    generate,
+    llama,
+    models,
+    raw_logprobs,
+    request,
+)
 
 # ---- exactness ------------------------------------------------------------------------------------------------------
 
@@ -171,90 +98,6 @@ def test_a_shared_context_is_prefilled_once() -> None:
     found = generate(TransformersPolicy(llama()), items)
     assert sorted(item.num_prefilled for item in found) == [1, 1, 1, 1, 2, 4]
     assert len({item.token_ids for item in found[:4]}) == 4, "and each sample is its own"
-
-
-# ---- prefixes -------------------------------------------------------------------------------------------------------
-
-
-def next_turns(items: Sequence[GenerateRequest], found: Sequence[Generation]) -> list[GenerateRequest]:
-    """Return the requests of the turn behind: what was sampled, and an answer of uneven length."""
-    pairs = enumerate(zip(items, found, strict=True))
-    return [
-        request((*item.token_ids, *one.token_ids, *range(3, 4 + index % 5)), seed=100 + index)
-        for index, (item, one) in pairs
-    ]
-
-
-@pytest.mark.parametrize("name", models())
-def test_what_is_kept_of_earlier_turns_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_prefixes, "MIN_SHARED", 4)
-    torch.manual_seed(0)
-    model = models()[name]().eval()
-    policy = TransformersPolicy(model, max_batch=16)
-    items = [request(context, seed=index) for index, context in enumerate(contexts())]
-    found = generate(policy, items)
-    for _ in range(2):
-        later = next_turns(items, found)
-        with monkeypatch.context() as patch:
-            patch.setattr(_prefixes, "MIN_SHARED", 1000)
-            fresh = generate(TransformersPolicy(model), later)
-        again = generate(policy, later)
-        for item, one, other, before in zip(later, again, fresh, items, strict=True):
-            assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
-            assert one.raw_logprobs == pytest.approx(other.raw_logprobs, abs=1e-5)
-            # All but the last of the 12 tokens sampled before are in the cache.
-            assert (one.num_prefilled, other.num_prefilled) == (
-                len(item.token_ids) - len(before.token_ids) - 11,
-                len(item.token_ids),
-            )
-        items, found = later, again
-
-
-@pytest.mark.parametrize("deterministic", [True, False])
-def test_a_shared_beginning_is_computed_once_and_changes_nothing(deterministic: bool) -> None:
-    model = llama().eval()
-    system = tuple(range(3, 3 + 40))
-    items = [request((*system, 50 + task, 60, 61), seed=10 * task + k) for task in range(3) for k in range(2)]
-    fresh = [generate(TransformersPolicy(model), [item])[0] for item in items]
-    found = generate(TransformersPolicy(model, deterministic=deterministic), items)
-    # 43 tokens; 3 behind the system prompt; and the last alone for the second sample of a task.
-    assert sorted(one.num_prefilled for one in found) == [1, 1, 1, 3, 3, 43]
-    for one, other in zip(found, fresh, strict=True):
-        assert one.token_ids == other.token_ids
-        assert one.raw_logprobs == pytest.approx(other.raw_logprobs, abs=1e-5)
-
-
-@pytest.mark.parametrize("way", ["update", "in place", "score", "sleep"])
-def test_nothing_is_kept_across_new_weights_or_another_use_of_the_cache(way: str) -> None:
-    model = llama().eval()
-    policy, item = TransformersPolicy(model), request(range(3, 60))
-    assert [generate(policy, [item])[0].num_prefilled for _ in range(2)] == [57, 1]
-    if way == "update":
-        torch.manual_seed(9)
-        policy.update_weights(LlamaForCausalLM(model.config).state_dict().items(), version=1)
-    elif way == "in place":
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-        model(input_ids=torch.tensor([[5, 6, 7]]), labels=torch.tensor([[5, 6, 7]])).loss.backward()
-        optimizer.step()
-    elif way == "score":
-        asyncio.run(policy.score([tuple(range(40, 90))]))
-    else:
-        policy.sleep()
-        policy.wake()
-    after = generate(policy, [item])[0]
-    assert after.num_prefilled == 57
-    assert after == replace(generate(TransformersPolicy(model), [item])[0], policy_version=after.policy_version)
-
-
-def test_numbers_that_are_not_finite_are_not_kept() -> None:
-    model = llama()
-    policy, item = TransformersPolicy(model), request(range(3, 60))
-    head = model.lm_head.forward
-    model.lm_head.forward = lambda hidden: head(hidden) * float("nan")  # a planted fault
-    with pytest.raises(PolicyFailure, match="not finite"):
-        generate(policy, [item])
-    model.lm_head.forward = head
-    assert generate(policy, [item])[0].num_prefilled == 57
 
 
 # ---- determinism ----------------------------------------------------------------------------------------------------
