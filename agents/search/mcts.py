@@ -1,7 +1,7 @@
 """`mcts`: Monte Carlo tree search over turns.
 
 A simulation descends by UCT or PUCT to a node that may have another child, samples one there, values it, and backs the
-value up. Or, with `frontier`, it begins at the best node of the whole tree. Source: 2509.25464.
+value up. Or, with `frontier`, it begins at the best node of the whole tree. Source: 2509.25454.
 
 Without `value` every simulation plays an episode to its end and backs its reward up: for training, and oracle-selected
 at test time. With `value` (a `ValueFn`, learned or a rule) it plays one turn, or a few (`roll_forward`), and no reward

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 def uct(value: float, visits: int, parent_visits: int, *, c: float) -> float:
     """Return Q + c sqrt(ln N_parent / N); a child without visits comes first.
 
-    Source: 2509.25464 with c = 2 (called PUCT there); 2406.03816 is c = C sqrt 2.
+    Source: 2509.25454 with c = 2 (called PUCT there); 2406.03816 is c = C sqrt 2.
     """
     if visits == 0:
         return math.inf
@@ -27,7 +27,7 @@ def num_children(visits: int, *, width: int, widening: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierWeights:
-    """Weights of `frontier_score`. Source: the values of 2509.25464, surprisal off."""
+    """Weights of `frontier_score`. Source: the values of 2509.25454, surprisal off."""
 
     parent: float = 0.4
     own: float = 0.0
@@ -38,7 +38,7 @@ class FrontierWeights:
 def frontier_score(
     *, value: float, parent_value: float, surprisal: float, depth: int, max_depth: int, weights: FrontierWeights
 ) -> float:
-    """Return w_p tanh(Q_parent) + w_o tanh(Q) + w_s H + w_d sqrt(d / d_max). Source: 2509.25464.
+    """Return w_p tanh(Q_parent) + w_o tanh(Q) + w_s H + w_d sqrt(d / d_max). Source: 2509.25454.
 
     Args:
         value: Q of the node.
@@ -57,7 +57,7 @@ def decayed_backup(values: Sequence[float], outcome: float) -> list[float]:
     """Return the values along a path after an outcome: q_i += gamma_i outcome, gamma_i = max((i + 1) / length, 0.1).
 
     A positive outcome overwrites a negative value, and a negative outcome leaves a positive value, so that every node
-    of a path to a success stays positive. Source: 2509.25464.
+    of a path to a success stays positive. Source: 2509.25454.
 
     Args:
         values: q of the nodes from the root to the end of the episode.
