@@ -125,4 +125,4 @@ def test_declaration_holds_eight_seeds_apart_from_the_pilots_and_even_marks() ->
 @pytest.mark.parametrize("recipe", declaration().recipes)
 def test_every_recipe_suits_every_game(game: str, recipe: str) -> None:
     settings = load_train_settings(EXAMPLES / f"{game}.yaml", [f"recipe={recipe}"])
-    check_search(build_method(settings).search, build_worlds(settings.envs), settings)
+    check_search(build_method(settings).search, build_worlds(settings.envs, num_held_out=1), settings)

@@ -2,8 +2,9 @@
 
 import json
 import shutil
+import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,15 @@ def test_run_that_is_over_resumes_to_itself(command: Command, folder: Path) -> N
     assert (folder / "runs/vowels/metrics.jsonl").read_bytes() == rows
 
 
+@pytest.fixture
+def heeds_interrupts() -> Iterator[None]:
+    """Handle SIGINT, which a process that was started in the background ignores."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_interrupts")
 def test_stopped_run_says_how_to_go_on_whatever_was_overridden(command: Command, folder: Path) -> None:
     lines = "import os, signal\nfrom worlds import Vowels\nclass Stops(Vowels):\n    def respond(self, action):\n"
     kill = "        os.kill(os.getpid(), signal.SIGINT)\n        return super().respond(action)\n"
@@ -186,8 +196,11 @@ def test_overfitting_without_updates_is_refused(command: Command, files: Files, 
     assert text.startswith(f"envgym: --overfit-one-batch must be at least 1, got {updates}")
 
 
-def test_batch_without_a_difference_cannot_be_overfitted(command: Command, files: Files) -> None:
-    text = refused(command, files, "train", "run.yaml", "--overfit-one-batch", 1, "--set", "rollout.group_size=1")
+def test_batch_without_a_difference_cannot_be_overfitted(command: Command, folder: Path, files: Files) -> None:
+    lines = "import envgym\nfrom worlds import Vowels\nclass Indifferent(Vowels):\n    def respond(self, action):\n"
+    (folder / "indifferent.py").write_text(lines + "        return envgym.Reply(reward=0.0, terminated=True)\n")
+    env = "envs.0.id=indifferent:Indifferent"
+    text = refused(command, files, "train", "run.yaml", "--overfit-one-batch", 1, "--set", env)
     assert text.startswith("envgym: batch must hold advantages other than 0, got none among 0 rows")
 
 
