@@ -16,7 +16,7 @@ from envgym.trainer.curricula import CURRICULA
 from envgym.trainer.filters import FILTERS
 from envgym.trainer.losses import LOSSES, PpoClip
 from envgym.trainer.plugins import Choice, resolve
-from envgym.trainer.points import Credit
+from envgym.trainer.points import Credit, needs_critic
 from envgym.trainer.settings import train_settings
 from envgym.trainer.shaping import SHAPINGS
 from envgym.trainer.workbench import build_method
@@ -113,8 +113,9 @@ def test_method_is_found_by_entry_point(package: str) -> None:
 
 def test_run_takes_a_method_of_another_package(package: str) -> None:
     data = {"envs": [{"id": "math/arithmetic-v0"}], "credit": {"name": f"{package}:Best", "bonus": 0.25}}
-    method = build_method(train_settings(data))
-    assert advantages(method.credit, outcome_group(0.0, 1.0)) == [0.0, 0.25]
+    credit = build_method(train_settings(data)).credit
+    assert not needs_critic(credit)
+    assert advantages(credit, outcome_group(0.0, 1.0)) == [0.0, 0.25]
 
 
 # ---- refusals ------------------------------------------------------------------------------------------------
