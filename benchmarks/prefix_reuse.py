@@ -2,9 +2,10 @@
 
 Run: python benchmarks/prefix_reuse.py [--model smollm2] [--episodes 32] [--turns 4] [--repeat 3]. Prints one JSON line.
 
-Episodes of `puzzles/guess_number-v0` in groups of 4, all under way together. Both ways share the context of a group's
-samples; only with reuse do turns find those before them, and tasks each other's system prompt. Ways alternate, and the
-best run of each counts. `cpu_ratio` is the same of the process's own time, which other load disturbs less.
+Episodes in which an env repeats what it hears, in groups of 4, all under way together, behind one system prompt. Both
+ways share the context of a group's samples; only with reuse do turns find those before them, and tasks each other's
+system prompt. Ways alternate, and the best run of each counts. `cpu_ratio` is that of the process's own time, which
+other load disturbs less.
 """
 
 import argparse
@@ -12,20 +13,26 @@ import asyncio
 import json
 import platform
 import time
+from dataclasses import replace
 from typing import NamedTuple
 
-import envgym
 from envgym.agents.agent import Agent, AgentSettings, OnLength, make_agent
-from envgym.agents.driver import EpisodeJob, run_episodes
+from envgym.agents.driver import run_episodes
 from envgym.agents.models.registry import load
 from envgym.agents.policies import _prefixes
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import Sampling
-from envgym.core.tasks import Split
+from envgym.agents.testing import Parrot, parrot_job
 from envgym.core.tree import Tree
 
-ENV = "puzzles/guess_number-v0"
 GROUP = 4
+RULES = (
+    "You talk to a parrot. It repeats every word that it hears, and it never tires of it. Say something new in every "
+    "message: a fact about birds, a line that rhymes, or a question that a child would ask. Keep to one sentence, "
+    "write it in plain English, and do not say the same thing twice, as the parrot has a good memory. It can look at "
+    "things for you, one at a time. When nothing comes to your mind, describe the room: its window, its lamp, the "
+    "carpet, the plants on the shelf and the cat that sleeps behind the stove."
+)
 SHARED, NEVER = _prefixes.MIN_SHARED, 1 << 30
 
 
@@ -42,21 +49,21 @@ def collect(policy: TransformersPolicy, agent: Agent, num_episodes: int, num_tur
     """Run all episodes from an empty cache."""
     _prefixes.MIN_SHARED = SHARED if reuse else NEVER
     policy.update_weights((), 0)
-    tasks = envgym.make(ENV).unwrapped.tasks
     jobs = [
-        EpisodeJob(
-            make_env=lambda: envgym.make(ENV, max_turns=num_turns),
-            task=tasks.task(Split.TRAIN, index // GROUP),
-            seed=index // GROUP,
+        replace(
+            parrot_job(
+                lambda: Parrot(system_prompt=RULES, max_turns=num_turns),
+                prompt=f"You are bird number {index // GROUP}. What do you say first?",
+                tree_id=str(index),
+            ),
             policy_seed=index,
-            tree_id=str(index),
-            env_id=ENV,
         )
         for index in range(num_episodes)
     ]
     started, started_cpu = time.perf_counter(), time.process_time()
     episodes = run_episodes(jobs, agent, policy, sampling=Sampling(), concurrency=num_episodes)
     trees: list[Tree] = asyncio.run(episodes)
+    assert sum(node.outcome is not None for tree in trees for node in tree.nodes) == num_episodes * num_turns
     wall, cpu = time.perf_counter() - started, time.process_time() - started_cpu
     costs = [tree.cost for tree in trees]
     prefilled = sum(cost.tokens_prefilled for cost in costs)
