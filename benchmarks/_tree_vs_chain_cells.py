@@ -6,7 +6,7 @@ A cell is written as one JSON file when it is whole; what is there already is no
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field
 
 from envgym.agents.evaluation import EvalPlan, evaluate, held_out_tasks, record_evaluation
-from envgym.errors import RunError, sentence
+from envgym.errors import RunError, SettingsError, sentence
 from envgym.runs import write_json
 from envgym.seeds import derive_seed
 from envgym.settings import Settings, build_settings, read_settings_file
@@ -40,8 +40,9 @@ class Game(Settings):
 
     budget: int = Field(ge=1)
     """Tokens generated and prefilled that training may spend."""
-    smallest_effect: float = Field(gt=0, le=1)
-    """Difference in final success that the declared seeds can show, by the spread of the pilot seeds' differences."""
+    smallest_effect: float | None = Field(default=None, gt=0, le=1)
+    """Difference in final success that the declared seeds can show, by the spread of the pilot seeds' differences;
+    None: not known yet, and the declared seeds are not run."""
 
 
 class Declaration(Settings):
@@ -77,6 +78,15 @@ TOTALS = {
     "episodes": "rollout/episodes",
 }
 """What a cell sums over its train steps, and the metric of the training loop that says it."""
+
+
+def check_declared(declared: Declaration, games: Sequence[str]) -> None:
+    """See that all that must be known beforehand is. Raises: SettingsError: a game has no smallest effect yet."""
+    missing = [game for game in games if declared.games[game].smallest_effect is None]
+    if missing:
+        do = "run `pilot`, write what it prints into declaration.yaml, and commit that"
+        rule = "be declared before the seeds are run"
+        raise SettingsError(sentence("smallest_effect", rule, "none", where=", ".join(missing), do=do))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

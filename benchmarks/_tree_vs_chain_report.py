@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._tree_vs_chain_cells import WARM_START, Declaration, Place
+from benchmarks._tree_vs_chain_cells import WARM_START, Declaration, Place, check_declared
 from benchmarks._tree_vs_chain_plot import CurvePoint, Curves, plot
 from benchmarks._tree_vs_chain_statistics import Mean, pooled_spread, smallest_effect, t_interval
 from envgym.errors import RunError, sentence
@@ -52,8 +52,10 @@ counted. An arm stops after the first step at which its budget is spent.
 
 ## What it does not show
 
-- One model of about 0.1 million parameters, two easy games, one learning rate for all recipes, on-policy updates, a few
-  minutes of training in all. Nothing here says what happens with a language model, or at a larger budget.
+- One model of about 0.1 million parameters, two easy games, and a minute of training for each run. Nothing here says
+  what happens with a language model, or at a larger budget.
+- All recipes of a game have one learning rate, taken after a few runs on the first pilot seed. A rate of its own might
+  serve each recipe better.
 - Recipes differ in more than their credit: `turn_grpo` takes the plain policy gradient summed over tokens and keeps all
   groups; the other two clip, average over tokens and drop groups that were paid alike.
 - Both games pay turns (`turn_reward`), which `grpo` and `tree_grpo` see as a sum at the end.
@@ -125,6 +127,7 @@ def write_report(root: Path, declared: Declaration, page: Path) -> None:
     if not found:
         do = "run the benchmark with `run` first"
         raise RunError(sentence("results", "hold a seed that is through", "none", where=str(root), do=do))
+    check_declared(declared, list(found))
     figure = page.with_suffix(".svg")
     figure.write_text(plot({of.game: curves(of) for of in found.values()}), encoding="utf-8")
     lines = [line for of in found.values() for line in _section(of, declared)]
@@ -179,6 +182,7 @@ def _verdict(arm: str, difference: Mean, declared: Declaration) -> str:
 
 def _final(of: Results, declared: Declaration) -> Iterator[str]:
     effect = declared.games[of.game].smallest_effect
+    assert effect is not None, "checked before"
     yield f"After the whole budget; differences to `{declared.baseline}` are paired by seed, in points:"
     yield ""
     yield "| recipe | success | difference | p, sign flips | difference of the mean over the curve |"

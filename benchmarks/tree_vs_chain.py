@@ -16,7 +16,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks._tree_vs_chain_cells import ROOT, Declaration, Place, declaration, run_seed
+from benchmarks._tree_vs_chain_cells import ROOT, Declaration, Place, check_declared, declaration, run_seed
 from benchmarks._tree_vs_chain_report import differences, planned_effect, results, write_report
 from benchmarks._tree_vs_chain_statistics import t_interval
 
@@ -51,6 +51,7 @@ def main() -> None:
     args = parser.parse_args()
     declared, root = declaration(), args.out.resolve()
     if args.action == "run":
+        check_declared(declared, args.games)
         run(declared, root, args.games, declared.seeds, jobs=args.jobs)
     elif args.action == "pilot":
         run(declared, root, args.games, declared.pilot_seeds, jobs=args.jobs)

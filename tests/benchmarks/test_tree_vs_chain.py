@@ -7,10 +7,20 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks._tree_vs_chain_cells import EXAMPLES, WARM_START, Declaration, Game, Place, declaration, marks, run_seed
+from benchmarks._tree_vs_chain_cells import (
+    EXAMPLES,
+    WARM_START,
+    Declaration,
+    Game,
+    Place,
+    check_declared,
+    declaration,
+    marks,
+    run_seed,
+)
 from benchmarks._tree_vs_chain_report import differences, planned_effect, results, write_report
 from benchmarks._tree_vs_chain_statistics import pooled_spread, smallest_effect, t_interval, t_quantile
-from envgym.errors import RunError
+from envgym.errors import RunError, SettingsError
 from envgym.runs import write_json
 from envgym.trainer.settings import load_train_settings
 from envgym.trainer.workbench import build_method
@@ -126,3 +136,10 @@ def test_declaration_holds_eight_seeds_apart_from_the_pilots_and_even_marks() ->
 def test_every_recipe_suits_every_game(game: str, recipe: str) -> None:
     settings = load_train_settings(EXAMPLES / f"{game}.yaml", [f"recipe={recipe}"])
     check_search(build_method(settings).search, build_worlds(settings.envs, num_held_out=1), settings)
+
+
+def test_declared_seeds_wait_for_the_smallest_effect() -> None:
+    check_declared(SMALL, ["frozen_lake"])
+    undeclared = SMALL.model_copy(update={"games": {"frozen_lake": Game(budget=3000)}})
+    with pytest.raises(SettingsError, match=r"smallest_effect must be declared .* got none \(frozen_lake\)"):
+        check_declared(undeclared, ["frozen_lake"])
