@@ -60,7 +60,9 @@ def test_packing_can_be_switched_off_without_a_word() -> None:
     model = other("mamba", state_size=4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        learner(model, packing=False)
+        trainer = learner(model, packing=False)
+    rows = random_rows(Random(0))
+    assert all(batch.pack is None for batch in trainer.batches(rows, range(len(rows))))
 
 
 def test_a_model_that_packs_computes_rows_as_before() -> None:

@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from envgym.agents.search import STRATEGIES
 from envgym.runs import RunDirectory
+from envgym.trainer.credit import CREDITS, CRITIC_CREDITS
+from envgym.trainer.filters import FILTERS
 from envgym.trainer.loop import train
+from envgym.trainer.losses import LOSSES
 from envgym.trainer.recipes import RECIPES
 from envgym.trainer.settings import TrainSettings, train_settings
 from envgym.trainer.workbench import build_method
@@ -31,8 +35,12 @@ def settings(recipe: str, directory: Path, **sections: Any) -> TrainSettings:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_recipe_names_methods_that_exist(recipe: str, tmp_path: Path) -> None:
-    build_method(settings(recipe, tmp_path))
+def test_recipe_chooses_the_method_that_it_names_at_every_point(recipe: str, tmp_path: Path) -> None:
+    named, method = RECIPES[recipe], build_method(settings(recipe, tmp_path))
+    assert type(method.credit) is {**CREDITS, **CRITIC_CREDITS}[named.credit.name]
+    assert type(method.filter) is FILTERS[named.filter.name]
+    assert type(method.objective.loss) is LOSSES[named.loss.name]
+    assert type(method.search) is STRATEGIES[named.search.name]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
