@@ -1,6 +1,7 @@
-"""How an oracle guesses a hidden code: as one would who knows which codes there are, and the hints so far."""
+"""Games of a hidden code: the board with what its guesses earn, and how an oracle guesses from the hints so far."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,32 @@ Codes = NDArray[np.uint8]
 
 GUESSES_WEIGHED, CODES_WEIGHED = 40, 400
 """How many of the possible codes are considered as a guess, and how many as the code."""
+
+TURN_SHARE = 0.5
+"""What places that are right are worth, with `turn_reward`, where the code is not found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """The hidden code, and what was guessed."""
+
+    code: str
+    guesses: tuple[str, ...] = ()
+    best: int = 0
+    """The most places that have been right in one guess."""
+    paid: float = 0.0
+    """Rewards of the turns so far."""
+
+    def after(self, guess: str, right: int, *, turn_reward: bool) -> "Board":
+        """Return the board after a guess with `right` places right: the code earns 1, other guesses a share by turn."""
+        best = max(right, self.best)
+        earned = float(guess == self.code) or turn_reward * TURN_SHARE * best / len(self.code)
+        return Board(self.code, (*self.guesses, guess), best, earned)
+
+
+def chance_score(hit: float, length: int, *, turn_reward: bool) -> float:
+    """Return what blind guesses score at most: a share `hit` of the codes, else all places but one."""
+    return hit + turn_reward * TURN_SHARE * (1 - hit) * (length - 1) / length
 
 
 def narrowing_guess(possible: Codes, hints: Callable[[Codes, Codes], NDArray[np.int64]]) -> Codes:

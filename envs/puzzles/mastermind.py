@@ -1,7 +1,6 @@
 """Find a hidden code of colors from hints: `puzzles/mastermind-v0`."""
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations, product
 from typing import Any
@@ -14,31 +13,17 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
-from envgym.envs.puzzles._codes import Codes, narrowing_guess
+from envgym.envs.puzzles._codes import Board, Codes, chance_score, narrowing_guess
 from envgym.envs.puzzles._play import check_range, said
 from envgym.errors import InvalidInput, sentence
 
 LETTERS = "ABCDEFGHIJ"
-TURN_SHARE = 0.5
-"""What colors in their right places are worth, with `turn_reward`, where the code is not found."""
 MAX_CODES = 100_000
 MAX_GUESSES = 20
 _WHERE = "puzzles/mastermind-v0"
 
 Hint = tuple[int, int]
 """How many colors are in their right places, and how many more are in the code elsewhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class Board:
-    """The code, and what was guessed."""
-
-    code: str
-    guesses: tuple[str, ...] = ()
-    best: int = 0
-    """The most colors that have been in their right places."""
-    paid: float = 0.0
-    """Rewards of the turns so far."""
 
 
 class Mastermind(Env[Board]):
@@ -78,8 +63,7 @@ class Mastermind(Env[Board]):
         super().__init__(max_turns=max_turns, **options)
         self.length, self.colors, self.guesses = length, colors, guesses
         self.repeats, self.turn_reward = repeats, turn_reward
-        hit = min(1.0, guesses / num_codes)
-        self.chance_score = hit + (TURN_SHARE * (1 - hit) * (length - 1) / length if turn_reward else 0.0)
+        self.chance_score = chance_score(min(1.0, guesses / num_codes), length, turn_reward=turn_reward)
         letters = " ".join(LETTERS[:colors])
         self.hint = f"Say {length} of the colors {letters}, such as {' '.join(LETTERS[i] for i in _example(self))}."
         rule = "may be there more than once" if repeats else "is there at most once"
@@ -111,14 +95,13 @@ class Mastermind(Env[Board]):
             return Reply(observation=f"Each color may be there once. {self.hint}")
         board = self.state
         right, near = judge(board.code, guess)
-        is_found, best = right == self.length, max(right, board.best)
-        earned = float(is_found) or self.turn_reward * TURN_SHARE * best / self.length
-        self.state = Board(board.code, (*board.guesses, guess), best, earned)
+        self.state = board.after(guess, right, turn_reward=self.turn_reward)
+        earned, is_found = self.state.paid - board.paid, guess == board.code
         left = self.guesses - len(self.state.guesses)
         if left and not is_found:
             text = f"Right place: {right}. Right color, wrong place: {near}. Guesses left: {left}."
-            return Reply(observation=text, reward=earned - board.paid)
-        reward = Scored(value=earned - board.paid, components={"found": float(is_found)})
+            return Reply(observation=text, reward=earned)
+        reward = Scored(value=earned, components={"found": float(is_found)})
         end = "Correct." if is_found else f"The code was {' '.join(board.code)}."
         return Reply(observation=end, reward=reward, terminated=True)
 

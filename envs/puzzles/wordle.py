@@ -1,6 +1,5 @@
 """Find a hidden word of five letters: `puzzles/wordle-v0`."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -9,28 +8,14 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
 from envgym.env import Env, Reply
-from envgym.envs.puzzles._codes import narrowing_guess
+from envgym.envs.puzzles._codes import Board, chance_score, narrowing_guess
 from envgym.envs.puzzles._play import check_range, said
 from envgym.envs.puzzles._wordle import LENGTH, all_marks, encoded, hidden_codes, load_words, marks, number_of
 from envgym.seeds import generator
 
-TURN_SHARE = 0.5
-"""What letters in their places are worth, with `turn_reward`, where the word is not found."""
 MAX_GUESSES = 12
 _WHERE = "puzzles/wordle-v0"
 _HINT = "Say one English word of five letters."
-
-
-@dataclass(frozen=True, slots=True)
-class Board:
-    """The word, and what was guessed."""
-
-    word: str
-    guesses: tuple[str, ...] = ()
-    best: int = 0
-    """The most letters that have been in their places."""
-    paid: float = 0.0
-    """Rewards of the turns so far."""
 
 
 class Wordle(Env[Board]):
@@ -66,7 +51,7 @@ class Wordle(Env[Board]):
         self.guesses, self.only_words, self.turn_reward = guesses, only_words, turn_reward
         self.tasks = _all_tasks(guesses)
         hit = guesses / min(self.tasks.size(split) for split in Split)
-        self.chance_score = hit + (TURN_SHARE * (1 - hit) * (LENGTH - 1) / LENGTH if turn_reward else 0.0)
+        self.chance_score = chance_score(hit, LENGTH, turn_reward=turn_reward)
 
     def begin(self, task: Task) -> str:
         """Hide the word."""
@@ -81,26 +66,25 @@ class Wordle(Env[Board]):
         if self.only_words and guess not in load_words().allowed:
             return Reply(observation=f"{guess.upper()} is not in the word list. {_HINT}")
         board = self.state
-        found = marks(board.word, guess)
-        is_found, best = guess == board.word, max(found.count("G"), board.best)
-        earned = float(is_found) or self.turn_reward * TURN_SHARE * best / LENGTH
-        self.state = Board(board.word, (*board.guesses, guess), best, earned)
+        found = marks(board.code, guess)
+        self.state = board.after(guess, found.count("G"), turn_reward=self.turn_reward)
+        earned, is_found = self.state.paid - board.paid, guess == board.code
         left = self.guesses - len(self.state.guesses)
         if left and not is_found:
             text = f"{' '.join(guess.upper())}\n{' '.join(found)}\nGuesses left: {left}."
-            return Reply(observation=text, reward=earned - board.paid)
-        reward = Scored(value=earned - board.paid, components={"found": float(is_found)})
-        end = "Correct." if is_found else f"The word was {board.word.upper()}."
+            return Reply(observation=text, reward=earned)
+        reward = Scored(value=earned, components={"found": float(is_found)})
+        end = "Correct." if is_found else f"The word was {board.code.upper()}."
         return Reply(observation=end, reward=reward, terminated=True)
 
     def oracle(self) -> str:
         """Guess a word that agrees with all marks and leaves few others at worst; the last guess is the word itself."""
         board = self.state
         if len(board.guesses) == self.guesses - 1:
-            return board.word
+            return board.code
         possible = hidden_codes()
         for guess in board.guesses:
-            agrees = all_marks(possible, encoded((guess,))[0]) == number_of(marks(board.word, guess))
+            agrees = all_marks(possible, encoded((guess,))[0]) == number_of(marks(board.code, guess))
             possible = possible[agrees]
         return bytes(narrowing_guess(possible, all_marks)).decode("ascii")
 
