@@ -17,6 +17,7 @@ from envgym.agents.message_driver import run_message_episodes
 from envgym.agents.policies.openai import EndpointSettings, OpenAIPolicy
 from envgym.agents.protocols import Sampling
 from envgym.agents.search import Chain, Crew, Strategy
+from envgym.agents.search.base import TreeStrategy
 from envgym.core.rewards import Invalid
 from envgym.core.tasks import Split, TaskSource
 from envgym.core.trajectory import trajectories
@@ -186,8 +187,9 @@ def _player(settings: EvalSettings) -> "_Player":
 
     local = load_local(settings.model, settings.engine)
     agent = make_agent(settings.agent, local.tokenizer)
-
     search = settings.search.strategy()
+    if isinstance(search, TreeStrategy):
+        search.check_tokenizer(local.tokenizer)
 
     async def sample(jobs: Sequence[EpisodeJob], on_finished: Callable[[Tree], None]) -> list[Tree]:
         if isinstance(search, Chain):

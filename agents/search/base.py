@@ -4,19 +4,22 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from envgym.agents.agent import AgentSettings
 from envgym.agents.episode import EpisodeJob
 from envgym.agents.search.budget import Budget, check_budget
 from envgym.agents.search.growth import Crew, Growth
-from envgym.agents.search.signals import Signal, choose, signal
+from envgym.agents.search.signals import Hook, Signal, ValueFn, check_tokenizer, choose, signal
 from envgym.agents.search.snapshots import Branching, branching_of
 from envgym.core.tree import Tree
 from envgym.core.turns import Cost
 from envgym.env import Env
 from envgym.seeds import derive_seed
 from envgym.settings import Settings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 T = TypeVar("T")
 
@@ -90,8 +93,8 @@ class TreeStrategy(Settings, ABC):
     budget: Budget = Budget()
     """Most that may be spent on one task; trees have equal shares of it."""
     select: str = "majority"
-    """By what `answer` chooses: `majority`, `likelihood`, `package.module:name` of a `ValueFn`, or `verifier` (the
-    reward, which no agent can see: oracle-selected)."""
+    """By what `answer` chooses: `majority`, `likelihood`, `package.module:name` of a `ValueFn` (`:text` behind it is
+    given to it), or `verifier` (the reward, which no agent can see: oracle-selected)."""
 
     @abstractmethod
     def num_trees(self, group_size: int) -> int:
@@ -109,6 +112,16 @@ class TreeStrategy(Settings, ABC):
     def signal(self) -> Signal:
         """Return what chooses. Raises: UnknownName, SettingsError: there is no such signal."""
         return signal(self.select)
+
+    def value_fns(self) -> list[ValueFn]:
+        """Return those that are asked. Raises: SettingsError: there is no such."""
+        chooses = self.signal()
+        return [chooses.value] if isinstance(chooses, Hook) else []
+
+    def check_tokenizer(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+        """Refuse a policy whose tokens a `ValueFn` cannot read. Raises: InvalidInput."""
+        for value in self.value_fns():
+            check_tokenizer(value, tokenizer)
 
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
         """Refuse an env that cannot be branched, a group that cannot be made, and a budget that is too small."""

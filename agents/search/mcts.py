@@ -17,7 +17,7 @@ from envgym.agents.agent import AgentSettings
 from envgym.agents.search.base import Selection, TreeStrategy
 from envgym.agents.search.expanding import keep
 from envgym.agents.search.growth import Growth
-from envgym.agents.search.signals import Hook, Signal, signal, value_fn
+from envgym.agents.search.signals import Hook, Signal, ValueFn, signal, value_fn
 from envgym.agents.search.simulations import Node, Simulations, SimulationSettings
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
@@ -51,6 +51,11 @@ class Mcts(SimulationSettings, TreeStrategy):
         if self.select != "value":
             return signal(self.select)
         return signal("majority") if self.value is None else Hook(value_fn(self.value, where="value"))
+
+    def value_fns(self) -> list[ValueFn]:
+        """Return what leads and what chooses."""
+        leads = [] if self.value is None else [value_fn(self.value, where="value")]
+        return leads + (super().value_fns() if self.select != "value" else [])
 
     def num_trees(self, group_size: int) -> int:
         """Return 1. Raises: SettingsError: a group of one."""

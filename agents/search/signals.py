@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from envgym.agents.path import Link
 from envgym.agents.search.branches import Branch, Place
@@ -22,6 +22,9 @@ from envgym.core.rewards import Scored, total
 from envgym.core.segments import Origin
 from envgym.errors import SettingsError, sentence, unknown_name
 from envgym.verifiers.extract import final
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,11 @@ class Seen:
 
 
 class ValueFn(Protocol):
-    """Estimates what an episode will be worth, or is worth once it is over; learned, or a rule."""
+    """Estimates what an episode will be worth, or is worth once it is over; learned, or a rule.
+
+    It may have `is_oracle`, which says whether it knows more than the agent, and `check_tokenizer`, which refuses a
+    policy whose tokens it cannot read.
+    """
 
     async def __call__(self, seen: Sequence[Seen]) -> Sequence[float]:
         """Return one number for each, in the range of the env's episode rewards."""
@@ -95,7 +102,7 @@ class Hook:
     """A `ValueFn` of the caller's."""
 
     def __init__(self, value: ValueFn) -> None:
-        """Ask `value`; it says itself, as `is_oracle`, whether it knows more than the agent."""
+        """Ask `value`."""
         self.value = value
         self.is_oracle = bool(getattr(value, "is_oracle", False))
 
@@ -123,20 +130,37 @@ def signal(name: str) -> Signal:
 
 
 def value_fn(path: str, *, where: str) -> ValueFn:
-    """Return what stands at `package.module:name`; a class is made without arguments. Raises: SettingsError."""
+    """Return what stands at `package.module:name`; a class is made without arguments.
+
+    Of `package.module:name:text` it is what the class or function there makes of the text, such as the folder that a
+    value was learned in. Raises: SettingsError: there is none.
+    """
     do = "write package.module:name of an async function or a class with async __call__"
+    place, *text = _split(path)
     try:
         if ":" not in path:
             raise ValueError("no colon")
-        found = pkgutil.resolve_name(path)
+        found = pkgutil.resolve_name(place)
     except (ImportError, AttributeError, ValueError) as error:
         got = f"{path} ({error})"
         raise SettingsError(sentence(where, "name something importable", got, where=where, do=do)) from None
-    value = found() if isinstance(found, type) else found
-    if not callable(value):
+    if not callable(found):
         raise SettingsError(sentence(where, "name something that can be called", path, where=where, do=do))
-    made: ValueFn = value
+    made: ValueFn = found(*text) if text or isinstance(found, type) else found
     return made
+
+
+def _split(path: str) -> list[str]:
+    """Return `package.module:name`, and the text behind it where there is some."""
+    module, *rest = path.split(":", 2)
+    return [":".join([module, *rest[:1]]), *rest[1:]]
+
+
+def check_tokenizer(value: ValueFn, tokenizer: "PreTrainedTokenizerBase") -> None:
+    """Let a `ValueFn` that asks for it see whose tokens it will read. Raises: InvalidInput: it cannot."""
+    check = getattr(value, "check_tokenizer", None)
+    if check is not None:
+        check(tokenizer)
 
 
 async def choose(branches: Sequence[Branch], signal: Signal) -> Branch:

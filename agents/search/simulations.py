@@ -20,7 +20,7 @@ from envgym.agents.search.scores import (
     rolled_value,
     uct,
 )
-from envgym.agents.search.signals import Hook, Seen, reward_of, seen_at, seen_at_end, value_fn
+from envgym.agents.search.signals import Seen, reward_of, seen_at, seen_at_end, value_fn
 from envgym.core.tree import SearchStats
 from envgym.settings import Settings
 
@@ -43,7 +43,7 @@ class SimulationSettings(Settings):
     frontier: bool = False
     """Begin at the best of all nodes, instead of descending from the root."""
     value: str | None = None
-    """`package.module:name` of a `ValueFn`; None: the reward of whole episodes."""
+    """`package.module:name` of a `ValueFn` (`:text` behind it is given to it); None: the reward of whole episodes."""
     roll_forward: int = Field(default=0, ge=0)
     """With `value`: turns played behind the new one, whose best value is mixed in with one half."""
     backup: Literal["mean", "decayed"] = "mean"
@@ -96,7 +96,7 @@ class Simulations:
 
     def __init__(self, settings: SimulationSettings, growth: Growth, root: Node) -> None:
         self._settings, self._growth, self.root = settings, growth, root
-        self._value = None if settings.value is None else Hook(value_fn(settings.value, where="value")).value
+        self._value = None if settings.value is None else value_fn(settings.value, where="value")
         self._left = None if settings.simulations is None else settings.simulations - 1
         self._weights = FrontierWeights()
 
@@ -107,9 +107,9 @@ class Simulations:
         while starts := [node for _ in range(self._settings.parallel) if (node := self._choose()) is not None]:
             used = self._growth.purse.used
             branches = [self._begin(node) for node in starts]
-            await together([self._play(branch) for branch in branches])
-            for node, branch in zip(starts, branches, strict=True):
-                await self._add(node, branch)
+            values = await together([self._simulated(branch) for branch in branches])
+            for node, branch, value in zip(starts, branches, values, strict=True):
+                self._add(node, branch, value)
             if self._left is None and used == self._growth.purse.used:
                 return
 
@@ -119,7 +119,8 @@ class Simulations:
         async def work() -> None:
             while (node := self._choose()) is not None:
                 used = self._growth.purse.used
-                await self._add(node, await self._play(self._begin(node)))
+                branch = self._begin(node)
+                self._add(node, branch, await self._simulated(branch))
                 if self._left is None and used == self._growth.purse.used:
                     return
 
@@ -127,7 +128,7 @@ class Simulations:
 
     async def simulate(self, *, whole: bool = False) -> None:
         """Run one simulation from the root."""
-        await self._add(_pending(self.root), await self._play(self._begin(self.root), whole=whole))
+        await self._run(self.root, whole=whole)
 
     async def finish(self, leaves: int) -> None:
         """Play whole episodes from the most visited nodes, unfinished ones first, until there are so many leaves."""
@@ -137,7 +138,7 @@ class Simulations:
             if not ends:
                 return
             node = max(ends, key=lambda node: (node.visits, node.value))
-            await self._add(_pending(node), await self._play(self._begin(node), whole=True))
+            await self._run(node, whole=True)
 
     # ---- one simulation ------------------------------------------------------------------------------------------
 
@@ -202,11 +203,17 @@ class Simulations:
         assert node.place is not None, "an open node is a place"
         return self._growth.branch(node.place)
 
-    async def _play(self, branch: Branch, *, whole: bool = False) -> Branch:
-        turns = None if whole or self._value is None else 1 + self._settings.roll_forward
-        return await self._growth.play(branch, turns=turns)
+    async def _run(self, node: Node, *, whole: bool) -> None:
+        """Run one simulation from `node`."""
+        branch = self._begin(_pending(node))
+        self._add(node, branch, await self._simulated(branch, whole=whole))
 
-    async def _add(self, start: Node, branch: Branch) -> None:
+    async def _simulated(self, branch: Branch, *, whole: bool = False) -> float | None:
+        """Play a branch and return its value; None where it has none."""
+        turns = None if whole or self._value is None else 1 + self._settings.roll_forward
+        return await self._value_of(await self._growth.play(branch, turns=turns))
+
+    def _add(self, start: Node, branch: Branch, value: float | None) -> None:
         """Put a branch into the tree of nodes and back its value up."""
         for above in start.line():
             above.pending -= 1
@@ -219,7 +226,6 @@ class Simulations:
             node = node.children[key]
         if not new and branch.is_over:
             branch.pruned = MERGED
-        value = await self._value_of(branch)
         if value is None:
             return
         value += self._settings.novelty * bool(new)
