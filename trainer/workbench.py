@@ -14,6 +14,7 @@ from envgym.agents.policies.local import pick_device
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import Sampling
 from envgym.agents.search import STRATEGIES, Strategy
+from envgym.agents.search.base import TreeStrategy
 from envgym.core.trajectory import Group
 from envgym.errors import InvalidInput, SettingsError, sentence
 from envgym.trainer.batch import train_rows
@@ -135,9 +136,11 @@ def build_workbench(settings: TrainSettings, *, checkpoint: Path | None = None) 
     if settings.model.threads is not None:
         torch.set_num_threads(settings.model.threads)
     torch.manual_seed(settings.run.seed)
-    model, tokenizer = _load(settings.model, device, checkpoint)
+    model, tokenizer = load_model(settings.model, device, checkpoint)
     agent = make_agent(settings.agent, tokenizer)
     check_head(model)
+    if isinstance(method.search, TreeStrategy):
+        method.search.check_tokenizer(tokenizer)
     critic = None
     if needs_critic(method.credit):
         critic = Critic(model, settings.critic or CriticSettings(), settings.optim, device=device)
@@ -165,8 +168,8 @@ def build_workbench(settings: TrainSettings, *, checkpoint: Path | None = None) 
     )
 
 
-def _load(settings: ModelSettings, device: torch.device, checkpoint: Path | None) -> tuple[Any, Any]:
-    """Return (model, tokenizer), with adapters where LoRA is asked for."""
+def load_model(settings: ModelSettings, device: torch.device, checkpoint: Path | None) -> tuple[Any, Any]:
+    """Return (model, tokenizer), with adapters where LoRA is asked for; the weights from `checkpoint`, if given."""
     source = str(checkpoint / "model") if checkpoint is not None and settings.lora is None else settings.name
     trainable = settings.lora is None
     loaded = load(source, dtype=settings.dtype, device=str(device), trainable=trainable, tiny=settings.tiny)

@@ -68,7 +68,7 @@ class Mcts(SimulationSettings, TreeStrategy):
         """Run the simulations, then finish what is missing of the leaves, the most visited places first."""
         assert growth.root is not None, "the tree has begun"
         search = Simulations(self, growth, Node(link=growth.root.link, place=growth.root))
-        await search.simulate(whole=True)
+        await search.play_out(search.root)
         if self.deterministic:
             await search.in_waves()
         else:

@@ -126,9 +126,10 @@ class Simulations:
 
         await together([work() for _ in range(self._settings.parallel)])
 
-    async def simulate(self, *, whole: bool = False) -> None:
-        """Run one simulation from the root."""
-        await self._run(self.root, whole=whole)
+    async def play_out(self, node: Node) -> None:
+        """Run one simulation from `node` to the end of the episode."""
+        branch = self._begin(_pending(node))
+        self._add(node, branch, await self._simulated(branch, whole=True))
 
     async def finish(self, leaves: int) -> None:
         """Play whole episodes from the most visited nodes, unfinished ones first, until there are so many leaves."""
@@ -138,7 +139,7 @@ class Simulations:
             if not ends:
                 return
             node = max(ends, key=lambda node: (node.visits, node.value))
-            await self._run(node, whole=True)
+            await self.play_out(node)
 
     # ---- one simulation ------------------------------------------------------------------------------------------
 
@@ -202,11 +203,6 @@ class Simulations:
     def _begin(self, node: Node) -> Branch:
         assert node.place is not None, "an open node is a place"
         return self._growth.branch(node.place)
-
-    async def _run(self, node: Node, *, whole: bool) -> None:
-        """Run one simulation from `node`."""
-        branch = self._begin(_pending(node))
-        self._add(node, branch, await self._simulated(branch, whole=whole))
 
     async def _simulated(self, branch: Branch, *, whole: bool = False) -> float | None:
         """Play a branch and return its value; None where it has none."""

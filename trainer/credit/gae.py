@@ -6,7 +6,7 @@ nothing is carried across them by mistake. Behind the last turn the value is 0, 
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import Field
 
@@ -20,6 +20,8 @@ from envgym.trainer.points import Judged, TrajectoryCredit, TrajectoryValues
 class GaeSettings(Settings):
     """What every method of this kind can be told."""
 
+    learns_at_ends: ClassVar[bool] = True
+    """Whether the critic learns before the last token of a turn, so that it can judge an episode that is over."""
     discount: float = Field(default=1.0, ge=0, le=1)
     """Of what comes later: per turn in `gae_turn`, per token in `gae_token` and inside the turns of `gae_bilevel`."""
     decay: float = Field(default=0.95, ge=0, le=1)

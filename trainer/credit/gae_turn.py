@@ -1,6 +1,7 @@
 """Turn-level GAE: one value and one advantage per turn."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from envgym.core.trajectory import Group
 from envgym.trainer.credit.gae import Decision, Estimate, GaeSettings, gae, judged
@@ -15,6 +16,8 @@ class GaeTurn(GaeSettings):
 
     Source: 2510.16907 (VAGEN, the form with one value per turn); the estimator is 1506.02438.
     """
+
+    learns_at_ends: ClassVar[bool] = False
 
     def __call__(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[Judged, ...]:
         """Return the credit of every valid episode, and what the critic should have said."""
