@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "sft": Command("envgym.cli.sft", "make the warm start of a training run, by itself"),
         "recipes": Command("envgym.cli.recipes", "list the recipes and what they choose"),
         "view": Command("envgym.cli.view", "write the report of a run, or of one of its trees"),
+        "serve-retriever": Command("envgym.cli.serve_retriever", "serve a corpus over HTTP, for search environments"),
     }
 )
 """Command -> its module, in the order of the help text."""

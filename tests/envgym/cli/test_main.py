@@ -17,7 +17,7 @@ def test_help_lists_every_command_and_imports_none(capsys: pytest.CaptureFixture
         main(["--help"])
     assert stopped.value.code == 0
     text = capsys.readouterr().out
-    assert all(f"    {name} " in text for name in COMMANDS)
+    assert all(f"\n    {name}" in text for name in COMMANDS)
     code = (
         "import sys\nfrom envgym.cli.main import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"

@@ -1,0 +1,12 @@
+"""Retrieval: a corpus on disk, retrievers over it, and the HTTP protocol between the two sides of a machine.
+
+`base` says what a retriever is, `corpus` keeps documents, `bm25` finds them by words, `http_client` asks a server and
+`server` is one; these two are imported by name. Nothing here knows an environment, and nothing imports torch.
+"""
+
+from envgym.retrieval.base import MAX_QUERY_CHARS, BadQuery, Document, Hit, Retriever
+from envgym.retrieval.bm25 import Bm25
+from envgym.retrieval.cached import Cached
+from envgym.retrieval.corpus import Corpus
+
+__all__ = ["MAX_QUERY_CHARS", "BadQuery", "Bm25", "Cached", "Corpus", "Document", "Hit", "Retriever"]

@@ -1,0 +1,65 @@
+"""What is searched, what a search gives, and which queries are answered."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from envgym.errors import InvalidInput, sentence
+
+MAX_QUERY_CHARS = 1_000
+MAX_HITS = 100
+
+
+class BadQuery(InvalidInput):
+    """A query that no retriever answers; its sentence may be shown to whoever asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One page or passage."""
+
+    id: str
+    """Unique in its corpus."""
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A document that was found."""
+
+    document: Document
+    score: float
+    """Higher is better; comparable within one query only."""
+
+
+class Retriever(Protocol):
+    """Finds documents; safe to be used by several threads at once, and picklable."""
+
+    blocking: bool
+    """Whether a search may wait for the network."""
+
+    def search(self, query: str, count: int) -> Sequence[Hit]:
+        """Return up to `count` hits, best first; equal scores in the order of the corpus.
+
+        Raises: BadQuery: nothing to look for, or too long. InfrastructureError: the service behind it broke.
+        """
+        ...
+
+    def find(self, document_id: str) -> Document | None:
+        """Return a document by its id, or None. Raises: InfrastructureError: the service behind it broke."""
+        ...
+
+
+def checked_query(query: str, count: int = 1) -> str:
+    """Return the query, stripped. Raises: BadQuery: it is empty or too long, or `count` is out of range."""
+    stripped = query.strip()
+    if not any(character.isalnum() for character in stripped):
+        do = "name what you look for"
+        raise BadQuery(sentence("query", "hold a word", repr(stripped), where="search", do=do))
+    if len(stripped) > MAX_QUERY_CHARS:
+        got, do = f"{len(stripped)} characters", "look for a few words"
+        raise BadQuery(sentence("query", f"have at most {MAX_QUERY_CHARS} characters", got, where="search", do=do))
+    if not 1 <= count <= MAX_HITS:
+        raise BadQuery(sentence("number of hits", f"be 1 to {MAX_HITS}", count, where="search", do="ask for e.g. 5"))
+    return stripped

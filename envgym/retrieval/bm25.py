@@ -1,0 +1,81 @@
+"""BM25 over a corpus, by `bm25s`: all scores are computed when the index is built, and read through a memory map.
+
+score(q, d) = sum over words w of q: idf(w) tf / (tf + k1 (1 - b + b |d| / mean |d|)), Lucene's idf.
+Source: 2407.03618 (BM25S).
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envgym.errors import InvalidInput, sentence
+from envgym.retrieval.base import Document, Hit, checked_query
+from envgym.retrieval.cache import built_once
+from envgym.retrieval.corpus import Corpus
+from envgym.retrieval.words import words_of
+
+K1, B = 0.9, 0.4
+"""What passage retrieval commonly takes."""
+TITLE_WEIGHT = 3
+"""How often the title counts as written."""
+_FORMAT = 1
+
+
+class Bm25:
+    """Finds documents by their words; the index lies beside its corpus and is built once."""
+
+    blocking = False
+
+    def __init__(self, corpus: Corpus) -> None:
+        """Open the index of `corpus`; the first time it is built. Raises: InvalidInput: bm25s is not installed."""
+        try:
+            import bm25s
+        except ImportError as error:
+            do = "pip install 'envgym[search]'"
+            raise InvalidInput(sentence("BM25", "find its package", "no bm25s", where="retrieval", do=do)) from error
+        self.corpus = corpus
+        folder = built_once(corpus.folder / f"bm25-{_FORMAT}", lambda work: _build(corpus, work))
+        self._index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+
+    def __reduce__(self) -> tuple[type["Bm25"], tuple[Corpus]]:
+        """Travel as the corpus."""
+        return Bm25, (self.corpus,)
+
+    def search(self, query: str, count: int) -> Sequence[Hit]:
+        """Return the best documents that share a word with the query. Raises: BadQuery: as `checked_query`."""
+        words = words_of(checked_query(query, count))
+        known = self._index.get_tokens_ids(words)
+        if not known:
+            return ()
+        scores: NDArray[np.float32] = self._index.get_scores_from_ids(known)
+        return [Hit(document=self.corpus[row], score=float(scores[row])) for row in best_rows(scores, count)]
+
+    def find(self, document_id: str) -> Document | None:
+        """Return a document by its id, or None."""
+        return self.corpus.find(document_id)
+
+
+def best_rows(scores: NDArray[np.float32], count: int) -> list[int]:
+    """Return the rows of the `count` highest positive scores, best first, equal ones by row."""
+    count = min(count, len(scores))
+    least = np.partition(scores, len(scores) - count)[len(scores) - count]
+    rows = np.flatnonzero((scores >= least) & (scores > 0))
+    order = np.argsort(-scores[rows], kind="stable")[:count]
+    return [int(row) for row in rows[order]]
+
+
+def _build(corpus: Iterable[Document], folder: Path) -> None:
+    import bm25s
+
+    numbers: dict[str, int] = {}
+    rows = [
+        [numbers.setdefault(word, len(numbers)) for word in words_of(item.title) * TITLE_WEIGHT + words_of(item.text)]
+        for item in corpus
+    ]
+    if not numbers:
+        raise InvalidInput(sentence("corpus", "hold words", "none", where="BM25", do="check the source"))
+    index = bm25s.BM25(k1=K1, b=B, method="lucene")
+    index.index((rows, numbers), show_progress=False)
+    index.save(folder, show_progress=False)

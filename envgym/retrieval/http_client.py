@@ -1,0 +1,141 @@
+"""A retriever that asks a server over HTTP."""
+
+import json
+import time
+from collections.abc import Sequence
+
+import httpx
+
+from envgym.core.json_types import JsonObject, JsonValue
+from envgym.errors import InvalidInput, ToolInfraFailure, sentence
+from envgym.retrieval.base import Document, Hit, checked_query
+from envgym.retrieval.corpus import document_of
+from envgym.retrieval.wire import DOCUMENTS, RETRIEVE, hits_of
+
+FIRST_WAIT_S = 0.1
+MAX_REPLY_BYTES = 32 << 20
+_TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+_NO_SUCH_REQUEST = frozenset({404, 405, 501})
+
+
+class HttpRetriever:
+    """Asks a retrieval server, several times where it is busy or away, but never for longer than the time limit."""
+
+    blocking = True
+
+    def __init__(self, url: str, *, timeout_s: float = 30.0, retries: int = 3) -> None:
+        """Point at a server.
+
+        Args:
+            url: its address, as in http://127.0.0.1:8000, with or without /retrieve.
+            timeout_s: for one search, all attempts together.
+            retries: further attempts after the first.
+
+        Raises: InvalidInput: the address is none, or a number is out of range.
+        """
+        base = url.rstrip("/").removesuffix(RETRIEVE)
+        if not base.startswith(("http://", "https://")):
+            do = "pass e.g. http://127.0.0.1:8000"
+            raise InvalidInput(sentence("url", "start with http:// or https://", url, where="HttpRetriever", do=do))
+        if timeout_s <= 0 or retries < 0:
+            got, do = (timeout_s, retries), "pass e.g. timeout_s=30, retries=3"
+            raise InvalidInput(sentence("(timeout_s, retries)", "be positive", got, where="HttpRetriever", do=do))
+        self.url, self.timeout_s, self.retries = base, timeout_s, retries
+        self._client = httpx.Client(timeout=timeout_s, trust_env=False)
+        self._has_documents = True
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel as the address."""
+        return _made, (self.url, self.timeout_s, self.retries)
+
+    def search(self, query: str, count: int) -> Sequence[Hit]:
+        """Return what the server finds.
+
+        Raises: BadQuery: as `checked_query`. ToolInfraFailure: it does not answer in time, or not in the protocol.
+        """
+        request: JsonObject = {"queries": [checked_query(query, count)], "topk": count, "return_scores": True}
+        reply = self._post(RETRIEVE, request)
+        try:
+            return hits_of(reply, self.url)[:count]
+        except InvalidInput as error:
+            raise ToolInfraFailure(str(error)) from error
+
+    def find(self, document_id: str) -> Document | None:
+        """Return a document by its id; None too where the server cannot be asked for one.
+
+        Raises: ToolInfraFailure: as `search`.
+        """
+        reply = self._post(DOCUMENTS, {"ids": [document_id]}) if self._has_documents else None
+        found = reply.get("documents") if isinstance(reply, dict) else None
+        if not isinstance(found, list) or not found or found[0] is None:
+            return None
+        try:
+            return document_of(found[0], document_id, where=self.url)
+        except InvalidInput as error:
+            raise ToolInfraFailure(str(error)) from error
+
+    def close(self) -> None:
+        """Close the connections; a later search opens new ones."""
+        self._client.close()
+        self._client = httpx.Client(timeout=self.timeout_s, trust_env=False)
+
+    def __del__(self) -> None:
+        """Close the connections with the last reference."""
+        if hasattr(self, "_client"):
+            self._client.close()
+
+    def _post(self, path: str, request: JsonObject) -> JsonValue:
+        """Send a request until it is answered; None where the server does not know `/documents`."""
+        deadline = time.monotonic() + self.timeout_s
+        wait_s, problem = FIRST_WAIT_S, ""
+        for attempt in range(self.retries + 1):
+            if attempt:
+                time.sleep(max(0.0, min(wait_s, deadline - time.monotonic())))
+                wait_s *= 2
+            if time.monotonic() >= deadline:
+                problem = f"nothing within {self.timeout_s:g} s"
+                break
+            try:
+                status, content = self._send(path, request, deadline)
+            except httpx.TransportError as error:
+                problem = f"{type(error).__name__}: {error}"
+                continue
+            if path == DOCUMENTS and status in _NO_SUCH_REQUEST:
+                self._has_documents = False
+                return None
+            if status not in _TRY_AGAIN:
+                return _decoded(status, content, self.url + path)
+            problem = f"status {status}"
+        do = "start it with `envgym serve-retriever`, or raise the time limit"
+        raise ToolInfraFailure(sentence("retrieval server", "answer", problem, where=self.url, do=do))
+
+    def _send(self, path: str, request: JsonObject, deadline: float) -> tuple[int, bytes]:
+        """Send a request once and return status and body. Raises: TransportError: no answer by the deadline."""
+        left_s = deadline - time.monotonic()
+        content = b""
+        with self._client.stream("POST", self.url + path, json=request, timeout=left_s) as response:
+            for chunk in response.iter_bytes():
+                content += chunk
+                if len(content) > MAX_REPLY_BYTES:
+                    raise httpx.ReadError(f"more than {MAX_REPLY_BYTES} bytes")
+                if time.monotonic() > deadline:
+                    raise httpx.ReadTimeout("the reply drips")
+        return response.status_code, content
+
+
+def _made(url: str, timeout_s: float, retries: int) -> HttpRetriever:
+    return HttpRetriever(url, timeout_s=timeout_s, retries=retries)
+
+
+def _decoded(status: int, content: bytes, where: str) -> JsonValue:
+    """Return the JSON of a good response. Raises: ToolInfraFailure: a bad status, or no JSON."""
+    text = content[:1_000].decode(errors="replace")
+    if status != httpx.codes.OK:
+        got, do = f"status {status}: {text}", "check its address and its log"
+        raise ToolInfraFailure(sentence("retrieval server", "accept the request", got, where=where, do=do))
+    try:
+        value: JsonValue = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        do = "check that it is a retrieval server"
+        raise ToolInfraFailure(sentence("reply", "be JSON", text, where=where, do=do)) from error
+    return value

@@ -1,0 +1,42 @@
+"""`envgym serve-retriever` serves a file until it is interrupted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("bm25s")
+
+from envgym.retrieval.http_client import HttpRetriever
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def test_a_served_file_is_searched_over_http(tmp_path: Path) -> None:
+    path = tmp_path / "wiki.jsonl"
+    path.write_text(json.dumps({"id": "nile", "contents": '"Nile"\nThe longest river.'}) + "\n")
+    words = [sys.executable, "-m", "envgym", "serve-retriever", str(path), "--port", "0"]
+    env = {**os.environ, "ENVGYM_CACHE": str(tmp_path / "cache")}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            assert process.stdout is not None
+            told = process.stdout.readline().split()
+            assert told[:3] == ["1", "documents", "at"]
+            client = HttpRetriever(told[3].rstrip(";"))
+            (hit,) = client.search("longest river", 3)
+            assert (hit.document.title, hit.document.text) == ("Nile", "The longest river.")
+            client.close()
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+
+
+def test_what_cannot_be_served_is_refused_in_one_sentence(command: Command, tmp_path: Path) -> None:
+    code, _, said = command("serve-retriever", tmp_path / "none.jsonl")
+    assert code == 2
+    assert said.startswith("envgym: corpus must be a JSONL file, got ")
