@@ -1,0 +1,48 @@
+"""Places where programs that a model wrote can run: `make_sandbox().run(["python3", "-c", "print(1)"])`.
+
+Such a program is hostile. It gets a read-only system, an empty directory, no network, and limits; a failure of the
+sandbox itself is a `ToolInfraFailure`, which makes a reward invalid, never 0.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from envgym.errors import ToolInfraFailure, unknown_name
+from envgym.sandbox.bwrap import BwrapSandbox
+from envgym.sandbox.local import LocalSandbox
+from envgym.sandbox.records import DEFAULT_LIMITS, MIB, Completed, Limits, RunEnding, Sandbox
+
+__all__ = [
+    "BACK_ENDS",
+    "DEFAULT_LIMITS",
+    "MIB",
+    "BwrapSandbox",
+    "Completed",
+    "Limits",
+    "LocalSandbox",
+    "RunEnding",
+    "Sandbox",
+    "make_sandbox",
+    "why_unusable",
+]
+
+BACK_ENDS: Mapping[str, Callable[[bool], Sandbox]] = MappingProxyType(
+    {"bwrap": lambda unsafe: BwrapSandbox(), "local": lambda unsafe: LocalSandbox(unsafe=unsafe)}
+)
+"""Name -> how to make one, told whether `unsafe` was written out."""
+
+
+def make_sandbox(name: str = "bwrap", *, unsafe: bool = False) -> Sandbox:
+    """Make a sandbox. Raises: UnknownName: no such back-end. InvalidInput: `local` without `unsafe=True`."""
+    if name not in BACK_ENDS:
+        raise unknown_name("sandbox", name, BACK_ENDS, where="make_sandbox")
+    return BACK_ENDS[name](unsafe)
+
+
+def why_unusable(sandbox: Sandbox) -> str | None:
+    """Return in one sentence why a sandbox cannot run programs here, None where it can."""
+    try:
+        sandbox.run(["true"])
+    except ToolInfraFailure as failure:
+        return str(failure)
+    return None

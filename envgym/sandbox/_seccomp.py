@@ -1,0 +1,93 @@
+"""The system calls that a sandboxed program may not make, as a classic BPF program for the kernel.
+
+A deny list: what nobody needs to compute something, and what reaches the kernel's less travelled parts. Namespaces
+and user ids already contain the program; this makes the kernel behind them smaller. Source: seccomp(2).
+"""
+
+import platform
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
+_LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NR, _ARCH, _ARG0 = 0, 4, 16
+_X32 = 0x40000000
+_AUDIT_ARCH: Mapping[str, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+CLONE_NAMESPACES = 0x7E020080
+"""CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET."""
+_FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6: they end at the network namespace, vsock and others need not
+
+# name: (x86_64, aarch64); None where the architecture has no such call
+_DENIED: Mapping[str, tuple[int | None, int | None]] = {
+    "acct": (163, 89), "add_key": (248, 217), "adjtimex": (159, 171), "bpf": (321, 280), "chroot": (161, 51),
+    "clock_adjtime": (305, 266), "clock_settime": (227, 112), "delete_module": (176, 106),
+    "fanotify_init": (300, 262), "finit_module": (313, 273), "fsconfig": (431, 431), "fsmount": (432, 432),
+    "fsopen": (430, 430), "fspick": (433, 433), "init_module": (175, 105), "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427), "io_uring_setup": (425, 425), "ioperm": (173, None), "iopl": (172, None),
+    "kcmp": (312, 272), "kexec_file_load": (320, 294), "kexec_load": (246, 104), "keyctl": (250, 219),
+    "lookup_dcookie": (212, 18), "mbind": (237, 235), "memfd_create": (319, 279), "memfd_secret": (447, 447),
+    "migrate_pages": (256, 238), "modify_ldt": (154, None), "mount": (165, 40), "mount_setattr": (442, 442),
+    "move_mount": (429, 429), "move_pages": (279, 239), "mq_open": (240, 180), "msgget": (68, 186),
+    "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "open_tree": (428, 428),
+    "perf_event_open": (298, 241), "personality": (135, 92), "pidfd_getfd": (438, 438), "pivot_root": (155, 41),
+    "process_madvise": (440, 440), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "ptrace": (101, 117), "quotactl": (179, 60), "quotactl_fd": (443, 443), "reboot": (169, 142),
+    "request_key": (249, 218), "semget": (64, 190), "setdomainname": (171, 162), "sethostname": (170, 161),
+    "setns": (308, 268), "settimeofday": (164, 170), "shmget": (29, 194), "swapoff": (168, 225),
+    "swapon": (167, 224), "syslog": (103, 116), "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282),
+    "vhangup": (153, 58),
+}  # fmt: skip
+_CLONE, _CLONE3, _SOCKET = (56, 220), (435, 435), (41, 198)
+
+
+def is_known() -> bool:
+    """Tell whether there is a filter for this machine's architecture."""
+    return sys.platform == "linux" and platform.machine() in _AUDIT_ARCH
+
+
+def seccomp_filter(*, sockets: bool, fork_flags: int | None = None) -> bytes:
+    """Return the program, as `struct sock_filter[]`; empty where the architecture is unknown.
+
+    Args:
+        sockets: Whether Unix and internet sockets may be made, inside whatever network namespace there is.
+        fork_flags: The one set of namespace flags that `clone` may carry; None: no namespace may be made.
+    """
+    if not is_known():
+        return b""
+    index = list(_AUDIT_ARCH).index(platform.machine())
+    steps = [_op(_LOAD, _ARCH), _op(_JEQ, _AUDIT_ARCH[platform.machine()], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NR)]
+    if index == 0:
+        steps += [_op(_JGE, _X32, 0, 1), _op(_RETURN, _KILL)]
+    steps += _on(_CLONE3[index], [_op(_RETURN, _ERRNO | _ENOSYS)])  # its flags lie in memory: clone is used instead
+    steps += _on(_CLONE[index], _clone_rule(fork_flags))
+    steps += _on(_SOCKET[index], _socket_rule() if sockets else [_op(_RETURN, _ERRNO | _EAFNOSUPPORT)])
+    for numbers in _DENIED.values():
+        number = numbers[index]
+        if number is not None:
+            steps += _on(number, [_op(_RETURN, _ERRNO | _EPERM)])
+    return b"".join([*steps, _op(_RETURN, _ALLOW)])
+
+
+def _clone_rule(fork_flags: int | None) -> list[bytes]:
+    """Refuse namespaces, or all but exactly `fork_flags` of them without shared memory."""
+    rule = [_op(_LOAD, _ARG0)]
+    if fork_flags is not None:
+        rule += [_op(_JEQ, fork_flags, 0, 1), _op(_RETURN, _ALLOW)]
+    return [*rule, _op(_JSET, CLONE_NAMESPACES, 0, 1), _op(_RETURN, _ERRNO | _EPERM), _op(_RETURN, _ALLOW)]
+
+
+def _socket_rule() -> list[bytes]:
+    families = [step for family in _FAMILIES for step in (_op(_JEQ, family, 0, 1), _op(_RETURN, _ALLOW))]
+    return [_op(_LOAD, _ARG0), *families, _op(_RETURN, _ERRNO | _EAFNOSUPPORT)]
+
+
+def _on(number: int, rule: Sequence[bytes]) -> list[bytes]:
+    """Apply a rule that always returns to one system call."""
+    return [_op(_JEQ, number, 0, len(rule)), *rule]
+
+
+def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, if_true, if_false, value)

@@ -1,0 +1,132 @@
+"""Follows one started program to its end: collects its output, looks at what it uses, stops it at a limit."""
+
+import json
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from envgym.errors import ToolInfraFailure, sentence
+from envgym.sandbox._tree import shared_once, usage
+from envgym.sandbox.records import Completed, Limits, RunEnding
+
+_LOOK_S = 0.02
+_CHUNK = 65536
+_DYING_S = 30.0
+"""Seconds that killed processes may take to be gone."""
+MAX_NUM_FILES = 50_000
+"""Files in a program's private places."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A program that runs."""
+
+    pid: int
+    """Its first process; when that one is killed, all are."""
+    kill: Callable[[], None]
+    """Kill all processes; may be called when they are gone."""
+    stdout: int
+    """Descriptors of this side; whoever starts a program closes them."""
+    stderr: int
+    is_private: bool = True
+    """Whether it sees files of its own only."""
+    report: int
+    """Gives {"code", "cpu_s", "memory"} as JSON when all processes have ended."""
+
+
+def watch(started: Started, limits: Limits) -> Completed:
+    """Wait for a program's end, its own or that of a limit. Raises: ToolInfraFailure: it cannot be followed."""
+    begun = time.monotonic()
+    streams = (started.stdout, started.stderr, started.report)
+    chunks: dict[int, bytearray] = {stream: bytearray() for stream in streams}
+    ending: RunEnding | None = None
+    peak, deadline, look = 0, begun + limits.wall_s, begun + _LOOK_S
+    with selectors.DefaultSelector() as selector:
+        for stream in streams:
+            selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map():
+            now = time.monotonic()
+            if ending is None and now >= look:
+                ending, memory = _over(started, limits)
+                peak, look = max(peak, memory), time.monotonic() + _LOOK_S
+            if ending is None and now >= deadline:
+                ending = RunEnding.WALL_TIME
+            if ending is not None:
+                started.kill()
+                if now > deadline + _DYING_S + limits.wall_s:
+                    raise _lost("is still there after it was killed")
+            for key, _ in selector.select(max(0.0, min(look, deadline) - now) if ending is None else 0.1):
+                data = os.read(key.fd, _CHUNK)
+                if not data:
+                    selector.unregister(key.fd)
+                elif len(chunks[key.fd]) <= limits.output:
+                    chunks[key.fd] += data
+            if ending is None and len(chunks[started.stdout]) + len(chunks[started.stderr]) > limits.output:
+                ending = RunEnding.OUTPUT
+    return _completed(started, limits, chunks, ending, peak, time.monotonic() - begun)
+
+
+def _completed(
+    started: Started,
+    limits: Limits,
+    chunks: dict[int, bytearray],
+    ending: RunEnding | None,
+    peak: int,
+    seconds: float,
+) -> Completed:
+    if not chunks[started.report]:
+        raise _lost("ended without a report")
+    report = json.loads(bytes(chunks[started.report]))
+    code = int(report["code"])
+    code = 128 - code if code < 0 else code
+    stdout = bytes(chunks[started.stdout][: limits.output])
+    if ending is None:
+        is_cpu = report["cpu_s"] >= 0.9 * limits.cpu_s and code in (128 + signal.SIGXCPU, 128 + signal.SIGKILL)
+        ending = RunEnding.CPU_TIME if is_cpu else RunEnding.SIGNALED if 128 < code < 193 else RunEnding.EXITED
+    return Completed(
+        stdout=stdout,
+        stderr=bytes(chunks[started.stderr][: limits.output - len(stdout)]),
+        exit_code=-1 if ending.is_limit else code,
+        ending=ending,
+        seconds=seconds,
+        peak_memory=max(peak, int(report["memory"])),
+    )
+
+
+def _over(started: Started, limits: Limits) -> tuple[RunEnding | None, int]:
+    """Return the limit that a tree of processes breaks, and its memory."""
+    used = usage(started.pid)
+    memory = used.memory if used.memory <= limits.memory else shared_once(started.pid)
+    if memory > limits.memory:
+        return RunEnding.MEMORY, memory
+    if used.processes > limits.processes + 2:  # bwrap's own process, and one that just ends
+        return RunEnding.PROCESSES, memory
+    if used.cpu_s > limits.cpu_s:
+        return RunEnding.CPU_TIME, memory
+    has_too_many = started.is_private and _num_files(started.pid) > MAX_NUM_FILES
+    return (RunEnding.DISK if has_too_many else None), memory
+
+
+def _num_files(pid: int) -> int:
+    """Return how many files lie in a program's private places: empty ones take memory too."""
+    total = 0
+    for place in ("tmp", "dev/shm"):
+        with suppress(OSError):
+            system = os.statvfs(f"/proc/{pid}/root/{place}")
+            total += system.f_files - system.f_ffree
+    return total
+
+
+def _lost(got: str) -> ToolInfraFailure:
+    return ToolInfraFailure(sentence("program", "be followed to its end", got, where="sandbox", do="run it again"))
+
+
+def close_all(*descriptors: int) -> None:
+    """Close descriptors; those that are closed already do not matter."""
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
