@@ -80,6 +80,18 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
     ),
     "tsp_oracle": ("puzzles/tsp-v0", {}, None),
     "tsp_bad_agent": ("puzzles/tsp-v0", {"tours": 2}, ("north", "1 2 3", "1 2 3 4 5 6 7 7", *["1 5 2 6 3 7 4 8"] * 2)),
+    "office_oracle": ("tools/office-v0", {"level": 4}, None),
+    "office_bad_agent": (
+        "tools/office-v0",
+        {"level": 2},
+        (
+            calling("tickets_find", text="printer"),
+            calling("mail_send", to=["Ben"], subject="Hello", body="Hello"),
+            calling("calendar_list", first_day="Monday", last_day="Friday"),
+            calling("tickets_create", title="I do not know what to do"),
+            "Done.",
+        ),
+    ),
 }
 """Name of the file -> env id, keyword arguments, what is said (None: what the oracle says)."""
 

@@ -1,0 +1,1 @@
+"""Worlds of tools, and dialogues with a user who has a request."""

@@ -1,0 +1,106 @@
+"""What a task is made of: words, the golden state, and calls that reach it; and the proof that the three agree."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from envgym.core.json_types import JsonObject, JsonValue
+from envgym.envs.tools._office.apps import Office, office_tools
+from envgym.envs.tools._office.world import World, changes
+from envgym.errors import ToolError
+
+
+class Call(NamedTuple):
+    """A call of a tool."""
+
+    tool: str
+    arguments: JsonObject
+
+
+def call(tool: str, **arguments: JsonValue) -> Call:
+    """Write a call down."""
+    return Call(tool, arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A task in a scene. The golden state is made from the records alone, so the calls are tried against it."""
+
+    texts: tuple[str, ...]
+    """The request, in several wordings."""
+    goal: World
+    reads: tuple[Call, ...]
+    """How one finds out what must be known."""
+    writes: tuple[Call, ...]
+    """What changes the office, in order; none can be left out."""
+
+
+def after(world: World, calls: Sequence[Call]) -> World:
+    """Return the world after calls. Raises: ToolError: one is refused."""
+    office, tools = Office(world), office_tools()
+    for item in calls:
+        tools[item.tool].call(office, item.arguments)
+    return office.world
+
+
+def distance(start: World, goal: World, world: World) -> int:
+    """Return how many changes are missing or unwanted, of those that lead from `start` to `goal`."""
+    wanted, made = changes(start, goal), changes(start, world)
+    return ((wanted - made) + (made - wanted)).total()
+
+
+def flaw(start: World, plan: Plan) -> str:
+    """Return why a plan cannot be given to an agent, or nothing.
+
+    The calls must reach the goal; looking around must change nothing; and near misses must not be taken for the goal:
+    nothing done, one call left out, the last call made on another record, one call too many.
+    """
+    try:
+        if after(start, plan.reads) != start:
+            return "a call that should only read changes something"
+        if distance(start, plan.goal, after(start, plan.writes)):
+            return "the calls do not reach the goal"
+    except ToolError as refusal:
+        return f"a call is refused: {refusal}"
+    misses: list[Sequence[Call]] = [(), (*plan.writes, _ONE_TOO_MANY)]
+    misses += [[*plan.writes[:place], *plan.writes[place + 1 :]] for place in range(len(plan.writes))]
+    misses += [[*plan.writes[:-1], other] for item in plan.writes[-1:] for other in _elsewhere(start, item)]
+    if any(_reaches(start, plan.goal, calls) for calls in misses):
+        return "a near miss reaches the goal"
+    return ""
+
+
+def _reaches(start: World, goal: World, calls: Sequence[Call]) -> bool:
+    try:
+        return distance(start, goal, after(start, calls)) == 0
+    except ToolError:
+        return False
+
+
+_ONE_TOO_MANY = call("tickets_create", title="Something nobody asked for")
+_KEYS = {"event_id": "events", "mail_id": "mails", "contact_id": "contacts", "ticket_id": "tickets", "path": "files"}
+
+
+def _elsewhere(world: World, item: Call) -> list[Call]:
+    """Return the same call on other records of its table, if it is on one."""
+    return [
+        replace_argument(item, name, key)
+        for name, table in _KEYS.items()
+        if item.arguments.get(name) in getattr(world, table)
+        for key in getattr(world, table)
+        if key != item.arguments[name]
+    ][:3]
+
+
+def replace_argument(item: Call, name: str, value: JsonValue) -> Call:
+    """Return a call with another value of an argument."""
+    return Call(item.tool, {**item.arguments, name: value})
+
+
+def joined(first: Plan, second: Plan) -> Plan:
+    """Return the plan of two requests one after the other; the second was made in the office that the first leaves."""
+    texts = tuple(
+        f"Two things. First: {one}\n{link}: {other}"
+        for one, other, link in zip(first.texts, second.texts, ("Second", "After that", "And then"), strict=True)
+    )
+    return replace(second, texts=texts, reads=first.reads + second.reads, writes=first.writes + second.writes)
