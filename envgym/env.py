@@ -277,7 +277,7 @@ def _settled(reply: Reply, *, tool_calls: int = 0, tool_errors: int = 0) -> _Ans
     """Turn an author's reply into records. Raises: TypeError, InvalidInput: it is none, or its reward is no number."""
     if not isinstance(reply, Reply):
         raise TypeError(sentence("respond", "return a Reply", reply, where="Env", do="return Reply(observation=...)"))
-    reward = reply.reward if isinstance(reply.reward, Scored | Invalid) else Scored(value=float(reply.reward))
+    reward = reply.reward if isinstance(reply.reward, (Scored, Invalid)) else Scored(value=float(reply.reward))
     observation = _observed(reply.observation, "respond")
     if isinstance(reward, Invalid):
         return _Answer(observation, reward, reward.cause, tool_calls, tool_errors, reward.reason)

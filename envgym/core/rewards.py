@@ -1,5 +1,6 @@
 """A reward is a value or it is invalid; there is no silent zero."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -18,12 +19,12 @@ class Scored:
 
     def __post_init__(self) -> None:
         """Refuse NaN and infinities."""
-        if not -float("inf") < self.value < float("inf"):
+        if not math.isfinite(self.value):
             raise InvalidInput(
                 sentence("reward", "be a finite number", self.value, where="Scored", do="record Invalid instead")
             )
         for name, part in self.components.items():
-            if not -float("inf") < part < float("inf"):
+            if not math.isfinite(part):
                 do = "leave the component out, or record Invalid instead"
                 raise InvalidInput(sentence(f"component {name}", "be a finite number", part, where="Scored", do=do))
 
