@@ -1,0 +1,1 @@
+"""Pages in a real browser, and worlds that look like them."""
