@@ -1,6 +1,6 @@
 """What a driver tells an agent (events), and what an agent asks of its driver (requests)."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.core.endings import Ending
@@ -8,32 +8,28 @@ from envgym.core.messages import Action
 from envgym.records import ResetRecord, StepResult
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(NamedTuple):
     """The env was reset."""
 
     record: ResetRecord
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Generated:
+class Generated(NamedTuple):
     """The policy answered a `Generate`."""
 
     generation: Generation
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Stepped:
+class Stepped(NamedTuple):
     """The env answered a `StepEnv`."""
 
     result: StepResult
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(NamedTuple):
     """What was asked for did not come: the episode ends here."""
 
     ending: Ending
@@ -44,22 +40,19 @@ class Failed:
 Event = Started | Generated | Stepped | Failed
 
 
-@dataclass(frozen=True, slots=True)
-class Generate:
+class Generate(NamedTuple):
     """Ask the policy for a turn."""
 
     request: GenerateRequest
 
 
-@dataclass(frozen=True, slots=True)
-class StepEnv:
+class StepEnv(NamedTuple):
     """Let the env answer an action."""
 
     action: Action
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """The episode is over; `AgentState.path` is its leaf."""
 
     ending: Ending

@@ -12,9 +12,10 @@ begins the edge of the turn that is sampled from it. Whatever fails becomes a le
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from itertools import chain
+from typing import NamedTuple
 
 from envgym.agents.agent import Agent, OnLength
 from envgym.agents.context import shorten
@@ -40,22 +41,24 @@ class Phase(StrEnum):
     FINISHED = "FINISHED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentState:
-    """An agent in the middle of an episode; nothing reachable from it ever changes."""
+class AgentState(NamedTuple):
+    """An agent in the middle of an episode; nothing reachable from it ever changes.
+
+    A tuple, because two are made every turn, and a frozen dataclass takes several times as long to make.
+    """
 
     agent: Agent
     sampling: Sampling
     """The caller's, with the agent's turn limit and the renderer's stop tokens."""
     seed: int
     """Turn k samples with `derive_seed(seed, "turn", k)`."""
-    tools: tuple[ToolSpec, ...] = ()
-    """Those of the env."""
     phase: Phase
-    num_turns: int = 0
-    """Turns finished."""
     history: History
     """The conversation that `context` renders."""
+    tools: tuple[ToolSpec, ...] = ()
+    """Those of the env."""
+    num_turns: int = 0
+    """Turns finished."""
     path: Link | None = None
     """Last finished edge; None before the prompt is rendered."""
     context: tuple[int, ...] = ()
@@ -117,7 +120,7 @@ def _started(state: AgentState, event: Started) -> tuple[AgentState, Request]:
     if len(context) > _max_context(state):
         return _finish(state, Link(None, edge, ending=Ending.TRUNCATED_TOKENS))
     first = _Following(History(messages), context)
-    return _ask(replace(state, tools=tools), 0, Link(None, edge), first)
+    return _ask(state._replace(tools=tools), 0, Link(None, edge), first)
 
 
 def _generated(state: AgentState, event: Generated) -> tuple[AgentState, Request]:
@@ -125,21 +128,9 @@ def _generated(state: AgentState, event: Generated) -> tuple[AgentState, Request
     try:
         sampled = _sampled_segment(generation, agent.token_strings(generation.token_ids))
     except (InvalidInput, PolicyFailure) as fault:
-        return _cut(replace(state, generation=generation), Ending.ERROR_POLICY, str(fault), event.seconds)
-    state = AgentState(
-        agent=agent,
-        sampling=state.sampling,
-        seed=state.seed,
-        tools=state.tools,
-        phase=Phase.STEPPING,
-        num_turns=state.num_turns,
-        history=state.history,
-        path=state.path,
-        context=state.context,
-        pending=state.pending + sampled,
-        rewrite=state.rewrite,
-        generation=generation,
-        seconds=event.seconds,
+        return _cut(state._replace(generation=generation), Ending.ERROR_POLICY, str(fault), event.seconds)
+    state = state._replace(
+        phase=Phase.STEPPING, pending=state.pending + sampled, generation=generation, seconds=event.seconds
     )
     if generation.finish_reason is FinishReason.ABORT:
         return _cut(state, Ending.ERROR_ABORTED, "the generation was aborted")
@@ -171,8 +162,7 @@ def _stepped(state: AgentState, event: Stepped) -> tuple[AgentState, Request]:
 # ---- the next context -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Following:
+class _Following(NamedTuple):
     """The context of the next turn."""
 
     history: History
@@ -282,7 +272,7 @@ def _cut(
 
 def _finish(state: AgentState, leaf: Link) -> tuple[AgentState, Request]:
     assert leaf.ending is not None, "a leaf says how the episode ended"
-    over = replace(state, phase=Phase.FINISHED, path=leaf, pending=(), rewrite=None, generation=None)
+    over = state._replace(phase=Phase.FINISHED, path=leaf, pending=(), rewrite=None, generation=None)
     return over, Finished(leaf.ending, leaf.error)
 
 

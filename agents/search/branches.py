@@ -68,7 +68,7 @@ class Branch:
         if self.seed == start.state.seed:
             return start
         seed = derive_seed(self.seed, "turn", start.state.num_turns)
-        return replace(start, state=replace(start.state, seed=self.seed), request=replace(start.request, seed=seed))
+        return replace(start, state=start.state._replace(seed=self.seed), request=replace(start.request, seed=seed))
 
     @property
     def last(self) -> Link | None:

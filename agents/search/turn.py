@@ -116,4 +116,4 @@ def _charged_for_its_own(state: AgentState, at: int) -> AgentState:
     """Take the shared first tokens out of the last edge's cost: they were sampled once, by the elder."""
     link = link_of(state)
     cost = replace(link.edge.cost, tokens_generated=link.edge.cost.tokens_generated - at)
-    return replace(state, path=replace(link, edge=replace(link.edge, cost=cost)))
+    return state._replace(path=replace(link, edge=replace(link.edge, cost=cost)))
