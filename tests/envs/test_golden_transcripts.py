@@ -92,6 +92,22 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
             "Done.",
         ),
     ),
+    "shop_oracle": ("web/shop-v0", {"items": 2}, None),
+    "shop_bad_agent": (
+        "web/shop-v0",
+        {"max_turns": 9},
+        (
+            "I buy it",
+            "search[]",
+            "search[<b>cotton</b> quilt]",
+            "open[P0000]",
+            calling("choose", option="color", value="navy"),
+            calling("show_page", number="two"),
+            calling("buy", product="P1001"),
+            "add_to_cart[]",
+            "place_order[]",
+        ),
+    ),
 }
 """Name of the file -> env id, keyword arguments, what is said (None: what the oracle says)."""
 

@@ -1,0 +1,115 @@
+"""The way into the store through real Chromium: pages are read out of the document, acts are mouse and keyboard."""
+
+import json
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Self
+
+from envgym.envs.web._browser import Tab, check_browser
+from envgym.envs.web._shop_engine import Engine, Seen
+from envgym.envs.web._shop_pages import SEARCH, Act, Cell, Line, Page
+from envgym.envs.web._shop_server import Session, server
+from envgym.envs.web._shop_store import Visit
+from envgym.errors import EnvFailure
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page as Document
+    from playwright.async_api import Response
+
+_READ = """() => [
+    [...document.querySelectorAll("[data-line]")].map(line => [
+        line.querySelector("[data-label]")?.textContent ?? "",
+        [...line.querySelectorAll("[data-cell]")].map(cell => [
+            cell.textContent,
+            cell.dataset.act ?? "",
+            cell.ariaPressed === "true" || cell.ariaCurrent === "page",
+        ]),
+    ]),
+    document.querySelector("[role=search]") === null,
+]"""
+_FIELD = "input[type=search]"
+
+
+class Browser:
+    """A tab in the process's browser, and a session at the process's server."""
+
+    def __init__(self, store: int, products: int) -> None:
+        """Prepare; nothing is opened yet. Raises: InvalidInput: Playwright or Chromium is missing."""
+        check_browser("web/shop-v0 with browser=True")
+        self._arguments = store, products
+        self._engine = Engine(store, products)
+        self._tab = Tab()
+        self._session: Session | None = None
+        self._end: Callable[[], object] = lambda: None
+
+    def enter(self, visit: Visit) -> Seen:
+        """Open the page of a visit. Raises: EnvFailure: the browser failed."""
+        self._end()
+        session = self._session = server().begin(self._engine, visit)
+        self._end = weakref.finalize(self, server().end, session)
+        url = server().url(session)
+
+        async def job(document: "Document") -> Page:
+            _check(await document.goto(url, wait_until="domcontentloaded"))
+            return await read_page(document)
+
+        return Seen(visit, self._tab.run(job))
+
+    def act(self, seen: Seen, act: Act) -> Seen:
+        """Type into the search field, or click on what bears the act. Raises: EnvFailure: the browser failed."""
+        if self._session is None or self._session.seen.visit != seen.visit or not self._tab.is_open:
+            self.enter(seen.visit)
+
+        async def job(document: "Document") -> Page:
+            async with document.expect_navigation(wait_until="domcontentloaded") as answer:
+                if act.verb == SEARCH.verb:
+                    await document.fill(_FIELD, act.argument)
+                    await document.press(_FIELD, "Enter")
+                else:
+                    await document.click(f"[data-act={json.dumps(str(act))}]")
+            _check(await answer.value)
+            return await read_page(document)
+
+        page = self._tab.run(job)
+        assert self._session is not None
+        return Seen(self._session.seen.visit, page)
+
+    def screenshot(self) -> bytes:
+        """Return a picture of the page, as PNG. Raises: EnvFailure: the browser failed."""
+
+        async def job(document: "Document") -> bytes:
+            return await document.screenshot()
+
+        return self._tab.run(job)
+
+    def fresh(self) -> Self:
+        """Return a way into the store with a tab and a session of its own."""
+        return type(self)(*self._arguments)
+
+    def close(self) -> None:
+        """Close the tab and leave the store; twice is harmless."""
+        self._end()
+        self._session = None
+        self._tab.close()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[int, int]]:
+        """Leave tab and session behind: the copy opens its own."""
+        return type(self), self._arguments
+
+
+def _check(answer: "Response | None") -> None:
+    """See that the store has answered. Raises: EnvFailure: it has not."""
+    if answer is None or not answer.ok:
+        raise EnvFailure(f"The store answers {answer.status if answer else 'nothing'} instead of a page.")
+
+
+async def read_page(document: "Document") -> Page:
+    """Read the lines of a page out of its document."""
+    lines, is_end = await document.evaluate(_READ)
+    return Page(
+        tuple(
+            Line(label, tuple(Cell(text, Act.read(act), is_chosen) for text, act, is_chosen in cells))
+            for label, cells in lines
+        ),
+        is_end=is_end,
+    )

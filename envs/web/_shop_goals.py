@@ -1,0 +1,228 @@
+"""What is asked for, and what an order is worth. Knows products and the cart; nothing of pages."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from envgym.authoring.sources import MAX_DRAWS, checked_index
+from envgym.core.json_types import JsonObject, JsonValue
+from envgym.core.rewards import Scored
+from envgym.core.tasks import Split, Task, split_of
+from envgym.envs.web._shop_catalogue import Catalogue, Kind, Product, catalogue
+from envgym.envs.web._shop_store import Piece, dollars
+from envgym.errors import InvalidInput, sentence
+from envgym.seeds import generator
+
+GRID_CENTS, GRID_STEPS = 500, 4
+"""A price limit is one of the next four multiples of five dollars above the price."""
+SAME_CATEGORY, SAME_DEPARTMENT = 0.5, 0.1
+"""r_type of another type from the same category, and from the same department."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """One thing that is asked for."""
+
+    type: str
+    attributes: tuple[str, ...]
+    options: Mapping[str, str]
+    limit: int
+    """Most that it may cost, in cents."""
+
+    @property
+    def payload(self) -> dict[str, JsonValue]:
+        """The wish as JSON, equal for equal wishes."""
+        return {**self.content, "limit": self.limit}
+
+    @property
+    def content(self) -> dict[str, JsonValue]:
+        """What decides the split: all but the limit."""
+        return {"type": self.type, "attributes": [*sorted(self.attributes)], "options": dict(self.options)}
+
+    def met_by(self, product: Product) -> bool:
+        """Return whether this product of the type, with the options asked for, is what is wished for."""
+        options = product.options
+        return (
+            product.attributes.issuperset(self.attributes)
+            and all(name in options and value in options[name].prices for name, value in self.options.items())
+            and product.price(cheapest(product, self.options)) <= self.limit
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """How far a piece is what was wished for: each part in [0, 1]."""
+
+    type: float
+    attributes: float
+    options: float
+    price: float
+    reward: float
+
+
+NOTHING = Match(type=0.0, attributes=0.0, options=0.0, price=0.0, reward=0.0)
+
+
+def match(wish: Wish, kind: Kind, product: Product, chosen: Mapping[str, str]) -> Match:
+    """Compare a product, with its options as chosen, to a wish for a product of `kind`.
+
+    r = r_type (|A ∩ A*| + |O ∩ O*| + [price <= limit]) / (|A*| + |O*| + 1), with A* and O* the attributes and options
+    asked for and r_type in {1, 0.5, 0.1, 0}.
+    Source: WebShop (2207.01206), section 3. It tells r_type from the nouns of the titles, the search words and the
+    categories, and compares attributes and options loosely; here the catalogue knows: r_type is 1 for the same type,
+    0.5 within the category, 0.1 within the department, and attributes and options must be equal.
+    """
+    bought = product.kind
+    if bought == kind:
+        r_type = 1.0
+    elif bought.department != kind.department:
+        r_type = 0.0
+    else:
+        r_type = SAME_CATEGORY if bought.category == kind.category else SAME_DEPARTMENT
+    attributes = len(product.attributes.intersection(wish.attributes))
+    options = sum(chosen.get(name) == value for name, value in wish.options.items())
+    is_cheap = product.price(chosen) <= wish.limit
+    asked = len(wish.attributes) + len(wish.options) + 1
+    return Match(
+        type=r_type,
+        attributes=attributes / len(wish.attributes) if wish.attributes else 1.0,
+        options=options / len(wish.options) if wish.options else 1.0,
+        price=float(is_cheap),
+        reward=r_type * (attributes + options + is_cheap) / asked,
+    )
+
+
+def order_reward(shop: Catalogue, wishes: Sequence[Wish], cart: Sequence[Piece], *, all_or_nothing: bool) -> Scored:
+    """Return what an order is worth: the best assignment of pieces to wishes, over the larger of both numbers.
+
+    R = max over one-to-one assignments of sum r(piece, wish) / max(pieces, wishes). For one wish and one piece that is
+    WebShop's r; buying k things in the hope that one is right earns at most a k-th of it.
+    """
+    kinds = [shop.by_type[wish.type][0].kind for wish in wishes]
+    table = [
+        [
+            match(wish, kind, shop.products[piece.product], dict(piece.chosen))
+            for wish, kind in zip(wishes, kinds, strict=True)
+        ]
+        for piece in cart
+    ]
+    table += [[NOTHING] * len(wishes)] * (len(wishes) - len(table))
+    ways = itertools.permutations(table, len(wishes))
+    best = max(
+        ([row[at] for at, row in enumerate(way)] for way in ways), key=lambda found: sum(one.reward for one in found)
+    )
+    most = max(len(cart), len(wishes))
+    parts = ("type", "attributes", "options", "price")
+    components = {part: sum(float(getattr(one, part)) for one in best) / most for part in parts}
+    value = sum(one.reward for one in best) / most
+    is_right = all(one.reward == 1.0 for one in best) and len(cart) == len(wishes)
+    return Scored(
+        value=float(is_right) if all_or_nothing else value, components={**components, "right": float(is_right)}
+    )
+
+
+def cheapest(product: Product, asked: Mapping[str, str]) -> dict[str, str]:
+    """Return a choice for every option: what is asked for, else the value that costs least."""
+    return {
+        name: asked.get(name) or min(option.prices, key=option.prices.__getitem__)
+        for name, option in product.options.items()
+    }
+
+
+def target(shop: Catalogue, wish: Wish) -> Product:
+    """Return the cheapest product that meets the wish. Raises: InvalidInput: none does."""
+    meeting = [product for product in shop.by_type.get(wish.type, ()) if wish.met_by(product)]
+    if not meeting:
+        got, do = wish.type, "take the task from an env with the same store and products"
+        raise InvalidInput(sentence("wish", "be met by a product", got, where="web/shop-v0", do=do))
+    return min(meeting, key=lambda product: (product.price(cheapest(product, wish.options)), product.id))
+
+
+def wishes_of(payload: JsonObject) -> tuple[Wish, ...]:
+    """Read the wishes of a task. Raises: KeyError, TypeError: the task is of another env."""
+    found: object = payload["wishes"]
+    if not isinstance(found, list):
+        raise TypeError(f"wishes are a list, not {type(found).__name__}")
+    return tuple(
+        Wish(type=one["type"], attributes=tuple(one["attributes"]), options=one["options"], limit=one["limit"])
+        for one in found
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errands:
+    """Tasks without end: each is one to three wishes that some product meets.
+
+    A wish belongs to one side of the split by its type, attributes and options, whatever its price limit and whatever
+    is asked for beside it; so no wish of a test task is part of any train task.
+    """
+
+    store: int
+    products: int
+    attributes: int
+    options: int
+    items: int
+
+    def size(self, split: Split) -> None:
+        """Return None: the supply does not end."""
+        return
+
+    def task(self, split: Split, index: int) -> Task:
+        """Draw wishes of this side, for things of different types. Raises: InvalidInput: a negative index."""
+        checked_index(index, None, f"{split} of web/shop")
+        settings = (self.store, self.products, self.attributes, self.options, self.items)
+        rng = generator("web/shop", *settings, split.value, index)
+        shop = catalogue(self.store, self.products)
+        wishes: dict[str, Wish] = {}
+        for _ in range(MAX_DRAWS):
+            wish = self._draw(rng, shop)
+            if split_of(wish.content) is split:
+                wishes.setdefault(wish.type, wish)
+            if len(wishes) == self.items:
+                break
+        drawn = [wishes[name] for name in sorted(wishes)]
+        return Task(
+            id=f"{split}/{index}",
+            prompt=told(rng, drawn),
+            payload={"catalogue": shop.fingerprint, "wishes": [wish.payload for wish in drawn]},
+            split=split,
+            metadata={"store": self.store, "items": self.items},
+        )
+
+    def _draw(self, rng: np.random.Generator, shop: Catalogue) -> Wish:
+        """Draw a product and wish for some of what it is."""
+        product = list(shop.products.values())[int(rng.integers(len(shop.products)))]
+        names = _some(rng, list(product.options), self.options)
+        options = {name: _some(rng, list(product.options[name].prices), 1)[0] for name in sorted(names)}
+        price = product.price(cheapest(product, options))
+        limit = GRID_CENTS * (price // GRID_CENTS + 1 + int(rng.integers(GRID_STEPS)))
+        attributes = tuple(_some(rng, list(product.features), self.attributes))
+        return Wish(type=product.kind.name, attributes=attributes, options=options, limit=limit)
+
+
+def _some(rng: np.random.Generator, words: Sequence[str], count: int) -> list[str]:
+    return [words[place] for place in rng.permutation(len(words))[:count].tolist()]
+
+
+_OPENINGS = ("Please buy", "I need", "I am looking for", "Find and order")
+_LIMITS = ("for at most {}", "priced at {} or less", "costing no more than {}")
+
+
+def told(rng: np.random.Generator, wishes: Sequence[Wish]) -> str:
+    """Say the wishes in words; which words is drawn."""
+    opening, limit = (words[int(rng.integers(len(words)))] for words in (_OPENINGS, _LIMITS))
+    if len(wishes) == 1:
+        return f"{opening} {_told(wishes[0], limit)}."
+    return "\n".join([f"{opening} one of each:", *(f"- {_told(wish, limit)}" for wish in wishes)])
+
+
+def _told(wish: Wish, limit: str) -> str:
+    """Say one wish, such as `a desk lamp (dimmable; oak) with finish: copper, for at most $40.00`."""
+    article = "" if wish.type[-1] == "s" != wish.type[-2] else "an " if wish.type[0] in "aeiou" else "a "
+    attributes = f" ({'; '.join(wish.attributes)})" if wish.attributes else ""
+    options = " and ".join(f"{name}: {value}" for name, value in wish.options.items())
+    return (
+        f"{article}{wish.type}{attributes}{f' with {options}' if options else ''}, {limit.format(dollars(wish.limit))}"
+    )

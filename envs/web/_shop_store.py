@@ -1,0 +1,198 @@
+"""The store itself: what a visitor sees, and what each act changes. Pure functions over an immutable visit."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from envgym.envs.web._shop_catalogue import Catalogue, Product
+from envgym.envs.web._shop_pages import Act, Cell, Line, Page
+from envgym.envs.web._shop_search import MAX_WORDS, words_of
+
+PER_PAGE = 10
+MAX_LINES = 10
+"""Things that fit into the cart."""
+MAX_QUERY = 300
+"""Characters of a query."""
+
+
+class Place(StrEnum):
+    """Which page is open."""
+
+    HOME = "home"
+    RESULTS = "results"
+    PRODUCT = "product"
+    CART = "cart"
+    CHECKOUT = "checkout"
+    THANKS = "thanks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One thing in the cart."""
+
+    product: str
+    chosen: tuple[tuple[str, str], ...]
+    """Option and value, in the product's order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """Everything that a visitor changes."""
+
+    place: Place = Place.HOME
+    query: str = ""
+    """The words searched for last."""
+    number: int = 1
+    """The page of results, from 1."""
+    product: str = ""
+    """The product looked at."""
+    chosen: tuple[tuple[str, str], ...] = ()
+    """Its options as chosen so far."""
+    cart: tuple[Piece, ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        """True where the order has been placed."""
+        return self.place is Place.THANKS
+
+
+def dollars(cents: int) -> str:
+    """Write a price."""
+    return f"${cents // 100}.{cents % 100:02}"
+
+
+def acted(shop: Catalogue, visit: Visit, act: Act) -> Visit:
+    """Return the visit after an act that its page offers."""
+    match act.verb:
+        case "search":
+            return replace(visit, place=Place.RESULTS, query=searched(act.argument), number=1)
+        case "show_page":
+            return replace(visit, number=int(act.argument))
+        case "open":
+            return replace(visit, place=Place.PRODUCT, product=act.argument, chosen=())
+        case "choose":
+            return replace(visit, chosen=_chosen(shop.products[visit.product], visit.chosen, act.argument))
+        case "add_to_cart":
+            piece = Piece(product=visit.product, chosen=visit.chosen)
+            return replace(visit, place=Place.CART, cart=(*visit.cart, piece))
+        case "remove":
+            at = int(act.argument) - 1
+            return replace(visit, cart=visit.cart[:at] + visit.cart[at + 1 :])
+        case "back":
+            return replace(visit, place=Place.RESULTS)
+        case "view_cart":
+            return replace(visit, place=Place.CART)
+        case "checkout":
+            return replace(visit, place=Place.CHECKOUT)
+    assert act.verb == "place_order", "no page offers anything else"
+    return replace(visit, place=Place.THANKS)
+
+
+def searched(text: str) -> str:
+    """Return the words of a query as they are searched for and shown."""
+    return " ".join(dict.fromkeys(words_of(text[:MAX_QUERY])[:MAX_WORDS]))
+
+
+def _chosen(product: Product, before: tuple[tuple[str, str], ...], argument: str) -> tuple[tuple[str, str], ...]:
+    """Return the choices with one more, in the product's order."""
+    name, _, value = argument.partition(": ")
+    choices = {**dict(before), name: value}
+    return tuple((key, choices[key]) for key in product.options if key in choices)
+
+
+def page_of(shop: Catalogue, visit: Visit) -> Page:
+    """Return the page that the visitor sees."""
+    match visit.place:
+        case Place.HOME:
+            return Page((Line("Welcome to the store. Search for what you need."), *_footer(visit)))
+        case Place.RESULTS:
+            return Page((*_results(shop, visit), *_footer(visit)))
+        case Place.PRODUCT:
+            return Page((*_details(shop.products[visit.product], visit), *_footer(visit)))
+        case Place.CART:
+            return Page((*_cart(shop, visit, "Your cart"), *_footer(visit)))
+        case Place.CHECKOUT:
+            order = Line("", (Cell("Place the order", Act("place_order")),))
+            return Page((*_bill(shop, visit, "Checkout"), order, *_footer(visit)))
+        case Place.THANKS:
+            return Page((*_bill(shop, visit, "Thank you for your order"),), is_end=True)
+
+
+def _footer(visit: Visit) -> tuple[Line, ...]:
+    """Return what stands on every page besides the search field."""
+    cells = [Cell(f"Cart ({len(visit.cart)})", Act("view_cart"))]
+    if visit.query and visit.place is not Place.RESULTS:
+        cells.insert(0, Cell("Back to the results", Act("back")))
+    return (Line("", tuple(cells)),)
+
+
+def _results(shop: Catalogue, visit: Visit) -> tuple[Line, ...]:
+    found = shop.index.search(visit.query)
+    if not found.ids:
+        return (Line(f"Nothing was found for: {visit.query or 'no words'}. Search for other words."),)
+    shown = [shop.products[id] for id in found.ids[PER_PAGE * (visit.number - 1) : PER_PAGE * visit.number]]
+    rows = [
+        Line("", (Cell(one.id, Act("open", one.id)), Cell(one.title), Cell(f"from {dollars(one.cents)}")))
+        for one in shown
+    ]
+    pages = range(1, -(-len(found.ids) // PER_PAGE) + 1)
+    numbers = tuple([Cell(str(page), Act("show_page", str(page)), page == visit.number) for page in pages])
+    return (Line(f"Results for: {visit.query} ({found.total} found)"), *rows, Line("Page:", numbers))
+
+
+def _details(product: Product, visit: Visit) -> tuple[Line, ...]:
+    chosen, kind = dict(visit.chosen), product.kind
+    options = tuple(
+        Line(
+            f"{name}:",
+            tuple(
+                [
+                    Cell(_value(value, more), Act("choose", f"{name}: {value}"), chosen.get(name) == value)
+                    for value, more in option.prices.items()
+                ]
+            ),
+        )
+        for name, option in product.options.items()
+    )
+    missing = [name for name in product.options if name not in chosen]
+    if missing:
+        basket = Line(f"To add it to the cart, choose {' and '.join(missing)}.")
+    elif len(visit.cart) >= MAX_LINES:
+        basket = Line(f"The cart is full: {MAX_LINES} things fit.")
+    else:
+        basket = Line("", (Cell("Add to cart", Act("add_to_cart")),))
+    return (
+        Line(f"{product.id}: {product.title}"),
+        Line(f"{kind.department} > {kind.category} > {kind.name}"),
+        Line(f"Price: {dollars(product.price(chosen))}. Rated {product.rating}."),
+        Line(product.about),
+        Line(f"Features: {'; '.join(product.features)}"),
+        *options,
+        basket,
+    )
+
+
+def _value(value: str, more: int) -> str:
+    return f"{value} (+{dollars(more)})" if more else value
+
+
+def _cart(shop: Catalogue, visit: Visit, title: str) -> tuple[Line, ...]:
+    if not visit.cart:
+        return (Line(f"{title} is empty."),)
+    head, *pieces, total = _bill(shop, visit, title)
+    rows = [Line(piece.label, (Cell("Remove", Act("remove", str(at))),)) for at, piece in enumerate(pieces, start=1)]
+    return (head, *rows, total, Line("", (Cell("Go to checkout", Act("checkout")),)))
+
+
+def _bill(shop: Catalogue, visit: Visit, title: str) -> tuple[Line, ...]:
+    """Return the title, a line for each piece, and the sum."""
+    products = [shop.products[piece.product] for piece in visit.cart]
+    prices = [product.price(dict(piece.chosen)) for product, piece in zip(products, visit.cart, strict=True)]
+    rows = [
+        Line(f"{at}. {product.id} {product.title} ({_told(piece)}) {dollars(price)}")
+        for at, (product, piece, price) in enumerate(zip(products, visit.cart, prices, strict=True), start=1)
+    ]
+    return (Line(title), *rows, Line(f"Total: {dollars(sum(prices))}"))
+
+
+def _told(piece: Piece) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in piece.chosen)
