@@ -162,8 +162,10 @@ class Simulations:
         return node
 
     def _best_of_all(self) -> Node | None:
-        nodes = [node for node in self.root.walk() if self._has_room(node)]
-        return max(nodes, key=self._frontier_score, default=None)
+        nodes = list(self.root.walk())
+        max_depth = max(node.depth for node in nodes)
+        open_nodes = [node for node in nodes if self._has_room(node)]
+        return max(open_nodes, key=lambda node: self._frontier_score(node, max_depth), default=None)
 
     def _score(self, node: Node) -> float:
         """Return the score of a child where its parent chooses."""
@@ -174,7 +176,7 @@ class Simulations:
             return uct(node.value, visits, above, c=settings.c)
         return puct(node.value, visits, above, prior=parent.prior(node), c=settings.c)
 
-    def _frontier_score(self, node: Node) -> float:
+    def _frontier_score(self, node: Node, max_depth: int) -> float:
         # Several simulations that are chosen together spread: each one under way counts as a failure.
         value = node.value - node.pending
         return frontier_score(
@@ -182,7 +184,7 @@ class Simulations:
             parent_value=node.parent.value if node.parent is not None else value,
             surprisal=node.surprisal,
             depth=node.depth,
-            max_depth=max(other.depth for other in self.root.walk()),
+            max_depth=max_depth,
             weights=self._weights,
         )
 
