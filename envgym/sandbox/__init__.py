@@ -1,7 +1,8 @@
 """Places where programs that a model wrote can run: `make_sandbox().run(["python3", "-c", "print(1)"])`.
 
 Such a program is hostile. It gets a read-only system, an empty directory, no network, and limits; a failure of the
-sandbox itself is a `ToolInfraFailure`, which makes a reward invalid, never 0.
+sandbox itself is a `ToolInfraFailure`, which makes a reward invalid, never 0. `PythonSession` keeps its state between
+runs, and forks.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,17 +12,21 @@ from envgym.errors import ToolInfraFailure, unknown_name
 from envgym.sandbox.bwrap import BwrapSandbox
 from envgym.sandbox.local import LocalSandbox
 from envgym.sandbox.records import DEFAULT_LIMITS, MIB, Completed, Limits, RunEnding, Sandbox
+from envgym.sandbox.session import MAX_LIVE_FORKS, PythonSession, Turn
 
 __all__ = [
     "BACK_ENDS",
     "DEFAULT_LIMITS",
+    "MAX_LIVE_FORKS",
     "MIB",
     "BwrapSandbox",
     "Completed",
     "Limits",
     "LocalSandbox",
+    "PythonSession",
     "RunEnding",
     "Sandbox",
+    "Turn",
     "make_sandbox",
     "why_unusable",
 ]

