@@ -101,12 +101,20 @@ def load_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> None:
 
 
 def load_critic(checkpoint: Path, critic: Critic) -> None:
-    """Put the critic and its optimizer back. Raises: RunError: the checkpoint was made without one."""
+    """Put the critic and its optimizer back.
+
+    Raises: RunError: the checkpoint was made without one, or with one on another model.
+    """
     path = checkpoint / _CRITIC
     if not path.exists():
         do = "start the run anew"
         raise RunError(sentence("checkpoint", f"hold {_CRITIC}", "none", where=str(checkpoint), do=do))
-    critic.load_state_dict(torch.load(path, weights_only=True))
+    try:
+        critic.load_state_dict(torch.load(path, weights_only=True))
+    except (RuntimeError, ValueError, KeyError) as error:  # what torch says to other shapes and names
+        reason = str(error).strip().splitlines()[-1].strip()
+        do = "use the checkpoint as it was saved"
+        raise RunError(sentence("critic", "fit the model beside it", reason, where=str(path), do=do)) from error
 
 
 def _sync(folder: Path) -> None:

@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "eval": Command("envgym.cli.evaluate", "measure success on held-out tasks"),
         "train": Command("envgym.cli.train", "train an agent as a settings file says"),
         "sft": Command("envgym.cli.sft", "make the warm start of a training run, by itself"),
+        "value": Command("envgym.cli.value", "fit a value to the episodes of a run, to lead searches"),
         "recipes": Command("envgym.cli.recipes", "list the recipes and what they choose"),
         "view": Command("envgym.cli.view", "write the report of a run, or of one of its trees"),
         "serve-retriever": Command("envgym.cli.serve_retriever", "serve a corpus over HTTP, for search environments"),
