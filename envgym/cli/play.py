@@ -1,14 +1,18 @@
 """`envgym play`: a person is the agent, or watches the oracle."""
 
 import argparse
+import io
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TextIO
 
 from envgym.cli.common import Subparsers, add_command, add_env_arguments, at_least_0, make_env, styled
+from envgym.core.endings import Ending
 from envgym.core.rewards import Scored
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput, near_names, sentence
 from envgym.records import StepRecord
 from envgym.signatures import usage
 from envgym.tools import ToolSpec
@@ -17,10 +21,11 @@ from envgym.wrappers import AnyEnv
 _EXAMPLES = """  envgym play puzzles/guess_number-v0
   envgym play math/arithmetic-v0 --seed 3 --split test
   envgym play math/arithmetic-v0 --oracle
-  printf '50\\n25\\n' | envgym play puzzles/guess_number-v0
+  printf '/guess 595\\n/guess 620\\n' | envgym play puzzles/guess_number-v0
 
 A line is an action; end it with a backslash to go on in the next line. `/TOOL ARGUMENTS` calls a tool, with a JSON
-object or, for a tool of one argument, the bare value. Any other form that agents use is read too. End with Ctrl-D."""
+object or, for a tool of one argument, the bare value; `//` begins a text with a slash. Any other form that agents use
+is read too. Other text is an answer, with which most environments end. End with Ctrl-D."""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -44,15 +49,29 @@ def run(args: argparse.Namespace) -> int:
         _show("system", record.system_prompt)
         for tool in record.tools:
             _show("tool", f"/{usage(tool.name, tool.parameters)}: {tool.description}")
+        _show("how", "" if args.oracle else how_to_act(record.tools))
         _show("env", str(record.observation))
         read = env.oracle if args.oracle else _reader(record.tools, sys.stdin)
-        _play(env, read, echo=args.oracle or not sys.stdin.isatty())
+        _play(env, read, echo=args.oracle or not sys.stdin.isatty(), has_tools=bool(record.tools))
+        if not args.oracle and (left := _unread(sys.stdin)):
+            print(styled(f"{left} further {'line was' if left == 1 else 'lines were'} not read", "dim"))
     finally:
         env.close()
     return 0
 
 
-def _play(env: AnyEnv, read: Callable[[], str | None], *, echo: bool) -> None:
+def how_to_act(tools: Sequence[ToolSpec]) -> str:
+    """Say in one line what may be typed."""
+    leaving = "Ctrl-D leaves"
+    if not tools:
+        return f"a line is your answer; {leaving}"
+    names = _arguments(tools[0])
+    values = names[0].upper() if len(names) == 1 else json.dumps(dict.fromkeys(names, "...")) if names else ""
+    call = f"/{tools[0].name} {values}".rstrip()
+    return f"{call} calls a tool; any other text is your final answer, or what you say; {leaving}"
+
+
+def _play(env: AnyEnv, read: Callable[[], str | None], *, echo: bool, has_tools: bool) -> None:
     total = 0.0
     while True:
         action = read()
@@ -65,7 +84,7 @@ def _play(env: AnyEnv, read: Callable[[], str | None], *, echo: bool) -> None:
         total += record.reward.value if isinstance(record.reward, Scored) else 0.0
         _show("env", str(record.observation))
         if record.ending is not None:
-            _show_ending(record, total)
+            _show_ending(record, total, has_tools)
             return
 
 
@@ -74,10 +93,31 @@ def _show(who: str, text: str) -> None:
         print(f"{styled(who, 'cyan')}: {text}")
 
 
-def _show_ending(record: StepRecord, total: float) -> None:
+def _show_ending(record: StepRecord, total: float, has_tools: bool) -> None:
     reason = f" ({record.error})" if record.error else ""
     turns = "1 turn" if record.turn == 0 else f"{record.turn + 1} turns"
-    print(styled(f"{record.ending}{reason} after {turns}, reward {total:g}", "bold"))
+    parts = record.reward.components if isinstance(record.reward, Scored) else {}
+    verdict = f" ({', '.join(f'{name} {part:g}' for name, part in parts.items())})" if parts else ""
+    print(styled(f"{record.ending}{reason} after {turns}, reward {total:g}{verdict}", "bold"))
+    if record.ending is Ending.TRUNCATED_TURNS:
+        _show("why", "the environment's limit on turns was reached")
+    elif record.ending is Ending.TERMINATED and has_tools and not record.action.tool_calls:
+        _show("why", "the last message calls no tool: it was taken as the final answer")
+
+
+def _unread(stream: TextIO) -> int:
+    """Count the lines that are there and were not asked for; one who is still writing is not waited for."""
+    if stream.isatty():
+        return 0
+    with suppress(io.UnsupportedOperation):  # not a file of the system
+        os.set_blocking(stream.fileno(), False)
+    count = 0
+    with suppress(TypeError):  # what Python makes of "nothing yet"
+        for line in stream:
+            count += bool(line.strip())
+    with suppress(io.UnsupportedOperation):
+        os.set_blocking(stream.fileno(), True)
+    return count
 
 
 def _reader(tools: Sequence[ToolSpec], stream: TextIO) -> Callable[[], str | None]:
@@ -92,6 +132,9 @@ def _reader(tools: Sequence[ToolSpec], stream: TextIO) -> Callable[[], str | Non
             if not line and not lines:
                 return None
             text = line.rstrip("\n")
+            if not text.strip() and not lines:
+                print("an empty line is not played; type an action, or leave with Ctrl-D", file=sys.stderr)
+                continue
             lines.append(text.removesuffix("\\"))
             if text.endswith("\\"):
                 continue
@@ -105,13 +148,19 @@ def _reader(tools: Sequence[ToolSpec], stream: TextIO) -> Callable[[], str | Non
 
 
 def as_action(line: str, tools: Sequence[ToolSpec]) -> str:
-    """Write `/TOOL ARGUMENTS` as a tool call; anything else stays as it is."""
-    name, _, rest = line.removeprefix("/").partition(" ")
-    spec = next((tool for tool in tools if tool.name == name), None)
-    if not line.startswith("/") or spec is None:
+    """Write `/TOOL ARGUMENTS` as a tool call; anything else stays as it is.
+
+    Where there are tools, `//` stands for a slash that calls none. Raises: InvalidInput: no such tool, no such form.
+    """
+    if not tools or not line.startswith("/"):
         return line
-    properties = spec.parameters.get("properties")
-    names = list(properties) if isinstance(properties, dict) else []
+    if line.startswith("//"):
+        return line[1:]
+    name, _, rest = line[1:].partition(" ")
+    spec = next((tool for tool in tools if tool.name == name), None)
+    if spec is None:
+        raise InvalidInput(_no_tool(name, [tool.name for tool in tools]))
+    names = _arguments(spec)
     try:
         value = json.loads(rest) if rest.strip() else {}
     except ValueError:
@@ -119,7 +168,21 @@ def as_action(line: str, tools: Sequence[ToolSpec]) -> str:
     if not isinstance(value, dict):
         if len(names) != 1:
             raise InvalidInput(sentence(f"/{name}", "be given a JSON object", rest, where="play", do='write {"a": 1}'))
+        properties = spec.parameters.get("properties")
         schema = properties[names[0]] if isinstance(properties, dict) else {}
         is_text = isinstance(schema, dict) and schema.get("type") == "string"
         value = {names[0]: rest.strip() if is_text else value}
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': value}, ensure_ascii=False)}\n</tool_call>"
+
+
+def _arguments(tool: ToolSpec) -> list[str]:
+    """Return the names of a tool's arguments."""
+    properties = tool.parameters.get("properties")
+    return list(properties) if isinstance(properties, dict) else []
+
+
+def _no_tool(name: str, known: Sequence[str]) -> str:
+    """Say that a name is no tool's, and which one may be meant."""
+    near = near_names(name, known)
+    do = f"did you mean /{' or /'.join(near)}?" if near else f"the tools are /{', /'.join(known)}."
+    return f"no tool {name}; {do} Begin with // to say it as text."

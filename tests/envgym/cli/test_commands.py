@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+import subprocess
 import sys
 from typing import Any
 
@@ -155,7 +157,7 @@ def test_person_plays_through_a_pipe(out: Any, monkeypatch: pytest.MonkeyPatch) 
     assert any(line.startswith("env: add was not run") for line in lines)
     assert "agent: one line " in lines
     assert "and another" in lines
-    assert lines[-1] == "TERMINATED after 5 turns, reward 1"
+    assert lines[-2] == "TERMINATED after 5 turns, reward 1"
 
 
 def test_end_of_input_leaves_the_episode(out: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,8 +168,70 @@ def test_end_of_input_leaves_the_episode(out: Any, monkeypatch: pytest.MonkeyPat
 def test_slash_calls_a_tool_and_only_a_tool() -> None:
     assert parse_action(as_action("/add 5", TOOLS)).tool_calls[0].arguments == {"amount": 5}
     assert parse_action(as_action('/add {"amount": 5}', TOOLS)).tool_calls[0].arguments == {"amount": 5}
-    assert as_action("/no_such_tool 5", TOOLS) == "/no_such_tool 5"
     assert as_action("add 5", TOOLS) == "add 5"
+    assert as_action("//add 5", TOOLS) == "/add 5"
+    assert as_action("/add 5", ()) == "/add 5", "without tools a slash is a slash"
+
+
+@pytest.mark.parametrize(
+    "line,told", [("/ad 5", "no tool ad; did you mean /add? Begin"), ("/zzz", "no tool zzz; the tools are /add. Begin")]
+)
+def test_slash_before_no_tool_is_not_played(line: str, told: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(told)):
+        as_action(line, TOOLS)
+
+
+def test_example_of_the_help_is_one_that_the_game_understands(
+    out: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["play", "--help"])
+    found = re.search(r"printf '(.*)' \| envgym (play .*)", capsys.readouterr().out)
+    assert found is not None
+    monkeypatch.setattr(sys, "stdin", io.StringIO(found[1].replace("\\n", "\n")))
+    text = out(*found[2].split())
+    assert text.count("env: Higher. Guesses left") + text.count("env: Lower. Guesses left") == 2
+
+
+def test_play_says_how_to_act_why_it_ended_and_what_it_did_not_read(
+    out: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n/gues 3\n//gues 3\nmore\n\nand more\n"))
+    assert main(["play", "puzzles/guess_number-v0"]) == 0
+    told = capsys.readouterr()
+    lines = told.out.splitlines()
+    assert (
+        "how: /guess NUMBER calls a tool; any other text is your final answer, or what you say; Ctrl-D leaves" in lines
+    )
+    assert lines[-4:] == [
+        "agent: /gues 3",
+        "TERMINATED after 1 turn, reward 0 (found 0)",
+        "why: the last message calls no tool: it was taken as the final answer",
+        "2 further lines were not read",
+    ]
+    assert told.err.splitlines() == [
+        "an empty line is not played; type an action, or leave with Ctrl-D",
+        "no tool gues; did you mean /guess? Begin with // to say it as text.",
+    ]
+
+
+def test_one_who_still_writes_is_not_waited_for() -> None:
+    words = [sys.executable, "-m", "envgym", "play", SUMS]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as player:
+        assert player.stdin is not None
+        assert player.stdout is not None
+        player.stdin.write("0\n1\n")
+        player.stdin.flush()
+        lines = player.stdout.read().splitlines()
+        assert player.wait() == 0
+    assert lines[0] == "how: a line is your answer; Ctrl-D leaves"
+    assert lines[-1] == "1 further line was not read"
+
+
+def test_episode_at_its_limit_says_so(out: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("/add 1\n/add 1\n"))
+    lines = out("play", COUNTER, "--set", "max_turns=2").splitlines()
+    assert lines[-1] == "why: the environment's limit on turns was reached"
 
 
 def test_bare_value_needs_a_tool_of_one_argument() -> None:
