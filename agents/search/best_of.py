@@ -20,10 +20,9 @@ class BestOf(TreeStrategy):
     name: ClassVar[str] = "best_of"
     is_forking: ClassVar[bool] = False
     n: int | None = Field(default=8, ge=1)
-    """Episodes; at least as many as a group has. None: until the budget is spent, or the episodes of
-    one width spend nothing of it."""
+    """Episodes; at least as many as a group has. None: until the budget is spent, or episodes spend nothing of it."""
     width: int = Field(default=8, ge=1)
-    """With n=None: episodes that begin together."""
+    """With n=None: most episodes that begin together; the first is played alone, to see what one costs."""
 
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
         """Refuse what cannot work. Raises: SettingsError."""
@@ -47,12 +46,22 @@ class BestOf(TreeStrategy):
             used = None
             while not growth.purse.is_empty and used != growth.purse.used:
                 used = growth.purse.used
-                await self._play(growth, self.width)
+                await self._play(growth, self._affordable(growth))
         if leaves is not None and len(growth.leaves) > leaves:
             scores = await self.signal()(growth.leaves)
             order = sorted(range(len(scores)), key=lambda place: -scores[place])
             for place in order[leaves:]:
                 growth.leaves[place].pruned = f"not among the {leaves} best by {self.select}"
+
+    def _affordable(self, growth: Growth) -> int:
+        """Return how many episodes of the mean cost so far the budget still holds, 1 to `width`.
+
+        More would share what is left turn by turn, and none of them might come to an end.
+        """
+        used = growth.purse.share_used
+        if not growth.branches or not used:
+            return 1
+        return max(1, min(self.width, int((1 - used) / used * len(growth.branches))))
 
     async def _play(self, growth: Growth, count: int) -> None:
         assert growth.root is not None, "the tree has begun"

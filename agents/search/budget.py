@@ -118,6 +118,12 @@ class Purse:
         return tuple(getattr(spent, name) for name in Budget.model_fields if getattr(self._budget, name) is not None)
 
     @property
+    def share_used(self) -> float:
+        """Share of the budget that was spent, of the limit that is nearest; 0 where nothing is limited."""
+        limits = (getattr(self._budget, name) for name in Budget.model_fields)
+        return max((used / limit for used, limit in zip(self.used, filter(None, limits), strict=True)), default=0.0)
+
+    @property
     def is_empty(self) -> bool:
         """True where no further turn can start."""
         return self._budget.is_spent(self.spent)

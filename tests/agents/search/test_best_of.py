@@ -156,3 +156,10 @@ def test_nothing_said_gets_no_vote() -> None:
 
     tree: Tree = answer(BestOf(n=2), ScriptedPolicy(cut), make_env=Quiz, agent=char_agent())
     assert [episode.ending for episode in trajectories(tree)] == [Ending.TRUNCATED_TOKENS]
+
+
+def test_budget_of_few_episodes_is_not_spread_over_many() -> None:
+    # An episode of four turns costs 4 steps; 10 hold two of them and half of a third, where 8 side by side end none.
+    tree = answer(BestOf(n=None, width=8, budget=Budget(env_steps=10)), Babbler(end=1 - 1e-9))
+    endings = [tree.nodes[leaf].ending for leaf in ended(tree)]
+    assert endings == [Ending.TRUNCATED_TURNS, Ending.TRUNCATED_TURNS, Ending.TRUNCATED_BUDGET]

@@ -1,0 +1,214 @@
+"""The policy, the value and the evaluations of benchmarks/search_eval.py: their commands, and what they found.
+
+What is there already is not made again; an evaluation that was stopped goes on where it stopped.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, variance
+
+import numpy as np
+from pydantic import Field
+
+from envgym.agents.evaluation import EvalRecord
+from envgym.cli.main import main as envgym
+from envgym.errors import RunError, SettingsError, sentence
+from envgym.runs import RunDirectory, write_json
+from envgym.settings import Settings, build_settings, read_settings_file
+from envgym.stats import UNIT_RANGE, PairedComparison, compare_paired, smallest_detectable_effect
+from envgym.trainer.value_fn import critic
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples" / "search_eval"
+CHAIN = "chain"
+
+
+class Pilot(Settings):
+    """Evaluations on train tasks that the declared ones were planned with."""
+
+    seed: int
+    tasks: int = Field(ge=2)
+    arms: tuple[str, ...]
+    """Whose differences to `chain` give the spread."""
+
+
+class Fit(Settings):
+    """How the value is learned."""
+
+    episodes: int = Field(ge=1)
+    set: tuple[str, ...] = ()
+
+
+class Declaration(Settings):
+    """What was fixed before the held-out tasks were looked at."""
+
+    seed: int
+    tasks: int = Field(ge=2)
+    budget: int = Field(ge=1)
+    """Generated tokens on one task."""
+    samples: int = Field(ge=1)
+    """Episodes of `chain`, whose mean success stands for a budget that is spent without a choice."""
+    pilot: Pilot
+    level: float = Field(gt=0, lt=1)
+    compared: tuple[str, ...]
+    """Arms whose difference to `chain` is tested."""
+    value: Fit
+    smallest_effect: float | None = Field(default=None, gt=0, le=1)
+    """Difference that the declared tasks show with probability 0.8, by the pilot's spread; None: not known yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One way to spend the budget."""
+
+    what: str
+    """In words."""
+    search: str
+    settings: tuple[str, ...] = ()
+    asks_value: bool = False
+
+
+def arms(value: str) -> dict[str, Arm]:
+    """Return all arms; `value` is the path of the learned one."""
+    return {
+        CHAIN: Arm(what="mean of single episodes", search="chain"),
+        "majority": Arm(what="`best_of` by majority", search="best_of", settings=("n=null", "select=majority")),
+        "likelihood": Arm(what="`best_of` by likelihood", search="best_of", settings=("n=null", "select=likelihood")),
+        "value": Arm(what="`best_of` by the learned value", search="best_of", settings=("n=null", f"select={value}")),
+        "mcts": Arm(what="`mcts` by the learned value", search="mcts", settings=("simulations=null", f"value={value}")),
+        "verifier": Arm(
+            what="`best_of` by the reward, **oracle-selected**",
+            search="best_of",
+            settings=("n=null", "select=verifier"),
+        ),
+    }
+
+
+def declaration() -> Declaration:
+    """Read the declaration."""
+    path = EXAMPLES / "declaration.yaml"
+    return build_settings(Declaration, read_settings_file(path), where=path.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where everything lies, and how it is made."""
+
+    declared: Declaration
+    root: Path
+
+    @property
+    def policy(self) -> Path:
+        """The policy's run."""
+        return self.root / "policy"
+
+    @property
+    def value(self) -> Path:
+        """The value's run."""
+        return self.root / "value"
+
+    @property
+    def arms(self) -> dict[str, Arm]:
+        """The arms with this value."""
+        return arms(f"envgym.trainer.value_fn:critic:{self.value}")
+
+    def training(self) -> list[list[str]]:
+        """Return the commands that make policy and value."""
+        fit = self.declared.value
+        sets = [word for item in fit.set for word in ("--set", item)]
+        config = (EXAMPLES / "policy.yaml").relative_to(ROOT)
+        return [
+            ["train", str(config), "--set", f"run.directory={self.policy}"],
+            ["value", str(self.policy), "--episodes", str(fit.episodes), *sets, "--out", str(self.value)],
+        ]
+
+    def evaluation(self, name: str, *, is_pilot: bool) -> list[str]:
+        """Return the command of one arm."""
+        declared, arm = self.declared, self.arms[name]
+        seed, tasks = (declared.pilot.seed, declared.pilot.tasks) if is_pilot else (declared.seed, declared.tasks)
+        split = ["--split", "train"] if is_pilot else []
+        settings = [*arm.settings, f"budget.tokens_generated={declared.budget}"]
+        how = ["--samples", str(declared.samples)] if arm.search == CHAIN else ["--search", arm.search]
+        how += [] if arm.search == CHAIN else [word for item in settings for word in ("--search-set", item)]
+        where = ["--threads", "1", "--out", str(self.place(name, is_pilot=is_pilot))]
+        return ["eval", "--model", str(self.policy), *split, "--tasks", str(tasks), "--seed", str(seed), *how, *where]
+
+    def place(self, name: str, *, is_pilot: bool) -> Path:
+        """Return the directory of one evaluation."""
+        return self.root / ("pilot" if is_pilot else "held-out") / name
+
+    def train(self) -> None:
+        """Make policy and value where they are missing."""
+        for command, made in zip(self.training(), (self.policy, self.value), strict=True):
+            if not (made / "checkpoints").exists():
+                _run(command)
+
+    def evaluate(self, names: Sequence[str], *, is_pilot: bool) -> None:
+        """Make the missing evaluations, one that was stopped from where it stopped."""
+        for name in names:
+            place = self.place(name, is_pilot=is_pilot)
+            if (place / "reads.json").exists():
+                continue
+            before = self._tokens_read(name)
+            _run([*self.evaluation(name, is_pilot=is_pilot), *(["--resume"] if place.exists() else [])])
+            write_json(place / "reads.json", {"tokens_read": self._tokens_read(name) - before})
+
+    def _tokens_read(self, name: str) -> int:
+        """Return what the value has read in this process; 0 for an arm that does not ask it."""
+        return critic(str(self.value)).tokens_read if self.arms[name].asks_value else 0
+
+    def record(self, name: str, *, is_pilot: bool) -> EvalRecord | None:
+        """Return what an evaluation found; None where it is not through."""
+        place = self.place(name, is_pilot=is_pilot)
+        if not (place / "reads.json").exists():
+            return None
+        (data,) = RunDirectory.open(place).evals()
+        return EvalRecord.from_json(data)
+
+    def compared(self, name: str, *, is_pilot: bool) -> PairedComparison:
+        """Compare an arm with `chain`, task by task."""
+        before, after = (self.record(which, is_pilot=is_pilot) for which in (CHAIN, name))
+        assert before is not None
+        assert after is not None
+        rng = np.random.default_rng(0)
+        return compare_paired(solved(before), solved(after), rng=rng, value_range=UNIT_RANGE)
+
+
+def solved(record: EvalRecord) -> dict[str, list[float]]:
+    """Return task id -> success of each sample; an invalid episode is a failure."""
+    return {
+        task: [float(reward is not None and reward >= record.success_at) for reward in rewards]
+        for task, rewards in record.rewards.items()
+    }
+
+
+def planned_effect(bench: Bench) -> float:
+    """Return the difference that the declared tasks can show, by the largest spread of the pilot's differences."""
+    declared = bench.declared
+    spreads = [variance(differences(bench, name, is_pilot=True)) for name in declared.pilot.arms]
+    alpha = declared.level / len(declared.compared)
+    return smallest_detectable_effect(declared.tasks, max(spreads), alpha=alpha)
+
+
+def differences(bench: Bench, name: str, *, is_pilot: bool) -> list[float]:
+    """Return an arm's success less that of `chain`, by task."""
+    before, after = (bench.record(which, is_pilot=is_pilot) for which in (CHAIN, name))
+    assert before is not None
+    assert after is not None
+    chains, ours = solved(before), solved(after)
+    return [fmean(ours[task]) - fmean(chains[task]) for task in chains]
+
+
+def _run(command: Sequence[str]) -> None:
+    print("$ envgym", *command, flush=True)
+    if envgym(command):
+        raise RunError(sentence("command", "end well", "an error", where=" ".join(command), do="see above"))
+
+
+def check_declared(declared: Declaration) -> None:
+    """See that all that must be known beforehand is. Raises: SettingsError: there is no smallest effect yet."""
+    if declared.smallest_effect is None:
+        do = "run `pilot`, write what it prints into declaration.yaml, and commit that"
+        must = "be declared before the held-out tasks are looked at"
+        raise SettingsError(sentence("smallest_effect", must, "none", where="search_eval", do=do))

@@ -1,0 +1,130 @@
+"""What benchmarks/search_eval.py found: docs/results/search_eval.md."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks._search_eval_arms import CHAIN, Bench, check_declared
+from envgym.errors import RunError, sentence
+from envgym.runs import RunDirectory, read_object
+from envgym.stats import PairedComparison
+
+PAGE = """\
+# Searches against chains, at an equal counted budget
+
+A tiny model answers {tasks} held-out problems of `math/arithmetic-v0` (two operations, with a calculator). It may
+generate {budget} tokens for each, which is about {samples} episodes. `chain` spends them on {samples} independent
+episodes and counts their mean success: nothing is chosen. The others spend them on a search that gives one answer.
+
+{table}
+
+Success and differences are in percent and points, with 95 % intervals by bootstrap over tasks; differences to `chain`
+are paired by task. p is of a two-sided sign-flip test, times the {num_compared} comparisons that were declared
+({compared}). Tokens and steps are means per task of the whole search.
+The **oracle-selected** row knows the reward, which nobody does at test time: it is a bound for what a choice among
+such episodes can reach, not a result.
+
+{findings}
+
+## The value
+
+`envgym value` sampled {episodes} episodes of the policy on train tasks and fitted a copy of the model, with a value
+head, to what they earned. On train tasks that it did not learn from, it explains {explained:.0f} % of the variance of
+the returns. No reward of a held-out task was looked at to lead or to choose, but in the oracle-selected row. Tokens
+that the value reads are in a column of their own and no part of the budget.
+
+## What was declared beforehand
+
+`examples/search_eval/` was committed before an arm was run on the held-out tasks: policy, value, seed {seed}, tasks,
+budget, arms, and the smallest effect that {tasks} tasks show with probability 0.8 at the corrected level:
+{effect:.1f} points, by the largest spread of paired differences ({pilot_arms}) in a pilot of {pilot_tasks} train tasks
+with another seed of sampling. Policy and value saw train tasks alone; their settings were taken after a few trials
+there.
+
+## What it does not show
+
+- One policy and one value, of one seed each: the intervals are over tasks, not over training runs.
+- A model of 0.5 million parameters on easy problems of about two turns. Trees of so little depth leave a search little
+  to lead; nothing here says what happens in long episodes or with a language model.
+- The budget counts generated tokens alone.
+
+To repeat it:
+
+```bash
+{commands}
+```
+
+`python benchmarks/search_eval.py run` runs them all, and `python benchmarks/search_eval.py report` writes this page.
+"""
+
+
+def write_report(bench: Bench, page: Path) -> None:
+    """Write the page. Raises: RunError: an arm is not through. SettingsError: nothing was declared."""
+    check_declared(bench.declared)
+    missing = [name for name in bench.arms if bench.record(name, is_pilot=False) is None]
+    if missing:
+        do = "run the benchmark with `run` first"
+        raise RunError(sentence("results", "hold every arm", f"none of {missing}", where=str(bench.root), do=do))
+    declared = bench.declared
+    fit = RunDirectory.open(bench.value).metrics()[-1]
+    commands = [*bench.training(), *(bench.evaluation(name, is_pilot=False) for name in bench.arms)]
+    page.write_text(
+        PAGE.format(
+            tasks=declared.tasks,
+            budget=declared.budget,
+            samples=declared.samples,
+            table="\n".join(_table(bench)),
+            num_compared=len(declared.compared),
+            compared=", ".join(bench.arms[name].what for name in declared.compared),
+            findings="\n".join(_findings(bench)),
+            episodes=declared.value.episodes,
+            explained=100 * fit.get("critic/explained_variance", 0.0),
+            seed=declared.seed,
+            effect=100 * (declared.smallest_effect or 0.0),
+            pilot_tasks=declared.pilot.tasks,
+            pilot_arms=", ".join(declared.pilot.arms),
+            commands="\n".join(" ".join(["envgym", *command]) for command in commands),
+        ),
+        encoding="utf-8",
+    )
+
+
+def _table(bench: Bench) -> list[str]:
+    rows = [
+        "| what answers | success | difference to `chain` | p | tokens | prefilled | env steps | value reads |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, arm in bench.arms.items():
+        record = bench.record(name, is_pilot=False)
+        assert record is not None
+        of = bench.compared(name, is_pilot=False)
+        ends = of.difference.interval
+        interval = f"[{100 * ends.low:+.1f}, {100 * ends.high:+.1f}]"
+        difference = "" if name == CHAIN else f"{100 * of.difference.value:+.1f} {interval}"
+        p = f"{corrected(bench, of):.4f}" if name in bench.declared.compared else ""
+        size = bench.declared.samples if name == CHAIN else 1
+        costs: Mapping[str, float] = {key: cost * size for key, cost in record.costs.items()}
+        reads = read_object(bench.place(name, is_pilot=False) / "reads.json")["tokens_read"] / len(record.rewards)
+        rows.append(
+            f"| {arm.what} | {100 * of.mean_after:.1f} | {difference} | {p} | {costs['tokens_generated']:.0f} "
+            f"| {costs['tokens_prefilled']:.0f} | {costs['env_steps']:.1f} | {reads:.0f} |"
+        )
+    return rows
+
+
+def corrected(bench: Bench, of: PairedComparison) -> float:
+    """Return a p-value times the number of comparisons (Bonferroni)."""
+    return min(1.0, of.p_value * len(bench.declared.compared))
+
+
+def _findings(bench: Bench) -> list[str]:
+    """Say of each declared comparison what it shows."""
+    lines = []
+    for name in bench.declared.compared:
+        of = bench.compared(name, is_pilot=False)
+        points = 100 * of.difference.value
+        if corrected(bench, of) < bench.declared.level:
+            said = f"{'better' if points > 0 else 'worse'} than `chain`, by {abs(points):.1f} points"
+        else:
+            said = f"not told apart from `chain` ({points:+.1f} points)"
+        lines.append(f"- {bench.arms[name].what}: {said}; {of.wins} tasks better, {of.losses} worse, {of.ties} alike.")
+    return lines
