@@ -39,6 +39,16 @@ class _Held(NamedTuple):
     offset: int
 
 
+def _held(descriptor: int, status: os.stat_result, name: str | int | None) -> _Held:
+    """Describe a descriptor; `name` is what Python opened it as."""
+    path = os.path.abspath(name) if isinstance(name, str) else ""
+    with suppress(OSError):
+        if path and stat.S_ISREG(status.st_mode) and os.path.samestat(status, os.stat(path)):
+            flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_APPEND)
+            return _Held(descriptor, path, flags, os.lseek(descriptor, 0, os.SEEK_CUR))
+    return _Held(descriptor, "", 0, 0)
+
+
 class Interpreter:
     """One session's namespace and its socket."""
 
@@ -190,23 +200,18 @@ class Interpreter:
 
     def _open_files(self, passed: list[int]) -> list["_Held"]:
         """Return what is open besides our own; a path only for Python's files that still lie where they were opened."""
-        paths = {
-            item.fileno(): item.name for item in gc.get_objects() if isinstance(item, io.FileIO) and not item.closed
-        }
-        ours, found = {self._channel.fileno(), self._output, *passed}, []
+        ours, others = {self._channel.fileno(), self._output, *passed}, []
         for descriptor in range(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0]):
             with suppress(OSError):
                 status = os.fstat(descriptor)
-                if descriptor in ours:
-                    continue
-                path = os.path.abspath(paths.get(descriptor, "/"))
-                is_there = stat.S_ISREG(status.st_mode) and os.path.exists(path)
-                if not is_there or not os.path.samestat(status, os.stat(path)):
-                    found.append(_Held(descriptor, "", 0, 0))
-                    continue
-                flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_APPEND)
-                found.append(_Held(descriptor, path, flags, os.lseek(descriptor, 0, os.SEEK_CUR)))
-        return found
+                if descriptor not in ours:
+                    others.append((descriptor, status))
+        if not others:
+            return []
+        paths = {
+            item.fileno(): item.name for item in gc.get_objects() if isinstance(item, io.FileIO) and not item.closed
+        }
+        return [_held(descriptor, status, paths.get(descriptor)) for descriptor, status in others]
 
     def _receive(self) -> tuple[Fields, bytes, list[int]] | None:
         head, descriptors, _, _ = socket.recv_fds(self._channel, 8, 64)

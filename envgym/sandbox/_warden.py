@@ -100,7 +100,6 @@ class Warden:
         return ids
 
     def _undo(self, origin: int, clones: list[int]) -> None:
-        """End clones, and let the session that was cloned go on."""
         for pid in clones:
             end(pid)
             self._parents.pop(pid, None)
@@ -118,6 +117,11 @@ class Warden:
             raise
         for pid in fields["ids"]:
             os.kill(pid, signal.SIGCONT)
+        return {}
+
+    def do_undo(self, fields: Fields, descriptors: list[int]) -> Fields:
+        """End clones, and let the session that was cloned go on: {"id", "ids"} -> {}."""
+        self._undo(fields["id"], fields["ids"])
         return {}
 
     def do_usage(self, fields: Fields, descriptors: list[int]) -> Fields:
@@ -181,8 +185,9 @@ class Warden:
                 enter(pid, "ipc", "mnt")
                 old = os.open(WORK, os.O_RDONLY | os.O_DIRECTORY)
                 _mount_places(*self._sizes[pid])
-                os.fchdir(old)
-                shutil.copytree(".", WORK, symlinks=True, dirs_exist_ok=True, ignore=_special)
+                if os.listdir(old):
+                    os.fchdir(old)
+                    shutil.copytree(".", WORK, symlinks=True, dirs_exist_ok=True, ignore=_special)
                 code = 0
             finally:
                 os._exit(code)
@@ -228,11 +233,16 @@ def _check_alone(pid: int, own: str) -> None:
 
 def _has_shared_memory(pid: int) -> bool:
     """Tell whether a process holds shared memory that it can write, or can make writable."""
+    system = os.stat("/usr").st_dev
+    read_only = (
+        f"{os.major(system):02x}:{os.minor(system):02x}".encode()
+    )  # mounted so: nobody has opened it for writing
     with open(f"/proc/{pid}/maps", "rb") as maps:
-        if not any(line.split(maxsplit=2)[1].endswith(b"s") for line in maps):
-            return False
-    with open(f"/proc/{pid}/smaps", "rb") as maps:
-        flags = [set(line.split()[1:]) for line in maps if line.startswith(b"VmFlags:")]
+        fields = [line.split(maxsplit=4) for line in maps]
+    if not any(line[1].endswith(b"s") and line[3] != read_only for line in fields):
+        return False
+    with open(f"/proc/{pid}/smaps", "rb") as details:
+        flags = [set(line.split()[1:]) for line in details if line.startswith(b"VmFlags:")]
     return any({b"sh", b"mw"} <= found for found in flags)
 
 

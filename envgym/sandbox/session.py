@@ -182,37 +182,51 @@ class PythonSession:
         pairs = [socket.socketpair() for _ in range(count)]
         names = [socket_name(there) for _, there in pairs]
         try:
-            remote.send({"op": "fork"}, b"", [there.fileno() for _, there in pairs])
-            self._answer(remote, 0)
+            self._let_clone(remote, [there.fileno() for _, there in pairs])
             adopted = self._warden.request("adopt", id=remote.id, sockets=names)
-            self._check(adopted)
+            if "refused" in adopted:
+                raise _unforkable(adopted["refused"])
             clones = [
                 Remote(id=int(number), channel=here, name=name, generation=remote.generation)
                 for number, (here, _), name in zip(adopted["ids"], pairs, names, strict=True)
             ]
-            for clone in clones:
-                clone.send({"op": "refresh"})
-            for clone in clones:
-                self._answer(clone, 0)
-            ids = [clone.id for clone in clones]
-            self._check(self._warden.request("check", id=remote.id, ids=ids, sockets=names))
-        except BaseException as error:
+            self._refresh(remote, clones)
+        except BaseException:
             for here, _ in pairs:
                 here.close()
-            if not isinstance(error, SessionEnded | SessionSlow | ToolError):
-                raise
-            self._drop()
-            self._warden.confirm(remote)
-            raise _unforkable(str(error.args[0])) from None
+            raise
         finally:
             for _, there in pairs:
                 there.close()
         remote.channel.close()
         return clones
 
-    def _check(self, answer: Fields) -> None:
-        if "refused" in answer:
-            raise _unforkable(str(answer["refused"]))
+    def _let_clone(self, remote: Remote, sockets: Sequence[int]) -> None:
+        """Let a process clone itself, once for each socket. Raises: ForkUnsupported: it cannot."""
+        try:
+            remote.send({"op": "fork"}, b"", sockets)
+            self._answer(remote, 0)
+        except ToolError as refusal:
+            raise _unforkable(str(refusal)) from None
+        except (SessionEnded, SessionSlow) as end:
+            self._drop()
+            self._warden.confirm(remote)
+            raise _unforkable(str(end.args[0])) from None
+
+    def _refresh(self, remote: Remote, clones: Sequence[Remote]) -> None:
+        """Let clones turn to their own files, and have them checked. Raises: ForkUnsupported; `remote` goes on."""
+        ids = [clone.id for clone in clones]
+        try:
+            for clone in clones:
+                clone.send({"op": "refresh"})
+            for clone in clones:
+                self._answer(clone, 0)
+        except (SessionEnded, SessionSlow, ToolError) as end:
+            self._warden.request("undo", id=remote.id, ids=ids)
+            raise _unforkable(str(end.args[0])) from None
+        checked = self._warden.request("check", id=remote.id, ids=ids, sockets=[clone.name for clone in clones])
+        if "refused" in checked:
+            raise _unforkable(checked["refused"])
 
     def _leave_litter(self) -> None:
         litter, self._litter = self._litter, None

@@ -176,6 +176,19 @@ def test_many_forks_of_one_state_do_not_nest_deeper_and_deeper(python: PythonSes
     assert shown(python, "x") == "1\n"
 
 
+@pytest.mark.slow
+def test_a_chain_of_forks_ends_with_a_refusal_and_the_session_goes_on(python: PythonSession) -> None:
+    def fork_and_run(times: int) -> None:
+        for _ in range(times):
+            python.fork().close()
+            python.run("x += 1")
+
+    python.run("x = 0")
+    with pytest.raises(ForkUnsupported, match="No space left"):  # for namespaces within namespaces
+        fork_and_run(40)
+    assert 24 <= int(shown(python, "x")) < 40
+
+
 def test_live_forks_are_capped(python: PythonSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "MAX_LIVE_FORKS", 3)
     python.run("x = 1")
@@ -197,6 +210,7 @@ def test_fork_of_a_session_without_a_process_is_a_new_session(python: PythonSess
         ("import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()", "goes on"),
         ("import subprocess; p = subprocess.Popen(['sleep', '9'])", "programs of its own"),
         ("import mmap; m = mmap.mmap(-1, 4096)", "memory that others may hold"),
+        ("import os; os.mkdir('d'); os.chdir('d'); os.rmdir('../d')", "No such file"),
         ("import gc; i = [o for o in gc.get_objects() if type(o).__name__ == 'Interpreter'][0]\n"
          "type(i).do_refresh = lambda *a: ({}, b'')", "not its own"),
         ("import os, gc; i = [o for o in gc.get_objects() if type(o).__name__ == 'Interpreter'][0]\n"

@@ -1,0 +1,158 @@
+"""Write a Python function from its signature and docstring: `code/humaneval-v0`."""
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from doctest import DocTestParser
+from typing import Any
+
+from envgym.core.messages import Action
+from envgym.core.rewards import Scored
+from envgym.core.tasks import Task
+from envgym.env import Env, Reply, ResetResult
+from envgym.envs.code._grading import Grade, Problem, grade, program_in
+from envgym.envs.code._human_eval import load_tasks, problem_of
+from envgym.errors import InvalidInput, sentence
+from envgym.sandbox import MIB, Limits, PythonSession
+from envgym.sandbox.notebook import Notebook
+from envgym.tools import Tool, tool
+
+MAX_ATTEMPTS = 10
+_HINT = "Answer with one Python code block that holds the whole function."
+_WALL_FACTOR = 4.0
+"""Real seconds allowed per CPU second, so that a busy machine does not make right code wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writing:
+    """An episode so far."""
+
+    notebook: Notebook
+    num_attempts: int = 0
+
+
+class HumanEval(Env[Writing]):
+    """Each message with code is an attempt; hidden tests grade it outside the agent's sandbox."""
+
+    system_prompt = _HINT
+    blocking = True
+
+    def __init__(
+        self,
+        *,
+        attempts: int = 1,
+        python: bool = False,
+        partial: bool = False,
+        cpu_s: float = 5.0,
+        max_turns: int | None = 20,
+        **options: Any,  # parties and render_mode, as Env takes them
+    ) -> None:
+        """Choose the rules.
+
+        Args:
+            attempts: 1 to 10. After a wrong one the agent sees which of the docstring's examples fail.
+            python: Whether the agent has a Python session to try things in.
+            partial: Pay the share of checks that hold, instead of 1 for all of them.
+            cpu_s: CPU seconds for the code, and again for all calls of the tests together.
+            max_turns: Turns until the episode is cut.
+            **options: As in `Env`.
+
+        Raises: InvalidInput: a value outside its range, or the problems are not installed.
+        """
+        if not 1 <= attempts <= MAX_ATTEMPTS:
+            must, do = f"be 1 to {MAX_ATTEMPTS}", "pass e.g. attempts=3"
+            raise InvalidInput(sentence("attempts", must, attempts, where="code/humaneval-v0", do=do))
+        super().__init__(max_turns=max_turns, **options)
+        self.attempts, self.has_python, self.is_partial = attempts, python, partial
+        self.limits = Limits(wall_s=_WALL_FACTOR * cpu_s, cpu_s=cpu_s, output=65536, disk=16 * MIB)
+        self.tasks = load_tasks()
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
+        """Start an episode, as every env does; without options a random task of `test`, the only split there is."""
+        given = dict(options or {})
+        if "task" not in given:
+            given.setdefault("split", "test")
+        return super().reset(seed=seed, options=given)
+
+    def begin(self, task: Task) -> str:
+        """Show the function's head."""
+        self.close()
+        self.state = Writing(notebook=Notebook(self.limits))
+        return task.prompt
+
+    @tool
+    def python(self, code: str) -> str:
+        """Run Python code; variables are kept between calls, and the last expression's value is shown.
+
+        Args:
+            code: The code.
+        """
+        return self.state.notebook.run(code).output or "(no output)"
+
+    def toolset(self) -> Mapping[str, Tool]:
+        """Offer Python, where the env was made with it."""
+        return super().toolset() if self.has_python else {}
+
+    def respond(self, action: Action) -> Reply:
+        """Grade the code of a message."""
+        problem = problem_of(self.task)
+        self.state = replace(self.state, num_attempts=self.state.num_attempts + 1)
+        is_last = self.state.num_attempts >= self.attempts
+        code = program_in(action.content, problem)
+        if code is None:
+            return Reply(observation=f"There is no function {problem.name} in it. {_HINT}", terminated=is_last)
+        result = grade(problem, code, self.limits)
+        if result.is_passed:
+            return Reply(observation="All hidden tests pass.", reward=_reward(result, 1.0), terminated=True)
+        if not is_last:
+            left = self.attempts - self.state.num_attempts
+            told = examples_told(problem, code, self.limits)
+            return Reply(observation=f"{result.reason}\n{told}Attempts left: {left}.")
+        paid = result.num_passed / result.num_checks if self.is_partial else 0.0
+        return Reply(observation=result.reason, reward=_reward(result, paid), terminated=True)
+
+    def oracle(self) -> str:
+        """Give the reference."""
+        problem = problem_of(self.task)
+        return f"```python\n{problem.prompt}{problem.solution}\n```"
+
+    def fork_state(self) -> Writing:
+        """Fork the notebook; the rest is immutable."""
+        return replace(self.state, notebook=self.state.notebook.fork())
+
+    def close(self) -> None:
+        """End the notebook's session."""
+        state: Writing | None = getattr(self, "state", None)
+        if state is not None:
+            state.notebook.close()
+        super().close()
+
+
+def _reward(result: Grade, value: float) -> Scored:
+    return Scored(value=value, components={"passed": result.num_passed / result.num_checks})
+
+
+def examples_told(problem: Problem, code: str, limits: Limits) -> str:
+    """Run the docstring's examples with an agent's code, in a sandbox of their own; tell the first that fails."""
+    try:
+        examples = DocTestParser().get_examples(_docstring(problem))
+    except ValueError:  # it only looks like examples
+        return ""
+    with PythonSession(limits) as session:
+        for part in (problem.prompt, code):
+            if session.run(part).error is not None:
+                return ""
+        for example in examples:
+            said = session.run(example.source)
+            if said.output.split() != example.want.split():
+                return (
+                    f"Example {example.source.strip()} gives {said.output.strip()[-500:]}, not {example.want.strip()}\n"
+                )
+    return "All examples of the docstring are right.\n" if examples else ""
+
+
+def _docstring(problem: Problem) -> str:
+    for node in ast.parse(problem.prompt).body:
+        if isinstance(node, ast.FunctionDef) and node.name == problem.name:
+            return ast.get_docstring(node) or ""
+    return ""
