@@ -9,11 +9,15 @@ from envgym.core.endings import Ending
 from envgym.core.rewards import Scored
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.turns import Cost
+from envgym.seeds import generator
+from envgym.stats import UNIT_RANGE, bootstrap_interval
 from envgym.trainer.points import FilterResult
 from envgym.trainer.seen import Metrics
 
 Z_95 = 1.96
 """Half-width of a 95 % interval in standard errors."""
+ALIKE = 1e-9
+"""Success rates closer than this are the same."""
 
 
 def rollout_metrics(groups: Sequence[Group], *, success_at: float) -> Metrics:
@@ -61,15 +65,18 @@ def _success_of_groups(groups: Sequence[Group], success_at: float) -> list[float
 
 
 def _success(groups: Sequence[Group], success_at: float) -> Metrics:
-    """Return the success rate with a 95 % interval whose unit is the group (its episodes share a task)."""
+    """Return the success rate with a 95 % interval whose unit is the group (its episodes share a task).
+
+    Groups that are all alike have no spread to go by; their interval is that of an evaluation whose tasks are.
+    """
     means = _success_of_groups(groups, success_at)
     mean = statistics.fmean(means)
     half = Z_95 * statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else 0.0
-    return {
-        "train/success": mean,
-        "train/success_low": max(mean - half, 0.0),
-        "train/success_high": min(mean + half, 1.0),
-    }
+    low, high = max(mean - half, 0.0), min(mean + half, 1.0)
+    if max(means) - min(means) < ALIKE:
+        interval = bootstrap_interval(means, rng=generator("train/success"), value_range=UNIT_RANGE)
+        low, high = interval.low, interval.high
+    return {"train/success": mean, "train/success_low": low, "train/success_high": high}
 
 
 def _components(rewards: Sequence[Scored]) -> Metrics:

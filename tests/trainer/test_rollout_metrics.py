@@ -5,6 +5,8 @@ import math
 import pytest
 
 from envgym.core.trajectory import Group
+from envgym.seeds import generator
+from envgym.stats import estimate_success, wilson_interval
 from envgym.testing import hard_cases as cases
 from envgym.trainer.filters.zero_variance import ZeroVariance
 from envgym.trainer.rollout_metrics import env_metrics, filter_metrics, rollout_metrics
@@ -23,6 +25,22 @@ def test_success_counts_valid_episodes_and_its_interval_counts_groups() -> None:
     assert found["reward/answer"] == pytest.approx(3 / 6)
     assert found["ending/TERMINATED"] == pytest.approx(6 / 7)
     assert found["ending/ERROR_TOOL_INFRA"] == pytest.approx(1 / 7)
+
+
+@pytest.mark.parametrize("rewards", [(0, 0), (1, 1), (0, 1)])
+@pytest.mark.parametrize("num_groups", [1, 8])
+def test_interval_of_groups_that_are_all_alike_is_that_of_an_evaluation(
+    rewards: tuple[int, int], num_groups: int
+) -> None:
+    found = rollout_metrics([cases.outcome_group(*rewards)] * num_groups, success_at=1.0)
+    tasks = {str(number): rewards for number in range(num_groups)}
+    expected = estimate_success(tasks, rng=generator("any")).interval
+    assert (found["train/success_low"], found["train/success_high"]) == (expected.low, expected.high)
+    if num_groups == 8:
+        other = wilson_interval(0, 8).high  # of groups with another mean, at most
+        mean = sum(rewards) / 2
+        assert found["train/success_low"] == pytest.approx(mean - other * mean)
+        assert found["train/success_high"] == pytest.approx(mean + other * (1 - mean))
 
 
 def test_envs_of_a_mixture_are_told_apart_and_share_the_groups() -> None:
