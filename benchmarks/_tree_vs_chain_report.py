@@ -199,15 +199,12 @@ def _final(of: Results, declared: Declaration) -> Iterator[str]:
             area = t_interval(differences(of, recipe, declared.baseline, area=True))
             cells[2:] = [_points(t_interval(final)), f"{value:.3f}", _points(area)]
         yield f"| {' | '.join(cells)} |"
-    seen = smallest_effect(
-        pooled_spread([differences(of, arm, declared.baseline) for arm in declared.arms]), len(of.seeds)
-    )
-    yield from (
-        "",
-        f"Declared as the smallest difference that the seeds can show: {100 * effect:.1f} points. By the spread of the "
-        f"declared seeds themselves it is {100 * seen:.1f}.",
-        "",
-    )
+    says = f"Declared as the smallest difference that the seeds can show: {100 * effect:.1f} points."
+    if len(of.seeds) > 1:
+        spread = pooled_spread([differences(of, arm, declared.baseline) for arm in declared.arms])
+        seen = smallest_effect(spread, len(of.seeds))
+        says += f" By the spread of the declared seeds themselves it is {100 * seen:.1f}."
+    yield from ("", says, "")
 
 
 def _curve(of: Results) -> Iterator[str]:
