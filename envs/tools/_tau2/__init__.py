@@ -1,0 +1,1 @@
+"""The domains, the phone and the scripted user of `tools/tau2-v0`."""

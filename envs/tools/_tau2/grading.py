@@ -1,0 +1,92 @@
+"""The reward of a task, as tau2-bench computes it: the product of the parts that the task names.
+
+`DB`: the data base is what the golden actions make of it. `COMMUNICATE`: the agent has told the user certain texts.
+`ENV_ASSERTION`: functions of the world hold. `ACTION`: every golden action was called. Assertions in natural language
+are no part of any task's reward basis; they would need a model and are left out.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from envgym.core.json_types import JsonObject
+from envgym.core.rewards import Scored
+from envgym.envs.tools._tau2.world import World, rows
+from envgym.errors import ToolError
+
+DEFAULT_BASIS = ("DB", "COMMUNICATE")
+
+
+def criteria_of(task: JsonObject) -> Mapping[str, Any]:
+    """Return what a task is graded by."""
+    found = task.get("evaluation_criteria")
+    assert isinstance(found, Mapping), "every task of the splits has criteria"
+    return found
+
+
+def golden_actions(task: JsonObject) -> list[dict[str, Any]]:
+    """Return the actions of the reference solution, in order."""
+    return rows(criteria_of(task), "actions")
+
+
+def golden_world(domain: str, task: JsonObject) -> World:
+    """Return the world after the golden actions; those that fail are passed over, as in tau2-bench."""
+    initial = task.get("initial_state")
+    world = World.of(domain, initial if isinstance(initial, Mapping) else None)
+    for action in golden_actions(task):
+        try:
+            world.run(side_of(action), action["name"], action["arguments"])
+        except ToolError:
+            continue
+    return world
+
+
+def side_of(action: Mapping[str, Any]) -> Any:
+    """Return whose action it is."""
+    return action.get("requestor") or "assistant"
+
+
+def needs_nothing(domain: str, task: JsonObject) -> bool:
+    """Tell whether a task is solved without a change and without a word, as where a request must be refused."""
+    initial = task.get("initial_state")
+    untouched = World.of(domain, initial if isinstance(initial, Mapping) else None)
+    return all(part == 1.0 for part in parts(domain, task, untouched, ()).values())
+
+
+def parts(domain: str, task: JsonObject, world: World, said: Sequence[str]) -> dict[str, float]:
+    """Return each part of the reward by its name, 0 or 1."""
+    criteria = criteria_of(task)
+    found: dict[str, float] = {}
+    for name in criteria.get("reward_basis") or DEFAULT_BASIS:
+        match name:
+            case "DB":
+                holds = not world.differs_from(golden_world(domain, task))
+            case "COMMUNICATE":
+                heard = [text.lower().replace(",", "") for text in said]
+                told = criteria.get("communicate_info") or []
+                holds = all(any(item.lower() in text for text in heard) for item in told)
+            case "ENV_ASSERTION":
+                holds = all(world.holds(item) for item in rows(criteria, "env_assertions"))
+            case _:
+                assert name == "ACTION", "the only other part in use"
+                holds = all(_was_called(action, world) for action in golden_actions(task))
+        found[name.lower()] = float(holds)
+    return found
+
+
+def reward_of(domain: str, task: JsonObject, world: World, said: Sequence[str]) -> Scored:
+    """Return the product of the parts, with each of them as a component."""
+    found = parts(domain, task, world, said)
+    return Scored(value=float(all(found.values())), components=found)
+
+
+def _was_called(action: Mapping[str, Any], world: World) -> bool:
+    """Tell whether a golden action was called, by either side, with the arguments that count: by default all given."""
+    for _, name, written in world.called:
+        given = json.loads(written)
+        counted = action.get("compare_args")
+        keys = given.keys() if counted is None else counted
+        wanted = action["arguments"]
+        if name == action["name"] and all(given.get(key) == wanted.get(key) for key in keys):
+            return True
+    return False

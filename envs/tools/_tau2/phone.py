@@ -1,0 +1,152 @@
+"""How an agent asks for something to be done on the user's phone, and how the scripted user understands it."""
+
+import re
+from dataclasses import dataclass
+
+from envgym.core.json_types import JsonObject
+from envgym.core.messages import ToolCall
+
+_LOOK = r"\b(?:check|look|tell|show|see|what|is|are|does|do|verify|open|read|report|confirm)\b"
+_SWITCH = r"\b(?:turn|toggle|switch|enable|disable|activate|deactivate|set|put)\b"
+_OWN_DOING = re.compile(r"^(?!.*\b(?:you|please)\b).*\b(?:i|we)(?:'ll|'ve|'m|'re| will| have| am| are| can)\b")
+"""A sentence in which the agent tells what it does itself."""
+_OFF, _ON = r"\b(?:off|disabled?|deactivated?)\b", r"\b(?:on|enabled?|activated?)\b"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Something that can be done on the phone."""
+
+    tool: str
+    asked: str
+    """How to ask for it; {name} is an argument."""
+    verb: str
+    """What a sentence must hold besides."""
+    thing: str
+    """What the request is about; where it stands decides the order of several."""
+
+
+def _request(tool: str, asked: str, verb: str, thing: str) -> Request:
+    return Request(tool=tool, asked=asked, verb=verb, thing=thing)
+
+
+REQUESTS = (
+    _request("toggle_airplane_mode", "Please toggle airplane mode.", _SWITCH, r"airplane mode"),
+    _request("toggle_data_saver_mode", "Please toggle data saver mode.", _SWITCH, r"data saver"),
+    _request("toggle_roaming", "Please toggle data roaming.", _SWITCH, r"roaming"),
+    _request(
+        "toggle_data", "Please toggle mobile data.", _SWITCH, r"(?:mobile|cellular) data(?! saver| roaming| usage)"
+    ),
+    _request("toggle_wifi_calling", "Please toggle Wi-Fi calling.", _SWITCH, r"wi-?fi calling"),
+    _request("toggle_wifi", "Please toggle Wi-Fi.", _SWITCH, r"wi-?fi(?! calling)"),
+    _request(
+        "set_network_mode_preference",
+        "Please set the preferred network mode to {mode}.",
+        r"\b(?:set|change|switch)\b",
+        r"network (?:mode|type|preference)",
+    ),
+    _request("reset_apn_settings", "Please reset the APN settings.", r"\breset", r"\bapn\b"),
+    _request(
+        "reseat_sim_card",
+        "Please take the SIM card out and put it back in.",
+        r"re-?seat|re-?insert|back in",
+        r"\bsim\b",
+    ),
+    _request("disconnect_vpn", "Please disconnect the VPN.", r"disconnect|turn off|disable", r"\bvpn\b"),
+    _request("connect_vpn", "Please connect to the VPN.", r"\bconnect\b|turn on|enable", r"\bvpn\b"),
+    _request(
+        "grant_app_permission",
+        "Please grant the app {app_name} the {permission} permission.",
+        r"\b(?:grant|allow|give)\b",
+        r"permission",
+    ),
+    _request("reboot_device", "Please restart your phone.", r"", r"\b(?:re-?start|reboot)\b"),
+    _request("make_payment", "Please pay the bill that I have sent you.", r"", r"\b(?:pay|make (?:a|the) payment)\b"),
+    _request("check_payment_request", "Please check the payment request.", _LOOK, r"payment request"),
+    _request("check_status_bar", "Please tell me what the status bar shows.", _LOOK, r"status bar"),
+    _request(
+        "check_network_status", "Please check the network status.", _LOOK, r"network status|connection status|signal"
+    ),
+    _request(
+        "check_network_mode_preference", "Please check the network mode.", _LOOK, r"network (?:mode|type|preference)"
+    ),
+    _request("run_speed_test", "Please run a speed test.", r"", r"speed test"),
+    _request("check_sim_status", "Please check the status of the SIM card.", _LOOK, r"\bsim\b"),
+    _request(
+        "check_data_restriction_status", "Please check whether data saver is on.", _LOOK, r"data (?:saver|restriction)"
+    ),
+    _request("check_apn_settings", "Please check the APN settings.", _LOOK, r"\bapn\b"),
+    _request("check_wifi_calling_status", "Please check Wi-Fi calling.", _LOOK, r"wi-?fi calling"),
+    _request("check_wifi_status", "Please check the Wi-Fi status.", _LOOK, r"wi-?fi(?! calling)"),
+    _request("check_vpn_status", "Please check whether a VPN is connected.", _LOOK, r"\bvpn\b"),
+    _request("check_installed_apps", "Please tell me which apps are installed.", _LOOK, r"\bapps\b|installed"),
+    _request(
+        "check_app_permissions",
+        "Please check the permissions of the app {app_name}.",
+        _LOOK,
+        r"permissions",
+    ),
+    _request("can_send_mms", "Please try to send an MMS.", r"", r"\b(?:send|sending)\b[^.]*\b(?:mms|picture)"),
+)
+"""Changes first: what is changed is not looked at for the same words."""
+
+_MODES = (
+    ("4g_5g_preferred", r"4g.{0,4}5g|5g.{0,4}4g|5g"),
+    ("4g_only", r"4g|lte"),
+    ("3g_only", r"3g"),
+    ("2g_only", r"2g"),
+)
+_APPS, _PERMISSIONS = r"\b(messaging|browser)\b", r"\b(sms|storage|phone|network|camera|location|contacts)\b"
+
+
+def asking(tool: str, arguments: JsonObject) -> str:
+    """Return how to ask for a call of one of the user's tools."""
+    known = {item.tool: item.asked for item in REQUESTS}
+    return known[tool].format(**arguments) if tool in known else f"Please use {tool} on your phone."
+
+
+def wanted_calls(text: str) -> list[ToolCall]:
+    """Return what a message asks to be done on the phone, in the order in which it is said."""
+    found: list[tuple[int, ToolCall]] = []
+    for sentence in re.finditer(r"[^.?!\n]+", text.lower()):
+        if _OWN_DOING.search(sentence[0]):
+            continue
+        done: list[tuple[int, int]] = []
+        for item in REQUESTS:
+            match = re.search(item.thing, sentence[0])
+            is_named = re.search(rf"\b{item.tool}\b", sentence[0]) is not None
+            if not is_named and (match is None or not re.search(item.verb, sentence[0])):
+                continue
+            place = match.span() if match else (0, 0)
+            if any(start <= place[0] < end for start, end in done) and not is_named:
+                continue
+            arguments = _arguments(item.tool, sentence[0])
+            if arguments is not None:
+                done.append(place)
+                found.append((sentence.start() + place[0], ToolCall(name=item.tool, arguments=arguments)))
+    return [call for _, call in sorted(found, key=lambda pair: pair[0])]
+
+
+def wanted_state(text: str, tool: str) -> str | None:
+    """Return `ON` or `OFF` where a message says how a switch should be left, None where it does not."""
+    thing = next(item.thing for item in REQUESTS if item.tool == tool)
+    for sentence in re.split(r"[.?!\n]+", text.lower()):
+        if re.search(thing, sentence):
+            off, on = re.search(_OFF, sentence), re.search(_ON, sentence)
+            if (off is None) != (on is None):
+                return "OFF" if off else "ON"
+    return None
+
+
+def _arguments(tool: str, sentence: str) -> dict[str, str] | None:
+    """Return the arguments that a sentence gives; None where it lacks one."""
+    app, permission = re.search(_APPS, sentence), re.search(_PERMISSIONS, sentence)
+    match tool:
+        case "set_network_mode_preference":
+            mode = next((name for name, words in _MODES if re.search(words, sentence)), None)
+            return None if mode is None else {"mode": mode}
+        case "grant_app_permission":
+            return {"app_name": app[1], "permission": permission[1]} if app and permission else None
+        case "check_app_permissions":
+            return {"app_name": app[1]} if app else None
+    return {}

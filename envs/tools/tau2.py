@@ -1,0 +1,232 @@
+"""Customer service in an airline, a store or a telephone company, with a user to talk to: `tools/tau2-v0`."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from envgym.authoring import ListTasks
+from envgym.core.json_types import JsonObject, content_hash
+from envgym.core.messages import Action, Message, Role
+from envgym.core.tasks import Split, Task
+from envgym.env import Env, Reply
+from envgym.envs._speaking import calling
+from envgym.envs.tools._tau2 import grading, source
+from envgym.envs.tools._tau2.phone import asking
+from envgym.envs.tools._tau2.user import GREETING, OUT_OF_SCOPE, STOP, TRANSFER, ScriptedUser, spoken
+from envgym.envs.tools._tau2.world import Called, World, agent_tools, phone_tools
+from envgym.errors import PartyFailure, unknown_name
+from envgym.parsing import parse_action
+from envgym.party import Party
+from envgym.text import well_formed
+from envgym.tools import Tool, run_calls
+
+CHANCE = MappingProxyType({"airline": 13 / 30, "retail": 5 / 74, "telecom": 0.0})
+"""Share of tasks that are solved by doing nothing, in the split where it is higher: the request must be refused."""
+MAX_PHONE_TURNS = 10
+"""Times that the user may use the phone before saying something."""
+_WHERE = "tools/tau2-v0"
+_HAND_OVER = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
+_ROLE = (
+    "You serve customers. Keep to the policy below. In each message either call tools or speak to the customer; the "
+    "customer does not see your calls. The customer ends the conversation."
+)
+_USER_ROLE = (
+    "You are a customer who talks to a service agent. Play the scenario below: one short message at a time, in your "
+    "own words, telling things when they are asked for, and inventing nothing. When what you want is done, or cannot "
+    f"be done, end with {STOP}. When you are handed to a human, say {TRANSFER}. If the scenario does not tell enough "
+    f"to go on, say {OUT_OF_SCOPE}."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """The world, and the conversation as the user has it."""
+
+    world: World
+    heard: tuple[Message, ...]
+    """What the agent said is of role USER, what the user said ASSISTANT; the agent's calls are not among them."""
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What the agent has said to the user."""
+        return tuple(message.content for message in self.heard if message.role is Role.USER)[1:]
+
+
+class Tau2(Env[Talk]):
+    """Calls go to the tools, words to the user, whose end of the conversation is the end of the episode."""
+
+    def __init__(
+        self,
+        *,
+        domain: str = "retail",
+        max_turns: int | None = 100,
+        **options: Any,  # parties and render_mode, as Env takes them
+    ) -> None:
+        """Choose the domain; `parties={"user": ...}` lets a policy play the user, who is scripted otherwise.
+
+        Args:
+            domain: airline, retail or telecom.
+            max_turns: Turns until the episode is cut, which pays nothing.
+            **options: As in `Env`.
+
+        Raises: UnknownName: no such domain. InvalidInput: the wheel with the data is not installed.
+        """
+        if domain not in source.DOMAINS:
+            raise unknown_name("domain", domain, source.DOMAINS, where=_WHERE)
+        source.check_installed()
+        super().__init__(max_turns=max_turns, **options)
+        self.domain = domain
+        self.chance_score = CHANCE[domain]
+        self.blocking = "user" in self.parties
+        self.system_prompt = f"{_ROLE}\n\n{source.policy(domain)}"
+        self.tasks = _all_tasks(domain)
+
+    def begin(self, task: Task) -> str:
+        """Furnish the world, and let the user speak first."""
+        self._raw = _raw_task(self.domain, str(task.payload["task"]))
+        scenario = _scenario(self._raw)
+        initial = self._raw.get("initial_state")
+        world = World.of(self.domain, initial if isinstance(initial, Mapping) else None)
+        seed = int(self.np_random.integers(2**31))
+        self._user: Party = self.parties.get("user") or ScriptedUser(scenario, seed=seed, has_phone=self._has_phone)
+        role = Message(role=Role.SYSTEM, content=_user_prompt(self._raw, has_phone=self._has_phone))
+        self.state = Talk(world, (role, Message(role=Role.USER, content=GREETING)))
+        return self._answer_of_user()
+
+    @property
+    def _has_phone(self) -> bool:
+        return self.domain == "telecom"
+
+    def toolset(self) -> Mapping[str, Tool]:
+        """Return the tools of the domain."""
+        return agent_tools(self.domain)
+
+    def tool_owner(self) -> object:
+        """Return the world."""
+        return self.state.world
+
+    def respond(self, action: Action) -> Reply:
+        """Let the user answer; grade when the user ends the conversation."""
+        self._hear(Message(role=Role.USER, content=well_formed(action.content).strip() or "..."))
+        text = self._answer_of_user()
+        if not any(mark in text for mark in (STOP, TRANSFER, OUT_OF_SCOPE)):
+            return Reply(observation=text)
+        for mark in (STOP, TRANSFER, OUT_OF_SCOPE):
+            text = text.replace(mark, "").strip()
+        reward = grading.reward_of(self.domain, self._raw, self.state.world, self.state.said)
+        return Reply(observation=text, reward=reward, terminated=True)
+
+    def _answer_of_user(self) -> str:
+        """Return what the user says next, after using the phone where it is asked for. Raises: PartyFailure."""
+        for _ in range(MAX_PHONE_TURNS):
+            message = self._user.reply(self.state.heard)
+            calls = message.tool_calls
+            if not calls and self._has_phone:
+                calls = parse_action(message.content).tool_calls
+            self._hear(replace(message, role=Role.ASSISTANT, tool_calls=calls))
+            if not calls:
+                return message.content
+            for answer in run_calls(phone_tools(), self.state.world, Action(tool_calls=calls)).messages:
+                self._hear(answer)
+        raise PartyFailure(f"the user used the phone {MAX_PHONE_TURNS} times without a word")
+
+    def _hear(self, message: Message) -> None:
+        self.state = Talk(self.state.world, (*self.state.heard, message))
+
+    def fork_state(self) -> Talk:
+        """Fork the world, whose data base is shared until it changes, and share the conversation."""
+        return Talk(self.state.world.fork(), self.state.heard)
+
+    # ---- the oracle ------------------------------------------------------------------------------------------------
+
+    def oracle(self) -> str:
+        """Ask, make the golden actions (the user's by asking for them), and tell what is to be told."""
+        said = self.state.said
+        if not said:
+            return "I am glad to help. Who are you, and what else do I need to know?"
+        action = _next_action(grading.golden_actions(self._raw), self.state.world.called)
+        if action is not None:
+            return self._towards(action, said)
+        if any(name == "transfer_to_human_agents" for _, name, _ in self.state.world.called):
+            return _HAND_OVER
+        told = grading.criteria_of(self._raw).get("communicate_info") or []
+        facts = "; ".join(told)
+        news = f" For your information: {facts}." if facts and not any(facts in text for text in said) else ""
+        return f"Everything that is possible is done.{news} Is there anything else I can do for you?"
+
+    def _towards(self, action: Mapping[str, Any], said: tuple[str, ...]) -> str:
+        name, arguments = action["name"], action["arguments"]
+        if grading.side_of(action) == "user":
+            return asking(name, arguments)
+        is_change = not self._has_phone and not name.startswith(
+            ("get_", "find_", "search_", "list_", "calc", "transfer_")
+        )
+        if is_change and not any("(yes/no)" in text for text in said):
+            changes = [
+                f"{item['name']}({json.dumps(item['arguments'])})"
+                for item in grading.golden_actions(self._raw)
+                if not item["name"].startswith(("get_", "find_", "search_", "list_", "calc", "transfer_"))
+            ]
+            return f"I would make these changes: {'; '.join(changes)}. Do you agree (yes/no)?"
+        return calling(name, **arguments)
+
+
+def _next_action(golden: list[dict[str, Any]], called: tuple[Called, ...]) -> dict[str, Any] | None:
+    """Return the first golden action that has not been called, each call counting once."""
+    left = Counter(called)
+    for action in golden:
+        key = (grading.side_of(action), action["name"], json.dumps(action["arguments"], sort_keys=True))
+        if not left[key]:
+            return action
+        left[key] -= 1
+    return None
+
+
+# ---- tasks --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _all_tasks(domain: str) -> ListTasks:
+    """Return the tasks of the official splits; nobody changes them, so all envs may share them."""
+    return ListTasks([_task(domain, raw, split) for split in Split for raw in source.raw_tasks(domain)[split]])
+
+
+def _task(domain: str, raw: JsonObject, split: Split) -> Task:
+    return Task(
+        id=str(raw["id"]),
+        prompt=" ".join(["Hello.", *spoken(_scenario(raw).get("reason_for_call"))]),
+        payload={"domain": domain, "task": str(raw["id"]), "content": content_hash(raw)},
+        split=split,
+        metadata={"domain": domain, "actions": len(grading.golden_actions(raw))},
+    )
+
+
+@cache
+def _raw_task(domain: str, name: str) -> JsonObject:
+    return next(raw for split in Split for raw in source.raw_tasks(domain)[split] if raw["id"] == name)
+
+
+def _scenario(raw: JsonObject) -> Mapping[str, Any]:
+    """Return what the user knows and wants."""
+    scenario = raw["user_scenario"]
+    assert isinstance(scenario, Mapping), "as the wheel's files are written"
+    instructions = scenario["instructions"]
+    assert isinstance(instructions, Mapping), "so in all three domains"
+    return instructions
+
+
+def _user_prompt(raw: JsonObject, *, has_phone: bool) -> str:
+    """Return what a policy is told that plays the user."""
+    scenario = raw["user_scenario"]
+    assert isinstance(scenario, Mapping), "as the wheel's files are written"
+    parts = [_USER_ROLE, *([f"Persona: {scenario['persona']}"] if scenario.get("persona") else [])]
+    parts += [f"{name.replace('_', ' ')}: {text}" for name, text in _scenario(raw).items() if text]
+    if has_phone:
+        tools = [{"name": item.spec.name, "description": item.spec.description} for item in phone_tools().values()]
+        form = '<tool_call>{"name": ..., "arguments": {...}}</tool_call>'
+        parts.append(f"You can use your phone by {form} when the agent asks for it. Tools: {json.dumps(tools)}")
+    return "\n\n".join(parts)
