@@ -7,6 +7,7 @@ from typing import Final
 from envgym.trainer.recipes import (
     arpo,
     dapo,
+    deep_search,
     dr_grpo,
     gigpo,
     grpo,
@@ -32,6 +33,7 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
         "tree_grpo": tree_grpo.RECIPE,
         "tree_rl": tree_rl.RECIPE,
         "arpo": arpo.RECIPE,
+        "deep_search": deep_search.RECIPE,
     }
 )
 """Name -> recipe."""
