@@ -182,6 +182,7 @@ class Errands:
                 wishes.setdefault(wish.type, wish)
             if len(wishes) == self.items:
                 break
+        assert len(wishes) == self.items, "both sides hold types enough"
         drawn = [wishes[name] for name in sorted(wishes)]
         return Task(
             id=f"{split}/{index}",

@@ -92,6 +92,12 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
             "Done.",
         ),
     ),
+    "textarena_oracle": ("puzzles/textarena-v0", {"game": "LightsOut-v0"}, None),
+    "textarena_bad_agent": (
+        "puzzles/textarena-v0",
+        {"game": "FrozenLake-v0"},
+        ("", "north", "I go [right], no, [down]", "[jump]", "[fly] " * 30),
+    ),
     "shop_oracle": ("web/shop-v0", {"items": 2}, None),
     "shop_bad_agent": (
         "web/shop-v0",
@@ -117,6 +123,8 @@ def test_episode_equals_its_golden_transcript(name: str) -> None:
     env_id, kwargs, said = EPISODES[name]
     if env_id in ("puzzles/reasoning_gym-v0", "puzzles/wordle-v0"):
         pytest.importorskip("reasoning_gym")
+    if env_id == "puzzles/textarena-v0":
+        pytest.importorskip("textarena")
     env = envgym.make(env_id, **kwargs)
     task = env.unwrapped.tasks.task(Split.TRAIN, 0)
     agent = oracle_of(env) if said is None else lambda turn, observation: said[turn]

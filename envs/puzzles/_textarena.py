@@ -1,0 +1,140 @@
+"""Games of the package textarena, each with dice of its own: the same seed plays the same game, and copies agree.
+
+The games draw from Python's global generator. Here the name `random` in their modules stands for the dice of the game
+that is being played in this thread; outside of a game it is Python's own module, so others may use textarena beside us.
+"""
+
+import builtins
+import copy
+import importlib
+import random
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+from envgym.errors import InvalidInput, sentence
+
+MAX_MOVE_CHARS = 100
+_MOVE = re.compile(r"\[([^\[\]]*)\]")
+_SHARED = ("word_data", "game_board_data", "all_sets", "deck", "clues")
+"""Attributes of games that no move changes; copies share them."""
+_PACKAGE = "textarena"
+_dice: ContextVar[random.Random | None] = ContextVar("dice", default=None)
+
+
+class _Dice:
+    """What the games know as the module `random`."""
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever the module holds
+        dice = _dice.get()
+        return getattr(dice if dice is not None and hasattr(dice, name) else random, name)
+
+
+def _print(*args: object, **options: Any) -> None:  # Any: as print takes them
+    """Print, but not what a game says to its own author."""
+    if _dice.get() is None:
+        builtins.print(*args, **options)
+
+
+@contextmanager
+def _rolling(dice: random.Random) -> Iterator[None]:
+    """Let the games draw from `dice` within the block."""
+    token = _dice.set(dice)
+    try:
+        yield
+    finally:
+        _dice.reset(token)
+
+
+class Game:
+    """A running game of one player."""
+
+    def __init__(self, inner: Any, dice: random.Random) -> None:  # Any: an untyped package
+        """Hold a game and its dice."""
+        self.inner = inner
+        self._dice = dice
+
+    @classmethod
+    def start(cls, name: str, seed: int) -> "Game":
+        """Start the game registered under `name`. Raises: InvalidInput: textarena is not installed."""
+        make, options = _maker(name)
+        dice = random.Random(seed)
+        with _rolling(dice):
+            inner = make(**options)
+            inner.reset(num_players=1, seed=seed)
+        return cls(inner, dice)
+
+    @property
+    def is_over(self) -> bool:
+        """True once there is an outcome."""
+        return bool(self.inner.state.done)
+
+    def play(self, move: str) -> None:
+        """Make a move, written as the game reads it."""
+        with _rolling(self._dice):
+            self.inner.step(move)
+        self.inner.state.logs.clear()
+
+    def shown(self) -> str:
+        """Return what the game has said since it was last asked, and at the end why it ended."""
+        _, messages = self.inner.get_observation()
+        texts = [text for _, text, kind in messages if kind.name != "PLAYER_ACTION"]
+        if self.is_over:
+            texts.append(str(self.inner.state.game_info[0].get("reason") or "The game is over."))
+        return "\n".join(text.strip("\n") for text in texts)
+
+    def earned(self, full: float) -> float:
+        """Return what the game pays, as a share of its `full` reward; losses are 0, as is what is no number."""
+        paid = (self.inner.state.rewards or {}).get(0)
+        return min(max(paid / full, 0.0), 1.0) if isinstance(paid, int | float) else 0.0
+
+    def copy(self) -> "Game":
+        """Return an independent game that goes on from here with the same dice."""
+        dice = random.Random()
+        dice.setstate(self._dice.getstate())
+        shared = {id(value): value for name in _SHARED if (value := vars(self.inner).get(name)) is not None}
+        return Game(copy.deepcopy(self.inner, shared), dice)
+
+
+def move_of(text: str) -> str | None:
+    """Return the move as the games read it: what the last square brackets hold, else the whole text.
+
+    One move is played for a turn: several at once would let an agent name all candidates. None for a text that is none.
+    """
+    found = _MOVE.findall(text)
+    move = " ".join((found[-1] if found else text).split())
+    return f"[{move}]" if move and len(move) <= MAX_MOVE_CHARS else None
+
+
+def check_installed(where: str) -> None:
+    """See that textarena is there. Raises: InvalidInput: it is not."""
+    if find_spec(_PACKAGE) is None:
+        do = "pip install 'envgym[puzzles]'"
+        raise InvalidInput(sentence(_PACKAGE, "be installed", "no such package", where=where, do=do))
+
+
+@cache
+def _maker(name: str) -> tuple[Any, dict[str, Any]]:  # Any: an untyped package
+    """Return the class of a game and its settings; the first call imports the package, which takes seconds."""
+    check_installed("puzzles/textarena-v0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        importlib.import_module(_PACKAGE)
+        spec = sys.modules[f"{_PACKAGE}.envs.registration"].ENV_REGISTRY[name]
+        module_name, _, class_name = spec.entry_point.partition(":")
+        module = importlib.import_module(module_name)
+    _isolate()
+    return getattr(module, class_name), dict(spec.kwargs)
+
+
+def _isolate() -> None:
+    """Give the modules of the package our dice, as far as they are imported."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(f"{_PACKAGE}.") and vars(module).get("random") is random:
+            vars(module).update(random=_Dice(), print=_print)
