@@ -3,10 +3,16 @@
 import argparse
 import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from envgym.cli.common import Subparsers, add_command
+from envgym.cli.common import Subparsers, add_command, add_set_argument
+from envgym.errors import InvalidInput, sentence
+
+if TYPE_CHECKING:
+    from envgym.retrieval import Retriever
 
 _EXAMPLES = """  envgym serve-retriever wiki.jsonl --port 8000
+  envgym serve-retriever search/factbook-v0 --set fiction=0
   curl -d '{"queries": ["deepest lake"], "topk": 3}' http://127.0.0.1:8000/retrieve"""
 
 
@@ -14,21 +20,38 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the command."""
     summary = "serve a corpus over HTTP, in the protocol of Search-R1's retrieval servers"
     parser = add_command(subparsers, "serve-retriever", summary=summary, examples=_EXAMPLES)
-    parser.add_argument("corpus", metavar="CORPUS", type=Path, help="JSONL file of {id, title, text} or {id, contents}")
+    help_corpus = "JSONL file of {id, title, text} or {id, contents}, or the id of a search environment"
+    parser.add_argument("corpus", metavar="CORPUS", help=help_corpus)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="port; 0 takes a free one (default: 8000)")
+    add_set_argument(parser)
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
     """Index the corpus, say where it is served, and serve it until interrupted."""
-    from envgym.retrieval import Bm25, Cached
-    from envgym.retrieval.corpus import open_corpus
     from envgym.retrieval.server import RetrievalServer
 
-    corpus = open_corpus(args.corpus)
-    with RetrievalServer(Cached(Bm25(corpus)), name="bm25", host=args.host, port=args.port) as server:
-        print(f"{len(corpus)} documents at {server.url}/retrieve; Ctrl-C stops.", flush=True)
+    retriever = _retriever(args)
+    with RetrievalServer(retriever, name="bm25", host=args.host, port=args.port) as server:
+        print(f"{args.corpus} at {server.url}/retrieve; Ctrl-C stops.", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
     return 0
+
+
+def _retriever(args: argparse.Namespace) -> "Retriever":
+    """Return what searches the file, or what the environment searches. Raises: InvalidInput: there is none."""
+    import envgym
+    from envgym.cli.common import env_kwargs
+    from envgym.retrieval import Bm25, Cached
+    from envgym.retrieval.corpus import open_corpus
+
+    if args.corpus not in envgym.list_ids():
+        return Cached(Bm25(open_corpus(Path(args.corpus))))
+    env = envgym.make(args.corpus, **env_kwargs(args.settings))
+    found: Retriever | None = getattr(env.unwrapped, "retriever", None)
+    if found is None:
+        do = "name a search environment, or a JSONL file"
+        raise InvalidInput(sentence(args.corpus, "have something to search", "nothing", where="CORPUS", do=do))
+    return found

