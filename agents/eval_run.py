@@ -126,7 +126,7 @@ def _open(settings: EvalSettings, *, resume: bool) -> RunDirectory | None:
         check_new(path)
         return None
     run = RunDirectory.open(path)
-    check_same(run.config, _config(settings), where=path, but=("run.directory", "engine"))
+    check_same(run.config, _config(settings), where=path, but=("run.directory", "engine", "policy"))
     return run
 
 
@@ -185,7 +185,7 @@ def _player(settings: EvalSettings) -> "_Player":
         return ask
     from envgym.agents.policies.local import load_local  # the weights are heavy
 
-    local = load_local(settings.model, settings.engine)
+    local = load_local(settings.model, settings.engine, settings.policy)
     agent = make_agent(settings.agent, local.tokenizer)
     search = settings.search.strategy()
     if isinstance(search, TreeStrategy):

@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field
 
 from envgym.agents.agent import AgentSettings
 from envgym.agents.models.tiny import TinySettings
+from envgym.agents.policies.backends import PolicySettings
 from envgym.agents.policies.openai import EndpointSettings
 from envgym.agents.search import Strategy, make_strategy
 from envgym.core.tasks import Split
@@ -117,6 +118,7 @@ class EvalSettings(Settings):
     evaluation: EvalTasks = EvalTasks()
     search: EvalSearch = EvalSearch()
     engine: Engine = Engine()
+    policy: PolicySettings = PolicySettings()
 
     @property
     def run_directory(self) -> Path:

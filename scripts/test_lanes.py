@@ -98,6 +98,15 @@ LANES = (
         packages=("trl==1.16.0",),
         has_own_environment=True,
     ),
+    Lane(
+        name="vllm",
+        # What a killed engine leaves open is reported by whoever collects it, not by the test that killed it.
+        steps=(Step(markers="vllm", options=("--timeout=600", "-W", "ignore::ResourceWarning")),),
+        limit_s=900,
+        constraints="constraints/vllm.txt",
+        packages=("--no-deps", "--requirement=constraints/vllm.txt"),
+        has_own_environment=True,
+    ),
 )
 
 

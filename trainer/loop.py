@@ -17,10 +17,11 @@ from envgym.core.tree import Tree
 from envgym.episodes import dropped_trees, episode_rows
 from envgym.errors import RunError, sentence
 from envgym.report.from_run import evaluation_data, write_run_report
-from envgym.runs import RunDirectory, check_new, check_same
+from envgym.runs import RunDirectory
 from envgym.seeds import derive_seed
 from envgym.trainer.batch import TrainRow
 from envgym.trainer.callbacks import Callback, Callbacks
+from envgym.trainer.canary import TEXT, Canary
 from envgym.trainer.checkpoint import (
     TrainState,
     checkpoints,
@@ -31,6 +32,7 @@ from envgym.trainer.checkpoint import (
 )
 from envgym.trainer.collect import Stats, collect, updated_stats
 from envgym.trainer.filters.surplus import at_most
+from envgym.trainer.opening import open_run
 from envgym.trainer.points import TaskRequest, TrajectoryCredit
 from envgym.trainer.reference import keep_reference, open_reference
 from envgym.trainer.rollout_metrics import env_metrics, filter_metrics, rollout_metrics
@@ -78,8 +80,11 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
     elif checkpoint is None:
         run.forget_after(-1)
     loop = TrainLoop(settings, run, bench, Callbacks(callbacks))
-    with asyncio.Runner() as runner:
-        return loop.run(runner, checkpoint)
+    try:
+        with asyncio.Runner() as runner:
+            return loop.run(runner, checkpoint)
+    finally:
+        bench.close()
 
 
 def _config(settings: TrainSettings) -> dict[str, object]:
@@ -91,13 +96,8 @@ def _open(settings: TrainSettings, *, resume: bool) -> tuple[RunDirectory | None
 
     A run that was killed before its first checkpoint has none, and begins again.
     """
-    path = settings.run_directory
-    if not resume:
-        check_new(path)
-        return None, None
-    run = RunDirectory.open(path)
-    check_same(run.config, _config(settings), where=path, but=("run.directory",))
-    found = checkpoints(run.checkpoints)
+    run = open_run(settings, resume=resume)
+    found = checkpoints(run.checkpoints) if run is not None else []
     return run, found[-1] if found else None
 
 
@@ -110,6 +110,7 @@ class TrainLoop:
         self.stats: Stats = {}
         self.step = 0
         self._times: Metrics = {}
+        self._canary = _canary(settings, bench)
 
     def run(self, runner: asyncio.Runner, checkpoint: Path | None) -> TrainResult:
         """Go from the start, or from `checkpoint`, to the last step and write the report."""
@@ -121,6 +122,7 @@ class TrainLoop:
         try:
             if checkpoint is None:
                 self._warm_start(runner)
+            self._look(runner)
             if not self._has_evaluation(HELD_OUT, 0):
                 self._evaluate(runner, HELD_OUT)
             while self.step < steps:
@@ -164,6 +166,8 @@ class TrainLoop:
         with self._timed("sync"):
             self.step = step
             self._sync_policy()
+        with self._timed("canary"):
+            looked = self._look(runner)
         self.stats = updated_stats(self.stats, requests, groups, step=step)
         every = self.settings.run.save_episodes_every
         if every and step % every == 0:
@@ -179,6 +183,7 @@ class TrainLoop:
             **filter_metrics(result),
             **learned,
             "train/rows": float(len(rows)),
+            **looked,
             **self._times,
             "time/step_s": seconds,
             "speed/sampled_tokens_per_s": found.get("cost/tokens_generated", 0.0)
@@ -283,14 +288,31 @@ class TrainLoop:
         self._sync_policy()
 
     def _sync_policy(self) -> None:
-        """Tell the policy that its weights (the learner's own) are now those of `step`."""
-        self.bench.policy.update_weights((), self.step)
+        """Let the policy sample from the weights as they are after `step`."""
+        self.bench.sync(self.step)
+
+    def _look(self, runner: asyncio.Runner) -> Metrics:
+        """Look whether the sampler has the learner's weights. Raises: RunError: it has not."""
+        if self._canary is None:
+            return {}
+        learner = self.bench.learner
+        work = self._canary.look(
+            self.bench.policy, lambda rows: learner.score(rows, temperature=1.0).tolist(), step=self.step
+        )
+        return runner.run(work)
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
         self._times[f"time/{name}_s"] = time.perf_counter() - started
+
+
+def _canary(settings: TrainSettings, bench: Workbench) -> Canary | None:
+    if not settings.canary.enabled:
+        return None
+    prompt = bench.tokenizer(TEXT)["input_ids"]
+    return Canary(settings.canary, prompt[: settings.agent.max_context_tokens // 2])
 
 
 def _counter(callbacks: Callback, phase: str, total: int) -> Callable[[Tree], None]:

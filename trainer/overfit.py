@@ -56,7 +56,7 @@ def overfit(
         check_vocabulary(settings.sft, bench.agent)
         with asyncio.Runner() as runner:
             runner.run(warm_start(bench, settings, settings.sft, on_progress=on_progress))
-        bench.policy.update_weights((), 0)
+        bench.sync(0)
     rows = collect_batch(bench, settings).train_rows
     if not any(advantage for row in rows for advantage in row.advantages):
         got = f"none among {len(rows)} rows"

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from envgym.agents.agent import AgentSettings
 from envgym.agents.models.tiny import TinySettings
+from envgym.agents.policies.backends import PolicySettings
 from envgym.errors import sentence, unknown_name
 from envgym.settings import Settings, apply_overrides, build_settings, read_settings_file
 from envgym.trainer.plugins import Choice
@@ -208,6 +209,16 @@ class EvaluationSettings(Settings):
     """An episode succeeds when its reward is at least this."""
 
 
+class CanarySettings(Settings):
+    """After every update: are the weights that sample those that have learned?"""
+
+    enabled: bool = True
+    max_gap: float = Field(default=0.1, gt=0)
+    """Largest mean difference of log-probs between sampler and learner, in nats; beyond it the run stops."""
+    min_move: float = Field(default=1e-3, gt=0)
+    """When the learner's log-probs move by more than this and the sampler's do not, the run stops."""
+
+
 class ResamplingSettings(Settings):
     """Dynamic sampling: more groups in place of those that the filter drops. Source: 2503.14476."""
 
@@ -238,11 +249,13 @@ class TrainSettings(Recipe):
     agent: AgentSettings = AgentSettings()
     envs: tuple[EnvSettings, ...] = Field(min_length=1)
     sft: SftSettings | None = None
+    policy: PolicySettings = PolicySettings()
     rollout: RolloutSettings = RolloutSettings()
     optim: OptimSettings = OptimSettings()
     critic: CriticSettings | None = None
     """Only with a credit that reads values; such a credit takes the defaults without it."""
     evaluation: EvaluationSettings = EvaluationSettings()
+    canary: CanarySettings = CanarySettings()
 
     @property
     def run_directory(self) -> Path:

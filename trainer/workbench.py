@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from envgym.agents.agent import Agent, make_agent
-from envgym.agents.models.registry import load
+from envgym.agents.models.registry import load, resolve_model
+from envgym.agents.models.weights import merged_weights
+from envgym.agents.policies.backends import start_vllm
 from envgym.agents.policies.local import pick_device
 from envgym.agents.policies.transformers import TransformersPolicy
-from envgym.agents.protocols import Sampling
+from envgym.agents.protocols import Policy, Sampling
 from envgym.agents.search import STRATEGIES, Strategy
 from envgym.agents.search.base import TreeStrategy
 from envgym.core.trajectory import Group
@@ -69,7 +71,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workbench:
-    """The parts of one run; sampler and learner share one model."""
+    """The parts of one run."""
 
     worlds: dict[str, World]
     method: Method
@@ -77,9 +79,20 @@ class Workbench:
     """PreTrainedModel or PeftModel."""
     tokenizer: Any
     agent: Agent
-    policy: TransformersPolicy
+    policy: Policy
+    """Samples from `model` itself, or from a copy that `sync` renews."""
     learner: Learner
     device: torch.device
+
+    def sync(self, version: int) -> None:
+        """Let the policy sample from the learner's weights as they are now."""
+        shares = isinstance(self.policy, TransformersPolicy)
+        self.policy.update_weights(() if shares else merged_weights(self.model), version)
+
+    def close(self) -> None:
+        """End what the policy started."""
+        if (close := getattr(self.policy, "close", None)) is not None:  # an engine of its own has one
+            close()
 
     def lay_out(self, groups: Iterable[Group]) -> LaidOut:
         """Shape the rewards of kept groups, credit their episodes, where needed with the critic, and make rows."""
@@ -153,19 +166,27 @@ def build_workbench(settings: TrainSettings, *, checkpoint: Path | None = None) 
         autocast=autocast,
         critic=critic,
     )
-    policy = TransformersPolicy(
-        model, device=device, max_batch=settings.rollout.max_batch, autocast=autocast, is_shared=True
-    )
     return Workbench(
         worlds=worlds,
         method=method,
         model=model,
         tokenizer=tokenizer,
         agent=agent,
-        policy=policy,
+        policy=_policy(settings, model, device, autocast),
         learner=learner,
         device=device,
     )
+
+
+def _policy(settings: TrainSettings, model: Any, device: torch.device, autocast: torch.dtype | None) -> Policy:
+    """Return what samples: from the learner's own model, or with vLLM from what the model was loaded from."""
+    max_batch = settings.rollout.max_batch
+    if settings.policy.backend == "transformers":
+        return TransformersPolicy(model, device=device, max_batch=max_batch, autocast=autocast, is_shared=True)
+    asked = settings.model
+    source = resolve_model(asked.name, tiny=asked.tiny)
+    dtype = asked.dtype if autocast is None else "bfloat16"
+    return start_vllm(settings.policy, source, dtype=dtype, max_batch=max_batch, threads=asked.threads)
 
 
 def load_model(settings: ModelSettings, device: torch.device, checkpoint: Path | None) -> tuple[Any, Any]:

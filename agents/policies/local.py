@@ -7,7 +7,10 @@ import torch
 
 from envgym.agents.eval_settings import Engine, EvalModel
 from envgym.agents.models.registry import load
+from envgym.agents.models.weights import merged_weights
+from envgym.agents.policies.backends import PolicySettings, start_vllm
 from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.protocols import Policy
 from envgym.errors import InvalidInput, SettingsError, sentence
 
 if TYPE_CHECKING:
@@ -18,14 +21,15 @@ if TYPE_CHECKING:
 class LocalModel:
     """A policy with the tokenizer of its model."""
 
-    policy: TransformersPolicy
+    policy: Policy
     tokenizer: "PreTrainedTokenizerFast"
 
 
-def load_local(settings: EvalModel, engine: Engine) -> LocalModel:
-    """Load weights, adapter and tokenizer.
+def load_local(settings: EvalModel, engine: Engine, chosen: PolicySettings) -> LocalModel:
+    """Load weights, adapter and tokenizer, and start the engine that was chosen.
 
-    Raises: UnknownName, InvalidInput: no such model, or an adapter that does not fit. SettingsError: no such device.
+    Raises: UnknownName, InvalidInput: no such model, or an adapter that does not fit. SettingsError: no such device, or
+        no such engine.
     """
     device = pick_device(engine.device)
     if engine.threads is not None:
@@ -35,8 +39,14 @@ def load_local(settings: EvalModel, engine: Engine) -> LocalModel:
     if settings.adapter is not None:
         model = _with_adapter(model, settings.adapter)
     autocast = torch.bfloat16 if settings.autocast == "bfloat16" else None
-    policy = TransformersPolicy(model, device=device, max_batch=engine.max_batch, autocast=autocast)
-    policy.update_weights((), settings.steps)
+    policy: Policy
+    if chosen.backend == "vllm":
+        dtype = settings.dtype if autocast is None else "bfloat16"
+        policy = start_vllm(chosen, loaded.source, dtype=dtype, max_batch=engine.max_batch, threads=engine.threads)
+        policy.update_weights(() if settings.adapter is None else merged_weights(model), settings.steps)
+    else:
+        policy = TransformersPolicy(model, device=device, max_batch=engine.max_batch, autocast=autocast)
+        policy.update_weights((), settings.steps)
     return LocalModel(policy, loaded.tokenizer)
 
 

@@ -28,9 +28,10 @@ import torch
 from torch import Tensor, nn
 
 from envgym.agents.policies._cached_model import CachedModel
+from envgym.agents.policies._checks import check_context, check_sampling
 from envgym.agents.policies._engine import Engine
 from envgym.agents.policies._rows import Ended, canonical
-from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
 
 _WHERE = "TransformersPolicy"
@@ -107,8 +108,9 @@ class TransformersPolicy:
         """
         if self._is_asleep:
             raise PolicyFailure(sentence("policy", "be awake", "asleep", where=_WHERE, do="call wake first"))
-        _check_sampling(request.sampling)
-        self._check_context(request)
+        check_sampling(request.sampling, _WHERE)
+        limit = self._engine.limit(request)
+        check_context(request, limit=limit, positions=self._model.max_positions, where=_WHERE)
         loop = asyncio.get_running_loop()
         ticket = _Ticket(loop, loop.create_future())
         with self._queue_lock:
@@ -163,14 +165,6 @@ class TransformersPolicy:
             if not self._is_shared:
                 self._model.module.to(self._home)
             self._is_asleep = False
-
-    def _check_context(self, request: GenerateRequest) -> None:
-        if not request.token_ids:
-            raise InvalidInput(sentence("context", "hold a token", "none", where=_WHERE, do="render a prompt"))
-        if self._engine.limit(request) < 1:
-            rule, got = f"leave one of the model's {self._model.max_positions} positions", len(request.token_ids)
-            do = "lower max_context_tokens"
-            raise PolicyFailure(sentence("context", rule, f"{got} tokens", where=_WHERE, do=do))
 
     # ---- rounds: started on the loop, served by the worker -------------------------------------------------------
 
@@ -243,18 +237,6 @@ class TransformersPolicy:
     def _score(self, rows: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
         with self._model_lock, self._model.serving():
             return self._engine.score(rows)
-
-
-def _check_sampling(sampling: Sampling) -> None:
-    in_range = {
-        "temperature": sampling.temperature >= 0,
-        "top_p": 0 < sampling.top_p <= 1,
-        "top_k": sampling.top_k >= 0,
-        "max_new_tokens": sampling.max_new_tokens >= 1,
-    }
-    if wrong := [name for name, is_good in in_range.items() if not is_good]:
-        got, do = getattr(sampling, wrong[0]), "see Sampling"
-        raise InvalidInput(sentence(wrong[0], "be in range", got, where=_WHERE, do=do))
 
 
 def _answered(ended: Ended[_Ticket]) -> _Answer:

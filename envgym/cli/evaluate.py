@@ -58,6 +58,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     how.add_argument("--threads", type=int, metavar="N", help="CPU threads")
     how.add_argument("--concurrency", type=int, default=64, metavar="N", help="episodes at a time (default: 64)")
     how.add_argument("--max-batch", type=int, default=64, metavar="N", help="sequences sampled at a time (default: 64)")
+    how.add_argument("--backend", default="transformers", help="what samples: transformers (default) or vllm")
+    how.add_argument("--cache-gib", type=float, default=2.0, metavar="X", help="vllm: memory of its cache (default: 2)")
     how.add_argument("--out", metavar="DIR", help="write here (default: runs/eval-MODEL-ENV)")
     how.add_argument("--resume", action="store_true", help="go on with --out; its own settings suffice")
     add_json_argument(parser)
@@ -125,6 +127,7 @@ def _settings(args: argparse.Namespace) -> "EvalSettings":
             "concurrency": args.concurrency,
             "max_batch": args.max_batch,
         },
+        "policy": {"backend": args.backend, "cache_gib": args.cache_gib},
     }
     return build_settings(EvalSettings, data, where=_WHERE)
 

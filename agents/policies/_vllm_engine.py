@@ -1,0 +1,249 @@
+"""vLLM's asynchronous engine: a process of its own, talked to by a thread and an event loop of its own.
+
+So whoever samples may live in any event loop, weights may be sent from none, and a process that dies is started again.
+Requests and changes exclude each other: a change waits for the requests under way, and those that come wait for it.
+"""
+
+import asyncio
+import atexit
+import os
+import tempfile
+import threading
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from envgym.agents.policies._vllm_faults import check_installed, not_imported, not_started, one_line
+from envgym.agents.policies._vllm_worker import REPORT, StagedWeights
+from envgym.errors import InvalidInput, PolicyFailure
+
+T = TypeVar("T")
+_CPU_BLOCK = 32
+"""Tokens of a cache block on the CPU, the fewest its kernels like: a prefix is found again by whole blocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """What is started."""
+
+    source: str
+    dtype: str
+    max_tokens: int
+    """Of a context with what is sampled behind it."""
+    max_batch: int
+    cache_bytes: int
+    threads: int | None
+    restarts: int
+
+
+class VllmEngine:
+    """The engine's process, and the one thread that talks to it."""
+
+    def __init__(self, spec: EngineSpec, on_start: Callable[[Any], Awaitable[None]]) -> None:
+        """Start thread and process.
+
+        Args:
+            spec: what to start.
+            on_start: awaited with vLLM's engine after every start, before anything is sampled.
+
+        Raises: SettingsError: no vLLM, or none that loads. InvalidInput: the model or the cache cannot be had.
+        """
+        self._spec, self._on_start = spec, on_start
+        self._installed = check_installed(torch.__version__)
+        _import_vllm(self._installed)
+        self._llm: Any = None
+        """vLLM's AsyncLLM; None: not running."""
+        self._deaths = 0
+        """Since the last answer."""
+        self._num_under_way = 0
+        self._report = Path(tempfile.mkdtemp(prefix="envgym-vllm-")) / "reason"
+        self._loop = asyncio.new_event_loop()
+        self._turnstile = asyncio.Condition()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-policy", daemon=True)
+        self._thread.start()
+        try:
+            self.run(self.start())
+        except BaseException:
+            self.close()
+            raise
+        atexit.register(self.close)
+
+    # ---- from other threads --------------------------------------------------------------------------------------
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":  # of any coroutine
+        """Begin work on the engine's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:  # of any coroutine
+        """Do work on the engine's loop, and wait for it."""
+        return self.submit(work).result()
+
+    def close(self) -> None:
+        """End process and thread; may be called twice."""
+        if self._thread.is_alive():
+            self.run(self.stop())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._report.unlink(missing_ok=True)
+            self._report.parent.rmdir()
+            atexit.unregister(self.close)
+
+    # ---- on the engine's loop ------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def sampling(self) -> AsyncIterator[Any]:  # AsyncLLM
+        """Hold changes off. Raises: PolicyFailure: the engine died, or cannot be started again."""
+        async with self._turnstile:
+            if self._is_dead():
+                await self._restart()
+            self._num_under_way += 1
+        try:
+            with self._dying():
+                yield self._llm
+            self._deaths = 0
+        finally:
+            self._num_under_way -= 1
+            async with self._turnstile:
+                self._turnstile.notify_all()
+
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[Any]:  # AsyncLLM, or None where it is not running
+        """Wait until nobody samples, and let nobody begin. Raises: PolicyFailure: the engine died."""
+        async with self._turnstile:
+            await self._turnstile.wait_for(lambda: self._num_under_way == 0)
+            if self._is_dead():
+                await self._restart()
+            with self._dying():
+                yield self._llm
+
+    async def start(self) -> None:
+        """Start the process. Raises: InvalidInput: the model or the cache cannot be had."""
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self._report.unlink(missing_ok=True)
+        try:
+            with _environment(_variables(self._spec, self._report)), _quiet():
+                self._llm = AsyncLLM.from_engine_args(_arguments(self._spec))
+        except Exception as error:  # vLLM raises whatever its parts raise
+            reason = self._reason() or one_line(error)
+            raise not_started(self._spec.source, self._installed, reason) from error
+        await self._on_start(self._llm)
+
+    async def stop(self) -> None:
+        """End the process."""
+        if self._llm is not None:
+            llm, self._llm = self._llm, None
+            with suppress(Exception):  # what is broken already cannot be ended well
+                llm.shutdown(timeout=0)
+
+    # ---- pieces --------------------------------------------------------------------------------------------------
+
+    def _is_dead(self) -> bool:
+        return self._llm is None or bool(self._llm.errored)
+
+    async def _restart(self) -> None:
+        await self.stop()
+        if self._deaths > self._spec.restarts:
+            reason = self._reason() or "no reason given"
+            raise PolicyFailure(f"vLLM died {self._deaths} times without an answer in between: {reason}")
+        try:
+            await self.start()
+        except InvalidInput as error:
+            self._deaths += 1
+            raise PolicyFailure(f"vLLM could not be started again: {error}") from error
+
+    @contextmanager
+    def _dying(self) -> Iterator[None]:
+        """Turn what a dead engine raises into a failure of the policy, and count the death once."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        llm = self._llm
+        try:
+            yield
+        except EngineDeadError as error:
+            if llm is self._llm:
+                self._llm = None
+                self._deaths += 1
+                with suppress(Exception):
+                    llm.shutdown(timeout=0)
+            raise PolicyFailure(f"vLLM died: {self._reason() or one_line(error)}") from error
+
+    def _reason(self) -> str:
+        return one_line(self._report.read_text(encoding="utf-8")) if self._report.exists() else ""
+
+
+def _import_vllm(installed: str) -> None:
+    """Load vLLM. Raises: SettingsError: it does not load."""
+    with _environment({"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR")}), _quiet():
+        try:
+            import vllm.v1.engine.async_llm  # noqa: F401
+        except Exception as error:  # whatever a package of another build raises
+            raise not_imported(installed, error) from error
+
+
+def _arguments(spec: EngineSpec) -> Any:  # AsyncEngineArgs
+    from vllm import AsyncEngineArgs
+    from vllm.platforms import current_platform
+
+    on_cpu = current_platform.is_cpu()
+    return AsyncEngineArgs(
+        model=spec.source,
+        dtype=spec.dtype,
+        max_model_len=spec.max_tokens,
+        max_num_seqs=spec.max_batch,
+        kv_cache_memory_bytes=spec.cache_bytes,
+        block_size=_CPU_BLOCK if on_cpu else None,
+        enforce_eager=on_cpu,
+        enable_sleep_mode=not on_cpu,
+        enable_prefix_caching=True,
+        logprobs_mode="processed_logprobs",
+        skip_tokenizer_init=True,
+        generation_config="vllm",  # else the model's own settings change the defaults of sampling
+        worker_extension_cls=f"{StagedWeights.__module__}.{StagedWeights.__qualname__}",
+        disable_log_stats=True,
+    )
+
+
+def _variables(spec: EngineSpec, report: Path) -> dict[str, str]:
+    """Return what the process reads from its environment; what is set there already wins for logging."""
+    found = {
+        REPORT: str(report),
+        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
+        "VLLM_NO_USAGE_STATS": "1",
+        # Fork would copy the threads of torch; and one process is enough for one worker.
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "TQDM_DISABLE": "1",
+    }
+    if spec.threads is not None:
+        found["OMP_NUM_THREADS"] = str(spec.threads)
+    return found
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set variables while a process is started, and put them back."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep to itself what vLLM's modules warn of while they load."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

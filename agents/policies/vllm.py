@@ -1,0 +1,219 @@
+"""A policy that samples with vLLM, on CPU or GPU: token ids in, token ids and log-probs out.
+
+The engine is vLLM's asynchronous one, with a copy of the weights in a process of its own. Log-probs are those of the
+distribution sampled from (`logprobs_mode="processed_logprobs"`). Contexts that were computed before are found in its
+prefix cache, but only under the weights that computed them: every update changes the salt of all keys.
+A request's random numbers come from its own seed; the batch that it is served in changes them through rounding only.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from envgym.agents.policies._checks import check_context, check_sampling
+from envgym.agents.policies._vllm_engine import EngineSpec, VllmEngine
+from envgym.agents.policies._vllm_faults import one_line
+from envgym.agents.policies._vllm_staging import Staging
+from envgym.agents.policies._vllm_wire import read_generation, read_scores, sampling_arguments
+from envgym.agents.protocols import GenerateRequest, Generation
+from envgym.errors import InvalidInput, PolicyFailure, sentence
+
+_WHERE = "VllmPolicy"
+_GIB = 1 << 30
+
+
+class VllmPolicy:
+    """Samples from a model that vLLM loads from a directory or the hub."""
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        dtype: str = "float32",
+        max_context: int | None = None,
+        max_batch: int = 64,
+        cache_gib: float = 2.0,
+        threads: int | None = None,
+        num_top: int = 0,
+        with_raw: bool = False,
+        restarts: int = 3,
+        version: int = 0,
+    ) -> None:
+        """Start the engine; this takes as long as loading vLLM and the model.
+
+        Args:
+            source: directory in Hugging Face form, or a hub name.
+            dtype: of weights and cache.
+            max_context: longest context with what is sampled behind it; None: as far as the model has positions.
+            max_batch: most sequences sampled at a time; the others wait.
+            cache_gib: memory for keys and values.
+            threads: of torch in the engine's process; None: torch's own choice.
+            num_top: how many of the most probable tokens generations list.
+            with_raw: state raw log-probs also where they differ from those sampled from; costs a forward pass each.
+            restarts: how often in a row the engine may die, without an answer in between, and is started again.
+            version: of the weights as they are.
+
+        Raises:
+            SettingsError: vLLM is missing, built for another torch, or does not load.
+            InvalidInput: a model that vLLM cannot load, no memory for the cache, or a number out of range.
+        """
+        for name, value in {"max_batch": max_batch, "cache_gib": cache_gib}.items():
+            if value <= 0:
+                raise InvalidInput(sentence(name, "be above 0", value, where=_WHERE, do="see VllmPolicy"))
+        config = _config(source)
+        positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+        # One fewer, as vLLM scores a sequence only where a token could follow it.
+        self._positions: int = max_context or (positions or 2048) - 1
+        if positions is not None and self._positions >= positions:
+            must, do = f"be below the model's {positions} positions", "lower policy.max_context"
+            raise InvalidInput(sentence("max_context", must, self._positions, where=_WHERE, do=do))
+        self._staging = Staging(config, getattr(torch, dtype))
+        self._num_top, self._with_raw, self._version = num_top, with_raw, version
+        self._salt = 0
+        self._numbers = count()
+        self._is_asleep = False
+        spec = EngineSpec(
+            source=source,
+            dtype=dtype,
+            max_tokens=self._positions + 1,
+            max_batch=max_batch,
+            cache_bytes=int(cache_gib * _GIB),
+            threads=threads,
+            restarts=restarts,
+        )
+        self._engine = VllmEngine(spec, self._load_newest)
+
+    @property
+    def version(self) -> int:
+        """Version of the weights that sample now."""
+        return self._version
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Sample one continuation.
+
+        Raises: PolicyFailure: the engine died, gave numbers that are not finite, has no position left for the
+            context, or is asleep. InvalidInput: an empty context, or sampling settings out of range.
+        """
+        check_sampling(request.sampling, _WHERE)
+        limit = min(request.sampling.max_new_tokens, self._positions - len(request.token_ids))
+        check_context(request, limit=limit, positions=self._positions, where=_WHERE)
+        self._check_awake()
+        return await asyncio.wrap_future(self._engine.submit(self._generate(request, limit)))
+
+    async def score(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+        """Return for each sequence the raw log-prob of every token given those before it; 0.0 for the first.
+
+        Raises: PolicyFailure: the engine died, is asleep, or has fewer positions than a sequence tokens.
+        """
+        self._check_awake()
+        longest = max(map(len, token_ids), default=0)
+        if longest > self._positions:
+            must, do = f"fit the engine's {self._positions} positions", "raise policy.max_context"
+            raise PolicyFailure(sentence("sequence", must, f"{longest} tokens", where=_WHERE, do=do))
+        return await asyncio.wrap_future(self._engine.submit(self._score(list(token_ids))))
+
+    def update_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Put new weights in place when the requests under way are answered, or none; forget every cached context.
+
+        Raises: UnknownName, InvalidInput: not the model's weights, or some of them only. PolicyFailure: the engine is
+            dead and cannot be started again.
+        """
+        path = self._staging.write(named_tensors)
+        self._engine.run(self._update(path, version))
+
+    def sleep(self) -> None:
+        """Give the memory of cache and weights back: on a GPU to the device, on a CPU by ending the process."""
+        self._is_asleep = True
+        self._engine.run(self._sleep())
+
+    def wake(self) -> None:
+        """Get ready to sample again, with the weights that there were."""
+        self._engine.run(self._wake())
+        self._is_asleep = False
+
+    def close(self) -> None:
+        """End the engine; may be called twice."""
+        self._engine.close()
+        self._staging.close()
+
+    def _check_awake(self) -> None:
+        if self._is_asleep:
+            raise PolicyFailure(sentence("policy", "be awake", "asleep", where=_WHERE, do="call wake first"))
+
+    # ---- on the engine's loop ------------------------------------------------------------------------------------
+
+    async def _generate(self, request: GenerateRequest, limit: int) -> Generation:
+        async with self._engine.sampling() as llm:
+            version, arguments = self._version, sampling_arguments(request, limit=limit, num_top=self._num_top)
+            answer = await self._ask(llm, request.token_ids, arguments)
+            found = read_generation(request, answer, version=version, num_top=self._num_top)
+            if found.raw_logprobs is not None or not self._with_raw:
+                return found
+            scores = await self._score_one(llm, request.token_ids + found.token_ids)
+        return replace(found, raw_logprobs=scores[len(request.token_ids) :])
+
+    async def _score(self, rows: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
+        async with self._engine.sampling() as llm:
+            return list(await asyncio.gather(*[self._score_one(llm, row) for row in rows]))
+
+    async def _score_one(self, llm: Any, row: tuple[int, ...]) -> tuple[float, ...]:  # AsyncLLM
+        if not row:
+            return ()
+        arguments = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
+        return read_scores(row, await self._ask(llm, row, arguments))
+
+    async def _ask(self, llm: Any, token_ids: tuple[int, ...], arguments: dict[str, Any]) -> Any:  # as above
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        params = SamplingParams(**arguments, output_kind=RequestOutputKind.FINAL_ONLY)
+        prompt = {"prompt_token_ids": list(token_ids), "cache_salt": str(self._salt)}
+        answers = [answer async for answer in llm.generate(prompt, params, request_id=str(next(self._numbers)))]
+        return answers[-1]
+
+    async def _update(self, path: Path | None, version: int) -> None:
+        try:
+            async with self._engine.changing() as llm:
+                self._salt += 1
+                self._version = version
+                if path is not None:
+                    self._staging.accept(path)
+                    await self._load_newest(llm)
+        except PolicyFailure:
+            if path is None or self._staging.newest != path:
+                raise  # else it died while loading, and loads them when it is started again
+
+    async def _load_newest(self, llm: Any) -> None:  # AsyncLLM
+        if self._staging.newest is not None:
+            await llm.collective_rpc("load_staged", args=(str(self._staging.newest),))
+
+    async def _sleep(self) -> None:
+        from vllm.platforms import current_platform
+
+        async with self._engine.changing() as llm:
+            if current_platform.is_cpu():
+                await self._engine.stop()
+            else:
+                await llm.sleep(level=1)
+
+    async def _wake(self) -> None:
+        async with self._engine.changing() as llm:  # starts the process where there is none
+            if await llm.is_sleeping():
+                await llm.wake_up()
+
+
+def _config(source: str) -> Any:  # PretrainedConfig
+    """Read a model's configuration. Raises: InvalidInput: there is none."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        do = "check the name and the network, or name a directory"
+        raise InvalidInput(sentence("model", "be one that loads", source, where=one_line(error), do=do)) from error
