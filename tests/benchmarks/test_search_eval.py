@@ -1,6 +1,7 @@
 """The comparison of searches at test time: its declaration, its commands, its page."""
 
 import argparse
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from statistics import stdev
@@ -32,7 +33,7 @@ SMALL = Declaration(
 )
 
 
-def fake(bench: Bench, name: str, rewards: list[tuple[float, ...]], *, is_pilot: bool = False) -> None:
+def fake(bench: Bench, name: str, rewards: Sequence[tuple[float, ...]], *, is_pilot: bool = False) -> None:
     """Write an evaluation that found these rewards."""
     place = bench.place(name, is_pilot=is_pilot)
     costs = {"tokens_generated": 200 / len(rewards[0]), "tokens_prefilled": 8.0, "env_steps": 2.0}
