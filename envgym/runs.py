@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from envgym.episodes import COLUMNS
-from envgym.errors import RunError, SettingsError, sentence
+from envgym.errors import RunError, SettingsError, near_names, sentence
 
 SCHEMA_VERSION = 1
 """Raised by every change of the layout; earlier versions stay readable."""
@@ -126,6 +126,20 @@ def check_same(theirs: Mapping[str, Any], ours: Mapping[str, Any], *, where: Pat
         )
 
 
+def _no_run(path: Path) -> RunError:
+    """Say that there is no run at a path, and where one is: in a folder, or beside a name that is misspelled."""
+    folder = path if path.is_dir() else path.parent
+    runs = {place.parent.name: str(place.parent) for place in sorted(folder.glob("*/run.json"))}
+    near = [runs[name] for name in (list(runs)[:3] if path.is_dir() else near_names(path.name, runs))]
+    do = "name a directory that `envgym train` or `envgym eval` wrote"
+    if near:
+        do = f"did you mean {' or '.join(near)}?"
+    if path.is_dir():
+        return RunError(sentence("run directory", "hold run.json", "none", where=str(path), do=do))
+    got = "a file" if path.exists() else "no such directory"
+    return RunError(sentence("run", "be a directory", got, where=str(path), do=do))
+
+
 _ABSENT = object()
 
 
@@ -160,6 +174,8 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":
         """Open a run for reading or resuming. Raises: RunError: no run, or of a newer schema."""
+        if not (path / "run.json").exists():
+            raise _no_run(path)
         run = cls(path)
         schema = read_object(path / "run.json").get("schema")
         if not isinstance(schema, int) or not 1 <= schema <= SCHEMA_VERSION:

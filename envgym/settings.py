@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
 import yaml
@@ -83,17 +84,26 @@ def read_yaml(text: str, *, where: str) -> dict[str, Any]:
     return data
 
 
-def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return `data` with every `a.b=value` put in place; numbers select list entries (`envs.0.id=...`)."""
+def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str], *, option: str = "--set") -> dict[str, Any]:
+    """Return `data` with every `a.b=value` put in place; numbers select list entries (`envs.0.id=...`).
+
+    Raises: SettingsError: an override that leads nowhere; `option` is what gave it.
+    """
     merged: dict[str, Any] = _copy(dict(data))
     for override in overrides:
         dotted, equals, value = override.partition("=")
         if not equals or not dotted.strip():
             raise SettingsError(
-                sentence("--set", "be KEY=VALUE", repr(override), where="command line", do="write a.b=1")
+                sentence(option, "be KEY=VALUE", repr(override), where="command line", do="write a.b=1")
             )
-        _put(merged, dotted.strip().split("."), read_yaml_value(value, where=f"--set {override}"), override)
+        given = f"{option} {override}"
+        _put(merged, dotted.strip().split("."), read_yaml_value(value, where=given), given)
     return merged
+
+
+def places(overrides: Sequence[str], *, option: str = "--set", under: str = "") -> dict[str, str]:
+    """Return for every key that an override sets the words of the command line that did, for `build_settings`."""
+    return {f"{under}{text.partition('=')[0].strip()}": f"{option} {text}" for text in overrides}
 
 
 def read_yaml_value(text: str, *, where: str) -> Any:  # whatever YAML value the caller wrote
@@ -110,13 +120,13 @@ def _copy(value: Any) -> Any:  # a YAML tree
     return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
-def _put(target: Any, keys: list[str], value: Any, override: str) -> None:  # a YAML tree
+def _put(target: Any, keys: list[str], value: Any, given: str) -> None:  # a YAML tree
     for place, key in enumerate(keys):
         last = place == len(keys) - 1
         if isinstance(target, list):
             if not key.isdigit() or int(key) >= len(target):
                 must = f"name an entry 0..{len(target) - 1}"
-                raise SettingsError(sentence(f"--set {override}", must, key, where="command line", do="count from 0"))
+                raise SettingsError(sentence(given, must, key, where="command line", do="count from 0"))
             index: Any = int(key)
         elif isinstance(target, dict):
             index = key
@@ -124,27 +134,53 @@ def _put(target: Any, keys: list[str], value: Any, override: str) -> None:  # a 
                 target[key] = {}
         else:
             do = "name a key inside a section"
-            raise SettingsError(sentence(f"--set {override}", "lead to a section", key, where="command line", do=do))
+            raise SettingsError(sentence(given, "lead to a section", key, where="command line", do=do))
         if last:
             target[index] = value
         else:
             target = target[index]
 
 
-def build_settings(kind: type[SettingsT], data: Mapping[str, Any], *, where: str) -> SettingsT:
-    """Validate `data` as `kind`. Raises: SettingsError: one sentence per fault, unknown keys with near names."""
+def build_settings(
+    kind: type[SettingsT], data: Mapping[str, Any], *, where: str, given: Mapping[str, str] = MappingProxyType({})
+) -> SettingsT:
+    """Validate `data` as `kind`.
+
+    Args:
+        kind: the model.
+        data: plain data.
+        where: what the data were read from, for messages.
+        given: dotted key -> what set it instead; see `places`.
+
+    Raises: SettingsError: one sentence per fault, unknown keys with near names.
+    """
     try:
         return kind.model_validate(dict(data))
     except ValidationError as error:
-        raise SettingsError("\n".join(faults(kind, error, where=where))) from None
+        raise SettingsError("\n".join(faults(kind, error, where=where, given=given))) from None
 
 
-def faults(kind: type[BaseModel], error: ValidationError, *, where: str) -> list[str]:
+def faults(
+    kind: type[BaseModel], error: ValidationError, *, where: str, given: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
     """Say each fault that pydantic found in the house's form."""
     found = error.errors()
     inner = {fault["loc"][:depth] for fault in found for depth in range(len(fault["loc"]))}
     # A list whose entries are refused counts as too short: the entries' own faults say it.
-    return [_fault(kind, fault, where) for fault in found if fault["type"] != "too_short" or fault["loc"] not in inner]
+    return [
+        _fault(kind, fault, place_of(fault["loc"], where, given))
+        for fault in found
+        if fault["type"] != "too_short" or fault["loc"] not in inner
+    ]
+
+
+def place_of(loc: Sequence[int | str], where: str, given: Mapping[str, str]) -> str:
+    """Return what gave a value: the last override of its key or of one above; else `where`, and overrides inside it."""
+    path = [str(part) for part in loc]
+    keys = [(key.split("."), place) for key, place in given.items()]
+    whole = [place for key, place in keys if path[: len(key)] == key]
+    parts = [place for key, place in keys if path and key[: len(path)] == path]
+    return whole[-1] if whole else ", ".join([where, *parts])
 
 
 def _fault(kind: type[BaseModel], fault: Any, where: str) -> str:  # pydantic's ErrorDetails
@@ -164,7 +200,16 @@ def _fault(kind: type[BaseModel], fault: Any, where: str) -> str:  # pydantic's 
 
 def _must(fault: Any, rule: str) -> str:  # pydantic's ErrorDetails
     """Say what a value must do, in words that know nothing of Python's types."""
-    match fault["type"]:
+    kind = fault["type"]
+    if kind.startswith("int_"):
+        return "be a whole number"
+    match kind:
+        case "float_type" | "float_parsing":
+            return "be a number"
+        case "bool_type" | "bool_parsing":
+            return "be true or false"
+        case "string_type":
+            return "be text"
         case "model_type" | "dict_type":
             return "be a mapping of keys"
         case "tuple_type" | "list_type":

@@ -1,7 +1,8 @@
 """Everything a training run can be told, as frozen settings with a sentence each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -10,7 +11,7 @@ from envgym.agents.agent import AgentSettings
 from envgym.agents.models.tiny import TinySettings
 from envgym.agents.policies.backends import PolicySettings
 from envgym.errors import sentence, unknown_name
-from envgym.settings import Settings, apply_overrides, build_settings, read_settings_file
+from envgym.settings import Settings, apply_overrides, build_settings, place_of, places, read_settings_file
 from envgym.trainer.plugins import Choice
 
 
@@ -266,17 +267,20 @@ class TrainSettings(Recipe):
 def load_train_settings(path: Path, overrides: Sequence[str] = ()) -> TrainSettings:
     """Read a run's settings from YAML. Raises: SettingsError, UnknownName: one sentence per fault."""
     data = apply_overrides(read_settings_file(path), overrides)
-    return train_settings(data, where=str(path))
+    return train_settings(data, where=str(path), given=places(overrides))
 
 
-def train_settings(data: dict[str, Any], *, where: str = "train_settings") -> TrainSettings:
-    """Build a run's settings from plain data, on top of the recipe that it names."""
+def train_settings(
+    data: dict[str, Any], *, where: str = "train_settings", given: Mapping[str, str] = MappingProxyType({})
+) -> TrainSettings:
+    """Build a run's settings from plain data, on top of the recipe that it names; `given` is as in `build_settings`."""
     from envgym.trainer.recipes import RECIPES  # recipes are built from the models above
 
     name = data.get("recipe", "grpo")
     if not isinstance(name, str) or name not in RECIPES:
-        raise unknown_name("recipe", str(name), RECIPES, where=where)
-    return build_settings(TrainSettings, {**data, **_merged(RECIPES[name].model_dump(), data)}, where=where)
+        raise unknown_name("recipe", str(name), RECIPES, where=place_of(("recipe",), where, given))
+    merged = {**data, **_merged(RECIPES[name].model_dump(), data)}
+    return build_settings(TrainSettings, merged, where=where, given=given)
 
 
 def _merged(recipe: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from envgym.core.tree import Tree
 from envgym.errors import InvalidInput, RunError, SettingsError, sentence
 from envgym.runs import RunDirectory, check_new
 from envgym.seeds import derive_seed
-from envgym.settings import apply_overrides
+from envgym.settings import apply_overrides, places
 from envgym.trainer.batch import Lesson, TrainRow
 from envgym.trainer.checkpoint import TrainState, checkpoints, save_checkpoint
 from envgym.trainer.collect import collect
@@ -83,7 +83,7 @@ def value_settings(
     data["optim"]["micro_batch_tokens"] = theirs.optim.micro_batch_tokens
     data["run"] |= {"name": f"{found.name}-value", "directory": str(directory or f"{source}-value"), "steps": 1}
     data["rollout"]["groups"] = episodes // size
-    return train_settings(apply_overrides(data, overrides), where="value")
+    return train_settings(apply_overrides(data, overrides), where="value", given=places(overrides))
 
 
 def fit_value(

@@ -45,9 +45,11 @@ class TinySettings(Settings):
     @model_validator(mode="after")
     def _check_heads(self) -> "TinySettings":
         if self.num_heads % self.num_kv_heads:
-            raise ValueError("shaped so that num_kv_heads divides num_heads")
+            both = f"num_kv_heads {self.num_kv_heads}, num_heads {self.num_heads}"
+            raise ValueError(f"shaped so that num_kv_heads divides num_heads ({both})")
         if self.hidden_size not in {size * self.num_heads for size in _HEAD_SIZES}:
-            raise ValueError(f"shaped so that hidden_size is num_heads times one of {_HEAD_SIZES}")
+            both = f"hidden_size {self.hidden_size}, num_heads {self.num_heads}"
+            raise ValueError(f"shaped so that hidden_size is num_heads times one of {_HEAD_SIZES} ({both})")
         return self
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from envgym.cli.common import Subparsers, add_command, add_json_argument, print_json
 from envgym.core.tasks import Split
 from envgym.errors import RunError, SettingsError, sentence
-from envgym.settings import apply_overrides, build_settings
+from envgym.settings import apply_overrides, build_settings, places
 
 if TYPE_CHECKING:
     from envgym.agents.eval_settings import EvalSettings
@@ -120,7 +120,7 @@ def _settings(args: argparse.Namespace) -> "EvalSettings":
             "success_at": success_at,
             "max_invalid_rate": args.max_invalid,
         },
-        "search": apply_overrides({"name": args.search}, args.search_set),
+        "search": apply_overrides({"name": args.search}, args.search_set, option="--search-set"),
         "engine": {
             "device": args.device,
             "threads": args.threads,
@@ -129,7 +129,16 @@ def _settings(args: argparse.Namespace) -> "EvalSettings":
         },
         "policy": {"backend": args.backend, "cache_gib": args.cache_gib},
     }
-    return build_settings(EvalSettings, data, where=_WHERE)
+    return build_settings(EvalSettings, data, where=_WHERE, given=_given(args))
+
+
+def _given(args: argparse.Namespace) -> dict[str, str]:
+    """Return for the settings that an argument gave directly what gave them."""
+    found = {f"evaluation.{name}": f"--{name}" for name in ("tasks", "samples", "temperature")}
+    for part, option in (("agent", "agent"), ("search", "search"), ("model.endpoint", "endpoint")):
+        words = getattr(args, f"{option}_set")
+        found |= places(words, option=f"--{option}-set", under=f"{part}.")
+    return found
 
 
 def _temperature(args: argparse.Namespace) -> float:
@@ -181,7 +190,7 @@ def _model(args: argparse.Namespace, source: Mapping[str, Any]) -> dict[str, Any
         model["dtype"] = args.dtype
     if args.endpoint is not None:
         endpoint = {"base_url": args.endpoint, "model": args.model}
-        model["endpoint"] = apply_overrides(endpoint, args.endpoint_set)
+        model["endpoint"] = apply_overrides(endpoint, args.endpoint_set, option="--endpoint-set")
     elif args.endpoint_set:
         do = "give its URL with --endpoint"
         raise SettingsError(sentence("--endpoint-set", "go with an endpoint", "none", where=_WHERE, do=do))
@@ -192,7 +201,7 @@ def _agent(args: argparse.Namespace, source: Mapping[str, Any]) -> dict[str, Any
     agent: dict[str, Any] = dict(source.get("agent", {}))
     if args.agent is not None and args.agent != agent.get("name"):
         agent = {key: agent[key] for key in _LIMITS if key in agent} | {"name": args.agent}
-    return apply_overrides(agent, args.agent_set)
+    return apply_overrides(agent, args.agent_set, option="--agent-set")
 
 
 def _envs(args: argparse.Namespace, source: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -202,9 +211,8 @@ def _envs(args: argparse.Namespace, source: Mapping[str, Any]) -> list[dict[str,
         do = "name an environment; `envgym list` shows them"
         raise SettingsError(sentence("--env", "be given", "nothing", where=_WHERE, do=do))
     named = [env for env in known if args.env in (None, env["id"], env["name"])]
-    return [{**env, "settings": apply_overrides(env["settings"], args.env_set)} for env in named] or [
-        {"id": args.env, "settings": apply_overrides({}, args.env_set)}
-    ]
+    found = named or [{"id": args.env, "settings": {}}]
+    return [{**env, "settings": apply_overrides(env["settings"], args.env_set, option="--env-set")} for env in found]
 
 
 def _slug(text: str) -> str:

@@ -125,8 +125,29 @@ def test_empty_directory_is_made_into_a_run(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_says_what_to_name(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"run file must be readable, got No such file or directory .*envgym train"):
+    with pytest.raises(RunError, match=r"run directory must hold run.json, got none \(.*envgym train"):
         RunDirectory.open(tmp_path)
+
+
+def test_run_that_is_not_there_has_near_names_and_a_folder_that_is_none_the_runs_in_it(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        RunDirectory.create(tmp_path / "runs" / name, name=name, config=CONFIG)
+    (tmp_path / "runs" / "notes").mkdir()
+    (tmp_path / "runs" / "fist.txt").touch()
+    runs = tmp_path / "runs"
+    for place, told in (
+        ("runs/frist", f"run must be a directory, got no such directory (@); did you mean {runs / 'first'}?"),
+        ("runs/fist.txt", f"run must be a directory, got a file (@); did you mean {runs / 'first'}?"),
+        (
+            "runs",
+            f"run directory must hold run.json, got none (@); did you mean {runs / 'first'} or {runs / 'second'}?",
+        ),
+        ("runs/notes", "run directory must hold run.json, got none (@); name a directory that `envgym train` or"),
+        ("no/first", "run must be a directory, got no such directory (@); name a directory that `envgym train` or"),
+    ):
+        with pytest.raises(RunError) as caught:
+            RunDirectory.open(tmp_path / place)
+        assert str(caught.value).startswith(told.replace("@", str(tmp_path / place)))
 
 
 @pytest.mark.parametrize("schema", [SCHEMA_VERSION + 1, 0, None, "1"])

@@ -1,5 +1,6 @@
 """Settings from outside: what is read, what is put in place, and the sentence for everything that cannot be."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis import given
 from pydantic import Field
 
 from envgym.errors import SettingsError
-from envgym.settings import Settings, apply_overrides, build_settings, read_settings_file, read_yaml
+from envgym.settings import Settings, apply_overrides, build_settings, places, read_settings_file, read_yaml
 
 KEYS = st.text("abcdefgh_", min_size=1, max_size=6)
 VALUES = st.one_of(st.integers(), st.booleans(), st.text("xyz", min_size=1, max_size=5))
@@ -27,6 +28,8 @@ class Car(Settings):
     """A settings model with a section and a list of sections."""
 
     name: str
+    weight: float = 1.0
+    is_new: bool = True
     engine: Engine = Engine()
     spares: tuple[Engine, ...] = ()
     options: dict[str, Any] = Field(default_factory=dict)
@@ -198,6 +201,62 @@ def test_value_out_of_range_says_the_rule() -> None:
     assert fault({"name": "car", "engine": {"power": 0}}) == (
         "engine.power must be greater than or equal to 1, got 0 (car.yaml); correct the value."
     )
+
+
+@pytest.mark.parametrize(
+    "key,value,must",
+    [
+        ("engine.power", 2.5, "be a whole number"),
+        ("engine.power", "many", "be a whole number"),
+        ("engine.power", [], "be a whole number"),
+        ("weight", "heavy", "be a number"),
+        ("weight", None, "be a number"),
+        ("is_new", "perhaps", "be true or false"),
+        ("is_new", 2.5, "be true or false"),
+        ("engine.fuel", 3, "be text"),
+        ("engine", 3, "be a mapping of keys"),
+        ("spares", 3, "be a list"),
+    ],
+)
+def test_value_of_another_kind_is_told_in_plain_words(key: str, value: object, must: str) -> None:
+    data = apply_overrides({"name": "car"}, [f"{key}={json.dumps(value)}"])
+    got = value if isinstance(value, str) else repr(value)
+    assert fault(data) == f"{key} must {must}, got {got} (car.yaml); correct the value."
+
+
+@pytest.mark.parametrize(
+    "overrides,place",
+    [
+        (["engine.power=0"], "--set engine.power=0"),
+        (["engine={power: 0}"], "--set engine={power: 0}"),
+        (["engine.power=1", "spares=[]", "engine.power=0"], "--set engine.power=0"),
+        (["engine.fuel=gas"], "car.yaml"),
+        (["engin.power=0"], "car.yaml"),  # another key, with a fault of its own
+        ([], "car.yaml"),
+    ],
+)
+def test_fault_names_the_override_that_made_it(overrides: list[str], place: str) -> None:
+    data = apply_overrides({"name": "car", "engine": {"power": 0}}, overrides)
+    with pytest.raises(SettingsError) as caught:
+        build_settings(Car, data, where="car.yaml", given=places(overrides))
+    assert f"engine.power must be greater than or equal to 1, got 0 ({place}); correct the value." in str(caught.value)
+
+
+def test_fault_of_a_section_names_the_overrides_inside_it_beside_the_file() -> None:
+    with pytest.raises(SettingsError) as caught:
+        build_settings(Car, {"name": "car", "engin": {"power": 2}}, where="car.yaml", given=places(["engin.power=2"]))
+    assert str(caught.value) == (
+        "settings key must be known, got engin (car.yaml, --set engin.power=2); did you mean engine?"
+    )
+
+
+def test_other_options_that_override_are_named_by_their_own_name() -> None:
+    with pytest.raises(SettingsError, match=r"--agent-set must be KEY=VALUE, got 'level'"):
+        apply_overrides({}, ["level"], option="--agent-set")
+    assert places(["a=1", "b.c = 2"], option="--agent-set", under="agent.") == {
+        "agent.a": "--agent-set a=1",
+        "agent.b.c": "--agent-set b.c = 2",
+    }
 
 
 def test_every_fault_is_one_line() -> None:

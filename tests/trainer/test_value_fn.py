@@ -133,7 +133,7 @@ def test_what_holds_no_critic_for_finished_episodes_is_refused(runs: Path, tmp_p
 
     assert "run must have trained a critic, got credit grpo" in refusal(runs / "grpo")
     assert "critic must have learned at the ends of turns, too, got credit gae_turn" in refusal(runs / "gae_turn")
-    assert "run file must be readable" in refusal(tmp_path / "nothing")
+    assert "run must be a directory" in refusal(tmp_path / "nothing")
     copy = tmp_path / "copy"
     shutil.copytree(runs / "gae_token", copy)
     (last,) = (copy / "checkpoints").glob("step-000001")

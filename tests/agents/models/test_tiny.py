@@ -90,8 +90,11 @@ def test_the_model_continues_a_prompt(tmp_path: Path, monkeypatch: pytest.Monkey
     "shape, fault",
     [
         ({"hidden_size": 100}, "hidden_size must be a multiple of 64, got 100"),
-        ({"num_heads": 3, "hidden_size": 96 * 2, "num_kv_heads": 2}, "num_kv_heads divides num_heads"),
-        ({"hidden_size": 192}, "hidden_size is num_heads times one of"),
+        (
+            {"num_heads": 3, "hidden_size": 96 * 2, "num_kv_heads": 2},
+            r"num_kv_heads divides num_heads \(num_kv_heads 2, num_heads 3\)",
+        ),
+        ({"hidden_size": 192}, r"times one of \(32, 64, 128\) \(hidden_size 192, num_heads 4\)"),
         ({"num_layers": 0}, "num_layers must be greater than or equal to 1, got 0"),
     ],
 )
