@@ -98,6 +98,15 @@ def print_comparisons(directory: Path) -> None:
             print(line)
 
 
+def print_untrained(directory: Path) -> None:
+    """Say where no step trained anything: the evaluations then differ by chance alone."""
+    rows = [row for row in RunDirectory.open(directory).metrics() if row["step"]]
+    if rows and not any(row.get("optim/updates", 1.0) for row in rows):
+        found = {name: None for row in rows for name in row if name.startswith("filter/") and row[name]}
+        reasons = ", ".join(name.removeprefix("filter/").replace("_", " ") for name in found)
+        print(f"no step trained anything: every group was dropped ({reasons})")
+
+
 def comparison_lines(comparison: ComparisonData) -> list[str]:
     """Return before, after and change with their intervals."""
     paired = comparison.paired

@@ -15,7 +15,7 @@ import yaml
 from envgym.core.endings import Ending
 from envgym.core.trajectory import trajectories
 from envgym.episodes import trees_of
-from envgym.errors import RunError, sentence, unknown_name
+from envgym.errors import RunError, UnknownName, near_names, sentence
 from envgym.report.build import build_comparison, build_episode, build_evaluation, build_metric_row
 from envgym.report.build_tree import build_tree, view_id
 from envgym.report.data import (
@@ -40,6 +40,8 @@ MAX_EPISODES_PER_EVALUATION = 24
 MAX_TREES_PER_STEP = 2
 MAX_TREE_TOKENS = 60_000
 """Of all trees in a report together: about 2 MB of the page."""
+_OFFERED = 3
+"""Ids that are offered for one that is not known."""
 
 
 def write_run_report(run: RunDirectory, path: Path | None = None) -> Path:
@@ -148,13 +150,17 @@ def tree_of_run(run: RunDirectory, name: str) -> ReportData:
 
     Raises:
         UnknownName: the run saved no such tree.
-        RunError: it saved several.
+        RunError: it saved several, or none at all.
     """
     sources = _sources(run)
     saved = [(sources.get(label, label), label, step, tree_id) for label, step, tree_id in run.tree_ids()]
     found = [entry for entry in saved if name in (entry[3], view_id(entry[0], entry[2], entry[3]))]
+    if not saved:
+        raise _no_trees(run)
     if not found:
-        raise unknown_name("tree", name, {tree_id for *_, tree_id in saved}, where=f"--tree, {run.path}")
+        raise _unknown_tree(
+            name, [(view_id(source, step, tree_id), tree_id) for source, _, step, tree_id in saved], run
+        )
     if len(found) > 1:
         names = [view_id(source, step, tree_id) for source, _, step, tree_id in found]
         do = f"choose one of: {', '.join(names)}"
@@ -164,6 +170,29 @@ def tree_of_run(run: RunDirectory, name: str) -> ReportData:
     source, label, step, tree_id = found[0]
     (tree,) = trees_shown(run.episodes([step], label=label, tree_id=tree_id), source=source)
     return ReportData(meta=_meta(run), trees=(tree,))
+
+
+def _no_trees(run: RunDirectory) -> RunError:
+    """Say that a run has no episodes: not yet, or at all."""
+    last = run.config.get("run", {}).get("steps")  # an evaluation has none
+    if any(last in (None, data["step"]) for data in run.evals()):
+        got, do = "none", "run it again; run.save_episodes_every must be above 0 for those of training"
+    else:
+        got, do = "none yet", "no episodes are recorded before the first evaluation or train step is over"
+    return RunError(sentence("run", "have episodes", got, where=f"--tree, {run.path}", do=do))
+
+
+def _unknown_tree(name: str, saved: Sequence[tuple[str, str]], run: RunDirectory) -> UnknownName:
+    """Offer full ids, the nearest first, whichever of its two forms an id was meant in."""
+    known: dict[str, list[str]] = {}
+    for full, tree_id in saved:
+        known.setdefault(full, []).append(full)
+        known.setdefault(tree_id, []).append(full)
+    near = list(dict.fromkeys(full for close in near_names(name, known) for full in known[close]))[:_OFFERED]
+    do = f"did you mean {' or '.join(near)}?"
+    if not near:
+        do = f"choose one of {len(saved)}, such as {' or '.join(full for full, _ in saved[:_OFFERED])}"
+    return UnknownName(sentence("tree", "be a known name", repr(name), where=f"--tree, {run.path}", do=do))
 
 
 def write_run_tree(run: RunDirectory, name: str, path: Path | None = None) -> Path:

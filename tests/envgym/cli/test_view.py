@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,8 +76,33 @@ def test_unknown_tree_is_one_sentence_with_near_names(command: Command, folder: 
     run.write_episodes(1, episode_rows([hard_cases.invalid_branch()], step=1))
     assert command("view", "young", "--tree", "invalid_brnch") == (
         2, "", "envgym: tree must be a known name, got 'invalid_brnch' (--tree, young); "
-        "did you mean invalid_branch?\n",
+        "did you mean train/1/invalid_branch?\n",
     )  # fmt: skip
+
+
+def test_offered_tree_ids_are_accepted_and_the_nearest_is_first(command: Command, folder: Path) -> None:
+    run = RunDirectory.create(folder / "young", name="young", config=YOUNG)
+    for step in (0, 3):
+        trees = [replace(hard_cases.invalid_branch(), id=f"held-out/test/{task}/0") for task in (0, 1)]
+        run.write_episodes(step, episode_rows(trees, step=step), label="held-out")
+    for asked, first in (
+        ("held-out/tst/1/0", "held-out/0/held-out/test/1/0"),
+        ("held-out/3/held-out/test/0/1", "held-out/3/held-out/test/0/0"),
+    ):
+        err = command("view", "young", "--tree", asked)[2]
+        offered = err.partition("did you mean ")[2].strip().rstrip("?").split(" or ")
+        assert offered[0] == first
+        for name in offered:
+            assert command("view", "young", "--tree", name)[0] == 0
+    assert "choose one of 4, such as held-out/0/held-out/test/0/0 or" in command("view", "young", "--tree", "@")[2]
+
+
+def test_run_without_episodes_says_whether_they_may_come(command: Command, folder: Path) -> None:
+    run = RunDirectory.create(folder / "young", name="young", config=YOUNG | {"run": {"seed": 0, "steps": 2}})
+    told = "envgym: run must have episodes, got {} (--tree, young); {}"
+    for step, got, do in ((0, "none yet", "no episodes are recorded before"), (2, "none", "run it again")):
+        run.write_eval(step, "held-out", {"step": step, "label": "held-out"})
+        assert command("view", "young", "--tree", "train/1/x")[2].startswith(told.format(got, do))
 
 
 def test_run_that_is_not_over_has_a_report(command: Command, folder: Path) -> None:
@@ -92,8 +118,8 @@ def test_run_that_is_not_over_has_a_report(command: Command, folder: Path) -> No
 @pytest.mark.parametrize(
     "words,sentence",
     [
-        (["nowhere"], "run file must be readable, got No such file or directory (nowhere/run.json); name a directory "),
-        (["."], "run file must be readable, got No such file or directory (run.json); name a directory that"),
+        (["nowhere"], "run must be a directory, got no such directory (nowhere); name a directory that"),
+        (["."], "run directory must hold run.json, got none (.); name a directory that"),
     ],
 )
 def test_what_is_no_run_cannot_be_viewed(command: Command, words: list[str], sentence: str) -> None:

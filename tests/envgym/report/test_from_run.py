@@ -168,9 +168,11 @@ def test_every_tree_of_a_run_can_be_seen_alone(run: RunDirectory) -> None:
 
 def test_unknown_tree_is_told_with_near_names(run: RunDirectory) -> None:
     save_search(run, 1, name="step-000001/000/00")
-    with pytest.raises(UnknownName, match=r"got 'step-000001/000/01' .*; did you mean step-000001/000/00\?"):
+    with pytest.raises(UnknownName, match=r"got 'step-000001/000/01' .*; did you mean train/1/step-000001/000/00\?"):
         tree_of_run(run, "step-000001/000/01")
-    with pytest.raises(UnknownName, match="choose one of: context_rewrite, step-000001/000/00"):
+    with pytest.raises(
+        UnknownName, match="choose one of 2, such as train/1/context_rewrite or train/1/step-000001/000/00"
+    ):
         tree_of_run(run, "zzz")
 
 

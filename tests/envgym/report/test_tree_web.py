@@ -272,3 +272,13 @@ def test_page_of_a_run_is_focused_on_the_tree_that_was_asked_for(page: "Page", t
     assert page.get_by_role("tree").count() == 1
     assert rows(page) == [0, 1, 2]
     assert row(page, 2).locator(".tag").inner_text() == "truncated: tokens"
+    run.write_episodes(3, episode_rows([hard_cases.invalid_branch()], step=3), label="held-out")
+    page.goto(write_run_tree(run, "held-out/3/invalid_branch").as_uri())
+    assert page.locator("h1").inner_text() == "invalid_branch, step 3"  # evaluated at every step under one id
+
+
+def test_words_that_say_what_the_filter_takes_are_not_cut_off(page: "Page", tmp_path: Path) -> None:
+    show(page, tmp_path, TREE)
+    field = page.get_by_label("Filter")
+    field.fill(str(field.get_attribute("placeholder")))
+    assert field.evaluate("field => field.scrollWidth <= field.clientWidth")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from envgym.core.endings import Ending
-from envgym.report import EpisodeData, Meta, ReportData, TurnData, write_report
+from envgym.report import EpisodeData, Meta, MetricRow, ReportData, TurnData, write_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -52,8 +52,20 @@ def test_the_demo_report_is_drawn_whole(report: ReportData, tmp_path: Path) -> N
     assert page.count("<tr>") == 2 * (1 + len(report.evaluations))
     # 1 of success, 15 of known metrics, 2 others; rewards, endings, time, invalid.
     assert page.count('<figure class="chart') == 22
+    assert "calls are the well-formed ones, errors those malformed or refused" in page
     assert "NaN" not in page
     assert "undefined" not in page
+
+
+def test_run_whose_steps_trained_nothing_says_so_at_its_head(report: ReportData, tmp_path: Path) -> None:
+    said = "No step trained anything: every group was dropped (zero variance)."
+    assert said not in drawn(report, tmp_path)
+    empty = {"optim/updates": 0.0, "filter/kept": 0.0, "filter/zero_variance": 1.0, "filter/long": 0.0}
+    warm = MetricRow(step=0, values={"sft/updates": 3.0, "optim/updates": 3.0})
+    rows = (warm, *(MetricRow(step=step, values=empty) for step in (1, 2)))
+    page = drawn(replace(report, metrics=rows, episodes=(), trees=()), tmp_path)
+    assert page.count(said) == 1
+    assert page.index(said) < page.index('class="tiles"')
 
 
 def test_tokens_are_marked_by_origin_and_training(report: ReportData, tmp_path: Path) -> None:

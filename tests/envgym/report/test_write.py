@@ -11,6 +11,7 @@ import pytest
 
 from envgym.errors import InvalidInput
 from envgym.report import ReportData, write_report
+from envgym.report.data import TRAIN
 from envgym.report.schema import to_json
 
 
@@ -54,6 +55,15 @@ def test_episodes_with_one_id_are_refused_and_nothing_is_written(report: ReportD
     with pytest.raises(InvalidInput, match="episode id must be unique in a report, got 'train/0/tree-0/2'"):
         write_report(twice, tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_title_of_an_evaluated_tree_has_the_step_since_its_id_comes_again(report: ReportData, tmp_path: Path) -> None:
+    for source, title in ((TRAIN, "t"), ("held-out", "t, step 3")):
+        tree = replace(report.trees[0], tree_id="t", source=source, step=3)
+        write_report(replace(report, trees=(tree,)), tmp_path / "tree.html", view="tree")
+        assert f"<title>{title} - {report.meta.name} - envgym tree</title>" in (tmp_path / "tree.html").read_text(
+            "utf-8"
+        )
 
 
 def test_trees_with_one_id_are_refused(report: ReportData, tmp_path: Path) -> None:

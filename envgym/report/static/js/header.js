@@ -95,6 +95,14 @@ EG.header = (() => {
     return [last ? evaluationTile(last) : trainTile(), declaredTile(meta.declared, null), invalidTile(last)];
   }
 
+  // A run whose every update was empty says so before anything else: its curves only look like training.
+  function nothingTrained() {
+    const updates = EG.data.points("optim/updates").filter(({ x }) => x > 0);
+    if (!updates.length || updates.some(({ y }) => y !== 0)) return null;
+    const reasons = EG.data.keys.filter((key) => /^filter\//.test(key) && key !== "filter/kept" && EG.data.points(key).some(({ y }) => y > 0));
+    return h("p", { class: "why", role: "note" }, `No step trained anything: every group was dropped (${reasons.map(f.keyName).join(", ")}).`);
+  }
+
   function facts(meta, metrics) {
     const steps = metrics.length ? metrics[metrics.length - 1].step : 0;
     return [
@@ -118,6 +126,7 @@ EG.header = (() => {
       h("p", { class: "overline" }, "envgym report"),
       h("h1", {}, meta.name),
       h("dl", { class: "facts" }, facts(meta, metrics).map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value)))),
+      nothingTrained(),
       h("div", { class: "tiles" }, tiles(report)),
     );
   }

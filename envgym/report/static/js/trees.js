@@ -124,7 +124,8 @@ EG.trees = (() => {
 
   // A page of its own.
   function page({ trees, meta }) {
-    const name = EG.tokens.safe(trees[0].tree_id);
+    const [{ tree_id, source, step }] = trees;
+    const name = EG.tokens.safe(source === "train" ? tree_id : `${tree_id}, step ${f.count(step)}`);
     const made = h("header", { id: "trees", class: "tree-page" }, h("p", { class: "overline" }, `envgym tree, run ${meta.name}`), h("h1", {}, name), about);
     made.append(...browser(trees, document).flat());
     requestAnimationFrame(outline.focus);
