@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from envgym.cli.common import Subparsers, add_command, add_json_argument, print_json
 from envgym.errors import InvalidInput, SettingsError, sentence
-from envgym.settings import apply_overrides
+from envgym.settings import apply_overrides, places
 
 if TYPE_CHECKING:
     from envgym.trainer.callbacks import Callback
@@ -65,19 +65,24 @@ def read_settings(args: argparse.Namespace) -> "TrainSettings":
 
     sys.path.insert(0, os.getcwd())  # plug-ins may lie in the folder one works in
     path = Path(args.config)
-    if not path.is_dir():
+    if not path.is_dir() and not (args.resume and not path.exists() and path.suffix not in (".yaml", ".yml")):
         return load_train_settings(path, args.settings)
     if not args.resume:
         do = "add --resume to go on with the run"
         raise SettingsError(sentence("CONFIG", "be a YAML file", "a directory", where=str(path), do=do))
     config = RunDirectory.open(path).config
     config["run"] = {**config.get("run", {}), "directory": str(path)}
-    return train_settings(apply_overrides(config, args.settings), where=str(path / "config.json"))
+    merged = apply_overrides(config, args.settings)
+    return train_settings(merged, where=str(path / "config.json"), given=places(args.settings))
 
 
 def run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
     """Train, show it, and print what came of it."""
-    from envgym.cli.results import print_comparisons, print_evaluations, run_json
+    from envgym.trainer.opening import check_ids, open_run
+
+    check_ids(settings)  # these take no time; importing the trainer does
+    open_run(settings, resume=args.resume)
+    from envgym.cli.results import print_comparisons, print_evaluations, print_untrained, run_json
     from envgym.trainer.loop import train
 
     try:
@@ -92,6 +97,7 @@ def run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
         return 0
     if result.steps:
         print_comparisons(result.directory)
+        print_untrained(result.directory)
     else:
         print_evaluations(result.directory)
     print(f"report: {result.report}")

@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 
 from envgym.agents.models.registry import load
 from envgym.agents.models.tiny import TinySettings
+from envgym.cli.results import print_untrained
 from envgym.runs import RunDirectory
 
 Command = Callable[..., tuple[int, str, str]]
@@ -105,6 +107,32 @@ def test_run_without_a_checkpoint_begins_again(command: Command, folder: Path) -
     assert command("train", "run.yaml", "--resume")[0] == 0
     again = [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in run.metrics()]
     assert again == rows
+
+
+def test_run_that_trained_nothing_says_so(command: Command, folder: Path) -> None:
+    lines = "import envgym\nfrom worlds import Vowels\nclass Same(Vowels):\n    def respond(self, action):\n"
+    (folder / "same.py").write_text(lines + "        return envgym.Reply(reward=0.0, terminated=True)\n")
+    few = ("run.steps=1", "rollout={groups: 1, group_size: 2}", "evaluation.tasks=1", "agent.max_turn_tokens=2")
+    code, out, _ = command(
+        "train", "run.yaml", *(word for key in ("envs.0.id=same:Same", *few) for word in ("--set", key))
+    )
+    told = "no step trained anything: every group was dropped (zero variance)"
+    assert (code, out.splitlines()[-2]) == (0, told)
+
+
+def test_run_of_which_one_step_trained_says_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunDirectory.create(folder / "run", name="run", config={})
+    run.append_metrics({"step": 0, "sft/updates": 3.0})
+    print_untrained(run.path)
+    assert capsys.readouterr().out == ""
+    run.append_metrics(
+        {"step": 1, "optim/updates": 0.0, "filter/kept": 0.0, "filter/too_long": 1.0, "filter/none": 0.0}
+    )
+    print_untrained(run.path)
+    assert capsys.readouterr().out == "no step trained anything: every group was dropped (too long)\n"
+    run.append_metrics({"step": 2, "optim/updates": 1.0})
+    print_untrained(run.path)
+    assert capsys.readouterr().out == ""
 
 
 def test_override_replaces_a_setting(command: Command, folder: Path) -> None:
@@ -210,11 +238,15 @@ def test_batch_without_a_difference_cannot_be_overfitted(command: Command, folde
 @pytest.mark.parametrize(
     "override,sentence",
     [
-        ("runn.steps=1", "settings key must be known, got runn (run.yaml); did you mean run?"),
-        ("run.stps=1", "settings key must be known, got run.stps (run.yaml); did you mean steps?"),
-        ("run.steps=many", "run.steps must be a valid integer, got many (run.yaml); correct the value."),
+        ("runn.steps=1", "settings key must be known, got runn (run.yaml, --set runn.steps=1); did you mean "),
+        (
+            "model.tiny.num_kv_heads=3",
+            "model.tiny must be shaped so that num_kv_heads divides num_heads (num_kv_heads 3, num_heads 2), ",
+        ),
+        ("run.stps=1", "settings key must be known, got run.stps (--set run.stps=1); did you mean steps?"),
+        ("run.steps=many", "run.steps must be a whole number, got many (--set run.steps=many); correct the value."),
         ("run", "--set must be KEY=VALUE, got 'run' (command line); write a.b=1."),
-        ("recipe=grop", "recipe must be a known name, got 'grop' (run.yaml); did you mean grpo"),
+        ("recipe=grop", "recipe must be a known name, got 'grop' (--set recipe=grop); did you mean grpo"),
         ("credit.name=grop", "credit must be a known name, got 'grop' (settings); did you mean grpo"),
         ("loss.clip=1", "settings key must be known, got clip (loss ppo_clip); did you mean"),
         ("envs.0.id=math/arithmetik-v0", "env id must be a known name, got 'math/arithmetik-v0' (registry); did you "),
@@ -224,7 +256,7 @@ def test_batch_without_a_difference_cannot_be_overfitted(command: Command, folde
         ("model.device=cuda:99", "device must be at hand, got cuda:99 (settings); use cpu, cuda or auto."),
         ("agent.name=tool_caling", "agent must be a known name, got 'tool_caling' (agents); did you mean tool_calling"),
         ("agent.text_format=xml", "text format must be a known name, got 'xml'"),
-        ("sft.recorded=nowhere", "run file must be readable, got No such file or directory (nowhere/run.json); name"),
+        ("sft.recorded=nowhere", "run must be a directory, got no such directory (nowhere); name a directory that"),
         ("run.wandb=project", "run.wandb must go with the wandb package, got no such package (settings); run `pip "),
     ],
 )
@@ -257,7 +289,7 @@ def test_directory_is_no_settings_file(command: Command, files: Files, folder: P
     assert refused(command, files, "train", "runs") == (
         "envgym: CONFIG must be a YAML file, got a directory (runs); add --resume to go on with the run."
     )
-    assert refused(command, files, "train", "runs", "--resume").startswith("envgym: run file must be readable")
+    assert refused(command, files, "train", "runs", "--resume").startswith("envgym: run directory must hold run")
 
 
 def test_what_the_system_refuses_is_one_sentence(command: Command, files: Files) -> None:
@@ -276,6 +308,24 @@ def test_run_directory_that_is_taken_is_refused(command: Command, files: Files, 
     )
 
 
+def test_what_needs_no_model_is_refused_before_one_could_be_loaded(folder: Path) -> None:
+    RunDirectory.create(folder / "runs/vowels", name="vowels", config={"run": {"steps": 7}})
+    words: tuple[list[str], ...] = (
+        [],
+        ["--resume"],
+        ["--set", "run.name=new", "--set", "envs.0.id=maths/arithmetic-v0"],
+    )
+    code = "import sys\nfrom envgym.cli.main import main\n"
+    code += f"print([main(['train', 'run.yaml', *more]) for more in {words}], 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    assert done.stdout == "[2, 2, 2] False\n"
+    assert [line.split(" must ")[0] for line in done.stderr.splitlines()] == [
+        "envgym: run directory",
+        "envgym: resumed settings",
+        "envgym: env id",
+    ]
+
+
 def test_resuming_another_run_is_refused_and_nothing_is_lost(command: Command, files: Files) -> None:
     command("train", "run.yaml", "--set", "run.steps=1")
     assert refused(command, files, "train", "run.yaml", "--resume") == (
@@ -284,9 +334,20 @@ def test_resuming_another_run_is_refused_and_nothing_is_lost(command: Command, f
     )
 
 
+def test_resuming_a_run_that_is_misspelled_names_the_near_one(command: Command, files: Files, folder: Path) -> None:
+    RunDirectory.create(folder / "runs/first", name="first", config={})
+    for words in (("train", "runs/frist", "--resume"), ("view", "runs/frist")):
+        assert refused(command, files, *words) == (
+            "envgym: run must be a directory, got no such directory (runs/frist); did you mean runs/first?"
+        )
+    assert refused(command, files, "train", "none.yaml", "--resume").startswith(
+        "envgym: settings file must be readable"
+    )
+
+
 def test_resuming_what_never_began_is_refused(command: Command, files: Files) -> None:
     assert refused(command, files, "train", "run.yaml", "--resume").startswith(
-        "envgym: run file must be readable, got No such file or directory (runs/vowels/run.json)"
+        "envgym: run must be a directory, got no such directory (runs/vowels); name a directory that"
     )
 
 
