@@ -3,10 +3,11 @@
 import argparse
 import json
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.text import well_formed
 
 if TYPE_CHECKING:
@@ -28,19 +29,35 @@ def add_command(subparsers: Subparsers, name: str, *, summary: str, examples: st
     )
 
 
+_COMPLAINTS = tuple(
+    (re.compile(rule, re.DOTALL), form)
+    for rule, form in (
+        (r"the following arguments are required: (.*), ([^,]*)", "{} and {} are missing"),
+        (r"the following arguments are required: (.*)", "{} is missing"),
+        (r"unrecognized arguments: (.*)", "argument must be a known one, got {}"),
+        (r"argument (\S+): invalid int value: (.*)", "{} must be a whole number, got {}"),
+        (r"argument (\S+): invalid float value: (.*)", "{} must be a number, got {}"),
+        (r"argument (\S+): expected one argument", "{} must be given a value, got none"),
+        (r"argument (\S+): not allowed with argument (.*)", "{} must stand alone, got {} too"),
+        (r"argument (\S+): (.*)", "{} {}"),
+    )
+)
+"""What argparse complains of -> the same as what, rule and value."""
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose complaint is one sentence, as every other refusal."""
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line. Raises: InvalidInput."""
-        do = f"run `{self.prog} --help` to see what there is"
-        raise InvalidInput(sentence("command line", "be one that can be read", message, where=self.prog, do=do))
+        told = next((form.format(*m.groups()) for rule, form in _COMPLAINTS if (m := rule.fullmatch(message))), message)
+        raise InvalidInput(f"{told} ({self.prog}); run `{self.prog} --help` to see what there is.")
 
 
 def at_least_0(text: str) -> int:
     """Read a whole number. Raises: ArgumentTypeError: it is none, or negative."""
     if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text} where a whole number of at least 0 belongs")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, got {text}")
     return int(text)
 
 

@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parser.parse_args(words)
         if module is None:
             parser.print_help()
-            return EXIT_BAD_INPUT
+            return 0
         code = module.run(args)
         sys.stdout.flush()
         return int(code)

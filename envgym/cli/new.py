@@ -87,7 +87,9 @@ def _names(given: str) -> tuple[str, str]:
     for part in (namespace, name):
         if not re.fullmatch(r"[a-z][a-z0-9_]*", part) or keyword.iskeyword(part):
             rule = "be lower-case letters, digits and underscores, not a keyword"
-            raise InvalidInput(sentence("NAME", rule, repr(given), where="envgym new", do="write e.g. my_games/dice"))
+            bare = re.sub(r"-v\d+$", "", given)
+            do = "write e.g. my_games/dice" if bare == given else f"leave the version out: {bare}; v0 is added"
+            raise InvalidInput(sentence("NAME", rule, repr(given), where="envgym new", do=do))
     package = name if name == namespace else f"{namespace}_{name}"
     if package in sys.stdlib_module_names or package == "envgym":
         do = "choose another name"
