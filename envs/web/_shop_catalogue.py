@@ -24,6 +24,8 @@ MIN_VALUES, MAX_VALUES = 3, 5
 """Values of an option that one product is sold in."""
 RISE = 0.08
 """What each larger size costs more, as a share of the price."""
+MAX_STORES = 32
+"""Stores that are kept; each takes some 10 MB."""
 _TITLE_WEIGHT = 2
 """Times that the words of a title count in the search."""
 
@@ -101,7 +103,7 @@ class Catalogue:
         return content_hash(rows)[:12]
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=MAX_STORES)
 def catalogue(store: int, size: int) -> Catalogue:
     """Draw the `size` products of a store; another number is another store. Nobody changes them, so all envs share."""
     rng = generator("web/shop", "catalogue", store)
