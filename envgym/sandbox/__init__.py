@@ -5,10 +5,12 @@ sandbox itself is a `ToolInfraFailure`, which makes a reward invalid, never 0. `
 runs, and forks.
 """
 
+import shutil
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from envgym.errors import ToolInfraFailure, unknown_name
+from envgym.sandbox._layout import PATH
 from envgym.sandbox.bwrap import BwrapSandbox
 from envgym.sandbox.local import LocalSandbox
 from envgym.sandbox.records import DEFAULT_LIMITS, MIB, Completed, Limits, RunEnding, Sandbox
@@ -27,6 +29,7 @@ __all__ = [
     "RunEnding",
     "Sandbox",
     "Turn",
+    "has_program",
     "make_sandbox",
     "why_unusable",
 ]
@@ -42,6 +45,11 @@ def make_sandbox(name: str = "bwrap", *, unsafe: bool = False) -> Sandbox:
     if name not in BACK_ENDS:
         raise unknown_name("sandbox", name, BACK_ENDS, where="make_sandbox")
     return BACK_ENDS[name](unsafe)
+
+
+def has_program(name: str) -> bool:
+    """Tell whether programs in a sandbox find a program of this name."""
+    return shutil.which(name, path=PATH) is not None
 
 
 def why_unusable(sandbox: Sandbox) -> str | None:

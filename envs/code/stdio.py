@@ -1,0 +1,237 @@
+"""Write a program that reads standard input and writes standard output, in any language: `code/stdio-v0`.
+
+Source: Agnostics, arXiv 2508.04865: one verifier for all languages, a short file for each.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from envgym.authoring import Columns, FileTasks, ListTasks, TaskDraft
+from envgym.core.messages import Action
+from envgym.core.rewards import Scored
+from envgym.core.tasks import Task, TaskSource
+from envgym.env import Env, Reply
+from envgym.envs.code._languages import Language
+from envgym.envs.code._languages import language as find_language
+from envgym.envs.code._stdio_classics import classics
+from envgym.envs.code._stdio_pipelines import pipelines
+from envgym.envs.code._stdio_problems import NUM_PUBLIC, draft_of
+from envgym.errors import EnvFailure, InvalidInput, ToolInfraFailure, sentence
+from envgym.sandbox import MIB, Limits, RunEnding, has_program, make_sandbox
+
+LEVELS = (1, 2, 3)
+MAX_ATTEMPTS = 10
+_WHERE = "code/stdio-v0"
+_BLOCK = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_INSIDE = Path(__file__).with_name("_stdio_inside.py")
+_WALL_FACTOR = 4.0
+_COMPILE_S = 20.0
+_SHOWN = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One test."""
+
+    input: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a program did on all tests."""
+
+    passed: tuple[bool, ...]
+    told: str = ""
+    """What the agent may know: why it does not compile, the first example that fails."""
+
+
+class Stdio(Env[int]):
+    """Each message with a program is an attempt; the state counts them."""
+
+    blocking = True
+
+    def __init__(
+        self,
+        *,
+        language: str = "python",
+        levels: int | Sequence[int] = LEVELS,
+        attempts: int = 1,
+        partial: bool = False,
+        cpu_s: float = 2.0,
+        source: str | None = None,
+        sandbox: str = "bwrap",
+        unsafe: bool = False,
+        max_turns: int | None = 12,
+        **options: Any,  # parties and render_mode, as Env takes them
+    ) -> None:
+        """Choose the problems and the rules.
+
+        Args:
+            language: Name of a file in `envs/code/languages`: bash, c, cpp, javascript, python, sql.
+            levels: Of the shipped problems: 1, 2, 3 or several.
+            attempts: 1 to 10. After a wrong one the agent sees the first example that fails.
+            partial: Pay the share of tests that pass, instead of 1 for all.
+            cpu_s: CPU seconds for one test.
+            source: Other problems: a JSONL or Parquet file, a directory or hub name of `datasets`, with the columns
+                `prompt` and `tests`, a list of {"input", "output"}; the first two tests are shown.
+            sandbox: Where programs run: bwrap, or local.
+            unsafe: Must be written out for local.
+            max_turns: Turns until the episode is cut.
+            **options: As in `Env`.
+
+        Raises: InvalidInput: a value outside its range. UnknownName: no such language.
+        """
+        super().__init__(max_turns=max_turns, **options)
+        if not 1 <= attempts <= MAX_ATTEMPTS:
+            must, do = f"be 1 to {MAX_ATTEMPTS}", "pass e.g. attempts=3"
+            raise InvalidInput(sentence("attempts", must, attempts, where=_WHERE, do=do))
+        chosen = (levels,) if isinstance(levels, int) else tuple(levels)
+        if not chosen or not set(chosen) <= set(LEVELS):
+            raise InvalidInput(sentence("levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2"))
+        self.language = find_language(language)
+        self.attempts, self.is_partial, self.cpu_s = attempts, partial, cpu_s
+        self.sandbox = make_sandbox(sandbox, unsafe=unsafe)
+        self.system_prompt = (
+            f"Write a program in {self.language.title} that reads standard input and writes standard output. "
+            f"Answer with one code block that holds the whole program. {self.language.note}"
+        ).strip()
+        self.tasks: TaskSource = (
+            _shipped(chosen) if source is None else FileTasks(source, Columns(payload={"tests": "tests"}))
+        )
+
+    def begin(self, task: Task) -> str:
+        """Show the problem and its examples."""
+        self.state = 0
+        examples = [
+            f"Example input:\n{case.input.rstrip()}\nExample output:\n{case.output.rstrip()}"
+            for case in _cases(task)[:NUM_PUBLIC]
+        ]
+        return "\n\n".join([task.prompt, *examples])
+
+    def respond(self, action: Action) -> Reply:
+        """Run the program of a message on all tests."""
+        self.state += 1
+        is_last = self.state >= self.attempts
+        blocks = _BLOCK.findall(action.content)
+        if not blocks or not blocks[-1].strip():
+            return Reply(observation="There is no code block in it.", terminated=is_last)
+        outcome = self._run(blocks[-1], _cases(self.task))
+        share = sum(outcome.passed) / len(outcome.passed)
+        if share == 1.0:
+            reward = Scored(value=1.0, components={"passed": 1.0})
+            return Reply(observation="All tests pass.", reward=reward, terminated=True)
+        if not is_last:
+            return Reply(observation=f"{outcome.told}\nAttempts left: {self.attempts - self.state}.")
+        reward = Scored(value=share if self.is_partial else 0.0, components={"passed": share})
+        return Reply(observation=outcome.told, reward=reward, terminated=True)
+
+    def _run(self, program: str, cases: Sequence[Case]) -> Outcome:
+        """Compile a program and run it on all inputs in one sandbox, which knows no output that is expected."""
+        chosen, wall_s = self.language, _WALL_FACTOR * self.cpu_s
+        job = {
+            "compile": chosen.compile,
+            "compile_s": _COMPILE_S * _WALL_FACTOR,
+            "run": chosen.run,
+            "seconds": wall_s,
+            "num_inputs": len(cases),
+            "stops": not self.is_partial,
+        }
+        files = {name: content.encode() for name, content in chosen.files.items()}
+        files |= {f"input.{number}": case.input.encode() for number, case in enumerate(cases)}
+        files |= {chosen.file: program.encode(errors="replace"), "job.json": json.dumps(job).encode()}
+        limits = Limits(
+            wall_s=wall_s * len(cases) + _COMPILE_S * _WALL_FACTOR,
+            cpu_s=self.cpu_s * len(cases) + _COMPILE_S,
+            memory=512 * MIB,
+            output=2 * MIB,
+        )
+        _check_installed(chosen)
+        script = _INSIDE.read_text(encoding="utf-8")
+        done = self.sandbox.run(["python3", "-I", "-S", "-c", script], b"", files, limits)
+        nothing = (False,) * len(cases)
+        if done.ending is not RunEnding.EXITED:
+            return Outcome(passed=nothing, told=f"The program was stopped by a limit: {done.ending.value}.")
+        return _judged(done.stdout, cases) or Outcome(passed=nothing, told="The program broke what runs it.")
+
+    def oracle(self) -> str:
+        """Give a program that looks the outputs up."""
+        cases = [{"input": case.input, "output": case.output.rstrip("\n")} for case in _cases(self.task)]
+        return f"```\n{self.language.program_of(cases)}\n```"
+
+    def fork_state(self) -> int:
+        """Share the count: a number does not change."""
+        return self.state
+
+
+def _judged(said: bytes, cases: Sequence[Case]) -> Outcome | None:
+    """Compare outputs; None where what came is not what our script writes: the program has got at it."""
+    try:
+        results = json.loads(said)
+        compiled, runs = results["compiled"], results["runs"]
+        if compiled is not None and compiled["code"] != 0:
+            told = f"It does not compile.\n{compiled['stderr'][:_SHOWN]}"
+            return Outcome(passed=(False,) * len(cases), told=told)
+        ran = [(run["code"], str(run["stdout"]), str(run["stderr"])) for run in runs[: len(cases)]]
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        return None
+    passed = [code == 0 and _same(out, case.output) for (code, out, _), case in zip(ran, cases, strict=False)]
+    passed += [False] * (len(cases) - len(passed))
+    return Outcome(passed=tuple(passed), told=_told(ran, cases, passed))
+
+
+def _told(ran: Sequence[tuple[object, str, str]], cases: Sequence[Case], passed: Sequence[bool]) -> str:
+    """Say what the agent may know: all about the examples, nothing about the other tests but that one fails."""
+    for (code, out, err), case, is_right in zip(ran, cases[:NUM_PUBLIC], passed, strict=False):
+        if is_right:
+            continue
+        how = (
+            "It takes too long." if code == "time" else f"It ends with code {code}." if code else "The output is wrong."
+        )
+        return (
+            f"An example fails. {how}\nInput:\n{case.input.rstrip()}\nOutput:\n{out[:_SHOWN].rstrip()}\n"
+            f"{err[:_SHOWN].rstrip()}\nExpected:\n{case.output.rstrip()}"
+        )
+    return "The examples are right, but another test fails."
+
+
+def _check_installed(chosen: Language) -> None:
+    """Raise ToolInfraFailure where the sandbox lacks a program: a missing compiler is not the policy's fault."""
+    for name in chosen.needs:
+        if not has_program(name):
+            do = "install it where the sandbox looks, below /usr"
+            raise ToolInfraFailure(sentence(f"program for {chosen.title}", "be installed", name, where=_WHERE, do=do))
+
+
+def _same(said: str, wanted: str) -> bool:
+    """Compare outputs line by line, without spaces at the ends of lines and empty lines at the end."""
+    left, right = ([line.rstrip() for line in text.rstrip().split("\n")] for text in (said, wanted))
+    return left == right
+
+
+def _cases(task: Task) -> list[Case]:
+    """Return the tests of a task. Raises: EnvFailure: they are none."""
+    try:
+        found = [Case(input=str(test["input"]), output=str(test["output"])) for test in task.payload["tests"]]  # type: ignore[index, call-overload, union-attr]  # checked here
+    except (KeyError, TypeError, IndexError):
+        found = []
+    if not found:
+        got, do = "none", 'write a list of {"input", "output"}'
+        raise EnvFailure(sentence("tests", "be inputs with outputs", got, where=f"task {task.id}", do=do))
+    return found
+
+
+@cache
+def _drafts() -> tuple[TaskDraft, ...]:
+    return tuple(draft_of(problem) for problem in (*pipelines(), *classics()))
+
+
+@cache
+def _shipped(levels: tuple[int, ...]) -> ListTasks:
+    """Return the problems that ship with envgym; their tests are drawn once."""
+    return ListTasks([draft for draft in _drafts() if draft.metadata["level"] in levels])
