@@ -11,6 +11,7 @@ from envgym.agents.search.growth import Crew
 from envgym.agents.search.mcts import Mcts
 from envgym.agents.search.random_expand import RandomExpand
 from envgym.agents.search.surprisal_fork import SurprisalFork
+from envgym.agents.search.turn_uncertainty import TurnUncertainty
 from envgym.errors import unknown_name
 from envgym.settings import Settings, build_settings
 
@@ -25,12 +26,20 @@ __all__ = [
     "Selection",
     "Strategy",
     "SurprisalFork",
+    "TurnUncertainty",
     "make_strategy",
     "strategy",
 ]
 
 STRATEGIES: Mapping[str, type[Strategy]] = MappingProxyType(
-    {"chain": Chain, "best_of": BestOf, "random_expand": RandomExpand, "surprisal_fork": SurprisalFork, "mcts": Mcts}
+    {
+        "chain": Chain,
+        "best_of": BestOf,
+        "random_expand": RandomExpand,
+        "surprisal_fork": SurprisalFork,
+        "turn_uncertainty": TurnUncertainty,
+        "mcts": Mcts,
+    }
 )
 """Name -> strategy; its fields are its settings."""
 

@@ -12,7 +12,7 @@ import envgym
 from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
-from envgym.agents.search import STRATEGIES, BestOf, Crew, Mcts, RandomExpand, SurprisalFork
+from envgym.agents.search import STRATEGIES, BestOf, Crew, Mcts, RandomExpand, SurprisalFork, TurnUncertainty
 from envgym.agents.search.base import TreeStrategy, members_of
 from envgym.agents.search.budget import Budget
 from envgym.agents.search.snapshots import Branching
@@ -57,7 +57,8 @@ def stateful_ids() -> list[str]:
 @pytest.mark.parametrize("env_id", stateful_ids())
 def test_forks_and_replays_grow_the_same_trees_on_every_env_that_copies_its_state(env_id: str) -> None:
     env = envgym.make(env_id)
-    task = env.unwrapped.tasks.task(Split.TRAIN, 1)
+    tasks = env.unwrapped.tasks
+    task = tasks.task(Split.TEST if tasks.size(Split.TRAIN) == 0 else Split.TRAIN, 1)
     env.close()
     job = EpisodeJob(make_env=lambda: envgym.make(env_id, max_turns=4), task=task, seed=5, tree_id="g", env_id=env_id)
     agent, grown = char_agent(text_format="hermes"), []
@@ -100,10 +101,18 @@ class Slow(Counted):
 STRATEGIES_MADE = [
     RandomExpand(nodes=3, rounds=2),
     SurprisalFork(nodes=2, branches=2),
+    TurnUncertainty(nodes=3, rounds=2),
     BestOf(n=4),
     Mcts(simulations=6),
     Mcts(simulations=8, value="tests.agents.search.test_mcts:Climber"),
 ]
+
+
+def endless(place: int, **fields: object) -> TreeStrategy:
+    """Return a strategy that goes on until its budget is spent."""
+    strategy = STRATEGIES_MADE[place]
+    count = {"best_of": "n", "mcts": "simulations"}.get(strategy.name, "rounds")
+    return strategy.model_copy(update={count: None, **fields})
 
 
 @pytest.mark.parametrize("kind", [Counted, Slow])
@@ -206,16 +215,16 @@ def test_every_strategy_is_in_the_table_under_its_name() -> None:
 
 @settings(max_examples=40)
 @given(
-    place=st.integers(0, 4), tokens=st.integers(12, 150), steps=st.integers(1, 40), deterministic=st.booleans(),
-    pace=st.integers(0, 3), slots=st.sampled_from([1, 2, 64]), seed=st.integers(0, 99),
+    place=st.integers(0, len(STRATEGIES_MADE) - 1), tokens=st.integers(12, 150), steps=st.integers(1, 40),
+    deterministic=st.booleans(), pace=st.integers(0, 3), slots=st.sampled_from([1, 2, 64]), seed=st.integers(0, 99),
 )  # fmt: skip
 def test_a_budget_is_exceeded_by_less_than_one_turn(
     place: int, tokens: int, steps: int, deterministic: bool, pace: int, slots: int, seed: int
 ) -> None:
-    endless = {"n": None} if place == 2 else {"simulations": None, "width": 99} if place > 2 else {"rounds": None}
     budget = Budget(tokens_generated=tokens, env_steps=steps)
-    update = {"budget": budget, "deterministic": deterministic, **endless}
-    strategy = STRATEGIES_MADE[place].model_copy(update=update)
+    strategy = endless(place, budget=budget, deterministic=deterministic)
+    if isinstance(strategy, Mcts):
+        strategy = strategy.model_copy(update={"width": 99})
     grown = grow(strategy, Babbler("abc", end=0.2, pace=pace), group_size=3, slots=slots, seed=seed)
     share = budget.share(strategy.num_trees(3))
     for tree in grown.trees:
@@ -233,10 +242,8 @@ def test_replays_are_paid_for(budget: Budget) -> None:
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-@pytest.mark.parametrize("place", range(5))
+@pytest.mark.parametrize("place", range(len(STRATEGIES_MADE)))
 def test_search_that_spends_nothing_of_its_budget_ends(place: int, deterministic: bool) -> None:
-    endless = {"n": None} if place == 2 else {"simulations": None} if place > 2 else {"rounds": None}
-    update = {"budget": Budget(tool_calls=1), "deterministic": deterministic, **endless}
-    grown = grow(STRATEGIES_MADE[place].model_copy(update=update), group_size=3)
+    grown = grow(endless(place, budget=Budget(tool_calls=1), deterministic=deterministic), group_size=3)
     assert grown.spent.tool_calls == 0
     assert ended(grown.trees[0])
