@@ -95,8 +95,10 @@ class Warden:
             raise Refused("it has programs of its own running")
         for pid in clones:
             self._parents[pid], self._sizes[pid] = origin, self._sizes[origin]
-        for pid in clones:
-            self._give_files(pid)
+        helpers = [self._give_files(pid) for pid in clones]
+        failures = [helper for helper in helpers if os.waitpid(helper, 0)[1] != 0]
+        if failures:
+            raise Refused("its files could not be copied")
         return ids
 
     def _undo(self, origin: int, clones: list[int]) -> None:
@@ -174,8 +176,8 @@ class Warden:
         finally:
             os._exit(code)
 
-    def _give_files(self, pid: int) -> None:
-        """Give a clone a disk of its own with a copy of what it sees there. Raises: Refused: they do not fit."""
+    def _give_files(self, pid: int) -> int:
+        """Start a helper that gives a clone a disk of its own, with a copy of what it sees there; return the helper."""
         helper = os.fork()
         if helper == 0:
             code = 1
@@ -191,8 +193,7 @@ class Warden:
                 code = 0
             finally:
                 os._exit(code)
-        if os.waitpid(helper, 0)[1] != 0:
-            raise Refused("its files could not be copied")
+        return helper
 
 
 def _mount_places(disk: int, output: int) -> None:

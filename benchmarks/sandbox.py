@@ -1,0 +1,112 @@
+"""Cost of isolation: programs and sessions in the bwrap sandbox against a bare subprocess, taken in turns in one run.
+
+Run: python benchmarks/sandbox.py [--repeat 60] [--throughput 120] [--humaneval]. Prints one JSON line. What is timed:
+
+    bare         subprocess.run(python3 -I -S -c "print(1+1)"), no isolation
+    cold         the same program in a fresh sandbox
+    warm         a new session (a fork of a running interpreter, in namespaces of its own) runs the same code and ends
+    call, fork   in a session that runs; a fork counts with the first call on the new side
+    per second   8 at a time
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+
+import envgym
+from envgym.sandbox import BwrapSandbox, PythonSession, why_unusable
+from envgym.sandbox._layout import PYTHON
+
+CODE = "print(1+1)"
+ARGV = (PYTHON, "-I", "-S", "-c", CODE)
+IN_FLIGHT = 8
+LIMITS = {"cold_ratio": 1.5, "call_ms": 1.0, "fork_ms": 10.0, "cold_per_s": 100.0, "warm_per_s": 400.0}
+"""What issue 5 asks for, on two idle cores."""
+
+
+def milliseconds(call: Callable[[], object]) -> float:
+    """Return the wall time of one call."""
+    start = time.perf_counter()
+    call()
+    return (time.perf_counter() - start) * 1e3
+
+
+def bare() -> None:
+    subprocess.run(ARGV, check=True, capture_output=True)
+
+
+def cold() -> None:
+    done = BwrapSandbox().run(ARGV)
+    assert done.stdout == b"2\n", done
+
+
+def warm() -> None:
+    with PythonSession() as session:
+        assert session.run(CODE).output == "2\n"
+
+
+def latencies(repeat: int) -> dict[str, float]:
+    """Return medians, the kinds taken in turns so that a busy machine slows all alike."""
+    times: dict[str, list[float]] = {name: [] for name in ("bare", "cold", "warm", "call", "fork")}
+    with PythonSession() as session:
+        session.run("x = 1")
+
+        def fork() -> None:
+            with session.fork() as twin:
+                twin.run("x")
+
+        for _ in range(repeat):
+            times["bare"].append(milliseconds(bare))
+            times["cold"].append(milliseconds(cold))
+            times["warm"].append(milliseconds(warm))
+            times["call"].append(milliseconds(lambda: session.run("x")))
+            times["fork"].append(milliseconds(fork))
+    return {f"{name}_ms": round(median(taken), 2) for name, taken in times.items()}
+
+
+def per_second(call: Callable[[], None], count: int) -> float:
+    """Return how many calls a second end, with `IN_FLIGHT` at a time."""
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        start = time.perf_counter()
+        list(pool.map(lambda _: call(), range(count)))
+        return round(count / (time.perf_counter() - start), 1)
+
+
+def grade_references() -> float:
+    """Return the seconds that HumanEval's 164 references take, each graded as an agent's answer."""
+    env = envgym.make("code/humaneval-v0")
+    start = time.perf_counter()
+    for index in range(164):
+        env.reset(options={"index": index})
+        assert env.step(env.oracle()).reward == 1.0
+    return round(time.perf_counter() - start, 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=60)
+    parser.add_argument("--throughput", type=int, default=120, help="runs of each kind")
+    parser.add_argument("--humaneval", action="store_true", help="grade all references too")
+    options = parser.parse_args()
+    reason = why_unusable(BwrapSandbox())
+    if reason is not None:
+        raise SystemExit(reason)
+    result: dict[str, object] = {"benchmark": "sandbox", "limits": LIMITS, **latencies(options.repeat)}
+    for name, call in (("bare", bare), ("cold", cold), ("warm", warm)):
+        result[f"{name}_per_s"] = per_second(call, options.throughput)
+    for name in ("cold", "warm"):
+        result[f"{name}_ratio"] = round(float(str(result[f"{name}_ms"])) / float(str(result["bare_ms"])), 2)
+    if options.humaneval:
+        result["humaneval_s"] = grade_references()
+    busy = {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "python": platform.python_version()}
+    print(json.dumps({**result, **busy}))
+
+
+if __name__ == "__main__":
+    main()
