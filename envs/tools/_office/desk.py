@@ -62,7 +62,7 @@ def listing(records: list[RecordT], *leave_out: str) -> list[Shown] | str:
     """Show up to 40 records without some of their fields."""
     if not records:
         return "Nothing found."
-    rows = [{name: value for name, value in shown(record).items() if name not in leave_out} for record in records]
+    rows = [shown(record, *leave_out) for record in records]
     if len(rows) > MAX_LISTED:
         rows = [*rows[:MAX_LISTED], {"note": f"{len(rows) - MAX_LISTED} more are not shown; ask for less"}]
     return rows

@@ -5,9 +5,10 @@ A tool makes a new world, so a fork shares it, and the golden state of a task is
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -157,6 +158,10 @@ _TABLE_OF = MappingProxyType({kind: table for table, kind in _TYPES.items()})
 _LETTERS = MappingProxyType({"contacts": "C", "events": "E", "mails": "M", "tickets": "T"})
 """First letters of ids; files and folders are named by their paths."""
 _FIELDS = MappingProxyType({kind: tuple(item.name for item in fields(kind)) for kind in _TABLE_OF})
+_VALUES: Mapping[type[Record], Callable[[Any], Any]] = MappingProxyType(  # attrgetter's own type
+    {kind: attrgetter(*names) if len(names) > 1 else lambda record: (record.path,) for kind, names in _FIELDS.items()}
+)
+"""How to read all fields at once."""
 
 
 def key_of(record: Record) -> str:
@@ -166,13 +171,16 @@ def key_of(record: Record) -> str:
 
 def values_of(record: Record) -> tuple[str | int | tuple[str, ...], ...]:
     """Return the values of a record's fields, in order."""
-    return tuple(getattr(record, name) for name in _FIELDS[type(record)])
+    values: tuple[str | int | tuple[str, ...], ...] = _VALUES[type(record)](record)
+    return values
 
 
-def shown(record: Record) -> dict[str, object]:
-    """Return a record as a tool shows it."""
-    pairs = zip(_FIELDS[type(record)], values_of(record), strict=True)
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in pairs}
+def shown(record: Record, *leave_out: str) -> dict[str, object]:
+    """Return a record as a tool shows it, without some of its fields."""
+    found: dict[str, object] = dict(zip(_FIELDS[type(record)], values_of(record), strict=True))
+    for name in leave_out:
+        del found[name]
+    return found
 
 
 def when(moment: str) -> datetime:

@@ -19,6 +19,8 @@ GREETING = "Hi! How can I help you today?"
 """What the agent is taken to have said first."""
 MAX_SPEECHES = 30
 """Replies after which the user hangs up."""
+MAX_HEARD = 4_000
+"""Characters of a message that the user listens to; the patterns below must not meet a book."""
 
 _YES = ("Yes, please.", "Yes, go ahead.", "Yes, that is right. Please go ahead.")
 _BYE = ("No, that is all. Thank you.", "That was everything, thank you.", "Nothing else. Thanks for your help.")
@@ -69,7 +71,7 @@ class ScriptedUser:
         """Return the next message: words, or calls of the phone's tools. Raises: PartyFailure: nobody has spoken."""
         if not messages:
             raise PartyFailure("the scripted user was asked for a reply to nothing")
-        heard = next((message.content for message in reversed(messages) if message.role is Role.USER), "")
+        heard = next((message.content[:MAX_HEARD] for message in reversed(messages) if message.role is Role.USER), "")
         if messages[-1].role is Role.TOOL:
             return self._after_calls(messages, heard)
         calls = wanted_calls(heard) if self.has_phone else []
@@ -135,7 +137,7 @@ _VERBS = (
 )
 _OBJECT = (
     r"\b(to|for|with|of|by|from|than|let|lets|want|told|caused?|"
-    r"(?:give|tell|ask|help|allow|save|offer|charge|refund|compensate)s?) you\b"
+    r"(?:give|tell|ask|help|allow|save|offer|charge|refund|compensate|know|thank)s?) you\b"
 )
 _SECOND_PERSON = {"is": "are", "has": "have", "does": "do"}
 _AGENT = r"\b(?:the |an |a )?(?:customer )?(?:service )?agent"
@@ -149,6 +151,7 @@ _REPLACEMENTS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (rf"{_AGENT}\b", "@u"),
     (rf"(^|, |, then |; |\band )({_VERBS})\b", lambda found: f"{found[1]}I {found[2].lower()}"),
     (r"^(do not|don't|never|always) ", lambda found: f"I {found[1].lower()} "),
+    (r"\byou (name is|mobile data)\b", r"my \1"),
     (r"\byourself\b", "myself"),
     (r"\byours\b", "mine"),
     (r"\byour\b", "my"),

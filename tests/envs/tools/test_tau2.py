@@ -35,14 +35,14 @@ needs_data = pytest.mark.skipif(not HAS_DATA, reason="needs envgym[tools] and nv
 @needs_data
 class TestTau2Retail(EnvConformance):
     env_id = "tools/tau2-v0"
-    num_tasks = 3
+    num_tasks = 2
 
 
 @needs_data
 class TestTau2Telecom(EnvConformance):
     env_id = "tools/tau2-v0"
     env_kwargs = {"domain": "telecom"}  # noqa: RUF012  # read only
-    num_tasks = 2
+    num_tasks = 1
 
 
 def say(env: Tau2, index: int, *actions: str, split: Split = Split.TRAIN) -> Episode:
@@ -219,6 +219,12 @@ def test_scripted_user_agrees_and_can_be_handed_over() -> None:
     assert replies[2] == TRANSFER
 
 
+def test_scripted_user_listens_to_the_beginning_of_a_long_message() -> None:
+    user = ScriptedUser(SCENARIO, seed=0, has_phone=True)
+    short, long = (talk(user, GREETING, "Please send " * count) for count in (400, 40_000))
+    assert short == long
+
+
 def test_scripted_user_does_not_talk_for_ever() -> None:
     replies = talk(ScriptedUser(SCENARIO, seed=0, has_phone=False), *(["Do you confirm?"] * 31))
     assert [STOP in reply for reply in replies] == [False] * 30 + [True]
@@ -232,6 +238,7 @@ def test_scripted_user_does_not_talk_for_ever() -> None:
             "If the agent is unable to help you, ask for a refund.",
             ["If you are unable to help me, I ask for a refund."],
         ),
+        ("You name is Ida. The agent doesn't know you.", ["My name is Ida.", "You don't know me."]),
         ("Never make up tool calls. You pay.", ["I pay."]),
         ("", []),
         (None, []),
