@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import select
+import signal
 import socket
 import struct
 import threading
@@ -29,6 +30,7 @@ from envgym.sandbox.records import MIB
 ANSWER_S = 60.0
 _MODULES = ("_warden", "_interpreter", "_namespaces", "_processes", "_tree")
 _MAX_FIELDS = 65536
+_DYING_S = 10.0
 
 Fields = Mapping[str, Any]  # decoded JSON
 
@@ -146,8 +148,13 @@ class WardenClient:
         """Start a session's process. Raises: ToolInfraFailure."""
         here, there = socket.socketpair()
         name = socket_name(there)
-        with there:
+        try:
             answer = self.request("spawn", [there.fileno()], limits=limits, disk=disk, output=output)
+        except ToolInfraFailure:
+            here.close()
+            raise
+        finally:
+            there.close()
         return Remote(id=int(answer["id"]), channel=here, name=name, generation=self.generation)
 
     def _started(self) -> socket.socket:
@@ -163,9 +170,12 @@ class WardenClient:
         options += options_of_files(files, descriptors)
         rules = seccomp_filter(sockets=False, fork_flags=FORK_FLAGS).hex()
         argv = [PYTHON, "-s", "-S", "-m", "envgym.sandbox._warden", rules, USER]
-        started, process = start_bwrap(
-            argv, there.detach(), options, descriptors, [(resource.RLIMIT_CORE, 0)], sockets=None
-        )
+        limits = [(resource.RLIMIT_CORE, 0)]
+        try:
+            started, process = start_bwrap(argv, there.detach(), options, descriptors, limits, sockets=None)
+        except ToolInfraFailure:
+            here.close()
+            raise
         self._descriptors = (started.stdout, started.stderr, started.report, process)
         self._control = here
         self.generation += 1
@@ -185,6 +195,10 @@ class WardenClient:
     def _stop(self) -> None:
         if self._control is not None:
             self._control.close()
+        if self._descriptors:
+            with suppress(OSError):
+                signal.pidfd_send_signal(self._descriptors[-1], signal.SIGKILL)
+            select.select([self._descriptors[-1]], [], [], _DYING_S)
         close_all(*self._descriptors)
         self._control, self._descriptors = None, ()
 
@@ -198,7 +212,10 @@ class WardenClient:
         """Start afresh in a forked child: the sandbox is the parent's."""
         self.lock = threading.RLock()
         self.garbage = []
-        self._stop()
+        if self._control is not None:
+            self._control.close()
+        close_all(*self._descriptors)
+        self._control, self._descriptors = None, ()
 
 
 def socket_name(end: socket.socket) -> str:

@@ -1,7 +1,7 @@
 """`code/humaneval-v0`: references pass, nothing else does, and no code meets the tests."""
 
 import importlib.util
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -35,6 +35,13 @@ ADD = Problem(
 class TestHumanEval(EnvConformance):
     env_id = "code/humaneval-v0"
     num_tasks = 2
+
+
+@pytest.mark.slow
+class TestHumanEvalWithPython(EnvConformance):
+    env_id = "code/humaneval-v0"
+    env_kwargs: ClassVar[dict[str, Any]] = {"python": True, "attempts": 2}  # the env's own arguments
+    num_tasks = 1
 
 
 def task_of(problem: Problem) -> Task:

@@ -1,0 +1,84 @@
+"""Many runs and sessions with failures among them leave nothing behind. ENVGYM_SOAK_RUNS sets how many."""
+
+import os
+import random
+import signal
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from envgym.errors import ForkUnsupported, InvalidInput, ToolInfraFailure
+from envgym.sandbox import MIB, Limits, PythonSession, Sandbox
+from envgym.sandbox._tree import descendants
+from envgym.sandbox._wardens import shared_warden
+
+NUM_RUNS = int(os.environ.get("ENVGYM_SOAK_RUNS", "200"))
+LIMITS = Limits(wall_s=0.3, memory=64 * MIB, processes=8, output=1000, disk=MIB)
+COMMANDS = (
+    ["true"],
+    ["sh", "-c", "exit 3"],
+    ["sh", "-c", "kill -ABRT $$"],
+    ["sh", "-c", "sleep 99 & sleep 99 & echo left"],
+    ["sh", "-c", "while :; do echo x; done"],
+    ["sh", "-c", "while :; do :; done"],
+    ["sleep", "99"],
+    ["no-such-program"],
+    ["sh", "-c", "\0"],
+)
+CODES = (
+    "1",
+    "import os; os._exit(1)",
+    "while True: pass",
+    "1/0",
+    "import subprocess; p = subprocess.Popen(['sleep', '99'])",
+)
+
+
+def runs(bwrap: Sandbox, draw: random.Random) -> None:
+    bwrap.run(draw.choice(COMMANDS), limits=LIMITS, files={"a": bytes(10)})
+
+
+def sessions(bwrap: Sandbox, draw: random.Random) -> None:
+    with PythonSession(LIMITS) as session:
+        session.run(draw.choice(CODES))
+        twin = session.fork()
+        twin.run(draw.choice(CODES))
+        if draw.random() < 0.5:
+            twin.close()
+
+
+def kills(bwrap: Sandbox, draw: random.Random) -> None:
+    """Kill the launcher, or the sandbox of all sessions."""
+    name = draw.choice([b"_launcher.py", b"envgym.sandbox._warden"])
+    for pid in descendants(os.getpid()):
+        with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as command:
+            if name in command.read():
+                os.kill(pid, signal.SIGKILL)
+                return
+
+
+def state() -> tuple[int, int, str, list[str]]:
+    """Return what a leak would change: processes, descriptors, mounts, temporary files."""
+    shared_warden().close()
+    names = sorted(name for name in os.listdir(tempfile.gettempdir()) if "envgym" in name)
+    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8")
+    return len(descendants(os.getpid())), len(os.listdir("/proc/self/fd")), mounts, names
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(6 * 3600)
+def test_many_runs_with_failures_leave_no_process_descriptor_mount_or_file(bwrap: Sandbox) -> None:
+    draw = random.Random(0)
+    assert bwrap.run(["true"]).is_success
+    before = state()
+    for _ in range(NUM_RUNS):
+        kinds: list[Callable[[Sandbox, random.Random], None]] = [runs, sessions, kills]
+        with suppress(ToolInfraFailure, InvalidInput, ForkUnsupported):
+            draw.choices(kinds, [0.7, 0.29, 0.01])[0](bwrap, draw)
+    with suppress(ToolInfraFailure):  # the launcher may have been killed last
+        bwrap.run(["true"])
+    assert bwrap.run(["true"]).is_success
+    assert state() == before
