@@ -9,9 +9,11 @@ from envgym.cli.common import Subparsers, add_command, add_set_argument
 from envgym.errors import InvalidInput, sentence
 
 if TYPE_CHECKING:
-    from envgym.retrieval import Retriever
+    from envgym.retrieval import Corpus, Retriever
 
+_INDICES = ("bm25", "dense", "hybrid")
 _EXAMPLES = """  envgym serve-retriever wiki.jsonl --port 8000
+  envgym serve-retriever wiki.jsonl --index hybrid --model models/e5-base-v2
   envgym serve-retriever search/factbook-v0 --set fiction=0
   curl -d '{"queries": ["deepest lake"], "topk": 3}' http://127.0.0.1:8000/retrieve"""
 
@@ -22,6 +24,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser = add_command(subparsers, "serve-retriever", summary=summary, examples=_EXAMPLES)
     help_corpus = "JSONL file of {id, title, text} or {id, contents}, or the id of a search environment"
     parser.add_argument("corpus", metavar="CORPUS", help=help_corpus)
+    parser.add_argument("--index", choices=_INDICES, default="bm25", help="how documents are found (default: bm25)")
+    parser.add_argument("--model", metavar="DIR", help="sentence-transformers directory or hub name, unless bm25")
+    parser.add_argument("--device", help="of the model, as torch names it (default: the best there is)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="port; 0 takes a free one (default: 8000)")
     add_set_argument(parser)
@@ -33,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from envgym.retrieval.server import RetrievalServer
 
     retriever = _retriever(args)
-    with RetrievalServer(retriever, name="bm25", host=args.host, port=args.port) as server:
+    with RetrievalServer(retriever, name=args.index, host=args.host, port=args.port) as server:
         print(f"{args.corpus} at {server.url}/retrieve; Ctrl-C stops.", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
@@ -41,17 +46,33 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _retriever(args: argparse.Namespace) -> "Retriever":
-    """Return what searches the file, or what the environment searches. Raises: InvalidInput: there is none."""
+    """Return what searches the corpus. Raises: InvalidInput: a dense index without a model, or nothing to search."""
+    from envgym.retrieval import Bm25, Cached
+
+    corpus = _corpus(args)
+    if args.index == "bm25":
+        return Cached(Bm25(corpus))
+    if not args.model:
+        do = "pass a sentence-transformers directory"
+        raise InvalidInput(sentence("--model", "be given", "none", where=f"--index {args.index}", do=do))
+    from envgym.retrieval.dense import Dense
+    from envgym.retrieval.hybrid import Hybrid
+
+    dense = Dense(corpus, args.model, device=args.device)
+    return Cached(dense if args.index == "dense" else Hybrid(Bm25(corpus), dense))
+
+
+def _corpus(args: argparse.Namespace) -> "Corpus":
+    """Return the corpus of a file or of an environment. Raises: InvalidInput: there is none."""
     import envgym
     from envgym.cli.common import env_kwargs
-    from envgym.retrieval import Bm25, Cached
     from envgym.retrieval.corpus import open_corpus
 
     if args.corpus not in envgym.list_ids():
-        return Cached(Bm25(open_corpus(Path(args.corpus))))
+        return open_corpus(Path(args.corpus))
     env = envgym.make(args.corpus, **env_kwargs(args.settings))
-    found: Retriever | None = getattr(env.unwrapped, "retriever", None)
+    found: Corpus | None = getattr(env.unwrapped, "corpus", None)
     if found is None:
         do = "name a search environment, or a JSONL file"
-        raise InvalidInput(sentence(args.corpus, "have something to search", "nothing", where="CORPUS", do=do))
+        raise InvalidInput(sentence(args.corpus, "have pages to search", "none", where="CORPUS", do=do))
     return found

@@ -10,7 +10,7 @@ import numpy as np
 
 from envgym.errors import InvalidInput, sentence
 from envgym.retrieval.base import Document
-from envgym.retrieval.cache import built_once, cache_dir
+from envgym.retrieval.cache import built_once, cache_dir, key_of
 from envgym.text import well_formed
 
 _TEXTS, _OFFSETS, _IDS, _ROWS = "documents.jsonl", "offsets.npy", "ids.npy", "rows.npy"
@@ -97,13 +97,9 @@ def open_corpus(path: Path) -> Corpus:
 
     Raises: InvalidInput: it cannot be read, or a line is no document.
     """
-    try:
-        facts = path.stat()
-    except OSError as error:
-        do = "check the path"
-        raise InvalidInput(sentence("corpus", "be a JSONL file", str(path), where="corpus", do=do)) from error
-    key = blake2b(f"{path.resolve()} {facts.st_size} {facts.st_mtime_ns}".encode(), digest_size=8).hexdigest()
-    return corpus_at(f"{path.stem}-{key}", read_jsonl(path))
+    if not path.is_file():
+        raise InvalidInput(sentence("corpus", "be a JSONL file", str(path), where="corpus", do="check the path"))
+    return corpus_at(f"{path.stem}-{key_of(str(path))}", read_jsonl(path))
 
 
 def read_jsonl(path: Path) -> Iterator[Document]:

@@ -11,11 +11,11 @@ from envgym.env import Reply
 from envgym.envs._speaking import calling
 from envgym.envs.search._browsing import Browsed, Browsing, Budget
 from envgym.envs.search._grading import Grade
-from envgym.envs.search._library import chance_of, load_questions, retriever_of
+from envgym.envs.search._library import chance_of, factbook, load_questions, retriever_of
 from envgym.envs.search._questions import KINDS, UNKNOWN
 from envgym.envs.search._world import Place
 from envgym.errors import InvalidInput, sentence, unknown_name
-from envgym.retrieval import Document
+from envgym.retrieval import Corpus, Document
 
 _WHERE = "search/factbook-v0"
 
@@ -73,9 +73,15 @@ class Factbook(Browsing):
         super().__init__(max_turns=max_turns, **options)
         budget = Budget(searches=searches, pages=pages, results=results, page_chars=page_chars)
         self.browse(retriever_of(fiction, retriever_url), budget)
+        self.fiction = fiction
         self.grade, self.evidence_weight = Grade(text_score=text_score, tolerance=tolerance), evidence_weight
         wanted = tuple(kind for kind in KINDS if kind in chosen)
         self.tasks, self.chance_score = load_questions(fiction, wanted), chance_of(fiction, wanted, self.grade)
+
+    @property
+    def corpus(self) -> Corpus:
+        """The pages, as `envgym serve-retriever` serves them."""
+        return factbook(self.fiction)
 
     def begin(self, task: Task) -> str:
         """Ask the question."""

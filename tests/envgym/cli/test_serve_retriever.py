@@ -36,9 +36,15 @@ def test_a_served_file_is_searched_over_http(tmp_path: Path) -> None:
         assert process.wait(10) == 0
 
 
-def test_what_cannot_be_served_is_refused_in_one_sentence(command: Command, tmp_path: Path) -> None:
+def test_what_cannot_be_served_is_refused_in_one_sentence(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVGYM_CACHE", str(tmp_path / "cache"))
     code, _, said = command("serve-retriever", tmp_path / "none.jsonl")
     assert code == 2
     assert said.startswith("envgym: corpus must be a JSONL file, got ")
     code, _, said = command("serve-retriever", "math/arithmetic-v0")
-    assert (code, said.partition(", got")[0]) == (2, "envgym: math/arithmetic-v0 must have something to search")
+    assert (code, said.partition(", got")[0]) == (2, "envgym: math/arithmetic-v0 must have pages to search")
+    (tmp_path / "wiki.jsonl").write_text('{"id": "nile", "text": "A river."}')
+    code, _, said = command("serve-retriever", tmp_path / "wiki.jsonl", "--index", "dense")
+    assert (code, said.partition(";")[0]) == (2, "envgym: --model must be given, got none (--index dense)")
