@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from envgym.errors import InvalidInput
+from envgym.errors import InvalidInput, near_names, sentence
 from envgym.text import well_formed
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ _COMPLAINTS = tuple(
     for rule, form in (
         (r"the following arguments are required: (.*), ([^,]*)", "{} and {} are missing"),
         (r"the following arguments are required: (.*)", "{} is missing"),
-        (r"unrecognized arguments: (.*)", "argument must be a known one, got {}"),
         (r"argument (\S+): invalid int value: (.*)", "{} must be a whole number, got {}"),
         (r"argument (\S+): invalid float value: (.*)", "{} must be a number, got {}"),
         (r"argument (\S+): expected one argument", "{} must be given a value, got none"),
@@ -52,6 +51,16 @@ class Parser(argparse.ArgumentParser):
         """Refuse the command line. Raises: InvalidInput."""
         told = next((form.format(*m.groups()) for rule, form in _COMPLAINTS if (m := rule.fullmatch(message))), message)
         raise InvalidInput(f"{told} ({self.prog}); run `{self.prog} --help` to see what there is.")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # Any: argparse's own overloads
+        """Refuse what is not known here, where the command's own options can be offered. Raises: InvalidInput."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            known = [name for action in self._actions for name in action.option_strings]
+            near = near_names(unknown[0].partition("=")[0], known) if unknown[0].startswith("-") else []
+            do = f"did you mean {' or '.join(near)}?" if near else f"run `{self.prog} --help` to see what there is"
+            raise InvalidInput(sentence("argument", "be a known one", " ".join(unknown), where=self.prog, do=do))
+        return found, unknown
 
 
 def at_least_0(text: str) -> int:

@@ -52,7 +52,7 @@ def test_the_demo_report_is_drawn_whole(report: ReportData, tmp_path: Path) -> N
     assert page.count("<tr>") == 2 * (1 + len(report.evaluations))
     # 1 of success, 15 of known metrics, 2 others; rewards, endings, time, invalid.
     assert page.count('<figure class="chart') == 22
-    assert "calls are the well-formed ones, errors those malformed or refused" in page
+    assert "calls: well-formed; errors: malformed or refused" in page
     assert "NaN" not in page
     assert "undefined" not in page
 

@@ -15,7 +15,7 @@ EG.panels = (() => {
     { title: "Tokens per second", keys: /tokens_per_s/, note: "sampled" },
     { title: "Tokens per episode", keys: /^rollout\/.*tokens/, note: "sampled, and of a row that training reads" },
     { title: "Turns per episode", keys: /^rollout\/turns/ },
-    { title: "Tool calls per episode", keys: /^rollout\/tool_/, note: "calls are the well-formed ones, errors those malformed or refused" },
+    { title: "Tool calls per episode", keys: /^rollout\/tool_/, note: "calls: well-formed; errors: malformed or refused" },
   ];
 
   // Shown by a section of their own, or a part of another metric.
