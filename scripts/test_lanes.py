@@ -87,7 +87,7 @@ LANES = (
         steps=(Step(markers="web"),),
         limit_s=900,
         constraints="constraints/core.txt",
-        packages=("playwright==1.65.2",),
+        packages=("playwright==1.65.2", "miniwob==1.1.0"),
         debian=("chromium:chromium",),
     ),
     Lane(

@@ -1,0 +1,184 @@
+"""Ways to use a page that many problems have in common. Each looks only at what the agent sees."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from envgym.envs.web._miniwob_actions import Command, Place
+from envgym.envs.web._miniwob_view import Node, View
+
+FoundT = TypeVar("FoundT")
+Oracle = Callable[[View], str]
+"""From what is seen to the next action."""
+
+FIELDS = ("textbox", "searchbox", "spinbutton", "date", "time")
+LINKS = ("link", "clickable", "button", "text")
+
+
+class Stuck(LookupError):
+    """What the solution needs is not on the page."""
+
+
+# ---- what is there ------------------------------------------------------------------------------------------------
+
+
+def every(view: View, *roles: str, name: str | None = None) -> list[Node]:
+    """Return the numbered elements of some roles (of any, where none is given), and of a name."""
+    named = (node for node in view.nodes if node.id is not None and (name is None or node.name == name))
+    return [node for node in named if not roles or node.role in roles]
+
+
+def first(view: View, *roles: str, name: str | None = None) -> Node:
+    """Return the first of them. Raises: Stuck: there is none."""
+    found = every(view, *roles, name=name)
+    if not found:
+        raise Stuck(f"no {' or '.join(roles) or 'element'} {name or ''} on {view.page}")
+    return found[0]
+
+
+def leading(candidates: Iterable[FoundT]) -> FoundT:
+    """Return the first of what fits. Raises: Stuck: nothing does."""
+    for candidate in candidates:
+        return candidate
+    raise Stuck("nothing on the page fits")
+
+
+def texts(view: View) -> list[str]:
+    """Return the texts that are no element's name."""
+    return [node.name for node in view.nodes if node.role == "text"]
+
+
+def quoted_in(task: str) -> list[str]:
+    """Return what stands between quotation marks."""
+    return re.findall(r'"([^"]*)"', task)
+
+
+def found_in(pattern: str, text: str) -> str:
+    """Return what the group of a pattern matches. Raises: Stuck: nothing."""
+    match = re.search(pattern, text)
+    if match is None:
+        raise Stuck(f"{pattern} is not in {text}")
+    return match[1]
+
+
+def number_of(task: str) -> int:
+    """Return the n of 1st, 2nd, 3rd, 4th ..."""
+    return int(found_in(r"(\d+)(?:st|nd|rd|th)", task))
+
+
+# ---- what is done -------------------------------------------------------------------------------------------------
+
+
+def click(node: Node, x: float | None = None, y: float | None = None) -> str:
+    """Say a click."""
+    return str(Command(name="click", start=_place(node, x, y)))
+
+
+def hover(node: Node) -> str:
+    """Say that the pointer goes somewhere; also the way to wait."""
+    return str(Command(name="hover", start=_place(node)))
+
+
+def fill(node: Node, text: str) -> str:
+    """Say what is typed."""
+    return str(Command(name="fill", start=_place(node), text=text))
+
+
+def select(node: Node, *options: str) -> str:
+    """Say what is chosen."""
+    return str(Command(name="select", start=_place(node), options=options))
+
+
+def press(node: Node, *keys: str) -> str:
+    """Say which keys."""
+    return str(Command(name="press", start=_place(node), keys=keys))
+
+
+def drag(node: Node, to: Node, *, by: tuple[float, float] | None = None, at: tuple[float, float] | None = None) -> str:
+    """Say a drag onto another element: its middle, or `at` from its corner; `by`: so far from the first's corner."""
+    x, y = at or by or (None, None)
+    return str(Command(name="drag", start=_place(node), end=_place(to, x, y)))
+
+
+def _place(node: Node, x: float | None = None, y: float | None = None) -> Place:
+    assert node.id is not None, "only numbered elements are found"
+    return Place(node.id, x, y)
+
+
+def is_done(view: View, action: str) -> bool:
+    """Whether this was done before."""
+    return action in view.past
+
+
+def undone(view: View, actions: Iterable[str]) -> str | None:
+    """Return the first action that was not done before."""
+    return next((action for action in actions if not is_done(view, action)), None)
+
+
+def submit(view: View, *names: str) -> str:
+    """Click the button that ends it."""
+    wanted = names or ("Submit",)
+    return click(next((node for node in every(view, "button", "clickable") if node.name in wanted), _nothing))
+
+
+_nothing = Node(id=0, role="", name="")
+
+
+# ---- kinds of problems --------------------------------------------------------------------------------------------
+
+
+def click_quoted(*roles: str) -> Oracle:
+    """Click what the task quotes."""
+    return lambda view: click(first(view, *roles, name=quoted_in(view.task)[0]))
+
+
+def click_in_turn(*names: str) -> Oracle:
+    """Click one after the other."""
+    return lambda view: click(first(view, name=names[len(view.past)]))
+
+
+def all_then_submit(actions_of: Callable[[View], Iterable[str]], *names: str) -> Oracle:
+    """Do each action once, whatever the order, then submit."""
+    return lambda view: undone(view, actions_of(view)) or submit(view, *names)
+
+
+def check(names_of: Callable[[str], Sequence[str]]) -> Oracle:
+    """Check the boxes of some names, and no others, then submit."""
+
+    def solve(view: View) -> str:
+        wanted = names_of(view.task)
+        wrong = [box for box in every(view, "checkbox", "radio") if box.checked != (box.name in wanted)]
+        boxes = [box for box in wrong if box.role == "checkbox" or not box.checked]
+        return click(boxes[0]) if boxes else submit(view)
+
+    return solve
+
+
+def enter(values_of: Callable[[View], Sequence[str]], *names: str) -> Oracle:
+    """Fill the fields that are empty at first, in their order, then submit."""
+
+    def solve(view: View) -> str:
+        fields = [node for node in every(view, *FIELDS) if not (node.multiline or node.disabled)]
+        pairs = zip(fields, values_of(view), strict=False)
+        wrong = [(field, value) for field, value in pairs if field.value != value]
+        return fill(*wrong[0]) if wrong else submit(view, *names)
+
+    return solve
+
+
+def open_until(wanted_of: Callable[[View], Node | None], *covers: str) -> Oracle:
+    """Click what is wanted; while it is not to be seen, click the next cover that was not clicked before."""
+
+    def solve(view: View) -> str:
+        wanted = wanted_of(view)
+        if wanted is not None:
+            return click(wanted)
+        closed = (click(node) for node in every(view, *covers) if not node.expanded)
+        return undone(view, closed) or click(_nothing)
+
+    return solve
+
+
+def link_quoted(view: View) -> Node | None:
+    """Return the link that the task quotes, if it is to be seen."""
+    return next(iter(every(view, "link", "clickable", name=quoted_in(view.task)[0])), None)

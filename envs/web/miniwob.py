@@ -1,0 +1,278 @@
+"""MiniWoB++ in a real browser: `web/miniwob-v0`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, cast, get_args
+
+import numpy as np
+
+from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.core.messages import Action, Observation
+from envgym.core.rewards import Scored
+from envgym.core.tasks import Task
+from envgym.env import Env, ForkCapability, NoOracle, Reply
+from envgym.envs.web._browser import LIMIT_S, check_browser
+from envgym.envs.web._miniwob_actions import GRAMMAR, Command, Place, Refused, checked, parse
+from envgym.envs.web._miniwob_oracles import EASY, ORACLES
+from envgym.envs.web._miniwob_page import Input, MiniWobPage, page_names
+from envgym.envs.web._miniwob_view import View, shown
+from envgym.errors import InvalidInput, ToolError, sentence, unknown_name
+from envgym.tools import tool
+
+_WHERE = "web/miniwob-v0"
+MAX_SEED = 10**9
+CHANCE = {"easy": 0.35, "solved": 0.25, "all": 0.25}
+"""What clicking one element after the other earns at most; measured, see the card."""
+
+
+class MiniWob(Env[View]):
+    """Do what a small web page asks; the page itself says whether it was done."""
+
+    system_prompt = (
+        "You use a web page. Each turn shows the task and the elements of the page, each with its number in brackets; "
+        f"a star marks what changed. Say one action a turn, in a line of its own, or call a tool. Actions: {GRAMMAR}. "
+        "X and Y are pixels from the left upper corner of the element. The page judges you when you are done; answer "
+        "gives up."
+    )
+    fork_capability: ClassVar[ForkCapability] = ForkCapability.REPLAY
+    blocking = True
+
+    def __init__(
+        self,
+        *,
+        pages: str | Sequence[str] = "solved",
+        input: str = "dom",
+        changes_only: bool = False,
+        limit_s: float = LIMIT_S,
+        max_turns: int | None = 30,
+        **options: Any,  # parties and render_mode, as Env takes them
+    ) -> None:
+        """Choose the pages.
+
+        Args:
+            pages: `easy` (those that take one action or two), `solved` (those with an oracle), `all`, or names.
+            input: `dom` makes events in the page; `mouse` moves the mouse of the browser, which takes longer.
+            changes_only: Show only what changed since the last turn, not the whole page.
+            limit_s: Real seconds after which a page that does not answer has failed; the episode is then invalid.
+            max_turns: Turns until the episode is cut.
+            **options: As in `Env`.
+
+        Raises: InvalidInput: an unknown page or input, or the browser or the pages are not installed.
+        """
+        check_browser(_WHERE)
+        super().__init__(max_turns=max_turns, **options)
+        if input not in get_args(Input):
+            raise unknown_name("input", str(input), get_args(Input), where=_WHERE)
+        self.pages = _chosen(pages)
+        self.chance_score = CHANCE.get(pages, 1.0) if isinstance(pages, str) else 1.0
+        self.changes_only = changes_only
+        self._page = MiniWobPage(cast(Input, input), limit_s)  # just checked
+        self.tasks = GeneratedTasks(self._draw, name="web/miniwob")
+
+    def _draw(self, rng: np.random.Generator) -> TaskDraft:
+        page = self.pages[int(rng.integers(len(self.pages)))]
+        seed = int(rng.integers(MAX_SEED))
+        return TaskDraft(prompt=f"Do what the page {page} asks.", payload={"page": page, "seed": seed})
+
+    def begin(self, task: Task) -> str:
+        """Start the problem."""
+        page, seed = str(task.payload["page"]), task.payload["seed"]
+        if page not in page_names() or type(seed) is not int:
+            do = "take one from env.tasks"
+            raise InvalidInput(sentence("task", "name a page and a seed", task.payload, where=_WHERE, do=do))
+        self.state = self._page.begin(page, seed)
+        return shown(self.state)
+
+    def respond(self, action: Action) -> Reply:
+        """Do what a text says."""
+        before = self.state
+        try:
+            self._do(parse(action.content))
+        except Refused as refusal:
+            self.state = before.noting(str(refusal))
+        return self._reply(before)
+
+    def after_tools(self, observation: Observation) -> Reply:
+        """Show the page below the results of the calls."""
+        *others, last = observation.messages
+        reply = self._reply(None)
+        page = replace(last, content=f"{last.content}\n{reply.observation}")
+        return replace(reply, observation=Observation.of([*others, page]))
+
+    def oracle(self) -> str:
+        """Return the next action, concluded from what the agent sees."""
+        solve = ORACLES.get(self.state.page)
+        if solve is None:
+            do = "use pages='solved'"
+            raise NoOracle(sentence(f"page {self.state.page}", "have an oracle", "none", where=_WHERE, do=do))
+        return solve(self.state)
+
+    def screenshot(self) -> bytes:
+        """Return the page as a PNG. Raises: EnvFailure: the browser failed."""
+        return self._page.screenshot()
+
+    def close(self) -> None:
+        """Close the page."""
+        self._page.close()
+
+    def _do(self, command: Command) -> None:
+        """Do an action. Raises: Refused: it cannot be done."""
+        view = self.state
+        if view.is_over:
+            raise Refused("The episode is over.")
+        for place in command.places:
+            if view.node(place.id) is None:
+                numbers = [node.id for node in view.nodes if node.id is not None]
+                known = f"the elements are numbered up to {max(numbers)}" if numbers else "the page has none"
+                raise Refused(f"There is no element {place.id}: {known}.")
+        match command.name:
+            case "answer":
+                self.state = replace(view, is_over=True, reward=0.0, notes=("You gave up.",))
+            case "goto":
+                raise Refused(f"{command.text[:200]} is blocked: this page is all there is.")
+            case _:
+                self.state = self._page.act(view, command)
+
+    def _reply(self, before: View | None) -> Reply:
+        view = self.state
+        if not view.is_over:
+            return Reply(observation=shown(view, before, changes_only=self.changes_only))
+        reward = Scored(
+            value=max(0.0, view.reward), components={"solved": float(view.reward >= 1.0), "page": view.reward}
+        )
+        text = "\n".join([*view.notes, f"The page is done: {view.reward:g}."])
+        return Reply(observation=text, reward=reward, terminated=True)
+
+    # ---- the same actions as tools ------------------------------------------------------------------------------
+
+    def _call(self, command: Command) -> str:
+        try:
+            self._do(checked(command))
+        except Refused as refusal:
+            raise ToolError(str(refusal)) from None
+        return "Done."
+
+    @tool
+    def click(self, element: int, x: float | None = None, y: float | None = None) -> str:
+        """Click an element.
+
+        Args:
+            element: Its number.
+            x: Pixels from its left edge; its middle by default.
+            y: Pixels from its upper edge; its middle by default.
+        """
+        return self._call(Command(name="click", start=Place(element, x, y)))
+
+    @tool
+    def hover(self, element: int, x: float | None = None, y: float | None = None) -> str:
+        """Move the pointer over an element.
+
+        Args:
+            element: Its number.
+            x: Pixels from its left edge; its middle by default.
+            y: Pixels from its upper edge; its middle by default.
+        """
+        return self._call(Command(name="hover", start=Place(element, x, y)))
+
+    @tool
+    def drag(
+        self,
+        element: int,
+        to: int,
+        x: float | None = None,
+        y: float | None = None,
+        to_x: float | None = None,
+        to_y: float | None = None,
+    ) -> str:
+        """Drag from one element to another; over a text this marks it.
+
+        Args:
+            element: Number of the element where the button is pressed.
+            to: Number of the element where it is released; it may be the same.
+            x: Pixels from the left edge of the first; its middle by default.
+            y: Pixels from the upper edge of the first.
+            to_x: Pixels from the left edge of the second.
+            to_y: Pixels from the upper edge of the second.
+        """
+        return self._call(Command(name="drag", start=Place(element, x, y), end=Place(to, to_x, to_y)))
+
+    @tool
+    def fill(self, element: int, text: str) -> str:
+        """Replace the text of a field.
+
+        Args:
+            element: Its number.
+            text: The new text.
+        """
+        return self._call(Command(name="fill", start=Place(element), text=text))
+
+    @tool
+    def select(self, element: int, options: list[str]) -> str:
+        """Choose options of a list.
+
+        Args:
+            element: Its number.
+            options: What the options say; exactly one, unless the list takes several.
+        """
+        return self._call(Command(name="select", start=Place(element), options=tuple(options)))
+
+    @tool
+    def press(self, keys: list[str], element: int | None = None) -> str:
+        """Press keys, one after the other.
+
+        Args:
+            keys: Characters, or Enter, Tab, Backspace, ArrowDown and so on; Shift+Tab, Control+a.
+            element: Number of an element that gets the focus first.
+        """
+        place = None if element is None else Place(element)
+        return self._call(Command(name="press", keys=tuple(keys), start=place))
+
+    @tool
+    def scroll(self, pixels: int, element: int | None = None) -> str:
+        """Scroll the page, or an element.
+
+        Args:
+            pixels: How far down; negative is up.
+            element: Number of the element; the page by default.
+        """
+        place = None if element is None else Place(element)
+        return self._call(Command(name="scroll", pixels=pixels, start=place))
+
+    @tool
+    def goto(self, url: str) -> str:
+        """Open another page.
+
+        Args:
+            url: Its address.
+        """
+        return self._call(Command(name="goto", text=url))
+
+    @tool
+    def back(self) -> str:
+        """Go back to the page before this one."""
+        return self._call(Command(name="back"))
+
+    @tool
+    def answer(self, text: str = "") -> str:
+        """Give up.
+
+        Args:
+            text: Why.
+        """
+        return self._call(Command(name="answer", text=text))
+
+
+def _chosen(pages: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the chosen pages."""
+    known = page_names()
+    if pages == "all":
+        return known
+    if pages in ("easy", "solved"):
+        return tuple(name for name in known if name in (EASY if pages == "easy" else ORACLES))
+    names = (pages,) if isinstance(pages, str) else tuple(pages)
+    for name in names:
+        if name not in known:
+            raise unknown_name("page", str(name), ["all", "easy", "solved", *known], where=_WHERE)
+    if not names:
+        raise InvalidInput(sentence("pages", "name at least one page", "none", where=_WHERE, do="pass e.g. 'solved'"))
+    return names
