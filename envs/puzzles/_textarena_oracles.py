@@ -72,7 +72,19 @@ def _logic_puzzle(game: Any) -> str:  # Any: see the module
 
 
 def _mastermind(game: Any) -> str:  # Any: see the module
-    return " ".join(map(str, game.state.game_state["secret_code"]))
+    """Guess the first code that agrees with all answers so far; where there are too many codes, the secret one."""
+    state = game.state.game_state
+    if state["duplicate_numbers"]:
+        return " ".join(map(str, state["secret_code"]))
+    codes = itertools.permutations(range(1, state["num_numbers"] + 1), state["code_length"])
+    answers = [(entry["guess"], (entry["black"], entry["white"])) for entry in state["history"]]
+    return " ".join(map(str, next(code for code in codes if all(_pegs(code, *one) for one in answers))))
+
+
+def _pegs(code: tuple[int, ...], guess: list[int], pegs: tuple[int, int]) -> bool:
+    """Return whether `guess` would get these black and white pegs for `code`; neither repeats a number."""
+    black = sum(one == other for one, other in zip(code, guess, strict=True))
+    return (black, len(set(code) & set(guess)) - black) == pegs
 
 
 def _minesweeper(game: Any) -> str:  # Any: see the module
