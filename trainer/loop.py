@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgym.agents.evaluation import EvalPlan, EvalRecord, evaluate, record_evaluation
@@ -36,6 +36,7 @@ from envgym.trainer.opening import open_run
 from envgym.trainer.points import TaskRequest, TrajectoryCredit
 from envgym.trainer.reference import keep_reference, open_reference
 from envgym.trainer.rollout_metrics import env_metrics, filter_metrics, rollout_metrics
+from envgym.trainer.sampled import SampleRecord
 from envgym.trainer.seen import Metrics
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.sft import check_recorded, check_vocabulary, warm_start
@@ -111,6 +112,7 @@ class TrainLoop:
         self.step = 0
         self._times: Metrics = {}
         self._canary = _canary(settings, bench)
+        self._record = SampleRecord(bench.policy)
 
     def run(self, runner: asyncio.Runner, checkpoint: Path | None) -> TrainResult:
         """Go from the start, or from `checkpoint`, to the last step and write the report."""
@@ -162,6 +164,8 @@ class TrainLoop:
         result = at_most(self.bench.method.filter(groups), self.settings.rollout.groups)
         with self._timed("learn"):
             credits, rows = self.bench.lay_out(result.kept)
+            if self._canary is not None:
+                self._record.check(rows, step=step)
             learned = self._learn(rows, step)
         with self._timed("sync"):
             self.step = step
@@ -204,7 +208,9 @@ class TrainLoop:
         rounds = self.settings.resampling.rounds
         total = self.settings.rollout.groups * self.settings.rollout.group_size * rounds
         progress = _counter(self.callbacks, "collect", total)
-        work = collect(self.bench, self.settings, step=step - 1, stats=self.stats, rounds=rounds, on_finished=progress)
+        self._record.forget()
+        bench = self.bench if self._canary is None else replace(self.bench, policy=self._record)
+        work = collect(bench, self.settings, step=step - 1, stats=self.stats, rounds=rounds, on_finished=progress)
         return runner.run(work)
 
     def _learn(self, rows: Sequence[TrainRow], step: int) -> Metrics:

@@ -1,0 +1,86 @@
+"""The mask audit: every token that trains is one that the policy sampled, behind the very context that it stands in.
+
+That catches a mask that is off, tokens of a tool or a template that train, a turn that was tokenised again, and a
+context that was rewritten without a row of its own.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from torch import Tensor
+
+from envgym.agents.protocols import GenerateRequest, Generation, Policy
+from envgym.errors import RunError, sentence
+from envgym.trainer.batch import TrainRow
+
+_EMPTY: Final = 0
+
+
+class SampleRecord:
+    """A policy that remembers what it sampled behind which context, until it is told to forget."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Stand before `policy`."""
+        self._policy = policy
+        self._found: dict[tuple[int, int], set[tuple[int, ...]]] = {}
+        """(length, hash) of a context -> what was sampled behind it."""
+
+    def forget(self) -> None:
+        """Begin anew, as a step does."""
+        self._found.clear()
+
+    def check(self, rows: Sequence[TrainRow], *, step: int) -> None:
+        """Raises: RunError: a row trains a token that was not sampled there."""
+        for number, row in enumerate(rows):
+            sampled = self._sampled(row.token_ids)
+            wrong = [place for place, trains in enumerate(row.loss_mask) if trains and not sampled[place]]
+            if wrong:
+                where, do = f"mask audit, step {step}, row {number}", "look at the row with --dry-run"
+                got = f"{len(wrong)} others, the first (id {row.token_ids[wrong[0]]}) at place {wrong[0]}"
+                must = "be sampled by the policy in that context"
+                raise RunError(sentence("tokens that train", must, got, where=where, do=do))
+
+    def _sampled(self, token_ids: Sequence[int]) -> list[bool]:
+        """Return which tokens of a row were sampled where they stand."""
+        sampled = [False] * len(token_ids)
+        code = _EMPTY
+        for place, token in enumerate(token_ids):
+            for found in self._found.get((place, code), ()):
+                end = place
+                while end < len(token_ids) and end - place < len(found) and token_ids[end] == found[end - place]:
+                    sampled[end] = True
+                    end += 1
+            code = hash((code, token))
+        return sampled
+
+    # ---- as a policy -----------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """Version of the weights that sample now."""
+        return self._policy.version
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Sample one continuation, and remember it."""
+        generation = await self._policy.generate(request)
+        code = _EMPTY
+        for token in request.token_ids:
+            code = hash((code, token))
+        self._found.setdefault((len(request.token_ids), code), set()).add(generation.token_ids)
+        return generation
+
+    async def score(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+        """Pass on."""
+        return await self._policy.score(token_ids)
+
+    def update_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Pass on."""
+        self._policy.update_weights(named_tensors, version)
+
+    def sleep(self) -> None:
+        """Pass on."""
+        self._policy.sleep()
+
+    def wake(self) -> None:
+        """Pass on."""
+        self._policy.wake()
