@@ -112,7 +112,7 @@ def _unread(stream: TextIO) -> int:
     with suppress(io.UnsupportedOperation):  # not a file of the system
         os.set_blocking(stream.fileno(), False)
     count = 0
-    with suppress(TypeError):  # what Python makes of "nothing yet"
+    with suppress(TypeError, BlockingIOError):  # what versions of Python make of "nothing yet"
         for line in stream:
             count += bool(line.strip())
     with suppress(io.UnsupportedOperation):
