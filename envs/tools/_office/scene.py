@@ -35,25 +35,15 @@ class Unfit(Exception):
     """The office that was drawn does not suit the task; draw another."""
 
 
-class Scene:
-    """An office while it is drawn. What a task has used is not drawn again for it."""
+class Draws:
+    """A generator, and what is drawn with it everywhere."""
 
     def __init__(self, rng: np.random.Generator) -> None:
-        """Fill an office."""
+        """Set ids aside for the records that are there at the start."""
         self.rng = rng
-        self.is_closed = False
-        """True where nothing may be added any more."""
-        self._taken: set[str] = set()
         self._numbers = {
             letter: iter(rng.choice(np.arange(1000, FIRST_NEW), size=60, replace=False)) for letter in "CEMT"
         }
-        self.world = self._people()
-        self.days = self._working_days()
-        """The days, after today, that hold events."""
-        for draw in (self._events, self._mails, self._files, self._tickets):
-            draw()
-
-    # ---- drawing ---------------------------------------------------------------------------------------------------
 
     def one(self, items: Sequence[ItemT]) -> ItemT:
         """Draw an item. Raises: Unfit: there is none."""
@@ -66,6 +56,28 @@ class Scene:
         if count > len(items):
             raise Unfit
         return [items[index] for index in self.rng.choice(len(items), size=count, replace=False)]
+
+    def number(self, letter: str) -> str:
+        """Return a new id."""
+        return f"{letter}{next(self._numbers[letter])}"
+
+
+class Scene(Draws):
+    """An office while it is drawn. What a task has used is not drawn again for it."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        """Fill an office."""
+        super().__init__(rng)
+        self.is_closed = False
+        """True where nothing may be added any more."""
+        self._taken: set[str] = set()
+        self.world = _empty_office(self)
+        self.days = _working_days(self.world.today)
+        """The days, after today, that hold events."""
+        for draw in (self._events, self._mails, self._files, self._tickets):
+            draw()
+
+    # ---- drawing ---------------------------------------------------------------------------------------------------
 
     def fresh(self, items: Sequence[str]) -> str:
         """Draw a text that the task has not used."""
@@ -140,10 +152,6 @@ class Scene:
             raise Unfit
         self.world = self.world.put(*records)
 
-    def number(self, letter: str) -> str:
-        """Return a new id."""
-        return f"{letter}{next(self._numbers[letter])}"
-
     def add_event(self, title: str, day: str, minutes: int, attendees: Sequence[Contact]) -> Event:
         """Add an event at a free time of a day."""
         start = self.one(self.free(day, minutes))
@@ -192,37 +200,6 @@ class Scene:
 
     # ---- filling ---------------------------------------------------------------------------------------------------
 
-    def _people(self) -> World:
-        first = self.some(words.FIRST_NAMES, NUM_TEAMS * TEAM_SIZE + NUM_PARTNERS)
-        last = self.some(words.LAST_NAMES, len(first))
-        company = self.one(words.COMPANIES)
-        teams = self.some(tuple(words.TEAMS), NUM_TEAMS)
-        people: list[Contact] = []
-        for team in teams:
-            lead_title, title = words.TEAMS[team]
-            for place in range(TEAM_SIZE):
-                name = f"{first[len(people)]} {last[len(people)]}"
-                lead = people[-place].email if place else ""
-                people.append(self._contact(name, f"{company}.example", team, title if place else lead_title, lead))
-        for partner in self.some(words.PARTNERS, NUM_PARTNERS):
-            name = f"{first[len(people)]} {last[len(people)]}"
-            people.append(self._contact(name, f"{partner.split()[0].lower()}.example", partner, "Partner", ""))
-        owner = people.pop(1)
-        others = {who.id: who for who in self.some(people, len(people))}
-        begin = datetime(2026, 1, 5, 8, 50) + timedelta(
-            weeks=int(self.rng.integers(100)), days=int(self.rng.integers(4))
-        )
-        return World(written(begin), owner, others, {}, {}, {}, {}, {})
-
-    def _contact(self, name: str, domain: str, team: str, title: str, manager: str) -> Contact:
-        first, last = name.lower().split()
-        phone = f"+49 30 {self.rng.integers(1000, 10000)} {self.rng.integers(100, 1000)}"
-        return Contact(self.number("C"), name, f"{first}.{last}@{domain}", phone, team, title, manager)
-
-    def _working_days(self) -> list[str]:
-        days = (when(self.world.today) + timedelta(days=ahead) for ahead in range(1, 15))
-        return [written(day)[:10] for day in days if day.weekday() < 5][:NUM_DAYS]
-
     def _events(self) -> None:
         colleagues = [*self.world.contacts.values()]
         for title in self.some(words.EVENTS, NUM_EVENTS):
@@ -254,6 +231,39 @@ class Scene:
             due = self.one(self.days) if self.rng.integers(2) else ""
             comments = (self.one(words.COMMENTS),) if self.rng.integers(3) == 0 else ()
             self.add(Ticket(self.number("T"), title, text, status, self.one(PRIORITIES[:3]), assignee, due, comments))
+
+
+def _empty_office(draws: Draws) -> World:
+    """Return the people, and the one to work for."""
+    first = draws.some(words.FIRST_NAMES, NUM_TEAMS * TEAM_SIZE + NUM_PARTNERS)
+    last = draws.some(words.LAST_NAMES, len(first))
+    company = draws.one(words.COMPANIES)
+    teams = draws.some(tuple(words.TEAMS), NUM_TEAMS)
+    people: list[Contact] = []
+    for team in teams:
+        lead_title, title = words.TEAMS[team]
+        for place in range(TEAM_SIZE):
+            name = f"{first[len(people)]} {last[len(people)]}"
+            lead = people[-place].email if place else ""
+            people.append(_contact(draws, name, f"{company}.example", team, title if place else lead_title, lead))
+    for partner in draws.some(words.PARTNERS, NUM_PARTNERS):
+        name = f"{first[len(people)]} {last[len(people)]}"
+        people.append(_contact(draws, name, f"{partner.split()[0].lower()}.example", partner, "Partner", ""))
+    owner = people.pop(1)
+    others = {who.id: who for who in draws.some(people, len(people))}
+    begin = datetime(2026, 1, 5, 8, 50) + timedelta(weeks=int(draws.rng.integers(100)), days=int(draws.rng.integers(4)))
+    return World(written(begin), owner, others, {}, {}, {}, {}, {})
+
+
+def _contact(draws: Draws, name: str, domain: str, team: str, title: str, manager: str) -> Contact:
+    first, last = name.lower().split()
+    phone = f"+49 30 {draws.rng.integers(1000, 10000)} {draws.rng.integers(100, 1000)}"
+    return Contact(draws.number("C"), name, f"{first}.{last}@{domain}", phone, team, title, manager)
+
+
+def _working_days(today: str) -> list[str]:
+    days = (when(today) + timedelta(days=ahead) for ahead in range(1, 15))
+    return [written(day)[:10] for day in days if day.weekday() < 5][:NUM_DAYS]
 
 
 def _in_folder(mail: Mail, folder: str) -> Mail:
