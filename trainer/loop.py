@@ -41,6 +41,7 @@ from envgym.trainer.seen import Metrics
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.sft import check_recorded, check_vocabulary, warm_start
 from envgym.trainer.workbench import Workbench, build_method, build_workbench
+from envgym.trainer.world import World
 
 HELD_OUT = "held-out"
 """Label of the evaluations before and after training, on all tasks."""
@@ -219,7 +220,7 @@ class TrainLoop:
         return self.bench.learner.learn(rows, self.bench.method.objective, step=step - 1)
 
     def _evaluate(self, runner: asyncio.Runner, label: str) -> None:
-        for plan in self._plans(label):
+        for plan in _plans(self.settings, self.bench.worlds, label):
             started = time.perf_counter()
             work = evaluate(
                 plan,
@@ -243,26 +244,9 @@ class TrainLoop:
 
     # ---- pieces ----------------------------------------------------------------------------------------------
 
-    def _plans(self, label: str) -> list[EvalPlan]:
-        """Return one plan per env; the tasks of an evaluation in between are the first of the others'."""
-        settings, worlds = self.settings.evaluation, self.bench.worlds
-        count = settings.tasks if label == HELD_OUT else min(settings.tasks_during, settings.tasks)
-        return [
-            EvalPlan(
-                env_id=world.env_id,
-                make_env=world.make,
-                tasks=world.held_out[:count],
-                samples=settings.samples,
-                seed=derive_seed(self.settings.run.seed, "evaluation"),
-                label=label if len(worlds) == 1 else f"{label} {world.label}",
-                success_at=settings.success_at,
-            )
-            for world in worlds.values()
-        ]
-
     def _has_evaluation(self, label: str, step: int) -> bool:
         done = {(data["label"], data["step"]) for data in self.run_directory.evals()}
-        return all((plan.label, step) in done for plan in self._plans(label))
+        return all((plan.label, step) in done for plan in _plans(self.settings, self.bench.worlds, label))
 
     def _save_episodes(
         self, step: int, groups: Sequence[Group], credits: Sequence[TrajectoryCredit], dropped: Mapping[str, str]
@@ -312,6 +296,24 @@ class TrainLoop:
         started = time.perf_counter()
         yield
         self._times[f"time/{name}_s"] = time.perf_counter() - started
+
+
+def _plans(run: TrainSettings, worlds: Mapping[str, World], label: str) -> list[EvalPlan]:
+    """Return one plan per env; the tasks of an evaluation in between are the first of the others'."""
+    settings = run.evaluation
+    count = settings.tasks if label == HELD_OUT else min(settings.tasks_during, settings.tasks)
+    return [
+        EvalPlan(
+            env_id=world.env_id,
+            make_env=world.make,
+            tasks=world.held_out[:count],
+            samples=settings.samples,
+            seed=derive_seed(run.run.seed, "evaluation"),
+            label=label if len(worlds) == 1 else f"{label} {world.label}",
+            success_at=settings.success_at,
+        )
+        for world in worlds.values()
+    ]
 
 
 def _canary(settings: TrainSettings, bench: Workbench) -> Canary | None:

@@ -340,9 +340,8 @@ def test_resuming_a_run_that_is_misspelled_names_the_near_one(command: Command, 
         assert refused(command, files, *words) == (
             "envgym: run must be a directory, got no such directory (runs/frist); did you mean runs/first?"
         )
-    assert refused(command, files, "train", "none.yaml", "--resume").startswith(
-        "envgym: settings file must be readable"
-    )
+    missing = refused(command, files, "train", "none.yaml", "--resume")
+    assert missing.startswith("envgym: settings file must be readable")
 
 
 def test_resuming_what_never_began_is_refused(command: Command, files: Files) -> None:
@@ -395,8 +394,7 @@ def test_world_that_breaks_stops_the_run_and_says_why(command: Command, folder: 
 def test_settings_of_a_run_are_complete_and_start_it_again(command: Command, folder: Path) -> None:
     command("train", "run.yaml", "--set", "run.steps=1")
     config: dict[str, Any] = RunDirectory.open(folder / "runs/vowels").config  # a YAML tree
-    config["run"]["directory"] = "runs/again"
-    (folder / "again.yaml").write_text(yaml.safe_dump(config))
+    (folder / "again.yaml").write_text(yaml.safe_dump(config | {"run": config["run"] | {"directory": "runs/again"}}))
     assert command("train", "again.yaml")[0] == 0
     first, again = (RunDirectory.open(folder / "runs" / name) for name in ("vowels", "again"))
     assert first.metrics()[0]["loss/entropy"] == again.metrics()[0]["loss/entropy"]
