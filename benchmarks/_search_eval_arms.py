@@ -75,8 +75,18 @@ def arms(value: str) -> dict[str, Arm]:
         CHAIN: Arm(what="mean of single episodes", search="chain"),
         "majority": Arm(what="`best_of` by majority", search="best_of", settings=("n=null", "select=majority")),
         "likelihood": Arm(what="`best_of` by likelihood", search="best_of", settings=("n=null", "select=likelihood")),
-        "value": Arm(what="`best_of` by the learned value", search="best_of", settings=("n=null", f"select={value}")),
-        "mcts": Arm(what="`mcts` by the learned value", search="mcts", settings=("simulations=null", f"value={value}")),
+        "value": Arm(
+            what="`best_of` by the learned value",
+            search="best_of",
+            settings=("n=null", f"select={value}"),
+            asks_value=True,
+        ),
+        "mcts": Arm(
+            what="`mcts` by the learned value",
+            search="mcts",
+            settings=("simulations=null", f"value={value}"),
+            asks_value=True,
+        ),
         "verifier": Arm(
             what="`best_of` by the reward, **oracle-selected**",
             search="best_of",

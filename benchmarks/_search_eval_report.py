@@ -18,10 +18,10 @@ episodes and counts their mean success: nothing is chosen. The others spend them
 {table}
 
 Success and differences are in percent and points, with 95 % intervals by bootstrap over tasks; differences to `chain`
-are paired by task. p is of a two-sided sign-flip test, times the {num_compared} comparisons that were declared
-({compared}). Tokens and steps are means per task of the whole search.
-The **oracle-selected** row knows the reward, which nobody does at test time: it is a bound for what a choice among
-such episodes can reach, not a result.
+are paired by task. p is of a two-sided sign-flip test, times the {num_compared} comparisons that were declared:
+{compared}.
+Tokens and steps are means per task of the whole search. The **oracle-selected** row knows the reward, which nobody does
+at test time: it is a bound for what a choice among such episodes can reach, not a result.
 
 {findings}
 
@@ -37,12 +37,15 @@ that the value reads are in a column of their own and no part of the budget.
 `examples/search_eval/` was committed before an arm was run on the held-out tasks: policy, value, seed {seed}, tasks,
 budget, arms, and the smallest effect that {tasks} tasks show with probability 0.8 at the corrected level:
 {effect:.1f} points, by the largest spread of paired differences ({pilot_arms}) in a pilot of {pilot_tasks} train tasks
-with another seed of sampling. Policy and value saw train tasks alone; their settings were taken after a few trials
-there.
+with another seed of sampling. Policy and value learned from train tasks alone, and their settings were taken after a
+few trials there. The first pilot led to a change of `best_of`: with eight episodes begun together this budget went into
+their first turns, and none came to its end. The training command evaluates the warm start on the first 10 held-out
+tasks, which decided nothing.
 
 ## What it does not show
 
-- One policy and one value, of one seed each: the intervals are over tasks, not over training runs.
+- One policy and one value, of one seed each: the intervals are over tasks, not over training runs. The value learned
+  from few episodes, and its settings were not searched for.
 - A model of 0.5 million parameters on easy problems of about two turns. Trees of so little depth leave a search little
   to lead; nothing here says what happens in long episodes or with a language model.
 - The budget counts generated tokens alone.
@@ -125,6 +128,6 @@ def _findings(bench: Bench) -> list[str]:
         if corrected(bench, of) < bench.declared.level:
             said = f"{'better' if points > 0 else 'worse'} than `chain`, by {abs(points):.1f} points"
         else:
-            said = f"not told apart from `chain` ({points:+.1f} points)"
+            said = f"not told apart from `chain` at the corrected level ({points:+.1f} points)"
         lines.append(f"- {bench.arms[name].what}: {said}; {of.wins} tasks better, {of.losses} worse, {of.ties} alike.")
     return lines
