@@ -26,6 +26,8 @@ class Facts:
     """None where chance decides during the game: then the seed is part of what the start is."""
     full: float = 1.0
     """The game's own highest reward."""
+    is_sure: bool = True
+    """False where the game's limits leave no way to win some starts: the oracle then tries each that is drawn."""
 
 
 def _grid(game: Any) -> JsonValue:  # Any: as in Content
@@ -63,8 +65,8 @@ GAMES: Mapping[str, Facts] = MappingProxyType(
         "2048-v0": Facts(chance=0.05, chance_partial=0.4),
         "2048-v0-easy": Facts(chance=0.35, chance_partial=0.7),
         "Blackjack-v0": Facts(chance=0.03, chance_partial=0.4),
-        "Crosswords-v0": Facts(chance=0.01, chance_partial=0.03, content=_words),
-        "Crosswords-v0-hardcore": Facts(chance=0.02, chance_partial=0.03, content=_words),
+        "Crosswords-v0": Facts(chance=0.01, chance_partial=0.03, content=_words, is_sure=False),
+        "Crosswords-v0-hardcore": Facts(chance=0.02, chance_partial=0.03, content=_words, is_sure=False),
         "FrozenLake-v0": Facts(chance=0.45, chance_partial=0.7, content=_lake),
         "FrozenLake-v0-hardcore": Facts(chance=0.2, chance_partial=0.5, content=_lake),
         "FrozenLake-v0-random": Facts(chance=0.1, chance_partial=0.35, content=_lake),
@@ -80,7 +82,7 @@ GAMES: Mapping[str, Facts] = MappingProxyType(
         "Minesweeper-v0-small": Facts(chance=0.05, chance_partial=0.45),
         "Secretary-v0": Facts(chance=0.3, chance_partial=0.3, content=_state("draws")),
         "Secretary-v0-long": Facts(chance=0.2, chance_partial=0.2, content=_state("draws")),
-        "Set-v0": Facts(chance=0.03, chance_partial=0.05, content=_cards, full=20.0),
+        "Set-v0": Facts(chance=0.03, chance_partial=0.05, content=_cards, full=20.0, is_sure=False),
         "Sudoku-v0": Facts(chance=0.02, chance_partial=0.03, content=_board),
         "Sudoku-v0-easy": Facts(chance=0.02, chance_partial=0.03, content=_board),
         "Sudoku-v0-medium": Facts(chance=0.02, chance_partial=0.03, content=_board),

@@ -57,20 +57,18 @@ class TextArena(Env[Game]):
         self.tasks = GeneratedTasks(self._draw, name=f"{_WHERE} {game}")
 
     def _draw(self, rng: np.random.Generator) -> TaskDraft:
-        """Draw a start that can be won, as far as there is an oracle to tell."""
+        """Draw a start that can be won."""
         for _ in range(MAX_STARTS):
             seed = int(rng.integers(2**31))
             start = Game.start(self.game, seed)
             payload = _payload(self.game, start, seed)
             opening = start.shown()
-            if self._is_won_by_oracle(start):
+            if GAMES[self.game].is_sure or self._is_won_by_oracle(start):
                 return TaskDraft(prompt=opening, payload=payload, metadata={"game": self.game, "seed": seed})
         raise EnvFailure(f"{self.game}: the oracle wins none of {MAX_STARTS} starts")
 
     def _is_won_by_oracle(self, start: Game) -> bool:
-        """Play a start to its end; true where there is no oracle."""
-        if _family(self.game) not in ORACLES:
-            return True
+        """Play a start to its end."""
         for _ in range(min(MAX_ORACLE_MOVES, self.max_turns or MAX_ORACLE_MOVES)):
             start.play(self._best(start))
             if start.is_over:
