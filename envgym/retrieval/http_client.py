@@ -2,6 +2,7 @@
 
 import json
 import time
+import weakref
 from collections.abc import Sequence
 
 import httpx
@@ -41,8 +42,8 @@ class HttpRetriever:
             got, do = (timeout_s, retries), "pass e.g. timeout_s=30, retries=3"
             raise InvalidInput(sentence("(timeout_s, retries)", "be positive", got, where="HttpRetriever", do=do))
         self.url, self.timeout_s, self.retries = base, timeout_s, retries
-        self._client = httpx.Client(timeout=timeout_s, trust_env=False)
         self._has_documents = True
+        self._connect()
 
     def __reduce__(self) -> tuple[object, ...]:
         """Travel as the address."""
@@ -76,13 +77,13 @@ class HttpRetriever:
 
     def close(self) -> None:
         """Close the connections; a later search opens new ones."""
-        self._client.close()
-        self._client = httpx.Client(timeout=self.timeout_s, trust_env=False)
+        self._disconnect()
+        self._connect()
 
-    def __del__(self) -> None:
-        """Close the connections with the last reference."""
-        if hasattr(self, "_client"):
-            self._client.close()
+    def _connect(self) -> None:
+        """Make the client; it is closed with the last reference to this retriever, or when Python ends."""
+        self._client = httpx.Client(timeout=self.timeout_s, trust_env=False)
+        self._disconnect = weakref.finalize(self, self._client.close)
 
     def _post(self, path: str, request: JsonObject) -> JsonValue:
         """Send a request until it is answered; None where the server does not know `/documents`."""

@@ -147,9 +147,10 @@ class Browsing(Env[Browsed]):
         return document
 
     def _result(self, rank: int, document: Document, wanted: frozenset[str]) -> str:
-        """Show a hit with its best lines, in their order, and take notice of those that are whole."""
+        """Show a hit, whole or with its best lines, and take notice of the lines that are whole."""
         lines, left, shown = document.text.split("\n"), self.budget.result_chars, dict[int, str]()
-        for place in _best_lines(document, wanted):
+        is_short = len(document.text) <= left
+        for place in range(len(lines)) if is_short else _best_lines(document, wanted):
             if left <= 0:
                 break
             line = lines[place]

@@ -55,7 +55,9 @@ Say = Callable[..., str]
 @pytest.fixture
 def lakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lakes:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    env = Lakes(Cached(Bm25(corpus_at("lakes", PAGES))), Budget(searches=3, pages=3, results=1, page_chars=40))
+    env = Lakes(
+        Cached(Bm25(corpus_at("lakes", PAGES))), Budget(searches=3, pages=3, results=1, result_chars=40, page_chars=40)
+    )
     env.reset(seed=0)
     return env
 
@@ -82,6 +84,11 @@ def test_a_result_shows_the_best_lines_and_an_opened_page_goes_on_where_it_stopp
         ("lake/chad", [3], True),
         ("lake/chad", [2], True),
     ]
+
+
+def test_a_short_page_is_shown_as_a_whole(lakes: Lakes) -> None:
+    lakes.step(calling("search", query="How deep is Lake Baikal?"))
+    assert lakes.shown == [("lake/baikal", [0, 1], False)]
 
 
 def test_budgets_end_and_refused_calls_cost_nothing_but_turns(lakes: Lakes) -> None:

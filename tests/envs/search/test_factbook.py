@@ -1,5 +1,7 @@
 """`search/factbook-v0`: right answers pay, evidence is ticked off, nothing else pays."""
 
+from threading import Thread
+
 import pytest
 
 pytest.importorskip("bm25s")
@@ -17,6 +19,7 @@ from envgym.envs.search._library import factbook, load_questions
 from envgym.envs.search._questions import KINDS, said
 from envgym.envs.search.factbook import Factbook, evidence_of
 from envgym.errors import InvalidInput, UnknownName
+from envgym.retrieval.server import RetrievalServer
 
 
 class TestFactbook(EnvConformance):
@@ -158,3 +161,21 @@ def test_values_out_of_range_are_refused(kwargs: dict[str, object], told: str) -
     with pytest.raises((InvalidInput, UnknownName)) as caught:
         envgym.make("search/factbook-v0", **kwargs)
     assert told in str(caught.value)
+
+
+def test_through_a_server_the_env_is_the_same() -> None:
+    env = Factbook()
+    assert env.corpus is factbook(None)
+    server = RetrievalServer(env.retriever, name="bm25")
+    thread = Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        remote = Factbook(retriever_url=server.url)
+        assert remote.blocking
+        for index in range(3):
+            task = env.tasks.task(Split.TEST, index)
+            assert play(remote, oracle_of(remote), seed=0, task=task) == play(env, oracle_of(env), seed=0, task=task)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

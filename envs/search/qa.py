@@ -1,0 +1,199 @@
+"""Open-domain questions of any data set over any corpus: `search/qa-v0`."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, cast
+
+from envgym.core.messages import Action
+from envgym.core.rewards import Scored
+from envgym.core.tasks import Split, Task
+from envgym.env import Reply
+from envgym.envs._speaking import calling
+from envgym.envs.search._browsing import Browsed, Browsing, Budget
+from envgym.envs.search._grading import F1_CHANCE, TEXT_SCORES
+from envgym.envs.search._qa import QaTasks, context_documents
+from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.retrieval import Bm25, Cached, Document, Retriever
+from envgym.retrieval.cache import key_of
+from envgym.retrieval.corpus import corpus_at, open_corpus
+from envgym.verifiers.base import Verdict, right, wrong
+from envgym.verifiers.extract import final
+from envgym.verifiers.f1 import F1, words
+
+CONTEXT = "context"
+_WHERE = "search/qa-v0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SameWords:
+    """1 where the answer has the words of an accepted one, in order; case, punctuation and articles aside.
+
+    Source: 1606.05250 (SQuAD), its exact match.
+    """
+
+    def __call__(self, answer: str, task: Task) -> Verdict:
+        """Score `answer`."""
+        found = final(answer)
+        said = words(found.answer or "")
+        if said and any(said == words(key) for key in _accepted(task)):
+            return right()
+        return wrong(found.reason or "no accepted answer")
+
+
+class OpenQa(Browsing):
+    """The agent searches and reads, then gives its answer as a message, which ends the episode."""
+
+    system_prompt = (
+        "Answer the question from the pages that you can search. End with one message that holds the answer alone, a "
+        "few words, between <answer> and </answer>."
+    )
+
+    def __init__(
+        self,
+        *,
+        data: str | Mapping[str, str] | None = None,
+        corpus: str | None = None,
+        config: str | None = None,
+        revision: str | None = None,
+        splits: Mapping[str, str] | None = None,
+        text_score: str = "exact",
+        evidence_weight: float = 0.0,
+        searches: int = 10,
+        pages: int = 10,
+        results: int = 3,
+        result_chars: int = 700,
+        page_chars: int = 3_000,
+        retriever_url: str | None = None,
+        max_turns: int | None = 15,
+        **options: Any,  # parties and render_mode, as Env takes them
+    ) -> None:
+        """Choose questions and corpus.
+
+        Args:
+            data: A `.jsonl` or `.parquet` file, a mapping from split to file, a data set directory, or a hub name.
+            corpus: A JSONL file, or `context`: the pages that come with the questions.
+            config: Configuration of the data set, where it has several.
+            revision: Commit or tag of a hub data set.
+            splits: Official split -> train or test; None: the usual names are understood.
+            text_score: `exact` (SQuAD's exact match), or `f1`.
+            evidence_weight: Share of the reward, in [0, 1), that a right answer earns by the supporting pages it read.
+            searches: How often the agent may search.
+            pages: How many pages it may open or look through.
+            results: Hits of a search, 1 to 20.
+            result_chars: Text shown of each hit.
+            page_chars: Text shown of a page at once.
+            retriever_url: A retrieval server, instead of `corpus`.
+            max_turns: Turns until the episode is cut.
+            **options: As in `Env`.
+
+        Raises: InvalidInput: no data or nothing to search, a value out of its range, a package that is not installed.
+        """
+        if text_score not in TEXT_SCORES:
+            raise unknown_name("text_score", text_score, TEXT_SCORES, where=_WHERE)
+        if not 0.0 <= evidence_weight < 1.0:
+            do = "pass e.g. 0.3, or 0 for none"
+            raise InvalidInput(sentence("evidence_weight", "lie in [0, 1)", evidence_weight, where=_WHERE, do=do))
+        if data is None or (corpus is None) == (retriever_url is None):
+            got = f"data={data}, corpus={corpus}, retriever_url={retriever_url}"
+            do = "pass data=questions.jsonl and corpus=wiki.jsonl (or corpus=context, or retriever_url)"
+            raise InvalidInput(
+                sentence("data and one of corpus and retriever_url", "be given", got, where=_WHERE, do=do)
+            )
+        super().__init__(max_turns=max_turns, **options)
+        source = Source(data if isinstance(data, str) else tuple(data.items()), config, revision, _items(splits))
+        budget = Budget(
+            searches=searches, pages=pages, results=results, result_chars=result_chars, page_chars=page_chars
+        )
+        self.browse(_retriever(source, corpus, retriever_url), budget)
+        self.tasks, self.chance_score = _loaded(source), _chance(source, text_score)
+        self.grade = SameWords() if text_score == "exact" else F1(key="answers", extract=final)
+        self.evidence_weight = evidence_weight
+
+    def begin(self, task: Task) -> str:
+        """Ask the question."""
+        self.state = Browsed()
+        return task.prompt
+
+    def respond(self, action: Action) -> Reply:
+        """Score the answer, and say how many of the supporting pages were read."""
+        answer = self.grade(action.content, self.task).score
+        titles = _titles(self.task)
+        recall = len(self.state.read) / len(titles) if titles else 1.0
+        value = answer * (1 - self.evidence_weight + self.evidence_weight * recall)
+        return Reply(reward=Scored(value=value, components={"answer": answer, "evidence": recall}), terminated=True)
+
+    def note(self, document: Document, lines: Iterable[int], *, is_opened: bool) -> None:
+        """Tick off a supporting page that was opened, or shown as a whole."""
+        if is_opened or set(lines) >= set(range(document.text.count("\n") + 1)):
+            read = {number for number, title in enumerate(_titles(self.task)) if title == document.title}
+            self.state = replace(self.state, read=self.state.read | read)
+
+    def oracle(self) -> str:
+        """Search for each supporting page by its title, open it where it is found, and answer."""
+        state, budget = self.state, self.budget
+        unread = [title for number, title in enumerate(_titles(self.task)) if number not in state.read]
+        if not unread or state.pages >= budget.pages or state.searches >= budget.searches:
+            return f"<answer>{_accepted(self.task)[0]}</answer>"
+        found = [item for item in state.found.values() if item.title == unread[0]]
+        return calling("open", page=found[0].id) if found else calling("search", query=unread[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where questions come from."""
+
+    data: str | tuple[tuple[str, str], ...]
+    config: str | None
+    revision: str | None
+    splits: tuple[tuple[str, str], ...] | None
+
+
+@lru_cache(maxsize=8)
+def _loaded(source: Source) -> QaTasks:
+    """Return the questions; nobody changes them, so envs share them."""
+    data = source.data if isinstance(source.data, str) else dict(source.data)
+    splits = None if source.splits is None else dict(source.splits)
+    return QaTasks(data, config=source.config, revision=source.revision, splits=splits)
+
+
+@lru_cache(maxsize=8)
+def _retriever(source: Source, corpus: str | None, url: str | None) -> Retriever:
+    """Return what searches; identical queries are answered from memory."""
+    if url is not None:
+        from envgym.retrieval.http_client import HttpRetriever
+
+        return Cached(HttpRetriever(url))
+    if corpus != CONTEXT:
+        return Cached(Bm25(open_corpus(Path(str(corpus)))))
+    files = [source.data] if isinstance(source.data, str) else [path for _, path in source.data]
+    parts = [*map(key_of, files), str(source.config), str(source.revision)]
+    key = blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
+    return Cached(Bm25(corpus_at(f"context-{key}", context_documents(_loaded(source).rows()))))
+
+
+@lru_cache(maxsize=16)
+def _chance(source: Source, text_score: str) -> float:
+    """Return the share of questions that the most frequent answer is right on, in the worse of the splits."""
+    tasks, best = _loaded(source), 0.0
+    for split in Split:
+        size = tasks.size(split)
+        accepted = [{" ".join(words(key)) for key in _accepted(tasks.task(split, index))} for index in range(size)]
+        counts = Counter(key for keys in accepted for key in keys)
+        best = max([best, *(count / size for count in counts.values())])
+    return min(1.0, best + (F1_CHANCE if text_score == "f1" else 0.0))
+
+
+def _items(splits: Mapping[str, str] | None) -> tuple[tuple[str, str], ...] | None:
+    return None if splits is None else tuple(splits.items())
+
+
+def _accepted(task: Task) -> list[str]:
+    return cast(list[str], task.payload["answers"])  # as QaTasks writes it
+
+
+def _titles(task: Task) -> list[str]:
+    return cast(list[str], task.payload["titles"])  # as QaTasks writes it
