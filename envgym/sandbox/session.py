@@ -190,7 +190,7 @@ class PythonSession:
                 Remote(id=int(number), channel=here, name=name, generation=remote.generation)
                 for number, (here, _), name in zip(adopted["ids"], pairs, names, strict=True)
             ]
-            self._refresh(remote, clones)
+            _refresh(self._warden, remote, clones)
         except BaseException:
             for here, _ in pairs:
                 here.close()
@@ -205,28 +205,14 @@ class PythonSession:
         """Let a process clone itself, once for each socket. Raises: ForkUnsupported: it cannot."""
         try:
             remote.send({"op": "fork"}, b"", sockets)
-            self._answer(remote, 0)
+            _answer(remote, 0)
         except ToolError as refusal:
-            raise _unforkable(str(refusal)) from None
+            is_deep = "No space left" in str(refusal)  # for another namespace within namespaces
+            raise _unforkable("a chain of too many forks with runs between them" if is_deep else str(refusal)) from None
         except (SessionEnded, SessionSlow) as end:
             self._drop()
             self._warden.confirm(remote)
             raise _unforkable(str(end.args[0])) from None
-
-    def _refresh(self, remote: Remote, clones: Sequence[Remote]) -> None:
-        """Let clones turn to their own files, and have them checked. Raises: ForkUnsupported; `remote` goes on."""
-        ids = [clone.id for clone in clones]
-        try:
-            for clone in clones:
-                clone.send({"op": "refresh"})
-            for clone in clones:
-                self._answer(clone, 0)
-        except (SessionEnded, SessionSlow, ToolError) as end:
-            self._warden.request("undo", id=remote.id, ids=ids)
-            raise _unforkable(str(end.args[0])) from None
-        checked = self._warden.request("check", id=remote.id, ids=ids, sockets=[clone.name for clone in clones])
-        if "refused" in checked:
-            raise _unforkable(checked["refused"])
 
     def _leave_litter(self) -> None:
         litter, self._litter = self._litter, None
@@ -255,19 +241,11 @@ class PythonSession:
         remote = self._own()
         try:
             remote.send(fields, blob)
-            return self._answer(remote, max_blob)
+            return _answer(remote, max_blob)
         except (SessionEnded, SessionSlow):
             self._drop()
             self._warden.confirm(remote)
             raise ToolError(_ENDED) from None
-
-    def _answer(self, remote: Remote, max_blob: int) -> tuple[Fields, bytes]:
-        answer = remote.receive(ANSWER_S, max_blob)
-        if answer is None:
-            raise SessionSlow("it does not answer")
-        if "failed" in answer[0]:
-            raise ToolError(str(answer[0]["failed"])[:200])
-        return answer
 
     def _wait(self, remote: Remote, begun: float) -> tuple[RunEnding, tuple[Fields, bytes]]:
         """Wait for the end of a run; interrupt it at a limit, end its process where it does not heed."""
@@ -289,6 +267,32 @@ class PythonSession:
                 ending, last = RunEnding.WALL_TIME if is_late else RunEnding.CPU_TIME, now + _GRACE_S
                 self._warden.request("interrupt", id=remote.id)
         return ending, answer
+
+
+def _refresh(warden: WardenClient, remote: Remote, clones: Sequence[Remote]) -> None:
+    """Let clones turn to their own files, and have them checked. Raises: ForkUnsupported; `remote` goes on."""
+    ids = [clone.id for clone in clones]
+    try:
+        for clone in clones:
+            clone.send({"op": "refresh"})
+        for clone in clones:
+            _answer(clone, 0)
+    except (SessionEnded, SessionSlow, ToolError) as end:
+        warden.request("undo", id=remote.id, ids=ids)
+        raise _unforkable(str(end.args[0])) from None
+    checked = warden.request("check", id=remote.id, ids=ids, sockets=[clone.name for clone in clones])
+    if "refused" in checked:
+        raise _unforkable(checked["refused"])
+
+
+def _answer(remote: Remote, max_blob: int) -> tuple[Fields, bytes]:
+    """Return what a process answers at once. Raises: ToolError: it refuses. SessionSlow, SessionEnded: it does not."""
+    answer = remote.receive(ANSWER_S, max_blob)
+    if answer is None:
+        raise SessionSlow("it does not answer")
+    if "failed" in answer[0]:
+        raise ToolError(str(answer[0]["failed"])[:200])
+    return answer
 
 
 def _unforkable(got: str) -> ForkUnsupported:

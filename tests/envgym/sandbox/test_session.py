@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -184,7 +185,7 @@ def test_a_chain_of_forks_ends_with_a_refusal_and_the_session_goes_on(python: Py
             python.run("x += 1")
 
     python.run("x = 0")
-    with pytest.raises(ForkUnsupported, match="No space left"):  # for namespaces within namespaces
+    with pytest.raises(ForkUnsupported, match="a chain of too many forks"):
         fork_and_run(40)
     assert 24 <= int(shown(python, "x")) < 40
 
@@ -281,6 +282,14 @@ def num_processes() -> int:
     return len(descendants(os.getpid()))
 
 
+def falls_to(count: int, seconds: float = 5.0) -> bool:
+    """Tell whether there are no more than so many processes once those that were killed have ended."""
+    until = time.monotonic() + seconds
+    while num_processes() > count and time.monotonic() < until:
+        time.sleep(0.01)
+    return num_processes() <= count
+
+
 def test_closed_and_forgotten_sessions_leave_no_process_and_no_descriptor(python: PythonSession) -> None:
     python.run("1")
     python.fork().close()
@@ -293,8 +302,8 @@ def test_closed_and_forgotten_sessions_leave_no_process_and_no_descriptor(python
             forks[0].run("import subprocess; p = subprocess.Popen(['sleep', '99'])")
             forks[1].close()
             del forks
-    assert num_processes() == before
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert falls_to(before)
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 def test_a_closed_session_is_refused(python: PythonSession) -> None:
