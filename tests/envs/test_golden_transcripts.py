@@ -13,6 +13,7 @@ from envgym.core.json_types import JsonValue
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
 from envgym.envs._speaking import calling
+from envgym.sandbox import BwrapSandbox, why_unusable
 
 GOLDEN = Path(__file__).parent / "golden"
 EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]] = {
@@ -80,6 +81,12 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
     ),
     "tsp_oracle": ("puzzles/tsp-v0", {}, None),
     "tsp_bad_agent": ("puzzles/tsp-v0", {"tours": 2}, ("north", "1 2 3", "1 2 3 4 5 6 7 7", *["1 5 2 6 3 7 4 8"] * 2)),
+    "stdio_oracle": ("code/stdio-v0", {"language": "bash"}, None),
+    "stdio_bad_agent": (
+        "code/stdio-v0",
+        {"language": "bash", "attempts": 3},
+        ("I do not know.", "```\necho 1\n```", "```\ncat >&2\nexit 3\n```"),
+    ),
     "factbook_oracle": ("search/factbook-v0", {"kinds": "join", "results": 2, "page_chars": 300}, None),
     "factbook_bad_agent": (
         "search/factbook-v0",
@@ -142,6 +149,8 @@ def test_episode_equals_its_golden_transcript(name: str) -> None:
         pytest.importorskip("reasoning_gym")
     if env_id == "puzzles/textarena-v0":
         pytest.importorskip("textarena")
+    if env_id.startswith("code/") and (reason := why_unusable(BwrapSandbox())) is not None:
+        pytest.skip(reason)
     env = envgym.make(env_id, **kwargs)
     task = env.unwrapped.tasks.task(Split.TRAIN, 0)
     agent = oracle_of(env) if said is None else lambda turn, observation: said[turn]
