@@ -110,15 +110,23 @@ class Interpreter:
             with suppress(Exception):
                 stream.flush()
         self._directory, self._files, state = os.getcwd(), self._open_files(descriptors), random.getstate()
-        for number, descriptor in enumerate(descriptors):
-            if clone_into_namespaces() == 0:
-                drop_capabilities()
-                os.dup2(descriptor, self._channel.fileno())
-                for other in descriptors[number:]:
-                    os.close(other)
-                random.setstate(state)  # Python would draw a new one: both sides go on alike
-                return None, b""
-            os.close(descriptor)
+        ready, telling = os.pipe()
+        is_clone = False
+        try:
+            for number, descriptor in enumerate(descriptors):
+                if is_clone := clone_into_namespaces() == 0:
+                    drop_capabilities()
+                    os.dup2(descriptor, self._channel.fileno())
+                    for other in descriptors[number:]:
+                        os.close(other)
+                    random.setstate(state)  # Python would draw a new one: both sides go on alike
+                    return None, b""
+                os.close(descriptor)
+        finally:
+            os.close(telling)
+            if not is_clone:
+                os.read(ready, 1)  # ends when every clone has closed what is the others'
+            os.close(ready)
         return {}, b""
 
     def do_refresh(self, fields: Fields, blob: bytes, descriptors: list[int]) -> tuple[Fields, bytes]:
