@@ -159,12 +159,7 @@ class PythonSession:
             self._warden.sweep()
             self._leave_litter()
             if self._remote is None:
-                limits = [
-                    (kind, value + (kind == resource.RLIMIT_NPROC) * 2 * MAX_LIVE_FORKS)
-                    for kind, value in kernel_limits(self.limits)
-                    if kind != resource.RLIMIT_CPU
-                ]
-                self._remote = self._warden.spawn(limits, self.limits.disk, self.limits.output)
+                self._remote = self._warden.spawn(_kernel_limits(self.limits), self.limits.disk, self.limits.output)
         return self._remote
 
     def _spare(self, remote: Remote) -> Remote:
@@ -267,6 +262,15 @@ class PythonSession:
                 ending, last = RunEnding.WALL_TIME if is_late else RunEnding.CPU_TIME, now + _GRACE_S
                 self._warden.request("interrupt", id=remote.id)
         return ending, answer
+
+
+def _kernel_limits(limits: Limits) -> list[tuple[int, int]]:
+    """Return what the kernel limits: processes of all forks together; processor time is each run's own."""
+    return [
+        (kind, value + (kind == resource.RLIMIT_NPROC) * 2 * MAX_LIVE_FORKS)
+        for kind, value in kernel_limits(limits)
+        if kind != resource.RLIMIT_CPU
+    ]
 
 
 def _refresh(warden: WardenClient, remote: Remote, clones: Sequence[Remote]) -> None:
