@@ -26,6 +26,8 @@ from envgym.errors import InvalidInput, PolicyFailure
 T = TypeVar("T")
 _CPU_BLOCK = 32
 """Tokens of a cache block on the CPU, the fewest its kernels like: a prefix is found again by whole blocks."""
+_GRACE_S = 5.0
+"""How long the process may take to end before it is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +142,7 @@ class VllmEngine:
         if self._llm is not None:
             llm, self._llm = self._llm, None
             with suppress(Exception):  # what is broken already cannot be ended well
-                llm.shutdown(timeout=0)
+                llm.shutdown(timeout=_GRACE_S)
 
     # ---- pieces --------------------------------------------------------------------------------------------------
 
