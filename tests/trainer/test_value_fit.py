@@ -45,7 +45,7 @@ def test_value_learns_the_return_from_each_turn_on(policy: Path, tmp_path: Path)
 def test_what_cannot_be_fitted_is_refused(policy: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="episodes must fill 8 groups of 2, got 15"):
         value_settings(policy, episodes=15)
-    with pytest.raises(RunError, match="run directory must hold run.json"):
+    with pytest.raises(RunError, match=r"run directory must hold run\.json"):
         value_settings(tmp_path, episodes=64)
     made = value_settings(policy, episodes=64, directory=tmp_path / "fit", overrides=("critic.detach=true",))
     with pytest.raises(SettingsError, match="critic must train the model that it reads"):
