@@ -1,6 +1,7 @@
 """A folder to work in: a world that an untrained model half solves, and the settings of a run of seconds."""
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,11 @@ def files(folder: Path) -> Callable[[], dict[str, bytes]]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
+
+
+@pytest.fixture
+def heeds_interrupts() -> Iterator[None]:
+    """Handle SIGINT, which a process that was started in the background ignores."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -17,6 +17,7 @@ from envgym.retrieval.http_client import HttpRetriever
 Command = Callable[..., tuple[int, str, str]]
 
 
+@pytest.mark.usefixtures("heeds_interrupts")
 def test_a_served_file_is_searched_over_http(tmp_path: Path) -> None:
     path = tmp_path / "wiki.jsonl"
     path.write_text(json.dumps({"id": "nile", "contents": '"Nile"\nThe longest river.'}) + "\n")

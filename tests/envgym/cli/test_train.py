@@ -2,10 +2,9 @@
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +70,6 @@ def test_run_that_is_over_resumes_to_itself(command: Command, folder: Path) -> N
     _, second, _ = command("train", "runs/vowels", "--resume", "--json")
     assert json.loads(first) == json.loads(second)
     assert (folder / "runs/vowels/metrics.jsonl").read_bytes() == rows
-
-
-@pytest.fixture
-def heeds_interrupts() -> Iterator[None]:
-    """Handle SIGINT, which a process that was started in the background ignores."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("heeds_interrupts")
