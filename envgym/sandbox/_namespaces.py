@@ -24,12 +24,16 @@ def _check(result: int) -> int:
 
 
 def clone_into_namespaces() -> int:
-    """Fork into namespaces of one's own; return 0 in the child, which is process 1 there, else its id."""
+    """Fork into namespaces of one's own; return 0 in the child, which is process 1 there, else its id.
+
+    The child leads a process group of its own: a signal to one's group crosses namespaces.
+    """
     ctypes.pythonapi.PyOS_BeforeFork()
     pid = int(_libc.syscall(_CLONE[platform.machine()], FORK_FLAGS, 0, 0, 0, 0))
     error = ctypes.get_errno()
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
+        os.setsid()
         return 0
     ctypes.pythonapi.PyOS_AfterFork_Parent()
     if pid < 0:

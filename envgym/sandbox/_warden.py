@@ -217,6 +217,8 @@ def _check_alone(pid: int, own: str) -> None:
         raise Refused("it has threads or programs of its own running")
     if any(int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")):
         raise Refused("it has kept rights")
+    if os.getpgid(pid) != pid:
+        raise Refused("it is in a process group with others")
     own_places = {os.stat(f"/proc/{pid}/root{path}").st_dev for path in (WORK, OUTPUT)}
     if os.stat(f"/proc/{pid}/cwd").st_dev not in own_places:
         raise Refused("its directory is not its own")
