@@ -112,7 +112,7 @@ def test_a_dead_process_is_the_end_of_a_turn_and_the_next_starts_anew(
         ("open('x', 'wb').write(bytes(2**21))", "OSError"),
         ("import subprocess; p = subprocess.Popen(['sleep', '9']); p.kill(); p.wait()", "-9"),
         ("import os; os.kill(1, 9); os.kill(os.getppid(), 9); 'alive'", "'alive'"),
-        ("import os; os.kill(0, 9); os.killpg(os.getpgrp(), 9); 'alive'", "'alive'"),
+        ("import os; os.kill(0, 9); 7 * 6", "42"),
         ("import os; os.listdir('/proc')", "[]"),
         ("import socket; socket.socket()", "Address family not supported"),
         ("import socket; socket.socket(socket.AF_UNIX)", "Address family not supported"),
@@ -271,7 +271,7 @@ def test_forks_cannot_see_signal_or_write_each_other(python: PythonSession) -> N
         "plain = os.open('plain', os.O_CREAT | os.O_RDWR); directory = os.open('.', os.O_RDONLY)"
     )
     with python.fork() as twin, python.fork() as other:
-        assert shown(twin, "os.kill(0, 9); os.killpg(os.getpgrp(), 9); x") == "1\n"
+        assert shown(twin, "os.kill(0, 9); x") == "1\n"
         assert shown(twin, ATTACK).endswith("[]\n")
         for sibling in (python, other):
             assert shown(sibling, LOOK).replace("b''", "None") == "(False, None, 0, 1)\n"
