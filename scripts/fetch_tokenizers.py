@@ -17,8 +17,8 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from envgym.agents.models.cache import build_once, cache_directory
 from envgym.agents.models.smollm2 import find_gguf
+from envgym.cache import build_once, cache_directory
 from envgym.errors import InvalidInput
 
 NPM_VERSION = "3.7.2"

@@ -29,8 +29,8 @@ class SampleRecord:
         """Begin anew, as a step does."""
         self._found.clear()
 
-    def check(self, rows: Sequence[TrainRow], *, step: int) -> None:
-        """Raises: RunError: a row trains a token that was not sampled there."""
+    def check(self, rows: Sequence[TrainRow], *, step: int) -> int:
+        """Return how many tokens train. Raises: RunError: one of them was not sampled where it stands."""
         for number, row in enumerate(rows):
             sampled = self._sampled(row.token_ids)
             wrong = [place for place, trains in enumerate(row.loss_mask) if trains and not sampled[place]]
@@ -39,6 +39,7 @@ class SampleRecord:
                 got = f"{len(wrong)} others, the first (id {row.token_ids[wrong[0]]}) at place {wrong[0]}"
                 must = "be sampled by the policy in that context"
                 raise RunError(sentence("tokens that train", must, got, where=where, do=do))
+        return sum(sum(row.loss_mask) for row in rows)
 
     def _sampled(self, token_ids: Sequence[int]) -> list[bool]:
         """Return which tokens of a row were sampled where they stand."""

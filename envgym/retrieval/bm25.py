@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from envgym.cache import build_once
 from envgym.errors import InvalidInput, sentence
 from envgym.retrieval.base import Document, Hit, checked_query
-from envgym.retrieval.cache import built_once
 from envgym.retrieval.corpus import Corpus
 from envgym.retrieval.words import words_of
 
@@ -36,7 +36,7 @@ class Bm25:
             do = "pip install 'envgym[search]'"
             raise InvalidInput(sentence("BM25", "find its package", "no bm25s", where="retrieval", do=do)) from error
         self.corpus = corpus
-        folder = built_once(corpus.folder / f"bm25-{_FORMAT}", lambda work: _build(corpus, work))
+        folder = build_once(corpus.folder / f"bm25-{_FORMAT}", lambda work: _build(corpus, work))
         self._index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
 
     def __reduce__(self) -> tuple[type["Bm25"], tuple[Corpus]]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from envgym.cache import build_once, cache_directory, source_key
 from envgym.errors import InvalidInput, sentence
 from envgym.retrieval.base import Document
-from envgym.retrieval.cache import built_once, cache_dir, key_of
 from envgym.text import well_formed
 
 _TEXTS, _OFFSETS, _IDS, _ROWS = "documents.jsonl", "offsets.npy", "ids.npy", "rows.npy"
@@ -89,7 +89,9 @@ def write(documents: Iterable[Document], folder: Path) -> None:
 
 def corpus_at(name: str, documents: Iterable[Document]) -> Corpus:
     """Return the corpus cached under `name`, written from `documents` where it is not there yet."""
-    return Corpus(built_once(cache_dir() / "corpora" / f"{name}-{_FORMAT}", lambda folder: write(documents, folder)))
+    return Corpus(
+        build_once(cache_directory() / "corpora" / f"{name}-{_FORMAT}", lambda folder: write(documents, folder))
+    )
 
 
 def open_corpus(path: Path) -> Corpus:
@@ -99,7 +101,7 @@ def open_corpus(path: Path) -> Corpus:
     """
     if not path.is_file():
         raise InvalidInput(sentence("corpus", "be a JSONL file", str(path), where="corpus", do="check the path"))
-    return corpus_at(f"{path.stem}-{key_of(str(path))}", read_jsonl(path))
+    return corpus_at(f"{path.stem}-{source_key(str(path))}", read_jsonl(path))
 
 
 def read_jsonl(path: Path) -> Iterator[Document]:

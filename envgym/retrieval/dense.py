@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from envgym.cache import build_once, source_key
 from envgym.errors import InvalidInput, sentence
 from envgym.retrieval.base import Document, Hit, checked_query
-from envgym.retrieval.cache import built_once, key_of
 from envgym.retrieval.corpus import Corpus
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Dense:
         self.corpus, self.model, self.device = corpus, str(model), device
         self._encoder = _load(self.model, device)
         self._lock = Lock()
-        folder = built_once(corpus.folder / f"dense-{key_of(self.model)}-{_FORMAT}", self._build)
+        folder = build_once(corpus.folder / f"dense-{source_key(self.model)}-{_FORMAT}", self._build)
         import faiss
 
         self._index = faiss.read_index(str(folder / _INDEX), faiss.IO_FLAG_MMAP)

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from envgym.authoring.sources import ListTasks
+from envgym.cache import build_once
 from envgym.core.serialize import task_from_json, task_to_json
 from envgym.core.tasks import Split, Task
 from envgym.envs.search._fiction import fictional
@@ -16,7 +17,6 @@ from envgym.envs.search._pages import DISTRIBUTION, pages_of, read_entries
 from envgym.envs.search._questions import KINDS, questions
 from envgym.envs.search._world import read_countries
 from envgym.retrieval import Bm25, Cached, Corpus, Document, Retriever
-from envgym.retrieval.cache import built_once
 from envgym.retrieval.corpus import corpus_at
 
 _SOURCES = ("_pages.py", "_world.py", "_fields.py", "fields.toml", "_questions.py", "_fiction.py")
@@ -29,7 +29,7 @@ class Questions(ListTasks):
         """Read the questions of the given kinds."""
         self._made_of = (fiction, kinds)
         folder = factbook(fiction).folder
-        path = built_once(folder / "questions", lambda work: _write(fiction, work)) / "questions.jsonl"
+        path = build_once(folder / "questions", lambda work: _write(fiction, work)) / "questions.jsonl"
         with path.open(encoding="utf-8") as file:
             tasks = [task_from_json(json.loads(line)) for line in file]
         super().__init__([task for task in tasks if task.metadata["kind"] in kinds])

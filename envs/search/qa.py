@@ -8,6 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
 
+from envgym.cache import source_key
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
@@ -18,7 +19,6 @@ from envgym.envs.search._grading import F1_CHANCE, TEXT_SCORES
 from envgym.envs.search._qa import QaTasks, context_documents
 from envgym.errors import InvalidInput, sentence, unknown_name
 from envgym.retrieval import Bm25, Cached, Document, Retriever
-from envgym.retrieval.cache import key_of
 from envgym.retrieval.corpus import corpus_at, open_corpus
 from envgym.verifiers.base import Verdict, right, wrong
 from envgym.verifiers.extract import final
@@ -170,7 +170,7 @@ def _retriever(source: Source, corpus: str | None, url: str | None) -> Retriever
     if corpus != CONTEXT:
         return Cached(Bm25(open_corpus(Path(str(corpus)))))
     files = [source.data] if isinstance(source.data, str) else [path for _, path in source.data]
-    parts = [*map(key_of, files), str(source.config), str(source.revision)]
+    parts = [*map(source_key, files), str(source.config), str(source.revision)]
     key = blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
     return Cached(Bm25(corpus_at(f"context-{key}", context_documents(_loaded(source).rows()))))
 

@@ -1,7 +1,8 @@
 """Fields, lists, dates, sliders and texts: the solutions that fill something in."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from calendar import month_name
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from envgym.envs.web._miniwob_solving import (
     FIELDS,
@@ -102,8 +103,7 @@ def _choice(view: View) -> str:
     return submit(view) if sorted((box.value or "").split(", ")) == sorted(wanted) else select(box, *wanted)
 
 
-_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November")
-_MONTHS += ("December",)
+_MONTHS = tuple(month_name)[1:]
 
 
 def _calendar(view: View) -> str:
@@ -154,7 +154,7 @@ def _guess(view: View) -> str:
 def _generate(view: View) -> str:
     shown = next((int(name) for name in texts(view) if re.fullmatch(r"\d+", name)), None)
     bound = int(re.sub(r"\D", "", view.task) or 0)
-    tests = {
+    tests: dict[str, Callable[[int], bool]] = {
         "less": lambda number: number < bound,
         "greater": lambda number: number > bound,
         "odd": lambda number: number % 2 == 1,

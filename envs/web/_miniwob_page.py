@@ -20,7 +20,6 @@ Input = Literal["dom", "mouse"]
 TURN_MS: Final = 1000
 """What passes on the page's clock with each action: enough for its animations to end."""
 SIZE: Final = {"width": 500, "height": 320}
-_AREA: Final = {"x": 0, "y": 0, "width": 160, "height": 210}
 _SCRIPTS: Final = ("miniwob_clock.js", "miniwob_view.js", "miniwob_act.js", "miniwob_task.js")
 _BEGIN: Final = "([seed]) => envgym.begin(seed) ? envgym.turn(null, null, 0) : null"
 _TURN: Final = "([name, action, ms]) => envgym.turn(name, action, ms)"
@@ -107,7 +106,9 @@ class MiniWobPage:
 
     def screenshot(self) -> bytes:
         """Return the page as a PNG, without MiniWoB's own display beside it."""
-        return self._tab.run(lambda page: page.screenshot(clip=_AREA), limit_s=self._limit_s)
+        return self._tab.run(
+            lambda page: page.screenshot(clip={"x": 0, "y": 0, "width": 160, "height": 210}), limit_s=self._limit_s
+        )
 
     def close(self) -> None:
         """Close the tab."""

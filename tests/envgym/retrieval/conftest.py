@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 
 from envgym.retrieval.base import Document
-from envgym.retrieval.cache import CACHE_VARIABLE
 from envgym.retrieval.corpus import Corpus, corpus_at
 
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv("ENVGYM_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envgym.cache import build_once, cache_directory
 from envgym.errors import InvalidInput
 from envgym.retrieval.base import Document
-from envgym.retrieval.cache import built_once, cache_dir
 from envgym.retrieval.corpus import Corpus, corpus_at, open_corpus, write
 
 texts = st.text(max_size=20)
@@ -20,7 +20,7 @@ texts = st.text(max_size=20)
 @settings(max_examples=20, deadline=None)
 def test_every_document_is_found_by_number_and_by_id(rows: list[tuple[str, str, str]]) -> None:
     documents = [Document(id=identity, title=title, text=text) for identity, title, text in rows]
-    folder = built_once(cache_dir() / f"drawn-{abs(hash(tuple(rows)))}", lambda work: write(documents, work))
+    folder = build_once(cache_directory() / f"drawn-{abs(hash(tuple(rows)))}", lambda work: write(documents, work))
     corpus = Corpus(folder)
     assert list(corpus) == documents
     assert [corpus.find(item.id) for item in documents] == documents
@@ -30,30 +30,6 @@ def test_every_document_is_found_by_number_and_by_id(rows: list[tuple[str, str, 
 
 def test_a_corpus_is_written_once(lakes: Corpus) -> None:
     assert [item.id for item in corpus_at("lakes", [])] == [item.id for item in lakes]
-
-
-def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    def fail(folder: Path) -> None:
-        (folder / "half").write_text("half")
-        raise InvalidInput("no more")
-
-    with pytest.raises(InvalidInput, match="no more"):
-        built_once(tmp_path / "cache" / "index", fail)
-    assert list((tmp_path / "cache").iterdir()) == []
-
-
-def test_of_two_builders_the_first_wins(tmp_path: Path) -> None:
-    folder = tmp_path / "index"
-
-    def fast(work: Path) -> None:
-        (work / "who").write_text("first")
-
-    def slow(work: Path) -> None:
-        built_once(folder, fast)
-        (work / "who").write_text("second")
-
-    assert (built_once(folder, slow) / "who").read_text() == "first"
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
 def test_both_forms_of_jsonl_are_read_and_a_changed_file_is_read_again(tmp_path: Path) -> None:
@@ -83,7 +59,7 @@ def test_a_file_that_is_no_corpus_is_refused_and_nothing_is_kept(tmp_path: Path,
     with pytest.raises(InvalidInput) as caught:
         open_corpus(path)
     assert said in str(caught.value)
-    assert list((cache_dir() / "corpora").iterdir()) == []
+    assert list((cache_directory() / "corpora").iterdir()) == []
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

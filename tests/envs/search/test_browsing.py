@@ -17,7 +17,6 @@ from envgym.envs.search._browsing import Browsed, Browsing, Budget
 from envgym.errors import InvalidInput, ToolInfraFailure
 from envgym.retrieval import Bm25, Cached, Document, Retriever
 from envgym.retrieval.base import Hit
-from envgym.retrieval.cache import CACHE_VARIABLE
 from envgym.retrieval.corpus import corpus_at
 
 PAGES = [
@@ -54,7 +53,7 @@ Say = Callable[..., str]
 
 @pytest.fixture
 def lakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lakes:
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("ENVGYM_CACHE", str(tmp_path))
     env = Lakes(
         Cached(Bm25(corpus_at("lakes", PAGES))), Budget(searches=3, pages=3, results=1, result_chars=40, page_chars=40)
     )

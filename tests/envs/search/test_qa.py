@@ -18,7 +18,6 @@ from envgym.envs._speaking import calling
 from envgym.envs.search._qa import answers_of, context_documents, supporting_titles
 from envgym.envs.search.qa import OpenQa
 from envgym.errors import InvalidInput
-from envgym.retrieval.cache import CACHE_VARIABLE
 
 Row = dict[str, Any]  # a row of a data set
 
@@ -96,7 +95,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path.write_text("\n".join(json.dumps(hotpot(number)) for number in range(60)))
     TestQa.env_kwargs = {"data": str(path), "corpus": "context", "evidence_weight": 0.5}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(CACHE_VARIABLE, str(folder / "cache"))
+        patch.setenv("ENVGYM_CACHE", str(folder / "cache"))
         yield str(path)
 
 

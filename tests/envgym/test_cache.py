@@ -6,7 +6,7 @@ from threading import Barrier
 
 import pytest
 
-from envgym.agents.models.cache import build_once, cache_directory
+from envgym.cache import build_once, cache_directory
 
 
 def test_the_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -52,3 +52,17 @@ def test_two_builders_at_once_both_get_a_whole_directory(tmp_path: Path) -> None
         made = list(pool.map(lambda _: build_once(tmp_path / "model", build), range(2)))
     assert made == [tmp_path / "model"] * 2
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "model"]
+
+
+def test_of_two_builders_the_first_wins(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+
+    def fast(work: Path) -> None:
+        (work / "who").write_text("first")
+
+    def slow(work: Path) -> None:
+        build_once(folder, fast)
+        (work / "who").write_text("second")
+
+    assert (build_once(folder, slow) / "who").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

@@ -5,6 +5,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 
 
@@ -36,3 +37,15 @@ def build_once(target: Path, build: Callable[[Path], None]) -> Path:
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return target
+
+
+def source_key(source: str) -> str:
+    """Return what a thing made of `source` depends on, as 16 hex digits.
+
+    Of a file or a folder: its path and the sizes and times of its files; of any other name (a hub's): the name.
+    """
+    path = Path(source)
+    files = sorted(item for item in path.rglob("*") if item.is_file()) if path.is_dir() else [path]
+    facts = [(item, item.stat()) for item in files if item.is_file()]
+    lines = [f"{item.resolve()} {stat.st_size} {stat.st_mtime_ns}" for item, stat in facts]
+    return blake2b("\n".join(lines or [source]).encode(), digest_size=8).hexdigest()
