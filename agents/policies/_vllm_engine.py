@@ -26,6 +26,8 @@ from envgym.errors import InvalidInput, PolicyFailure
 T = TypeVar("T")
 _CPU_BLOCK = 32
 """Tokens of a cache block on the CPU, the fewest its kernels like: a prefix is found again by whole blocks."""
+_CPU_TOKENS = 4096
+"""Most tokens that a step computes on the CPU, where no single context is longer."""
 _GRACE_S = 5.0
 """How long the process may take to end before it is killed."""
 
@@ -204,6 +206,9 @@ def _arguments(spec: EngineSpec) -> Any:  # AsyncEngineArgs
         enforce_eager=on_cpu,
         enable_sleep_mode=not on_cpu,
         enable_prefix_caching=True,
+        # To continue half a prompt vLLM takes the draw back that its first half made, which generators on a CPU cannot.
+        enable_chunked_prefill=not on_cpu,
+        max_num_batched_tokens=max(spec.max_tokens, _CPU_TOKENS) if on_cpu else None,
         logprobs_mode="processed_logprobs",
         skip_tokenizer_init=True,
         generation_config="vllm",  # else the model's own settings change the defaults of sampling

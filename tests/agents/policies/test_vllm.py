@@ -124,6 +124,14 @@ def test_a_seed_decides_the_tokens_and_the_batch_does_not(policy: VllmPolicy) ->
     assert len({one.token_ids for one in together}) == 4
 
 
+def test_seeded_requests_with_more_tokens_than_a_step_computes_are_all_served(policy: VllmPolicy) -> None:
+    contexts = [tuple((start + place) % 90 for place in range(900)) for start in range(20)]  # 18,000 tokens
+    found = generate(
+        policy, [request(context, seed=number, max_new_tokens=2) for number, context in enumerate(contexts)]
+    )
+    assert [len(answer.token_ids) for answer in found] == [2] * 20
+
+
 def test_generation_ends_at_the_stop_token_and_holds_it(policy: VllmPolicy) -> None:
     (free,) = generate(policy, [request(LONG, temperature=0.0)])
     stop = free.token_ids[5]
