@@ -89,7 +89,8 @@ def policy_loss(
     if settings.entropy_coef:
         losses_BT = losses_BT + settings.entropy_coef * entropy_bonus(entropies_BT, mask_BT)
     mode = Aggregation(settings.aggregation)
-    return aggregate(losses_BT, mask_BT, batch.weights_BT, mode=mode, denominator=denominator)
+    # What the correction rejected adds 0 and goes on counting, in the means over a row as in the denominator.
+    return aggregate(losses_BT, batch.loss_mask_BT, batch.weights_BT, mode=mode, denominator=denominator)
 
 
 def denominator_of_rows(rows: Sequence[TrainRow], max_tokens: int | None) -> Denominator:

@@ -84,5 +84,6 @@ def correction_metrics(stats: CorrectionStats) -> Metrics:
         "gap/kl": stats.kl_sum.item() / tokens,
         "gap/truncated": stats.truncated_tokens.item() / tokens,
         "gap/rejected": stats.rejected_tokens.item() / tokens,
+        "gap/rejected_rows": stats.rejected_rows.item() / max(int(stats.rows), 1),
         "gap/effective_samples": weight * weight / (square * tokens) if square else 0.0,
     }

@@ -5,10 +5,25 @@ from types import MappingProxyType
 from typing import Final
 
 from envgym.trainer.corrections.base import Correction, CorrectionResult, CorrectionStats
+from envgym.trainer.corrections.divergence import Divergence
+from envgym.trainer.corrections.geometric import Geometric
+from envgym.trainer.corrections.icepop import IcePop
+from envgym.trainer.corrections.mis import Mis
 from envgym.trainer.corrections.none import NoCorrection
+from envgym.trainer.corrections.rejection import Rejection
 from envgym.trainer.corrections.tis import Tis, TisLevel
+from envgym.trainer.corrections.weights import WeightLevel
 
-CORRECTIONS: Final[Mapping[str, Callable[..., Correction]]] = MappingProxyType({"none": NoCorrection, "tis": Tis})
+CORRECTIONS: Final[Mapping[str, Callable[..., Correction]]] = MappingProxyType(
+    {
+        "none": NoCorrection,
+        "tis": Tis,
+        "mis": Mis,
+        "icepop": IcePop,
+        "geometric": Geometric,
+        "divergence": Divergence,
+    }
+)
 """Name -> class: a frozen settings model whose keyword arguments are the correction's settings."""
 
 __all__ = [
@@ -16,7 +31,13 @@ __all__ = [
     "Correction",
     "CorrectionResult",
     "CorrectionStats",
+    "Divergence",
+    "Geometric",
+    "IcePop",
+    "Mis",
     "NoCorrection",
+    "Rejection",
     "Tis",
     "TisLevel",
+    "WeightLevel",
 ]

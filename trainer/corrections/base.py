@@ -14,10 +14,10 @@ from envgym.trainer.shapes import check_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectionStats:
-    """How far the sampler was from the trainer, and what was done about it: sums and counts over trained tokens.
+    """How far the sampler was from the trainer, and what was done about it: sums and counts.
 
-    Every field is a tensor without axes; micro-batches add up with `+`. The log-probability gap is
-    log π_old - log π_behavior, measured before any clamp.
+    Over trained tokens, but for `rows`. Every field is a tensor without axes; micro-batches add up with `+`. The
+    log-probability gap is log π_old - log π_behavior, measured before any clamp.
     """
 
     tokens: Int[Tensor, ""]
@@ -38,6 +38,10 @@ class CorrectionStats:
     """max |gap|; -inf without trained tokens."""
     kl_sum: Float[Tensor, ""]
     """Σ k3 of KL(π_behavior || π_old), in nats."""
+    rows: Int[Tensor, ""]
+    """Rows with a trained token before the correction."""
+    rejected_rows: Int[Tensor, ""]
+    """Those of which the correction left none."""
 
     def __add__(self, other: "CorrectionStats") -> "CorrectionStats":
         """Return the statistics of both parts together."""
@@ -51,6 +55,8 @@ class CorrectionStats:
             gap_sum=self.gap_sum + other.gap_sum,
             gap_max=torch.maximum(self.gap_max, other.gap_max),
             kl_sum=self.kl_sum + other.kl_sum,
+            rows=self.rows + other.rows,
+            rejected_rows=self.rejected_rows + other.rejected_rows,
         )
 
 
@@ -132,5 +138,7 @@ def correction_result(
         gap_sum=masked_sum(gap_BT.abs(), loss_mask_BT),
         gap_max=masked_max(gap_BT.abs(), loss_mask_BT),
         kl_sum=masked_sum(k3(-gap_BT), loss_mask_BT),
+        rows=loss_mask_BT.any(dim=-1).sum(),
+        rejected_rows=(loss_mask_BT.any(dim=-1) & ~kept_mask_BT.any(dim=-1)).sum(),
     )
     return CorrectionResult(weights_BT=weights_BT, loss_mask_BT=kept_mask_BT, stats=stats)

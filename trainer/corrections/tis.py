@@ -9,7 +9,7 @@ from torch import Tensor
 
 from envgym.settings import Settings
 from envgym.trainer.corrections.base import CorrectionResult, behavior_gap, correction_result
-from envgym.trainer.metrics_math import LOG_RATIO_BOUND
+from envgym.trainer.corrections.weights import WeightLevel, importance_weights
 
 
 class TisLevel(StrEnum):
@@ -48,11 +48,7 @@ class Tis(Settings):
     ) -> CorrectionResult:
         """Return the truncated weights and the mask as it is; arguments as for `Correction`."""
         gap_BT = behavior_gap(old_logprobs_BT, behavior_logprobs_BT, loss_mask_BT)
-        log_weights_BT = gap_BT.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-        if self.level is TisLevel.SEQUENCE:
-            log_weights_BT = log_weights_BT.sum(dim=-1, keepdim=True).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-            log_weights_BT = log_weights_BT.expand_as(gap_BT)
-        ratio_BT = log_weights_BT.exp()
+        ratio_BT = importance_weights(gap_BT, WeightLevel(self.level))
         weights_BT = ratio_BT.clamp(max=self.cap)
         if self.normalize:
             weights_BT = weights_BT / self._mean(weights_BT, loss_mask_BT)

@@ -1,17 +1,27 @@
-"""What all corrections share: masks, statistics, the table, and room for those that reject."""
+"""What all corrections share: masks, statistics and the table."""
 
 from dataclasses import fields
-from math import exp
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from jaxtyping import Bool, Float
 from torch import Tensor
 
-from envgym.trainer.corrections import CORRECTIONS, Correction, CorrectionResult, NoCorrection, Tis, TisLevel
-from envgym.trainer.corrections.base import CorrectionStats, behavior_gap, correction_result
+from envgym.trainer.corrections import (
+    CORRECTIONS,
+    Correction,
+    Divergence,
+    Geometric,
+    IcePop,
+    Mis,
+    NoCorrection,
+    Tis,
+    TisLevel,
+    WeightLevel,
+)
+from envgym.trainer.corrections.base import CorrectionStats
+from envgym.trainer.corrections.divergence import Over
 
 ALL: list[Correction] = [
     NoCorrection(),
@@ -19,8 +29,24 @@ ALL: list[Correction] = [
     Tis(normalize=True),
     Tis(level=TisLevel.SEQUENCE),
     Tis(level=TisLevel.SEQUENCE, normalize=True),
+    Mis(),
+    IcePop(),
+    Geometric(low=0.5, high=2.0, weights=WeightLevel.TOKEN),
+    Divergence(bound=0.5),
+    Divergence(bound=0.5, over=Over.MAX, estimator="k2"),
 ]
-NAMES = ["none", "token", "token-normalized", "sequence", "sequence-normalized"]
+NAMES = [
+    "none",
+    "token",
+    "token-normalized",
+    "sequence",
+    "sequence-normalized",
+    "mis",
+    "icepop",
+    "geometric",
+    "k3-mean",
+    "k2-max",
+]
 every_correction = pytest.mark.parametrize("correction", ALL, ids=NAMES)
 
 
@@ -40,7 +66,8 @@ def test_masked_tokens_have_weight_zero_and_may_hold_anything(correction: Correc
     clean, dirty = correction(**batch), correction(**spoilt)
     assert torch.equal(clean.weights_BT, dirty.weights_BT)
     assert bool((dirty.weights_BT[~mask] == 0).all())
-    assert torch.equal(dirty.loss_mask_BT, mask)
+    assert torch.equal(dirty.loss_mask_BT, clean.loss_mask_BT)
+    assert not bool((dirty.loss_mask_BT & ~mask).any())
     for field in fields(CorrectionStats):
         assert torch.equal(getattr(clean.stats, field.name), getattr(dirty.stats, field.name))
 
@@ -59,6 +86,7 @@ def test_a_sampler_that_agrees_needs_no_correction(correction: Correction, seed:
     batch = _batch(seed)
     result = correction(**{**batch, "behavior_logprobs_BT": batch["old_logprobs_BT"]})
     torch.testing.assert_close(result.weights_BT, batch["loss_mask_BT"].double())
+    assert torch.equal(result.loss_mask_BT, batch["loss_mask_BT"])
     assert result.stats.gap_sum.item() == 0.0
     assert result.stats.kl_sum.item() == 0.0
 
@@ -88,42 +116,14 @@ def test_a_batch_without_trained_tokens_has_finite_weights_of_zero(correction: C
 @given(seed=st.integers(0, 10_000), cut=st.integers(0, 3))
 def test_statistics_of_parts_add_up(seed: int, cut: int) -> None:
     batch = _batch(seed)
-    whole = Tis()(**batch).stats
+    correction = IcePop(low=0.9, high=1.1)
+    whole = correction(**batch).stats
     first, second = (
-        Tis()(**{name: value[part] for name, value in batch.items()}).stats
+        correction(**{name: value[part] for name, value in batch.items()}).stats
         for part in (slice(None, cut), slice(cut, None))
     )
     for field in fields(CorrectionStats):
         torch.testing.assert_close(getattr(first + second, field.name), getattr(whole, field.name))
-
-
-class _RejectRows:
-    """A correction that rejects: rows whose product of ratios leaves [1/2, 2] stop training."""
-
-    def __call__(
-        self,
-        *,
-        old_logprobs_BT: Float[Tensor, "B T"],
-        behavior_logprobs_BT: Float[Tensor, "B T"],
-        loss_mask_BT: Bool[Tensor, "B T"],
-    ) -> CorrectionResult:
-        gap = behavior_gap(old_logprobs_BT, behavior_logprobs_BT, loss_mask_BT)
-        kept = loss_mask_BT & (gap.sum(dim=-1, keepdim=True).exp().log2().abs() <= 1)
-        truncated = torch.zeros_like(kept)
-        return correction_result(gap.exp(), kept, gap_BT=gap, loss_mask_BT=loss_mask_BT, truncated_BT=truncated)
-
-
-def test_the_protocol_fits_corrections_that_mask() -> None:
-    correction: Correction = _RejectRows()
-    result = correction(
-        old_logprobs_BT=torch.tensor([[0.1, 0.2], [1.0, 1.0]]),
-        behavior_logprobs_BT=torch.zeros(2, 2),
-        loss_mask_BT=torch.ones(2, 2).bool(),
-    )
-    assert result.loss_mask_BT.tolist() == [[True, True], [False, False]]
-    torch.testing.assert_close(result.weights_BT, torch.tensor([[exp(0.1), exp(0.2)], [0.0, 0.0]]))
-    assert (result.stats.tokens.item(), result.stats.rejected_tokens.item()) == (4, 2)
-    assert result.stats.gap_sum.item() == pytest.approx(2.3)  # measured on all four tokens
 
 
 def test_the_table_builds_corrections_from_settings() -> None:

@@ -5,18 +5,9 @@ from math import exp, inf
 import pytest
 import torch
 from pydantic import ValidationError
-from torch import Tensor
 
-from envgym.trainer.corrections.base import CorrectionResult
 from envgym.trainer.corrections.tis import Tis, TisLevel
-
-GAP = torch.tensor([[0.1, -0.2, 0.9], [0.0, 0.5, 0.0]])
-MASK = torch.tensor([[1, 1, 1], [1, 1, 0]]).bool()
-
-
-def _correct(correction: Tis, gap: Tensor = GAP, mask: Tensor = MASK) -> CorrectionResult:
-    behavior = torch.full_like(gap, -1.0)
-    return correction(old_logprobs_BT=behavior + gap, behavior_logprobs_BT=behavior, loss_mask_BT=mask)
+from tests.trainer.corrections.gaps import GAP, MASK, assert_weights, correct
 
 
 @pytest.mark.parametrize(
@@ -29,28 +20,28 @@ def _correct(correction: Tis, gap: Tensor = GAP, mask: Tensor = MASK) -> Correct
     ],
 )
 def test_golden_weights(correction: Tis, expected: list[list[float]]) -> None:
-    torch.testing.assert_close(_correct(correction).weights_BT, torch.tensor(expected), rtol=0, atol=1e-6)
+    assert_weights(correction, expected)
 
 
 def test_statistics_of_the_golden_batch() -> None:
-    stats = _correct(Tis(cap=2.0)).stats
+    stats = correct(Tis(cap=2.0)).stats
     assert (stats.tokens.item(), stats.truncated_tokens.item(), stats.rejected_tokens.item()) == (5, 1, 0)
     assert stats.weight_sum.item() == pytest.approx(6.572623, abs=1e-5)
     assert stats.weight_max.item() == 2.0
     assert stats.gap_sum.item() == pytest.approx(1.7)  # .1 + .2 + .9 + 0 + .5
     assert stats.gap_max.item() == pytest.approx(0.9)
-    assert _correct(Tis(level=TisLevel.SEQUENCE)).stats.truncated_tokens.item() == 3
+    assert correct(Tis(level=TisLevel.SEQUENCE)).stats.truncated_tokens.item() == 3
 
 
 def test_normalised_sequence_weights_have_mean_one_over_rows() -> None:
     # (2, 1.648721) / 1.824361, whatever the lengths of the rows
-    weights = _correct(Tis(level=TisLevel.SEQUENCE, normalize=True)).weights_BT
+    weights = correct(Tis(level=TisLevel.SEQUENCE, normalize=True)).weights_BT
     torch.testing.assert_close(weights[:, 0], torch.tensor([1.096274, 0.903726]), rtol=0, atol=1e-5)
 
 
 def test_a_row_of_one_token_is_the_same_at_both_levels() -> None:
     gap, mask = GAP[:, 2:], MASK[:, 2:]
-    by_token, by_sequence = (_correct(Tis(level=level), gap, mask).weights_BT for level in TisLevel)
+    by_token, by_sequence = (correct(Tis(level=level), gap, mask).weights_BT for level in TisLevel)
     assert torch.equal(by_token, by_sequence)
 
 
@@ -66,12 +57,12 @@ def test_without_a_cap_token_weights_give_the_expectation_under_the_old_policy()
 
 def test_extreme_gaps_are_clamped_and_finite() -> None:
     gap = torch.tensor([[500.0, -500.0]])
-    weights = _correct(Tis(cap=inf), gap, torch.ones(1, 2).bool()).weights_BT
+    weights = correct(Tis(cap=inf), gap, torch.ones(1, 2).bool()).weights_BT
     assert weights[0].tolist() == [pytest.approx(exp(20)), pytest.approx(exp(-20))]
 
 
 def test_an_unmasked_nan_stays_visible() -> None:
-    assert bool(_correct(Tis(), GAP * torch.nan).weights_BT[MASK].isnan().all())
+    assert bool(correct(Tis(), GAP * torch.nan).weights_BT[MASK].isnan().all())
 
 
 @pytest.mark.parametrize("settings", [{"cap": 0.0}, {"level": "turn"}, {"caps": 2.0}])
