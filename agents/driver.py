@@ -9,11 +9,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from envgym.agents.agent import Agent
-from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob, run_pool
+from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.events import Event, Failed, Finished, Generate, Generated, Started, StepEnv, Stepped
 from envgym.agents.loop import AgentState, advance, begin
 from envgym.agents.path import tree_of
+from envgym.agents.pool import Abort, run_pool
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy, Sampling
+from envgym.core.endings import Ending
 from envgym.core.tree import Tree
 from envgym.errors import InfrastructureError, InvalidInput, PolicyFailure
 from envgym.records import ending_of
@@ -24,7 +26,13 @@ _Answer = Callable[[GenerateRequest, EpisodeEnv], Awaitable[Generation]]
 
 
 async def run_episode(
-    job: EpisodeJob, agent: Agent, policy: Policy, *, sampling: Sampling, clock: Clock = time.perf_counter
+    job: EpisodeJob,
+    agent: Agent,
+    policy: Policy,
+    *,
+    sampling: Sampling,
+    clock: Clock = time.perf_counter,
+    abort: Abort | None = None,
 ) -> Tree:
     """Run one episode and return it as a tree with one leaf.
 
@@ -34,8 +42,9 @@ async def run_episode(
         policy: who acts.
         sampling: temperature, top-p, top-k and further stop tokens.
         clock: times the calls of env and policy.
+        abort: by which the episode can be given up.
     """
-    return await _run(job, agent, _asking(policy), sampling, clock)
+    return await _run(job, agent, _asking(policy), sampling, clock, abort)
 
 
 async def run_oracle_episode(job: EpisodeJob, agent: Agent, *, clock: Clock = time.perf_counter) -> Tree:
@@ -97,26 +106,40 @@ async def run_episodes(
     )
 
 
-async def _run(job: EpisodeJob, agent: Agent, answer: _Answer, sampling: Sampling, clock: Clock) -> Tree:
+async def _run(
+    job: EpisodeJob, agent: Agent, answer: _Answer, sampling: Sampling, clock: Clock, abort: Abort | None = None
+) -> Tree:
     env = EpisodeEnv(job)
+    state = begin(agent, sampling=sampling, seed=job.sampling_seed)
     try:
-        state = await _play(begin(agent, sampling=sampling, seed=job.sampling_seed), env, answer, clock)
+        if abort is None:
+            state = await _play(state, env, answer, clock)
+        else:
+            with abort.watched():
+                state = await _play(state, env, answer, clock, abort)
     except BaseException:
         env.abandon()
         raise
-    await env.close()
+    if abort is not None and abort.reason is not None:
+        env.abandon()  # its thread may still be busy with what was given up
+    else:
+        await env.close()
     assert state.path is not None, "a finished episode has a leaf"
     return tree_of((state.path,), id=job.tree_id, env_id=job.env_id, task=job.task, seed=job.seed)
 
 
-async def _play(state: AgentState, env: EpisodeEnv, answer: _Answer, clock: Clock) -> AgentState:
+async def _play(
+    state: AgentState, env: EpisodeEnv, answer: _Answer, clock: Clock, abort: Abort | None = None
+) -> AgentState:
     """Feed events until the agent is finished."""
     request: Generate | StepEnv | Finished | None = None
     while not isinstance(request, Finished):
         started = clock()
         event: Event
         try:
-            if request is None:
+            if abort is not None and abort.reason is not None:
+                event = Failed(Ending.ERROR_ABORTED, abort.reason)
+            elif request is None:
                 event = Started(await env.reset(), clock() - started)
             elif isinstance(request, Generate):
                 event = Generated(await answer(request.request, env), clock() - started)
@@ -124,6 +147,10 @@ async def _play(state: AgentState, env: EpisodeEnv, answer: _Answer, clock: Cloc
                 event = Stepped(await env.step(request.action), clock() - started)
         except InfrastructureError as error:
             event = Failed(ending_of(error), str(error), clock() - started)
+        except asyncio.CancelledError:
+            if abort is None or not abort.caught():
+                raise
+            event = Failed(Ending.ERROR_ABORTED, abort.reason or "", clock() - started)
         state, request = advance(state, event)
     return state
 

@@ -1,23 +1,20 @@
-"""What every driver needs: an episode to run, its env (inline or in a thread of its own), and a pool of episodes.
+"""What every driver needs: an episode to run, and its env (inline or in a thread of its own).
 
 Whatever an env raises leaves here as an `InfrastructureError`; a driver records it as the episode's ending.
 """
 
 import asyncio
-import gc
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
-from envgym.core.tree import Tree
 from envgym.env import Env
-from envgym.errors import EnvFailure, InfrastructureError, InvalidInput, sentence
+from envgym.errors import EnvFailure, InfrastructureError
 from envgym.parsing import parse_action
 from envgym.records import ResetRecord, StepRecord, StepResult
 from envgym.seeds import derive_seed
@@ -127,66 +124,3 @@ def _named(what: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwarg
         raise
     except Exception as error:
         raise EnvFailure(f"{what} failed: {type(error).__name__}: {error}") from error
-
-
-async def run_pool(
-    jobs: Sequence[EpisodeJob],
-    run: Callable[[EpisodeJob], Awaitable[Tree]],
-    *,
-    concurrency: int,
-    on_finished: Callable[[Tree], None] | None,
-    on_idle: Callable[[], None] | None = None,
-) -> list[Tree]:
-    """Run all jobs, at most `concurrency` at a time, and return their trees in the order of the jobs.
-
-    Args:
-        jobs: what to run.
-        run: runs one episode.
-        concurrency: episodes under way at a time, at least 1.
-        on_finished: called with every tree as its episode ends; what it raises ends the run.
-        on_idle: called whenever one of the `min(concurrency, len(jobs))` workers finds no more to do.
-    """
-    if concurrency < 1:
-        raise InvalidInput(sentence("concurrency", "be at least 1", concurrency, where="run_episodes", do="pass 1"))
-    trees: dict[int, Tree] = {}
-    waiting = iter(enumerate(jobs))
-
-    async def work() -> None:
-        for index, job in waiting:
-            trees[index] = tree = await run(job)
-            if on_finished is not None:
-                on_finished(tree)
-        if on_idle is not None:
-            on_idle()
-
-    with _rare_collections():
-        workers = [asyncio.create_task(work()) for _ in range(min(concurrency, len(jobs)))]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
-    return [trees[index] for index in range(len(jobs))]
-
-
-_NEW_OBJECTS = 50_000
-"""New objects before the garbage collector looks at them: a third of the cost of a turn at Python's default of 700."""
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Let the garbage collector run less often: whatever episodes keep is reachable, so it would search in vain.
-
-    A caller who has switched it off, or set a higher threshold, keeps that. Pools may overlap: only the one that
-    raised the threshold sets it back.
-    """
-    young, *older = gc.get_threshold()
-    if not 0 < young < _NEW_OBJECTS:
-        yield
-        return
-    gc.set_threshold(_NEW_OBJECTS, *older)
-    try:
-        yield
-    finally:
-        gc.set_threshold(young, *older)

@@ -10,11 +10,13 @@ from typing import Any
 import envgym
 from envgym.agents.agent import NATIVE, agent_kind, make_agent
 from envgym.agents.driver import run_episodes
-from envgym.agents.episode import EpisodeJob, run_pool
+from envgym.agents.episode import EpisodeJob
 from envgym.agents.eval_settings import EvalEnv, EvalSettings
 from envgym.agents.evaluation import EvalPlan, EvalRecord, complete, held_out_tasks, record_evaluation
 from envgym.agents.message_driver import run_message_episodes
-from envgym.agents.policies.openai import EndpointSettings, OpenAIPolicy
+from envgym.agents.policies.endpoint import EndpointSettings
+from envgym.agents.policies.openai import OpenAIPolicy
+from envgym.agents.pool import run_pool
 from envgym.agents.protocols import Sampling
 from envgym.agents.search import Chain, Crew, Strategy
 from envgym.agents.search.base import TreeStrategy

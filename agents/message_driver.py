@@ -17,9 +17,10 @@ from envgym.agents.agent import (
     own_system_prompt,
     text_format_name,
 )
-from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob, run_pool
+from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.loop import turn_ending, turn_outcome
 from envgym.agents.path import Link, tree_of
+from envgym.agents.pool import run_pool
 from envgym.agents.protocols import FinishReason, Sampling
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Role

@@ -1,0 +1,165 @@
+"""Episodes that are handed in while others run, and those that are given up."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from envgym.agents.driver import run_episode
+from envgym.agents.episode import EpisodeJob
+from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.agents.pool import Abort, EpisodePool
+from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.agents.testing import Parrot, char_agent, parrot_job, said
+from envgym.core.endings import Ending
+from envgym.core.messages import Action
+from envgym.core.rewards import Invalid, Scored
+from envgym.core.trajectory import trajectories
+from envgym.core.tree import Tree
+from envgym.errors import InvalidInput
+from envgym.records import Reply
+
+
+class Stuck(ScriptedPolicy):
+    """Says `a` for ever, but for the seeds that it never answers."""
+
+    def __init__(self, *seeds: int) -> None:
+        super().__init__(lambda request: said("bye"))
+        self._seeds, self.under_way = seeds, 0
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        if request.seed in self._seeds:
+            self.under_way += 1
+            await asyncio.Event().wait()
+        return await super().generate(request)
+
+
+def job(number: int) -> EpisodeJob:
+    return parrot_job(Parrot, seed=number, tree_id=f"t{number}")
+
+
+def first_seed(number: int) -> int:
+    """Return the seed of the first request of job `number`."""
+    policy = ScriptedPolicy(lambda request: said("bye"))
+    seen: list[int] = []
+
+    class Spy(ScriptedPolicy):
+        async def generate(self, request: GenerateRequest) -> Generation:
+            seen.append(request.seed)
+            return await policy.generate(request)
+
+    asyncio.run(run_episode(job(number), char_agent(), Spy(lambda request: said("bye")), sampling=Sampling()))
+    return seen[0]
+
+
+def playing(policy: ScriptedPolicy) -> Callable[[EpisodeJob, Abort], Awaitable[Tree]]:
+    return lambda asked, abort: run_episode(asked, char_agent(), policy, sampling=Sampling(), abort=abort)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  # what is waited for is in another's hands
+            await asyncio.sleep(0.001)
+
+
+def test_an_episode_that_is_given_up_is_kept_as_invalid_and_the_others_go_on() -> None:
+    async def work() -> list[Tree]:
+        policy = Stuck(first_seed_of_one)
+        pool = EpisodePool(playing(policy), concurrency=2)
+        tickets = [pool.submit(job(number)) for number in range(4)]
+        await until(lambda: policy.under_way == 1 and all(tickets[place].tree.done() for place in (0, 2, 3)))
+        pool.abort(tickets[1], "too slow")
+        return [await ticket.tree for ticket in tickets]
+
+    first_seed_of_one = first_seed(1)
+    episodes = [trajectories(tree)[0] for tree in asyncio.run(work())]
+    assert [episode.ending for episode in episodes].count(Ending.TERMINATED) == 3
+    assert episodes[1].ending is Ending.ERROR_ABORTED
+    assert episodes[1].reward == Invalid(cause=Ending.ERROR_ABORTED, reason="too slow")
+    assert isinstance(episodes[0].reward, Scored)
+
+
+def test_one_that_has_not_begun_ends_without_an_env_and_without_waiting_for_a_place() -> None:
+    made: list[int] = []
+
+    def make() -> Parrot:
+        made.append(1)
+        return Parrot()
+
+    async def work() -> Tree:
+        policy = Stuck(first_seed_of_none)
+        pool = EpisodePool(playing(policy), concurrency=1)
+        pool.submit(job(0))
+        waits = pool.submit(parrot_job(make, seed=1, tree_id="waits"))
+        await until(lambda: policy.under_way == 1)
+        pool.abort(waits, "no time")
+        tree = await asyncio.wait_for(waits.tree, 5)
+        await pool.close()
+        return tree
+
+    first_seed_of_none = first_seed(0)
+    (episode,) = trajectories(asyncio.run(work()))
+    assert (episode.ending, episode.reward, made) == (
+        Ending.ERROR_ABORTED,
+        Invalid(cause=Ending.ERROR_ABORTED, reason="no time"),
+        [],
+    )
+
+
+def test_an_env_that_hangs_in_its_thread_is_left_behind_and_closed_when_it_wakes() -> None:
+    wakes, closed = threading.Event(), threading.Event()
+
+    class Hanging(Parrot):
+        blocking = True
+
+        def respond(self, action: Action) -> Reply:
+            wakes.wait(10)
+            return super().respond(action)
+
+        def close(self) -> None:
+            closed.set()
+            super().close()
+
+    async def work() -> Tree:
+        pool = EpisodePool(playing(Stuck()), concurrency=1)
+        ticket = pool.submit(parrot_job(Hanging, seed=0, tree_id="hangs"))
+        await asyncio.sleep(0.2)
+        pool.abort(ticket, "hangs")
+        return await asyncio.wait_for(ticket.tree, 5)
+
+    (episode,) = trajectories(asyncio.run(work()))
+    assert episode.ending is Ending.ERROR_ABORTED
+    assert not closed.is_set()
+    wakes.set()
+    assert closed.wait(10)
+
+
+def test_an_abort_after_the_end_changes_nothing() -> None:
+    async def work() -> Tree:
+        pool = EpisodePool(playing(Stuck()), concurrency=1)
+        ticket = pool.submit(job(0))
+        await ticket.tree
+        pool.abort(ticket, "too late")
+        return await ticket.tree
+
+    (episode,) = trajectories(asyncio.run(work()))
+    assert episode.ending is Ending.TERMINATED
+
+
+def test_a_pool_that_is_closed_cancels_what_runs() -> None:
+    async def work() -> bool:
+        policy = Stuck(first_seed_of_none)
+        pool = EpisodePool(playing(policy), concurrency=1)
+        tickets = [pool.submit(job(0)), pool.submit(job(1))]
+        await until(lambda: policy.under_way == 1)
+        await pool.close()
+        return tickets[0].tree.cancelled()
+
+    first_seed_of_none = first_seed(0)
+    assert asyncio.run(work())
+
+
+def test_without_a_place_nothing_can_run() -> None:
+    with pytest.raises(InvalidInput, match="concurrency must be at least 1, got 0"):
+        EpisodePool(playing(Stuck()), concurrency=0)
