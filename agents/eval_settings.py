@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 from envgym.agents.agent import AgentSettings
 from envgym.agents.models.tiny import TinySettings
 from envgym.agents.policies.backends import PolicySettings
-from envgym.agents.policies.openai import EndpointSettings
+from envgym.agents.policies.endpoint import EndpointSettings
 from envgym.agents.search import Strategy, make_strategy
 from envgym.core.tasks import Split
 from envgym.settings import Settings

@@ -1,12 +1,19 @@
-"""Requests as vLLM wants them, and its answers as generations."""
+"""Requests as vLLM wants them, and its answers as generations: from the engine in this process, and over HTTP."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
-from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
-from envgym.errors import PolicyFailure
+from envgym.agents.policies._chat_wire import BadResponse
+from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
+from envgym.errors import PolicyFailure, sentence
 
+Json = dict[str, Any]
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
+_TOKEN = "token_id:"
+"""How vLLM writes a token's id where a string is due."""
+_LEAST = -9999.0
+"""What vLLM writes over HTTP for minus infinity."""
 
 
 def sampling_arguments(request: GenerateRequest, *, limit: int, num_top: int) -> dict[str, Any]:  # of SamplingParams
@@ -25,6 +32,14 @@ def sampling_arguments(request: GenerateRequest, *, limit: int, num_top: int) ->
     }
 
 
+def samples_raw(sampling: Sampling) -> bool:
+    """Return whether vLLM states the raw log-probs in any case: they are those sampled from, or it is greedy."""
+    return sampling.temperature == 0 or (sampling.temperature == 1 and sampling.top_p == 1 and sampling.top_k == 0)
+
+
+# ---- from the engine in this process --------------------------------------------------------------------------------
+
+
 def read_generation(
     request: GenerateRequest, answer: Any, *, version: int, num_top: int
 ) -> Generation:  # vLLM's RequestOutput
@@ -33,25 +48,44 @@ def read_generation(
     Raises: PolicyFailure: the engine gave up, or gave numbers that are not finite.
     """
     said = answer.outputs[0]
-    finish = _FINISH.get(said.finish_reason)
-    if finish is None:
-        raise PolicyFailure(f"vLLM ended a request with {said.finish_reason}")
     token_ids = tuple(said.token_ids)
     table = said.logprobs or []
-    chosen = tuple(float(row[token].logprob) for token, row in zip(token_ids, table, strict=True))
+    return _generation(
+        request,
+        token_ids,
+        tuple(float(row[token].logprob) for token, row in zip(token_ids, table, strict=True)),
+        finish=said.finish_reason,
+        num_cached=answer.num_cached_tokens or 0,
+        version=version,
+        top=tuple(_top(row, num_top) for row in table) if num_top else None,
+    )
+
+
+def _generation(
+    request: GenerateRequest,
+    token_ids: tuple[int, ...],
+    chosen: tuple[float, ...],
+    *,
+    finish: object,
+    num_cached: int,
+    version: int,
+    top: tuple[tuple[tuple[int, float], ...], ...] | None,
+) -> Generation:
+    """Say what log-probs mean under the request's sampling. Raises: PolicyFailure: as `read_generation`."""
+    reason = _FINISH.get(str(finish))
+    if reason is None:
+        raise PolicyFailure(f"vLLM ended a request with {finish}")
     if not all(map(math.isfinite, chosen)):
         raise PolicyFailure("the model gave log-probs that are not finite")
-    sampling = request.sampling
-    is_greedy = sampling.temperature == 0  # vLLM then states the raw ones
-    is_raw = is_greedy or (sampling.temperature == 1 and sampling.top_p == 1 and sampling.top_k == 0)
+    is_greedy = request.sampling.temperature == 0
     return Generation(
         token_ids=token_ids,
         behavior_logprobs=(0.0,) * len(token_ids) if is_greedy else chosen,
-        raw_logprobs=chosen if is_raw else None,
-        finish_reason=finish,
+        raw_logprobs=chosen if samples_raw(request.sampling) else None,
+        finish_reason=reason,
         policy_version=version,
-        num_prefilled=len(request.token_ids) - (answer.num_cached_tokens or 0),
-        top_logprobs=tuple(_top(row, num_top) for row in table) if num_top else None,
+        num_prefilled=len(request.token_ids) - num_cached,
+        top_logprobs=top,
     )
 
 
@@ -65,3 +99,111 @@ def read_scores(row: tuple[int, ...], answer: Any) -> tuple[float, ...]:  # vLLM
     """Read the log-prob of every token of a prompt; 0.0 for the first."""
     table = answer.prompt_logprobs
     return (0.0, *(float(entry[token].logprob) for token, entry in zip(row[1:], table[1:], strict=True)))
+
+
+# ---- over HTTP ------------------------------------------------------------------------------------------------------
+
+
+def completion_body(request: GenerateRequest, *, limit: int, num_top: int) -> Json:
+    """Return what asks `/completions` for token ids; a server's own defaults for sampling have no say."""
+    body = sampling_arguments(request, limit=limit, num_top=num_top)
+    del body["detokenize"]  # a server always does
+    neutral = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+    ids = {"return_token_ids": True, "return_tokens_as_token_ids": True}
+    return {"prompt": list(request.token_ids), **body, **neutral, **ids}
+
+
+def score_body(row: tuple[int, ...]) -> Json:
+    """Return what asks `/completions` for the log-probs of a prompt."""
+    return {"prompt": list(row), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "return_token_ids": True}
+
+
+def read_models(content: object) -> dict[str, int | None]:
+    """Read what is served: each name with its longest context, where that is told; an adapter has its model's.
+
+    Raises: BadResponse: a clause that says what is missing.
+    """
+    cards = content.get("data") if isinstance(content, Mapping) else None
+    if not isinstance(cards, list) or not all(isinstance(card, Mapping) and "id" in card for card in cards):
+        raise BadResponse("the response lists no models")
+    lengths = {str(card["id"]): card.get("max_model_len") for card in cards}
+    parents = {str(card["id"]): str(card.get("parent")) for card in cards}
+    found = {name: length or lengths.get(parents[name]) for name, length in lengths.items()}
+    return {name: length if isinstance(length, int) else None for name, length in found.items()}
+
+
+def read_completion(content: object, request: GenerateRequest, *, version: int, num_top: int) -> Generation:
+    """Read an answer of `/completions`.
+
+    Raises: BadResponse: it is none. PolicyFailure: one without token ids, or to other tokens than were sent; or as
+        `read_generation`.
+    """
+    choice = _choice(content, request.token_ids)
+    token_ids = _ids(choice, "token_ids")
+    table: Any = choice.get("logprobs") or {}
+    chosen = table.get("token_logprobs")
+    if not _is_list_of(chosen, (int, float)) or len(chosen) != len(token_ids):
+        raise BadResponse("the choice holds no log-prob for every token")
+    return _generation(
+        request,
+        token_ids,
+        tuple(map(_number, chosen)),
+        finish=choice.get("finish_reason"),
+        num_cached=_num_cached(content),
+        version=version,
+        top=tuple(_read_top(row, num_top) for row in table.get("top_logprobs") or ()) if num_top else None,
+    )
+
+
+def read_prompt_scores(content: object, row: tuple[int, ...]) -> tuple[float, ...]:
+    """Read the log-prob of every token of a prompt; 0.0 for the first. Raises: as `read_completion`."""
+    table = _choice(content, row).get("prompt_logprobs")
+    if not isinstance(table, list) or len(table) != len(row):
+        raise BadResponse("the choice holds no log-prob for every token of the prompt")
+    try:
+        return (0.0, *(_number(entry[str(token)]["logprob"]) for token, entry in zip(row[1:], table[1:], strict=True)))
+    except (KeyError, TypeError) as error:
+        raise BadResponse("the choice lists other tokens of the prompt") from error
+
+
+def _choice(content: object, prompt: tuple[int, ...]) -> Mapping[str, Any]:  # JSON
+    """Return the one choice, of which token ids are known. Raises: BadResponse, PolicyFailure: as above."""
+    choices = content.get("choices") if isinstance(content, Mapping) else None
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
+        raise BadResponse("the response holds no choice")
+    found: Mapping[str, Any] = choices[0]
+    if (computed := _ids(found, "prompt_token_ids")) != prompt:
+        got = f"{len(computed)} others" if len(computed) == len(prompt) else f"{len(computed)} of {len(prompt)}"
+        do = "let it neither cut prompts nor add tokens to them"
+        raise PolicyFailure(sentence("endpoint", "compute the tokens that it is sent", got, where="completions", do=do))
+    return found
+
+
+def _ids(choice: Mapping[str, Any], key: str) -> tuple[int, ...]:  # JSON
+    found: Any = choice.get(key)
+    if not _is_list_of(found, int):
+        do = "serve it with a vLLM that knows return_token_ids, or evaluate by its messages, without --backend vllm"
+        got = f"a completion without {key}"
+        raise PolicyFailure(sentence("endpoint", "return token ids", got, where="completions", do=do))
+    return tuple(found)
+
+
+def _is_list_of(found: object, kind: type | tuple[type, ...]) -> bool:
+    return isinstance(found, list) and all(isinstance(item, kind) for item in found)
+
+
+def _read_top(row: Mapping[str, float], count: int) -> tuple[tuple[int, float], ...]:
+    entries = [(int(token.removeprefix(_TOKEN)), _number(value)) for token, value in row.items()]
+    return tuple(sorted(entries, key=lambda item: (-item[1], item[0]))[:count])
+
+
+def _number(value: float) -> float:
+    return float(value) if value > _LEAST else -math.inf
+
+
+def _num_cached(content: object) -> int:
+    """Return how many tokens of the prompt came from the cache, as far as the server tells."""
+    usage: Any = content.get("usage") if isinstance(content, Mapping) else None
+    details = usage.get("prompt_tokens_details") if isinstance(usage, Mapping) else None
+    found = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    return found if isinstance(found, int) else 0

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import pytest
 
 from envgym.agents.message_driver import MessageReply, MessageRequest
-from envgym.agents.policies.openai import EndpointSettings, OpenAIPolicy
+from envgym.agents.policies.endpoint import EndpointSettings
+from envgym.agents.policies.openai import OpenAIPolicy
 from envgym.agents.protocols import FinishReason, Sampling
 from envgym.core.messages import Message, Role, ToolCall
 from envgym.errors import InvalidInput, PolicyFailure

@@ -1,0 +1,201 @@
+"""Ask a service over HTTP, as hard as its settings allow, and read what it answers.
+
+What may pass (429, 5xx, time-outs, broken connections, broken bodies) is tried again after a growing, jittered pause,
+or after the one that the service asks for; what will not pass fails at once.
+"""
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeVar
+
+import httpx
+from pydantic import Field
+
+from envgym.agents.policies._chat_wire import BadResponse, error_text
+from envgym.errors import InvalidInput, PolicyFailure, sentence
+from envgym.settings import Settings
+
+T = TypeVar("T")
+Pause = Callable[[float], Awaitable[object]]
+"""Waits for some seconds."""
+_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+"""Statuses after which the same request may succeed."""
+_SHOWN = 300
+
+
+class EndpointSettings(Settings):
+    """An endpoint, and how hard it may be used."""
+
+    base_url: str
+    """Up to and with the version, such as `http://localhost:8000/v1`."""
+    model: str
+    """What the endpoint calls its model."""
+    api_key_env: str | None = None
+    """Environment variable that holds the key; None: no key is sent."""
+    timeout_s: float = Field(default=120.0, gt=0)
+    """Longest wait for one answer."""
+    max_retries: int = Field(default=5, ge=0)
+    """Further attempts after the first."""
+    backoff_s: float = Field(default=0.5, ge=0)
+    """Pause before the second attempt; doubled for each further one."""
+    max_backoff_s: float = Field(default=60.0, ge=0)
+    """Longest pause, also where the endpoint asks for a longer one."""
+    max_concurrency: int = Field(default=32, ge=1)
+    """Requests under way at a time."""
+    requests_per_minute: float | None = Field(default=None, gt=0)
+    """Requests are spaced evenly to keep this rate; None: as fast as they come."""
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """How the endpoint calls the limit of a reply."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of every request; they replace ours of the same name."""
+    omit: tuple[str, ...] = ()
+    """Fields of ours that the endpoint refuses, such as `seed`."""
+
+
+class Endpoint:
+    """Connections to one endpoint, used within its limits and from one event loop."""
+
+    def __init__(
+        self, settings: EndpointSettings, *, sleep: Pause = asyncio.sleep, jitter: Callable[[], float] = random.random
+    ) -> None:
+        """Prepare to ask.
+
+        Args:
+            settings: endpoint and limits.
+            sleep: waits for some seconds.
+            jitter: draws from [0, 1); a pause is shortened by up to half of it.
+
+        Raises: InvalidInput: the variable that is to hold the key is not set.
+        """
+        self.settings = settings
+        headers = {}
+        if settings.api_key_env is not None:
+            key = os.environ.get(settings.api_key_env)
+            if not key:
+                do = "export the endpoint's key under this name"
+                raise InvalidInput(
+                    sentence("environment variable", "hold a key", settings.api_key_env, where="endpoint", do=do)
+                )
+            headers["Authorization"] = f"Bearer {key}"
+        self._client = httpx.AsyncClient(
+            headers=headers,
+            timeout=httpx.Timeout(settings.timeout_s, pool=None),
+            limits=httpx.Limits(max_connections=settings.max_concurrency),
+        )
+        self.url = settings.base_url.rstrip("/")
+        self._under_way = asyncio.Semaphore(settings.max_concurrency)
+        self._next_slot = 0.0
+        self._sleep, self._jitter = sleep, jitter
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def get(self, path: str, read: Callable[[object], T]) -> T:
+        """Return what `read` makes of a page. Raises: PolicyFailure: as `post`."""
+        return await self._ask(self.url + path, None, read, lambda content: None)
+
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],  # JSON
+        read: Callable[[object], T],
+        *,
+        read_refusal: Callable[[object], T | None] = lambda content: None,
+    ) -> T:
+        """Send a body, and return what `read` makes of the answer.
+
+        Args:
+            path: behind the base URL.
+            body: what is sent, before the fields of the settings are added and left out.
+            read: reads the answer; BadResponse: it is tried again.
+            read_refusal: reads the body of status 400; None: the request has failed.
+
+        Raises: PolicyFailure: refused, or still failing after the last attempt. Whatever else `read` raises.
+        """
+        settings = self.settings
+        sent = {key: value for key, value in {**body, **settings.extra_body}.items() if key not in settings.omit}
+        return await self._ask(self.url + path, sent, read, read_refusal)
+
+    async def _ask(
+        self,
+        url: str,
+        body: Mapping[str, Any] | None,  # JSON
+        read: Callable[[object], T],
+        read_refusal: Callable[[object], T | None],
+    ) -> T:
+        reason = ""
+        async with self._under_way:
+            for attempt in range(self.settings.max_retries + 1):
+                await self._wait_for_slot()
+                asked_pause = None
+                try:
+                    response = await (self._client.get(url) if body is None else self._client.post(url, json=body))
+                    content = _content(response)
+                    if response.status_code not in _PASSING:
+                        return _read(url, response, content, read, read_refusal)
+                    reason, asked_pause = _said(response.status_code, content), _retry_after(response)
+                except httpx.TransportError as error:
+                    reason = f"{type(error).__name__}: {error}".rstrip(": ")
+                except BadResponse as error:
+                    reason = f"{error}: {str(content)[:_SHOWN]}"
+                if attempt < self.settings.max_retries:
+                    await self._sleep(self._pause(attempt, asked_pause))
+        tries = self.settings.max_retries + 1
+        raise PolicyFailure(f"{url} gave no answer in {tries} attempts; the last one: {reason}")
+
+    def _pause(self, attempt: int, asked: float | None) -> float:
+        settings = self.settings
+        grown = asked if asked is not None else settings.backoff_s * 2**attempt
+        longest = min(grown, settings.max_backoff_s)
+        return longest if asked is not None else longest * (1 - self._jitter() / 2)
+
+    async def _wait_for_slot(self) -> None:
+        """Keep the rate: every request takes the next of evenly spaced moments."""
+        if self.settings.requests_per_minute is None:
+            return
+        now = asyncio.get_running_loop().time()
+        slot = max(now, self._next_slot)
+        self._next_slot = slot + 60.0 / self.settings.requests_per_minute
+        if slot > now:
+            await self._sleep(slot - now)
+
+
+def _content(response: httpx.Response) -> object:
+    """Return the body as JSON, or as it is."""
+    try:
+        content: object = response.json()
+    except json.JSONDecodeError:
+        content = response.text
+    return content
+
+
+def _read(
+    url: str,
+    response: httpx.Response,
+    content: object,
+    read: Callable[[object], T],
+    read_refusal: Callable[[object], T | None],
+) -> T:
+    """Read an answer that will stay as it is. Raises: PolicyFailure: a refusal. Whatever `read` raises."""
+    if response.is_success:
+        return read(content)
+    found = read_refusal(content) if response.status_code == httpx.codes.BAD_REQUEST else None
+    if found is None:
+        raise PolicyFailure(f"{url} refused the request: {_said(response.status_code, content)}")
+    return found
+
+
+def _said(status: int, content: object) -> str:
+    return f"{status} {error_text(content)}"[:_SHOWN]
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """Return the seconds that the endpoint asks for; a date is left to our own backoff."""
+    try:
+        return max(float(response.headers.get("Retry-After", "")), 0.0)
+    except ValueError:
+        return None
