@@ -14,7 +14,7 @@ from envgym.core.trajectory import Group, Row, Trajectory
 from envgym.core.tree import Tree
 from envgym.trainer.batch import TrainRow
 from envgym.trainer.collect import collect
-from envgym.trainer.corrections import NoCorrection
+from envgym.trainer.learner import looks_first
 from envgym.trainer.memory import StateMemory, peak_memory, state_memory
 from envgym.trainer.points import FilterResult
 from envgym.trainer.settings import TrainSettings
@@ -161,9 +161,9 @@ def _measure(bench: Workbench, settings: TrainSettings, rows: list[TrainRow], *,
     learner.forget_gradient()
     batches = learner.batches(rows, range(len(rows)))
     computed = sum(batch.num_tokens for batch in batches)
-    single = settings.optim.epochs * settings.optim.minibatches == 1
-    has_old = not single or not isinstance(objective.correction, NoCorrection)
-    scored = sum((has_old, has_reference, learner.critic is not None))
+    has_old = looks_first(settings.optim, objective)
+    references = has_reference * (1 if has_old else settings.optim.epochs)
+    scored = has_old + references + (learner.critic is not None)
     passes = settings.optim.epochs + scored * _FORWARD_SHARE
     return Cost(
         state=state,

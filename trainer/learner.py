@@ -33,7 +33,7 @@ class _Work:
     rows: Sequence[TrainRow]
     objective: Objective
     before: Before | None
-    """None: on-policy throughout, so it is taken from the pass that makes the gradient."""
+    """None: it is taken from the pass that makes the gradient."""
     lessons: Lessons | None
     """None: there is no critic, or nothing that it could learn."""
     total: Seen
@@ -87,9 +87,7 @@ class Learner:
         rate = self.optim.lr * schedule(self.optim, step, self._num_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        single = self.optim.epochs * self.optim.minibatches == 1
-        on_policy = single and isinstance(objective.correction, NoCorrection)
-        before = None if on_policy else self._look(rows, objective)
+        before = self._look(rows, objective) if looks_first(self.optim, objective) else None
         work = _Work(rows=rows, objective=objective, before=before, lessons=self._lessons(rows), total=Seen())
         norms: list[float] = []
         for _ in range(self.optim.epochs):
@@ -174,12 +172,11 @@ class Learner:
         return Lessons.of_rows(rows, dtype=self._scorer.dtype, device=self.device)
 
     def _now(self, scored: TokenLogprobs, batch: MicroBatch, work: _Work) -> Before:
-        """Take what is known before the only update from its own pass over a micro-batch."""
-        old_BT = scored.logprobs_BT.detach()
+        """Take what is known before an update from its own pass over a micro-batch."""
+        now_BT = scored.logprobs_BT.detach()
+        behavior_BT = batch.behavior_logprobs_BT.to(now_BT.dtype)
         corrected = work.objective.correction(
-            old_logprobs_BT=old_BT,
-            behavior_logprobs_BT=batch.behavior_logprobs_BT,
-            loss_mask_BT=batch.loss_mask_BT,
+            old_logprobs_BT=now_BT, behavior_logprobs_BT=behavior_BT, loss_mask_BT=batch.loss_mask_BT
         )
         work.total.add_correction(corrected.stats)
         reference_BT = None
@@ -187,6 +184,7 @@ class Learner:
             with self.reference() as model, self._scorer.running(), torch.no_grad():
                 states = self._scorer.states(batch, model)
                 reference_BT = states.logprobs(temperature=work.objective.temperature).logprobs_BT
+        old_BT = behavior_BT if work.objective.is_bypass else now_BT
         return Before(old_logprobs_BT=old_BT, reference_logprobs_BT=reference_BT, corrected=corrected)
 
     def _look(self, rows: Sequence[TrainRow], objective: Objective) -> Before:
@@ -206,6 +204,16 @@ class Learner:
             loss_mask_BT=whole.loss_mask_BT,
         )
         return Before(old_logprobs_BT=old_NT, reference_logprobs_BT=reference_NT, corrected=corrected)
+
+
+def looks_first(optim: OptimSettings, objective: Objective) -> bool:
+    """Return whether a step computes old log-probs in a pass of their own, before its first update.
+
+    It need not where the old policy is the one that sampled, nor where it is the one that learns: in a single update
+    without a correction.
+    """
+    is_single = optim.epochs * optim.minibatches == 1
+    return not objective.is_bypass and not (is_single and isinstance(objective.correction, NoCorrection))
 
 
 def _shares(rows: Sequence[TrainRow], objective: Objective) -> _Shares:

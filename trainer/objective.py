@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from envgym.errors import SettingsError, sentence
 from envgym.trainer.batch import MicroBatch, TrainRow
-from envgym.trainer.corrections import Correction, CorrectionResult
+from envgym.trainer.corrections import Correction, CorrectionResult, only_rejects
 from envgym.trainer.logprobs import TokenLogprobs
 from envgym.trainer.losses import Aggregation, Denominator, KlEstimator, PolicyLoss, aggregate, denominator_of
 from envgym.trainer.losses.entropy import entropy_bonus
@@ -19,7 +20,14 @@ from envgym.trainer.settings import ObjectiveSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What is minimised, as one choice per point."""
+    """What is minimised, as one choice per point.
+
+    Three policies take part: π_behavior sampled, π_old stands in the ratio π/π_old, π learns. With `old_policy:
+    recomputed` π_old is π before the step's first update, and the correction goes from π_behavior to it. With
+    `rollout` π_old is π_behavior; what the correction rejects, it rejects by π/π_behavior, before each update.
+
+    Source: 2110.00641 (three policies).
+    """
 
     loss: PolicyLoss
     correction: Correction
@@ -27,10 +35,22 @@ class Objective:
     temperature: float
     """That the rows were sampled at."""
 
+    def __post_init__(self) -> None:
+        """Refuse to correct for the sampler twice. Raises: SettingsError: both ratio and weights would."""
+        if self.is_bypass and not only_rejects(self.correction):
+            rule = "only reject where objective.old_policy=rollout, as the ratio weighs already"
+            got, do = repr(self.correction), "set its weights to none, choose none, or objective.old_policy=recomputed"
+            raise SettingsError(sentence("correction", rule, got, where="objective", do=do))
+
+    @property
+    def is_bypass(self) -> bool:
+        """True where the old policy is the one that sampled."""
+        return self.settings.old_policy == "rollout"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """What is known of some rows with the weights from before the first update, on one padding."""
+    """What is known of some rows with the weights from before an update, on one padding."""
 
     old_logprobs_BT: Float[Tensor, "B T"]
     reference_logprobs_BT: Float[Tensor, "B T"] | None

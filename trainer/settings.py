@@ -164,6 +164,9 @@ class ObjectiveSettings(Settings):
     """The constant of `seq-mean-token-sum-norm`."""
     shared_tokens: Literal["per_path", "once"] = "per_path"
     """A token that k rows share trains k times, or once (weight 1/k)."""
+    old_policy: Literal["recomputed", "rollout"] = "recomputed"
+    """What the loss's ratio is taken to: the policy as the step began, of which the learner computes log-probs anew; or
+    the one that sampled, by the log-probs that it stated (bypass), so that the ratio corrects for it, too."""
     kl: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of KL(policy || reference) in the loss."""
     kl_coef: float = Field(default=0.0, ge=0)

@@ -69,10 +69,19 @@ def test_dropped_groups_are_measured_when_nothing_is_left() -> None:
 
 
 @pytest.mark.parametrize(
-    "optim,correction,passes",
-    [({}, "none", 1), ({"epochs": 2}, "none", 2 + 1 / 3), ({}, "tis", 1 + 1 / 3), ({"minibatches": 2}, "tis", 4 / 3)],
+    "optim,correction,objective,passes",
+    [
+        ({}, "none", {}, 1),
+        ({"epochs": 2}, "none", {}, 2 + 1 / 3),
+        ({}, "tis", {}, 1 + 1 / 3),
+        ({"minibatches": 2}, "tis", {}, 4 / 3),
+        ({"epochs": 2}, "geometric", {"old_policy": "rollout"}, 2),
+        ({"epochs": 2}, "geometric", {"old_policy": "rollout", "kl_coef": 0.1}, 2 + 2 / 3),
+    ],
 )
-def test_time_counts_every_pass_over_the_rows(optim: dict[str, int], correction: str, passes: float) -> None:
-    found = dry_run(settings(optim=optim, correction={"name": correction}))
+def test_time_counts_every_pass_over_the_rows(
+    optim: dict[str, int], correction: str, objective: dict[str, object], passes: float
+) -> None:
+    found = dry_run(settings(optim=optim, correction={"name": correction}, objective=objective))
     assert found.cost is not None
     assert found.cost.passes == pytest.approx(passes)

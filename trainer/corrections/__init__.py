@@ -10,7 +10,7 @@ from envgym.trainer.corrections.geometric import Geometric
 from envgym.trainer.corrections.icepop import IcePop
 from envgym.trainer.corrections.mis import Mis
 from envgym.trainer.corrections.none import NoCorrection
-from envgym.trainer.corrections.rejection import Rejection
+from envgym.trainer.corrections.rejection import Rejection, only_rejects
 from envgym.trainer.corrections.tis import Tis, TisLevel
 from envgym.trainer.corrections.weights import WeightLevel
 
@@ -40,4 +40,5 @@ __all__ = [
     "Tis",
     "TisLevel",
     "WeightLevel",
+    "only_rejects",
 ]

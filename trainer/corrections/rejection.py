@@ -8,7 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from envgym.settings import Settings
-from envgym.trainer.corrections.base import CorrectionResult, behavior_gap, correction_result
+from envgym.trainer.corrections.base import Correction, CorrectionResult, behavior_gap, correction_result
+from envgym.trainer.corrections.none import NoCorrection
 from envgym.trainer.corrections.weights import WeightLevel, importance_weights
 
 
@@ -49,6 +50,13 @@ class Rejection(Settings):
             loss_mask_BT=loss_mask_BT,
             truncated_BT=torch.zeros_like(kept_BT),
         )
+
+
+def only_rejects(correction: Correction) -> bool:
+    """Return whether all weights of a correction are 0 or 1. One that we do not know may weigh."""
+    return isinstance(correction, NoCorrection) or (
+        isinstance(correction, Rejection) and correction.weights is WeightLevel.NONE
+    )
 
 
 def outside_ratios(log_ratios: Float[Tensor, "..."], low: float, high: float) -> Bool[Tensor, "..."]:
