@@ -20,9 +20,9 @@ from envgym.seeds import derive_seed
 from envgym.settings import Settings, build_settings, read_settings_file
 from envgym.trainer.batch import train_rows
 from envgym.trainer.checkpoint import TrainState, save_checkpoint
-from envgym.trainer.collect import Stats, collect, updated_stats
+from envgym.trainer.collect import Stats, check_invalid, collect, updated_stats
 from envgym.trainer.filters.surplus import at_most
-from envgym.trainer.loop import check_invalid, evaluation_metrics
+from envgym.trainer.loop import evaluation_metrics
 from envgym.trainer.rollout_metrics import rollout_metrics
 from envgym.trainer.seen import Metrics
 from envgym.trainer.settings import TrainSettings, load_train_settings
@@ -184,7 +184,7 @@ def _train(place: Place, recipe: str, settings: TrainSettings, *, marks: list[in
     step, spent, points, totals = 0, 0, list[Metrics](), dict.fromkeys((*TOTALS, "rows"), 0.0)
     with asyncio.Runner() as runner:
         while len(points) < len(marks):
-            requests, groups = runner.run(
+            requests, groups, *_ = runner.run(
                 collect(bench, settings, step=step, stats=stats, rounds=settings.resampling.rounds)
             )
             step += 1

@@ -134,7 +134,7 @@ def collect_batch(
     """Collect the first step's groups, filter them, and lay out the rows with their advantages."""
     work = collect(bench, settings, step=0, stats={}, on_finished=on_finished)
     with asyncio.Runner() as runner:
-        _, groups = runner.run(work)
+        groups = runner.run(work).groups
     filtered = bench.method.filter(groups)
     return Batch(groups=tuple(groups), filtered=filtered, rows=_lay_out(bench, filtered.kept))
 

@@ -11,11 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgym.agents.evaluation import EvalPlan, EvalRecord, evaluate, record_evaluation
-from envgym.core.rewards import Invalid
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.episodes import dropped_trees, episode_rows
-from envgym.errors import RunError, sentence
 from envgym.report.from_run import evaluation_data, write_run_report
 from envgym.runs import RunDirectory
 from envgym.seeds import derive_seed
@@ -30,12 +28,13 @@ from envgym.trainer.checkpoint import (
     load_state,
     save_checkpoint,
 )
-from envgym.trainer.collect import Stats, collect, updated_stats
+from envgym.trainer.collect import Collected, Collector, Stats, check_invalid, updated_stats
 from envgym.trainer.filters.surplus import at_most
+from envgym.trainer.judging import LaidOut
 from envgym.trainer.opening import open_run
-from envgym.trainer.points import TaskRequest, TrajectoryCredit
+from envgym.trainer.points import TrajectoryCredit
 from envgym.trainer.reference import keep_reference, open_reference
-from envgym.trainer.rollout_metrics import env_metrics, filter_metrics, rollout_metrics
+from envgym.trainer.rollout_metrics import age_metrics, env_metrics, filter_metrics, rollout_metrics
 from envgym.trainer.sampled import SampleRecord
 from envgym.trainer.seen import Metrics
 from envgym.trainer.settings import TrainSettings
@@ -114,6 +113,8 @@ class TrainLoop:
         self._times: Metrics = {}
         self._canary = _canary(settings, bench)
         self._record = SampleRecord(bench.policy)
+        watched = bench if self._canary is None else replace(bench, policy=self._record)
+        self._collector = Collector(watched, settings, last=settings.run.steps)
 
     def run(self, runner: asyncio.Runner, checkpoint: Path | None) -> TrainResult:
         """Go from the start, or from `checkpoint`, to the last step and write the report."""
@@ -135,6 +136,7 @@ class TrainLoop:
                 self._evaluate(runner, HELD_OUT)
             report = write_run_report(self.run_directory)
         finally:
+            runner.run(self._collector.close())
             self.callbacks.on_end(report)
         records = tuple(EvalRecord.from_json(data) for data in self.run_directory.evals())
         return TrainResult(directory=self.run_directory.path, report=report, steps=self.step, evaluations=records)
@@ -160,14 +162,12 @@ class TrainLoop:
         started, self._times = time.perf_counter(), {}
         step = self.step + 1
         with self._timed("collect"):
-            requests, groups = self._collect(runner, step)
+            collected = self._collect(runner, step)
+        requests, groups = collected.requests, collected.groups
         check_invalid(groups, limit=self.settings.run.max_invalid_rate, step=step)
-        result = at_most(self.bench.method.filter(groups), self.settings.rollout.groups)
+        result = at_most(self.bench.method.filter(groups), collected.wanted)
         with self._timed("learn"):
-            credits, rows = self.bench.lay_out(result.kept)
-            if self._canary is not None:
-                self._record.check(rows, step=step)
-            learned = self._learn(rows, step)
+            (credits, rows), learned = self._learn(runner, result.kept, step)
         with self._timed("sync"):
             self.step = step
             self._sync_policy()
@@ -185,6 +185,8 @@ class TrainLoop:
         seconds = time.perf_counter() - started
         metrics = {
             **found,
+            **collected.metrics,
+            **age_metrics(result.kept, step=step),
             **filter_metrics(result),
             **learned,
             "train/rows": float(len(rows)),
@@ -205,19 +207,27 @@ class TrainLoop:
         if every and self.step and self.step % every == 0 and not self._has_evaluation(DURING, self.step):
             self._evaluate(runner, DURING)
 
-    def _collect(self, runner: asyncio.Runner, step: int) -> tuple[list[TaskRequest], list[Group]]:
-        rounds = self.settings.resampling.rounds
-        total = self.settings.rollout.groups * self.settings.rollout.group_size * rounds
+    def _collect(self, runner: asyncio.Runner, step: int) -> Collected:
+        settings = self.settings
+        total = settings.rollout.groups * settings.rollout.group_size * settings.resampling.rounds
         progress = _counter(self.callbacks, "collect", total)
-        self._record.forget()
-        bench = self.bench if self._canary is None else replace(self.bench, policy=self._record)
-        work = collect(bench, self.settings, step=step - 1, stats=self.stats, rounds=rounds, on_finished=progress)
-        return runner.run(work)
+        self._record.begin_step(remembered=settings.collect.staleness)
+        return runner.run(self._collector.take(step - 1, stats=self.stats, on_finished=progress))
 
-    def _learn(self, rows: Sequence[TrainRow], step: int) -> Metrics:
-        if not rows:  # every group was dropped: nothing to learn from, and the step says so
-            return {"optim/updates": 0.0}
-        return self.bench.learner.learn(rows, self.bench.method.objective, step=step - 1)
+    def _learn(self, runner: asyncio.Runner, kept: Sequence[Group], step: int) -> tuple[LaidOut, Metrics]:
+        """Learn from groups; beside those that grow, where the settings say so."""
+
+        def work() -> tuple[LaidOut, Metrics]:
+            with self.bench.learning():
+                laid_out = self.bench.lay_out(kept)
+                if self._canary is not None:
+                    self._record.check(laid_out.rows, step=step)
+                if not laid_out.rows:  # every group was dropped: nothing to learn from, and the step says so
+                    return laid_out, {"optim/updates": 0.0}
+                learner, objective = self.bench.learner, self.bench.method.objective
+                return laid_out, learner.learn(laid_out.rows, objective, step=step - 1)
+
+        return runner.run(asyncio.to_thread(work)) if self.settings.collect.overlaps else work()
 
     def _evaluate(self, runner: asyncio.Runner, label: str) -> None:
         for plan in _plans(self.settings, self.bench.worlds, label):
@@ -285,10 +295,12 @@ class TrainLoop:
         """Look whether the sampler has the learner's weights. Raises: RunError: it has not."""
         if self._canary is None:
             return {}
-        learner = self.bench.learner
-        work = self._canary.look(
-            self.bench.policy, lambda rows: learner.score(rows, temperature=1.0).tolist(), step=self.step
-        )
+
+        def score(rows: Sequence[TrainRow]) -> list[list[float]]:
+            with self.bench.learning():
+                return self.bench.learner.score(rows, temperature=1.0).tolist()
+
+        work = self._canary.look(self.bench.policy, score, step=self.step)
         return runner.run(work)
 
     @contextmanager
@@ -330,19 +342,9 @@ def _counter(callbacks: Callback, phase: str, total: int) -> Callable[[Tree], No
     def count(tree: Tree) -> None:
         nonlocal done
         done += len(tree.leaves)
-        callbacks.on_progress(phase, done, total)
+        callbacks.on_progress(phase, min(done, total), total)  # of a step ahead more may end
 
     return count
-
-
-def check_invalid(groups: Sequence[Group], *, limit: float, step: int) -> None:
-    """Stop a run whose infrastructure fails, before it trains on what is left. Raises: RunError: above the limit."""
-    episodes = [episode for group in groups for episode in group.trajectories]
-    reasons = [episode.reward.reason for episode in episodes if isinstance(episode.reward, Invalid)]
-    if len(reasons) > limit * len(episodes):
-        got = f"{len(reasons)} of {len(episodes)}, such as: {reasons[0]}"
-        do = "mend the env or its services, then resume"
-        raise RunError(sentence("invalid episodes", f"stay below {limit:.0%}", got, where=f"step {step}", do=do))
 
 
 def evaluation_metrics(record: EvalRecord) -> Metrics:

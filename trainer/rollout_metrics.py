@@ -4,6 +4,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 
 from envgym.core.endings import Ending
 from envgym.core.rewards import Scored
@@ -108,6 +109,19 @@ def _lengths(episodes: Sequence[Trajectory], groups: Sequence[Group]) -> Metrics
         "cost/tokens_prefilled": float(cost.tokens_prefilled),
         "cost/env_steps": float(cost.env_steps),
     }
+
+
+def age_metrics(groups: Sequence[Group], *, step: int) -> Metrics:
+    """Return how many steps old the samples of some groups are, over the tokens that step number `step` trains."""
+    nodes = [node for group in groups for tree in group.trees for node in tree.nodes]
+    ages: Counter[int] = Counter()
+    for segment in chain.from_iterable(node.edge.segments for node in nodes):
+        if segment.policy_version is not None:
+            ages[step - 1 - segment.policy_version] += len(segment)
+    if not ages:
+        return {}
+    mean = sum(age * count for age, count in ages.items()) / ages.total()
+    return {"staleness/mean": mean, "staleness/max": float(max(ages))}
 
 
 def filter_metrics(result: FilterResult) -> Metrics:

@@ -4,7 +4,9 @@ That catches a mask that is off, tokens of a tool or a template that train, a tu
 context that was rewritten without a row of its own.
 """
 
+from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 from torch import Tensor
@@ -14,20 +16,24 @@ from envgym.errors import RunError, sentence
 from envgym.trainer.batch import TrainRow
 
 _EMPTY: Final = 0
+_Found = dict[tuple[int, int], set[tuple[int, ...]]]
+"""(length, hash) of a context -> what was sampled behind it."""
 
 
 class SampleRecord:
-    """A policy that remembers what it sampled behind which context, until it is told to forget."""
+    """A policy that remembers what it sampled behind which context, until that is forgotten."""
 
     def __init__(self, policy: Policy) -> None:
         """Stand before `policy`."""
         self._policy = policy
-        self._found: dict[tuple[int, int], set[tuple[int, ...]]] = {}
-        """(length, hash) of a context -> what was sampled behind it."""
+        self._found: deque[_Found] = deque([{}])
+        """Of each step that is remembered, the newest last."""
 
-    def forget(self) -> None:
-        """Begin anew, as a step does."""
-        self._found.clear()
+    def begin_step(self, *, remembered: int = 0) -> None:
+        """Begin anew, as a step does, and forget all but the `remembered` steps before."""
+        while len(self._found) > remembered:
+            self._found.popleft()
+        self._found.append({})
 
     def check(self, rows: Sequence[TrainRow], *, step: int) -> int:
         """Return how many tokens train. Raises: RunError: one of them was not sampled where it stands."""
@@ -46,7 +52,7 @@ class SampleRecord:
         sampled = [False] * len(token_ids)
         code = _EMPTY
         for place, token in enumerate(token_ids):
-            for found in self._found.get((place, code), ()):
+            for found in chain.from_iterable(step.get((place, code), ()) for step in self._found):
                 end = place
                 while end < len(token_ids) and end - place < len(found) and token_ids[end] == found[end - place]:
                     sampled[end] = True
@@ -67,7 +73,7 @@ class SampleRecord:
         code = _EMPTY
         for token in request.token_ids:
             code = hash((code, token))
-        self._found.setdefault((len(request.token_ids), code), set()).add(generation.token_ids)
+        self._found[-1].setdefault((len(request.token_ids), code), set()).add(generation.token_ids)
         return generation
 
     async def score(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:

@@ -131,6 +131,50 @@ class RolloutSettings(Settings):
     """Requests that the policy samples at a time."""
 
 
+class CollectSettings(Settings):
+    """How far sampling runs ahead of learning, and whom a step waits for."""
+
+    staleness: int = Field(default=0, ge=0)
+    """Train steps by which a sample may be older than the weights that it trains. 0: every step samples anew. Above,
+    the groups of later steps grow already; choose a `correction`, as they are off-policy."""
+    deterministic: bool = True
+    """Grow groups to their end before a step learns, so that a run repeats; with `staleness` the samples are then
+    exactly that old. False: sampling, envs and learning overlap, and samples are at most that old."""
+    oversampling: float = Field(default=1.0, ge=1)
+    """Groups that are begun for each that a step trains on; it goes on when the filter keeps as many as it needs."""
+    enough: float = Field(default=1.0, gt=0, le=1)
+    """Share of a step's episodes that it waits for in any case."""
+    stragglers: Literal["wait", "abort", "carry"] = "wait"
+    """What becomes of the others: waited for; given up, so that their groups are smaller by an invalid episode each;
+    or carried over to the next step."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether groups grow while a step learns."""
+        return self.staleness > 0 and not self.deterministic
+
+    @property
+    def ahead(self) -> int:
+        """Steps whose groups are begun ahead; one that carries over lets its stragglers grow older by one."""
+        return self.staleness - (self.stragglers == "carry")
+
+    @model_validator(mode="after")
+    def _check_stragglers(self) -> "CollectSettings":
+        where, must = "collect", "be false where stragglers are not waited for"
+        if self.stragglers != "wait" and self.deterministic:
+            do = "set it to false: who is late depends on timing"
+            raise ValueError(sentence("collect.deterministic", must, True, where=where, do=do))
+        if self.stragglers == "wait" and self.enough < 1:
+            do = "set stragglers to abort or carry, or leave enough at 1"
+            raise ValueError(
+                sentence("collect.enough", "be 1 where all are waited for", self.enough, where=where, do=do)
+            )
+        if self.stragglers == "carry" and not self.staleness:
+            do = "raise it: an episode that is carried over was begun with older weights"
+            raise ValueError(sentence("collect.staleness", "be at least 1 to carry over", 0, where=where, do=do))
+        return self
+
+
 class OptimSettings(Settings):
     """AdamW and its schedule. Source: 1711.05101."""
 
@@ -255,6 +299,7 @@ class TrainSettings(Recipe):
     sft: SftSettings | None = None
     policy: PolicySettings = PolicySettings()
     rollout: RolloutSettings = RolloutSettings()
+    collect: CollectSettings = CollectSettings()
     optim: OptimSettings = OptimSettings()
     critic: CriticSettings | None = None
     """Only with a credit that reads values; such a credit takes the defaults without it."""

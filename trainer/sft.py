@@ -130,8 +130,8 @@ async def _success(bench: Workbench, settings: TrainSettings, sft: SftSettings, 
             "run": settings.run.model_copy(update={"seed": derive_seed(settings.run.seed, "sft check")}),
         }
     )
-    _, groups = await collect(bench, probe, step=check, stats={}, search=Chain())
-    return rollout_metrics(groups, success_at=settings.evaluation.success_at).get("train/success", 0.0)
+    found = await collect(bench, probe, step=check, stats={}, search=Chain())
+    return rollout_metrics(found.groups, success_at=settings.evaluation.success_at).get("train/success", 0.0)
 
 
 def likelihood_rows(episode: Trajectory, *, success_at: float) -> list[TrainRow]:

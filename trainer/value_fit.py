@@ -23,10 +23,9 @@ from envgym.seeds import derive_seed
 from envgym.settings import apply_overrides, places
 from envgym.trainer.batch import Lesson, TrainRow
 from envgym.trainer.checkpoint import TrainState, checkpoints, save_checkpoint
-from envgym.trainer.collect import collect
+from envgym.trainer.collect import check_invalid, collect
 from envgym.trainer.critic import Critic, Lessons, supervised_tokens
 from envgym.trainer.judging import judge
-from envgym.trainer.loop import check_invalid
 from envgym.trainer.optimizer import schedule
 from envgym.trainer.points import needs_critic
 from envgym.trainer.scoring import Scorer
@@ -134,7 +133,7 @@ def _collect(bench: Workbench, settings: TrainSettings, on_progress: Callable[[s
         on_progress("collect", done, total)
 
     with asyncio.Runner() as runner:
-        _, groups = runner.run(collect(bench, settings, step=0, stats={}, on_finished=count))
+        groups = runner.run(collect(bench, settings, step=0, stats={}, on_finished=count)).groups
     check_invalid(groups, limit=settings.run.max_invalid_rate, step=0)
     return groups
 

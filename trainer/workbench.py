@@ -1,6 +1,7 @@
 """Everything a run needs in one process: model, tokenizer, agent, policy and learner, built from settings."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -42,7 +43,7 @@ from envgym.trainer.points import (
 )
 from envgym.trainer.settings import CriticSettings, ModelSettings, TrainSettings
 from envgym.trainer.shaping import SHAPINGS
-from envgym.trainer.world import World, build_worlds, check_group, check_search
+from envgym.trainer.world import World, build_worlds, check_group, check_search, check_stragglers
 
 _CREDITS: Final[Mapping[str, Callable[..., Credit | CriticCredit]]] = {**CREDITS, **CRITIC_CREDITS}
 
@@ -88,6 +89,10 @@ class Workbench:
         """Let the policy sample from the learner's weights as they are now."""
         shares = isinstance(self.policy, TransformersPolicy)
         self.policy.update_weights(() if shares else merged_weights(self.model), version)
+
+    def learning(self) -> AbstractContextManager[None]:
+        """Hold off a policy that samples from the very weights that learn."""
+        return self.policy.paused() if isinstance(self.policy, TransformersPolicy) else nullcontext()
 
     def close(self) -> None:
         """End what the policy started."""
@@ -144,6 +149,7 @@ def build_workbench(settings: TrainSettings, *, checkpoint: Path | None = None) 
     method = build_method(settings)
     worlds = build_worlds(settings.envs, num_held_out=settings.evaluation.tasks)
     check_search(method.search, worlds, settings)
+    check_stragglers(method.search, settings)
     check_group(settings)
     device = pick_device(settings.model.device)
     if settings.model.threads is not None:
@@ -182,7 +188,14 @@ def _policy(settings: TrainSettings, model: Any, device: torch.device, autocast:
     """Return what samples: from the learner's own model, or with vLLM from what the model was loaded from."""
     max_batch = settings.rollout.max_batch
     if settings.policy.backend == "transformers":
-        return TransformersPolicy(model, device=device, max_batch=max_batch, autocast=autocast, is_shared=True)
+        return TransformersPolicy(
+            model,
+            device=device,
+            max_batch=max_batch,
+            autocast=autocast,
+            is_shared=True,
+            deterministic=settings.collect.deterministic,
+        )
     asked = settings.model
     source = resolve_model(asked.name, tiny=asked.tiny)
     dtype = asked.dtype if autocast is None else "bfloat16"

@@ -21,7 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +31,7 @@ from envgym.agents.policies._cached_model import CachedModel
 from envgym.agents.policies._checks import check_context, check_sampling
 from envgym.agents.policies._engine import Engine
 from envgym.agents.policies._rows import Ended, canonical
+from envgym.agents.policies._turnstile import Turnstile
 from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
 
@@ -91,8 +92,8 @@ class TransformersPolicy:
         self._server: asyncio.AbstractEventLoop | None = None
         """The loop that starts rounds; None while nothing is served."""
         self._queue_lock = threading.Lock()
-        self._model_lock = threading.Lock()
-        """Held while the model is used or changed."""
+        self._turn = Turnstile()
+        """Between those who use the model and those who change it."""
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="transformers-policy")
 
     @property
@@ -136,7 +137,7 @@ class TransformersPolicy:
             **dict(module.named_buffers(remove_duplicate=False)),
             **dict(module.named_parameters(remove_duplicate=False)),
         }
-        with self._model_lock, torch.no_grad():
+        with self._turn.changing(), torch.no_grad():
             for name, tensor in named_tensors:
                 if name not in own:
                     raise unknown_name("weight", name, own, where=_WHERE)
@@ -151,7 +152,7 @@ class TransformersPolicy:
 
     def sleep(self) -> None:
         """Free the cache, and on a GPU the weights too (they wait in main memory) unless a learner shares them."""
-        with self._model_lock:
+        with self._turn.changing():
             self._is_asleep = True
             self._engine.reset()
             if self._home.type == "cuda":
@@ -161,10 +162,14 @@ class TransformersPolicy:
 
     def wake(self) -> None:
         """Put the weights back."""
-        with self._model_lock:
+        with self._turn.changing():
             if not self._is_shared:
                 self._model.module.to(self._home)
             self._is_asleep = False
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Hold sampling off while the model learns: what is being sampled ends first, what is asked for waits."""
+        return self._turn.changing()
 
     # ---- rounds: started on the loop, served by the worker -------------------------------------------------------
 
@@ -196,7 +201,7 @@ class TransformersPolicy:
         """In the worker: serve until nobody is left of this round (or, continuously, until nobody waits)."""
         engine = self._engine
         answers: list[_Answer] = []
-        with self._model_lock, self._model.serving():
+        with self._turn.using(), self._model.serving():
             arrived = self._arrivals()
             while arrived or len(engine.rows):
                 batch_size = min(len(arrived), engine.room())
@@ -208,7 +213,8 @@ class TransformersPolicy:
                 if not self._deterministic:
                     self._hand_out(answers)
                     answers = []
-                    arrived += self._arrivals()
+                    if not self._turn.is_wanted:
+                        arrived += self._arrivals()
         self._hand_out(answers)
 
     def _arrivals(self) -> list[tuple[_Ticket, GenerateRequest]]:
@@ -235,7 +241,7 @@ class TransformersPolicy:
                 loop.call_soon_threadsafe(_deliver, items)
 
     def _score(self, rows: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
-        with self._model_lock, self._model.serving():
+        with self._turn.using(), self._model.serving():
             return self._engine.score(rows)
 
 

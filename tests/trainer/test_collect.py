@@ -33,8 +33,7 @@ def settings(directory: Path, group_size: int = 4, **search: Any) -> TrainSettin
 
 
 def groups(bench: Workbench, asked: TrainSettings, **options: Any) -> list[Group]:
-    _, found = asyncio.run(collect(bench, asked, step=0, stats={}, **options))
-    return found
+    return asyncio.run(collect(bench, asked, step=0, stats={}, **options)).groups
 
 
 def rows(group: Group) -> list[tuple[int, ...]]:

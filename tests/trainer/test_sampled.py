@@ -57,7 +57,7 @@ def test_a_planted_fault_stops_the_run(
 
 
 def test_what_was_sampled_before_is_forgotten_when_a_step_begins(record: SampleRecord) -> None:
-    record.forget()
+    record.begin_step()
     with pytest.raises(RunError, match="got 5 others"):
         record.check([CHAIN], step=2)
 
