@@ -1,0 +1,121 @@
+"""Whole runs with one fault planted in each: the canary or the mask audit stops them, and a sound run goes on."""
+
+import copy
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from envgym.agents import loop as agent_loop
+from envgym.agents.models.registry import load
+from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.protocols import Generation, Policy
+from envgym.core.segments import Segment
+from envgym.errors import RunError
+from envgym.runs import RunDirectory
+from envgym.trainer import batch, workbench
+from envgym.trainer.loop import train
+from envgym.trainer.sampled import SampleRecord
+from envgym.trainer.settings import train_settings
+
+TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
+
+
+def run(directory: Path, *, lora: bool = False) -> list[dict[str, float]]:
+    """Train for one step, in which the entropy bonus moves the weights, and return the metrics."""
+    settings = train_settings(
+        {
+            "run": {"directory": str(directory), "steps": 1, "tensorboard": False},
+            "model": {"name": "tiny", "tiny": TINY, "device": "cpu", "lora": {"rank": 4} if lora else None},
+            "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
+            "agent": {"name": "tool_calling", "max_turn_tokens": 12, "max_context_tokens": 512},
+            "rollout": {"groups": 2, "group_size": 2},
+            "filter": {"name": "keep_all"},
+            "optim": {"lr": 0.03},
+            "objective": {"entropy_coef": 0.1},
+            "evaluation": {"tasks": 2},
+        }
+    )
+    train(settings)
+    return list(RunDirectory.open(directory).metrics())
+
+
+def test_the_mask_audit_stops_a_run_whose_mask_is_off_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = batch.train_row
+
+    def shifted(*arguments: Any) -> batch.TrainRow:  # as `train_row` takes them
+        row = sound(*arguments)
+        return replace(row, loss_mask=(*row.loss_mask[1:], False))
+
+    monkeypatch.setattr(batch, "train_row", shifted)
+    with pytest.raises(
+        RunError, match=r"tokens that train must be sampled by the policy in that context, got 1 others"
+    ):
+        run(tmp_path / "run")
+
+
+def test_the_mask_audit_stops_a_run_whose_turns_are_tokenised_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text is the same, byte for byte, and the tokens are not those that the policy sampled."""
+    tokenizer, sound = load("tiny", dtype="float32", device="cpu").tokenizer, agent_loop._sampled_segment
+    texts: list[tuple[str, str]] = []
+
+    def again(generation: Generation, strings: tuple[str, ...]) -> tuple[Segment, ...]:
+        text = tokenizer.decode(generation.token_ids)
+        token_ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+        texts.append((text, tokenizer.decode(token_ids)))
+        (segment,) = sound(generation, strings)
+        zeros = (0.0,) * len(token_ids)
+        return (replace(segment, token_ids=token_ids, token_strings=(), behavior_logprobs=zeros, raw_logprobs=None),)
+
+    monkeypatch.setattr(agent_loop, "_sampled_segment", again)
+    with pytest.raises(RunError, match=r"tokens that train must be sampled by the policy in that context"):
+        run(tmp_path / "run")
+    assert all(before == after for before, after in texts)
+
+
+# ---- an engine with weights of its own ------------------------------------------------------------------------------
+
+
+def copied(_: object, model: Any, *__: object) -> Policy:  # PreTrainedModel or PeftModel
+    """Return a policy that samples from a plain copy of the model, as another engine does."""
+    own = copy.deepcopy(model)
+    return SampleRecord(TransformersPolicy(own.merge_and_unload() if hasattr(own, "merge_and_unload") else own))
+
+
+def nothing(_: object) -> Iterable[tuple[str, Tensor]]:
+    """Send no weight."""
+    return ()
+
+
+def without_adapters(model: Any) -> Iterator[tuple[str, Tensor]]:  # PeftModel
+    """Send the weights that the adapters lie on."""
+    for name, parameter in model.get_base_model().named_parameters():
+        if ".lora_" not in name:
+            yield name.replace(".base_layer.", "."), parameter.detach()
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_an_engine_that_gets_the_weights_lets_the_run_go_on(
+    lora: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("peft")
+    monkeypatch.setattr(workbench, "_policy", copied)
+    (row,) = run(tmp_path / "run", lora=lora)
+    assert row["canary/gap"] < 1e-5
+    assert row["canary/moved"] > 1e-3
+
+
+@pytest.mark.parametrize("fault, lora", [(nothing, False), (nothing, True), (without_adapters, True)])
+def test_the_canary_stops_a_run_whose_engine_does_not(
+    fault: object, lora: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("peft")
+    monkeypatch.setattr(workbench, "_policy", copied)
+    monkeypatch.setattr(workbench, "merged_weights", fault)
+    with pytest.raises(RunError, match=r"must move with the learner's, got no change while .* \(canary, step 1\)"):
+        run(tmp_path / "run", lora=lora)
