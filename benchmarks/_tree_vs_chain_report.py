@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks._curves import CurvePoint, Curves, plot
+from benchmarks._statistics import Mean, pooled_spread, smallest_effect, t_interval
 from benchmarks._tree_vs_chain_cells import WARM_START, Declaration, Place, check_declared
-from benchmarks._tree_vs_chain_plot import CurvePoint, Curves, plot
-from benchmarks._tree_vs_chain_statistics import Mean, pooled_spread, smallest_effect, t_interval
 from envgym.errors import RunError, sentence
 from envgym.stats import sign_flip_p_value
 
@@ -130,7 +130,7 @@ def write_report(root: Path, declared: Declaration, page: Path) -> None:
         raise RunError(sentence("results", "hold a seed that is through", "none", where=str(root), do=do))
     check_declared(declared, list(found))
     figure = page.with_suffix(".svg")
-    figure.write_text(plot({of.game: curves(of) for of in found.values()}), encoding="utf-8")
+    figure.write_text(plot({of.game: curves(of) for of in found.values()}, axis="thousand tokens"), encoding="utf-8")
     lines = [line for of in found.values() for line in _section(of, declared)]
     text = PAGE.format(
         figure=figure.name,
@@ -149,7 +149,7 @@ def curves(of: Results) -> Curves:
     """Return each recipe's learning curve with its intervals over seeds."""
     return {
         recipe: [
-            CurvePoint(int(point["budget"]), t_interval(of.success(recipe, number)))
+            CurvePoint(point["budget"] / 1000, t_interval(of.success(recipe, number)))
             for number, point in enumerate(of.curve(of.seeds[0], recipe))
         ]
         for recipe in of.recipes

@@ -16,9 +16,9 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+from benchmarks._statistics import t_interval
 from benchmarks._tree_vs_chain_cells import ROOT, Declaration, Place, check_declared, declaration, run_seed
 from benchmarks._tree_vs_chain_report import differences, planned_effect, results, write_report
-from benchmarks._tree_vs_chain_statistics import t_interval
 
 PAGE = ROOT / "docs" / "results" / "tree_vs_chain.md"
 

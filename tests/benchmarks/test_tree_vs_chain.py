@@ -19,7 +19,7 @@ from benchmarks._tree_vs_chain_cells import (
     run_seed,
 )
 from benchmarks._tree_vs_chain_report import differences, planned_effect, results, write_report
-from benchmarks._tree_vs_chain_statistics import pooled_spread, smallest_effect, t_interval, t_quantile
+from benchmarks._statistics import pooled_spread, smallest_effect, t_interval, t_quantile
 from envgym.errors import RunError, SettingsError
 from envgym.runs import write_json
 from envgym.trainer.settings import load_train_settings
