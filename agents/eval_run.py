@@ -3,9 +3,10 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import envgym
 from envgym.agents.agent import NATIVE, agent_kind, make_agent
@@ -16,8 +17,9 @@ from envgym.agents.evaluation import EvalPlan, EvalRecord, complete, held_out_ta
 from envgym.agents.message_driver import run_message_episodes
 from envgym.agents.policies.endpoint import EndpointSettings
 from envgym.agents.policies.openai import OpenAIPolicy
+from envgym.agents.policies.vllm_server import VllmServerPolicy
 from envgym.agents.pool import run_pool
-from envgym.agents.protocols import Sampling
+from envgym.agents.protocols import Policy, Sampling
 from envgym.agents.search import Chain, Crew, Strategy
 from envgym.agents.search.base import TreeStrategy
 from envgym.core.rewards import Invalid
@@ -26,12 +28,15 @@ from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
 from envgym.env import Env
 from envgym.episodes import episode_rows
-from envgym.errors import RunError, SettingsError, sentence
+from envgym.errors import InvalidInput, RunError, SettingsError, UnknownName, sentence
 from envgym.journal import Journal
 from envgym.parsing import text_format
 from envgym.report.from_run import write_run_report
 from envgym.runs import RunDirectory, check_labels, check_new, check_same
 from envgym.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 JOURNAL = "finished.jsonl"
 """Episodes of an evaluation that is not over yet."""
@@ -43,6 +48,8 @@ Progress = Callable[[str, int, int], None]
 
 _Player = Callable[[Sequence[EpisodeJob], Callable[[Tree], None]], Coroutine[None, None, list[Tree]]]
 """Runs jobs, tells every episode as it ends, and returns all in the order of the jobs."""
+_Opened = Callable[[], AbstractAsyncContextManager[Policy]]
+"""Makes a policy ready for one event loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +135,8 @@ def _open(settings: EvalSettings, *, resume: bool) -> RunDirectory | None:
         check_new(path)
         return None
     run = RunDirectory.open(path)
-    check_same(run.config, _config(settings), where=path, but=("run.directory", "engine", "policy"))
+    policy = "policy" if settings.model.endpoint is None else "policy.cache_gib"  # it decides how an endpoint is asked
+    check_same(run.config, _config(settings), where=path, but=("run.directory", "engine", policy))
     return run
 
 
@@ -173,50 +181,89 @@ def _tasks_of(env: Env[Any], search: Strategy, settings: EvalSettings) -> TaskSo
 
 def _player(settings: EvalSettings) -> "_Player":
     """Get ready who is evaluated. Raises: UnknownName, InvalidInput: there is no such model, or no such agent."""
-    sampling = Sampling(temperature=settings.evaluation.temperature, max_new_tokens=settings.agent.max_turn_tokens)
-    concurrency = settings.engine.concurrency
-    if (endpoint := settings.model.endpoint) is not None:
+    endpoint = settings.model.endpoint
+    if endpoint is None:
+        from envgym.agents.policies.local import load_local  # the weights are heavy
 
-        async def ask(jobs: Sequence[EpisodeJob], on_finished: Callable[[Tree], None]) -> list[Tree]:
-            async with OpenAIPolicy(endpoint) as policy:
-                return await run_message_episodes(
-                    jobs, settings.agent, policy, sampling=sampling, concurrency=concurrency, on_finished=on_finished
-                )
+        local = load_local(settings.model, settings.engine, settings.policy)
+        return _by_tokens(settings, local.tokenizer, lambda: nullcontext(local.policy))
+    if settings.policy.backend == "vllm":
+        return _by_tokens(settings, *_served(settings, endpoint))
+    return _by_messages(settings, endpoint)
 
-        _check_endpoint(settings, endpoint)
-        return ask
-    from envgym.agents.policies.local import load_local  # the weights are heavy
 
-    local = load_local(settings.model, settings.engine, settings.policy)
-    agent = make_agent(settings.agent, local.tokenizer)
+def _sampling(settings: EvalSettings) -> Sampling:
+    return Sampling(temperature=settings.evaluation.temperature, max_new_tokens=settings.agent.max_turn_tokens)
+
+
+def _by_tokens(settings: EvalSettings, tokenizer: "PreTrainedTokenizerFast", opened: _Opened) -> _Player:
+    """Play with a policy that is opened for every plan. Raises: UnknownName, InvalidInput: no agent for this model."""
+    agent = make_agent(settings.agent, tokenizer)
     search = settings.search.strategy()
     if isinstance(search, TreeStrategy):
-        search.check_tokenizer(local.tokenizer)
+        search.check_tokenizer(tokenizer)
+    sampling, concurrency = _sampling(settings), settings.engine.concurrency
 
     async def sample(jobs: Sequence[EpisodeJob], on_finished: Callable[[Tree], None]) -> list[Tree]:
-        if isinstance(search, Chain):
-            return await run_episodes(
-                jobs, agent, local.policy, sampling=sampling, concurrency=concurrency, on_finished=on_finished
+        async with opened() as policy:
+            if isinstance(search, Chain):
+                return await run_episodes(
+                    jobs, agent, policy, sampling=sampling, concurrency=concurrency, on_finished=on_finished
+                )
+            slots = asyncio.Semaphore(concurrency)
+            crew = Crew(agent=agent, policy=policy, sampling=sampling, slots=slots)
+            return await run_pool(
+                jobs, lambda job: search.answer(job, crew), concurrency=concurrency, on_finished=on_finished
             )
-        slots = asyncio.Semaphore(concurrency)
-        crew = Crew(agent=agent, policy=local.policy, sampling=sampling, slots=slots)
-        return await run_pool(
-            jobs, lambda job: search.answer(job, crew), concurrency=concurrency, on_finished=on_finished
-        )
 
     return sample
 
 
-def _check_endpoint(settings: EvalSettings, endpoint: EndpointSettings) -> None:
-    """See that there are a key and a text format. Raises: InvalidInput, UnknownName: there are not."""
+def _served(settings: EvalSettings, endpoint: EndpointSettings) -> tuple["PreTrainedTokenizerFast", _Opened]:
+    """Return the tokenizer of a model that vLLM serves, and what connects to it.
+
+    Raises: InvalidInput: no such tokenizer, no such model, no key. PolicyFailure: the server does not answer, or cannot
+        state token ids and the log-probs of this sampling.
+    """
+    from envgym.agents.models.registry import load_tokenizer, resolve_model  # transformers is heavy
+
+    try:
+        source = resolve_model(settings.model.tokenizer or settings.model.name, tiny=settings.model.tiny)
+    except UnknownName as error:
+        do = "name the served model's own with --tokenizer"
+        raise InvalidInput(sentence("tokenizer", "be found", settings.model.name, where=str(error), do=do)) from error
+    tokenizer = load_tokenizer(source)
+
+    def opened() -> VllmServerPolicy:
+        return VllmServerPolicy(endpoint, version=settings.model.steps)
+
+    async def look() -> None:
+        async with opened() as policy:
+            policy.check(_sampling(settings))
+
+    asyncio.run(look())
+    return tokenizer, opened
+
+
+def _by_messages(settings: EvalSettings, endpoint: EndpointSettings) -> _Player:
+    """Play by messages. Raises: InvalidInput, UnknownName: no key, no text format, or a search that needs tokens."""
+    sampling, concurrency = _sampling(settings), settings.engine.concurrency
+
+    async def ask(jobs: Sequence[EpisodeJob], on_finished: Callable[[Tree], None]) -> list[Tree]:
+        async with OpenAIPolicy(endpoint) as policy:
+            return await run_message_episodes(
+                jobs, settings.agent, policy, sampling=sampling, concurrency=concurrency, on_finished=on_finished
+            )
+
     if settings.search.name != "chain":
-        do = "load the model with --model, or use chain"
+        do = "use --backend vllm where vLLM serves it, load the model with --model, or use chain"
         got = settings.search.name
         raise SettingsError(sentence("search", "be chain where an endpoint is asked", got, where="search", do=do))
     OpenAIPolicy(endpoint)
     name = settings.agent.text_format or agent_kind(settings.agent.name).text_format
     if name != NATIVE:
         text_format(name)
+    return ask
 
 
 class _Watch:

@@ -33,7 +33,10 @@ class EvalModel(Settings):
     adapter: str | None = None
     """Directory of a LoRA adapter on top of it."""
     endpoint: EndpointSettings | None = None
-    """An OpenAI-compatible service that has the model; None: it is loaded here."""
+    """An OpenAI-compatible service that has the model, asked by messages, or with `policy.backend=vllm` by token ids;
+    None: it is loaded here."""
+    tokenizer: str | None = None
+    """Where the tokenizer of a model is that is asked by token ids, as `name`; None: at `name`."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the weights."""
     autocast: Literal["none", "bfloat16"] = "none"

@@ -14,7 +14,8 @@ class PolicySettings(Settings):
     """The sampling engine."""
 
     backend: Literal["transformers", "vllm"] = "transformers"
-    """`transformers` samples from the model in this process; `vllm` in a process and from a copy of its own."""
+    """`transformers` samples from the model in this process; `vllm` in a process and from a copy of its own,
+    or in an evaluation through an endpoint from a model that vLLM serves there."""
     cache_gib: float = Field(default=2.0, gt=0)
     """vllm: memory for keys and values."""
     max_context: int | None = Field(default=None, ge=2)

@@ -21,6 +21,7 @@ _EXAMPLES = """  envgym eval --model smollm2 --env math/arithmetic-v0 --env-set 
   envgym eval --model runs/demo --samples 8                       pass@k and pass^k, at temperature 1
   envgym eval --model runs/demo --search best_of --search-set n=8   majority of eight answers
   envgym eval --endpoint http://localhost:8000/v1 --model qwen --env puzzles/guess_number-v0
+  envgym eval --backend vllm --endpoint http://localhost:8000/v1 --model Qwen/Qwen3-0.6B --env math/arithmetic-v0
   envgym eval --out runs/eval-smollm2-math_arithmetic-v0 --resume"""
 _WHERE = "envgym eval"
 _LIMITS = ("thinking", "max_turn_tokens", "max_context_tokens", "on_length")
@@ -33,6 +34,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     who = parser.add_argument_group("who")
     who.add_argument("--model", metavar="NAME|DIR|RUN", help="tiny, smollm2, a model directory, a hub name, or a run")
     who.add_argument("--endpoint", metavar="URL", help="ask an OpenAI-compatible service for --model instead")
+    help_tokenizer = "of a model that an endpoint serves by token ids (--backend vllm; default: --model)"
+    who.add_argument("--tokenizer", metavar="NAME|DIR", help=help_tokenizer)
     _add_pairs(who, "--endpoint-set", "setting of the endpoint, as api_key_env=MY_KEY")
     who.add_argument("--agent", metavar="NAME", help="plain, tool_calling, react or code_act")
     _add_pairs(who, "--agent-set", "setting of the agent, as max_turn_tokens=512")
@@ -58,7 +61,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     how.add_argument("--threads", type=int, metavar="N", help="CPU threads")
     how.add_argument("--concurrency", type=int, default=64, metavar="N", help="episodes at a time (default: 64)")
     how.add_argument("--max-batch", type=int, default=64, metavar="N", help="sequences sampled at a time (default: 64)")
-    how.add_argument("--backend", default="transformers", help="what samples: transformers (default) or vllm")
+    help_backend = "what samples: transformers (default) or vllm; with --endpoint, vllm means by exact token ids"
+    how.add_argument("--backend", default="transformers", help=help_backend)
     how.add_argument("--cache-gib", type=float, default=2.0, metavar="X", help="vllm: memory of its cache (default: 2)")
     how.add_argument("--out", metavar="DIR", help="write here (default: runs/eval-MODEL-ENV)")
     how.add_argument("--resume", action="store_true", help="go on with --out; its own settings suffice")
@@ -191,9 +195,10 @@ def _model(args: argparse.Namespace, source: Mapping[str, Any]) -> dict[str, Any
     if args.endpoint is not None:
         endpoint = {"base_url": args.endpoint, "model": args.model}
         model["endpoint"] = apply_overrides(endpoint, args.endpoint_set, option="--endpoint-set")
-    elif args.endpoint_set:
-        do = "give its URL with --endpoint"
-        raise SettingsError(sentence("--endpoint-set", "go with an endpoint", "none", where=_WHERE, do=do))
+        model["tokenizer"] = args.tokenizer
+    elif args.endpoint_set or args.tokenizer:
+        do, what = "give its URL with --endpoint", "--endpoint-set" if args.endpoint_set else "--tokenizer"
+        raise SettingsError(sentence(what, "go with an endpoint", "none", where=_WHERE, do=do))
     return model
 
 

@@ -1,10 +1,7 @@
 """The endpoint policy against a real HTTP server on this machine that misbehaves as it is told to."""
 
 import asyncio
-import json
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
@@ -16,11 +13,9 @@ from envgym.agents.protocols import FinishReason, Sampling
 from envgym.core.messages import Message, Role, ToolCall
 from envgym.errors import InvalidInput, PolicyFailure
 from envgym.tools import ToolSpec
+from tests.agents.policies.fake_server import HANG, Json, Pauses, Server
 
 T = TypeVar("T")
-Json = dict[str, Any]  # what an endpoint says
-
-HANG = "hang"
 
 
 def says(content: str | None, finish_reason: str = "stop", **message: Any) -> Json:  # further fields of the message
@@ -28,84 +23,6 @@ def says(content: str | None, finish_reason: str = "stop", **message: Any) -> Js
         "choices": [{"message": {"role": "assistant", "content": content, **message}, "finish_reason": finish_reason}],
         "usage": {"prompt_tokens": 20, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 16}},
     }
-
-
-class Server(ThreadingHTTPServer):
-    """Answers with `script`, one entry a request: a body, (status, body, headers), raw text, or HANG."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.script: list[object] = []
-        self.bodies: list[Json] = []
-        self.headers: list[dict[str, str]] = []
-        self.paths: list[str] = []
-        self.over = threading.Event()
-        self.lock = threading.Lock()
-        self.under_way = self.most = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
-
-
-class Handler(BaseHTTPRequestHandler):
-    """One request."""
-
-    server: Server
-
-    def do_POST(self) -> None:
-        server = self.server
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        with server.lock:
-            server.bodies.append(body)
-            server.headers.append(dict(self.headers))
-            server.paths.append(self.path)
-            answer = server.script.pop(0) if len(server.script) > 1 else server.script[0]
-            server.under_way += 1
-            server.most = max(server.most, server.under_way)
-        if answer == HANG:
-            server.over.wait()
-            self.close_connection = True
-        else:
-            self._send(*(answer if isinstance(answer, tuple) else (200, answer, {})))
-        with server.lock:
-            server.under_way -= 1
-
-    def _send(self, status: int, content: object, headers: dict[str, str]) -> None:
-        data = (content if isinstance(content, str) else json.dumps(content)).encode()
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(data))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Keep quiet."""
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    made = Server()
-    thread = threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield made
-    made.over.set()
-    made.shutdown()
-    made.server_close()
-    thread.join()
-
-
-class Pauses:
-    """Notes pauses instead of making them."""
-
-    def __init__(self) -> None:
-        self.seen: list[float] = []
-
-    async def __call__(self, seconds: float) -> None:
-        self.seen.append(seconds)
 
 
 def ask(

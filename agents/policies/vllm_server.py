@@ -1,0 +1,150 @@
+"""A policy that samples from a model that vLLM serves: token ids in, token ids and log-probs out, over HTTP.
+
+Use it as an async context manager: it looks at the server before the first request. The weights are the server's, so it
+evaluates and does not train. Waiting and trying again are those of `Endpoint`.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from envgym.agents.policies import _vllm_wire as wire
+from envgym.agents.policies._checks import check_context, check_sampling
+from envgym.agents.policies.endpoint import Endpoint, EndpointSettings, Pause
+from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PATH = "/completions"
+_PROBE = GenerateRequest(token_ids=(1, 2, 3), sampling=Sampling(top_k=1, max_new_tokens=8), seed=0)
+"""With one candidate, log-probs after the cut are 0; those before it are not, over several tokens."""
+_NEAR_ZERO = 1e-6
+
+
+class VllmServerPolicy:
+    """Samples through vLLM's OpenAI-compatible `/completions`."""
+
+    def __init__(
+        self,
+        settings: EndpointSettings,
+        *,
+        num_top: int = 0,
+        version: int = 0,
+        sleep: Pause = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """Prepare to ask.
+
+        Args:
+            settings: the endpoint; `model` may be an adapter that the server has.
+            num_top: how many of the most probable tokens generations list; a server allows 20 unless told otherwise.
+            version: of the weights that are served.
+            sleep: as of `Endpoint`.
+            jitter: as of `Endpoint`.
+
+        Raises: InvalidInput: the variable that is to hold the key is not set.
+        """
+        self._endpoint = Endpoint(settings, sleep=sleep, jitter=jitter)
+        self._model, self._where = settings.model, self._endpoint.url
+        self._num_top, self._version = num_top, version
+        self._positions: int | None = None
+        self._states_raw = False
+
+    async def __aenter__(self) -> Self:
+        """Return the policy, once the server has shown what it serves and which log-probs it states.
+
+        Raises: UnknownName: it serves no such model. PolicyFailure: it does not answer, or without token ids.
+        """
+        try:
+            models = await self._endpoint.get("/models", wire.read_models)
+            if self._model not in models:
+                raise unknown_name("served model", self._model, models, where=self._where)
+            longest = models[self._model]
+            # One fewer, as vLLM scores a sequence only where a token could follow it.
+            self._positions = None if longest is None else longest - 1
+            probe = await self._sample(_PROBE, limit=_PROBE.sampling.max_new_tokens)
+            self._states_raw = any(abs(value) > _NEAR_ZERO for value in probe.behavior_logprobs)
+        except BaseException:
+            await self._endpoint.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connections."""
+        await self._endpoint.close()
+
+    @property
+    def version(self) -> int:
+        """Version of the weights that are served, as it was told."""
+        return self._version
+
+    def check(self, sampling: Sampling) -> None:
+        """See that the server can state the log-probs of what is sampled so.
+
+        Raises: InvalidInput: a setting out of range. PolicyFailure: it states those before temperature and cuts.
+        """
+        check_sampling(sampling, self._where)
+        if self._states_raw and not wire.samples_raw(sampling):
+            must, got = "state log-probs of the distribution sampled from", "those before temperature, top-k and top-p"
+            do = (
+                "serve with --logprobs-mode processed_logprobs, or sample at temperature 0 or 1 without top-k and top-p"
+            )
+            raise PolicyFailure(sentence("vLLM server", must, got, where=self._where, do=do))
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Sample one continuation.
+
+        Raises: PolicyFailure: the server refuses, does not answer, has no position left for the context, or answers
+            without token ids. InvalidInput: an empty context, or sampling settings out of range.
+        """
+        self.check(request.sampling)
+        limit = request.sampling.max_new_tokens
+        if self._positions is not None:
+            limit = min(limit, self._positions - len(request.token_ids))
+        check_context(request, limit=limit, positions=self._positions, where=self._where)
+        return await self._sample(request, limit=limit)
+
+    async def score(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+        """Return for each sequence the raw log-prob of every token given those before it; 0.0 for the first.
+
+        Raises: PolicyFailure: the server refuses, as where a sequence is too long, or does not answer.
+        """
+        return list(await asyncio.gather(*[self._score(row) for row in token_ids]))
+
+    def update_weights(self, named_tensors: Iterable[tuple[str, "Tensor"]], version: int) -> None:
+        """Take the version of weights that are served already. Raises: InvalidInput: weights to be sent there."""
+        for name, _ in named_tensors:
+            do = "train with policy.backend=vllm, which holds its own"
+            raise InvalidInput(sentence("weights", "stay as they are served", name, where=self._where, do=do))
+        self._version = version
+
+    def sleep(self) -> None:
+        """Do nothing: the memory is the server's."""
+
+    def wake(self) -> None:
+        """Do nothing: the server is awake."""
+
+    async def _sample(self, request: GenerateRequest, *, limit: int) -> Generation:
+        version = self._version
+        body = wire.completion_body(request, limit=limit, num_top=self._num_top)
+        return await self._endpoint.post(
+            _PATH,
+            self._named(body),
+            lambda content: wire.read_completion(content, request, version=version, num_top=self._num_top),
+        )
+
+    async def _score(self, row: tuple[int, ...]) -> tuple[float, ...]:
+        if not row:
+            return ()
+        body = self._named(wire.score_body(row))
+        return await self._endpoint.post(_PATH, body, lambda content: wire.read_prompt_scores(content, row))
+
+    def _named(self, body: wire.Json) -> dict[str, Any]:  # JSON
+        """Add the model, and a salt: what an older version has cached is not found again."""
+        return {"model": self._model, "cache_salt": f"version {self._version}", **body}
