@@ -1,82 +1,179 @@
 """The small process that starts sandboxes: run as a script by `envgym.sandbox._launching`, never imported by it.
 
 It is small and has one thread, so starting a process from it is quick and safe whatever the host process holds, and
-what a sandbox uses can be measured. As root it binds what sandboxes need under /tmp of a mount namespace of its own and
-becomes `nobody`: a sandbox then holds no right of root even where every namespace around it fails.
+what a sandbox uses can be measured. It serves from a clone that is the first process of a PID namespace of its own: the
+kernel ends all that it has started when it ends, however that comes and whatever a sandbox was doing. The clone's root
+holds what sandboxes need and nothing else of the machine; started as root, it becomes `nobody` before it serves. So a
+sandbox holds no right of root, and sees no file of the host, even where every namespace around it fails.
 
-Standard library only. argv: number of the control socket, JSON list of directories to bind.
+Standard library only. argv: number of the control socket, JSON of the root: {"binds": {path: source}, "links": {path:
+text}, "copies": [path], "hidden": [path]}. Answers {"enclosed": bool} or {"failed": why}.
 Request: JSON {"bwrap": path, "options": [...], "argv": [...], "limits": [[kind, value], ...]}; in the options ["fd", i]
-stands for the i-th descriptor sent along. The first four are standard input, output, error and the report; number n,
-after the last, is where bwrap tells its child's id. The report gets a line {"pid"} when the sandbox stands, limited,
-behind its gate, and {"code", "cpu_s", "memory"} when all of it has ended.
+stands for the i-th descriptor sent along. The first four are standard input, output, error and the report's socket;
+number n, after the last, is where bwrap tells its child's id. The report gets {"stands"} with a descriptor of the first
+process when the sandbox stands, limited, behind its gate, and {"code", "cpu_s", "memory"} when all of it has ended. A
+report that is closed ends the sandbox.
 """
 
 import ctypes
 import json
 import os
+import platform
 import resource  # also os.wait4's, which could not read it any more as nobody
 import selectors
+import shutil
+import signal
 import socket
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 MAX_REQUEST = 150_000
 MAX_DESCRIPTORS = 240
 NOBODY = 65534
-BINDS = "/tmp"
-_CHILD_SUBREAPER = 36
-_NEWNS, _BIND, _RECURSIVE, _PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000
+_ROOT = "/tmp"
+_PARENT_DEATH_SIGNAL, _CHILD_SUBREAPER = 1, 36
+_NEWNS, _NEWUSER, _NEWPID = 0x20000, 0x10000000, 0x20000000
+_READ_ONLY, _NO_SUID, _NO_DEV, _BIND, _RECURSIVE, _PRIVATE, _DETACH = 1, 2, 4, 0x1000, 0x4000, 0x40000, 2
+_CLONE = {"x86_64": 56, "aarch64": 220}
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_libc = ctypes.PyDLL(None, use_errno=True)
 
 
 def main() -> None:
     """Serve until the host process closes its end."""
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)  # a sandbox must not talk to its launcher
-    ctypes.CDLL(None).prctl(_CHILD_SUBREAPER, 1)  # what bwrap leaves is waited for here
-    ready: dict[str, object] = {"binds": {}}
-    if os.geteuid() == 0:
-        try:
-            ready = {"binds": _become_nobody(json.loads(sys.argv[2]))}
-        except OSError as error:
-            ready = {"failed": f"{error.strerror or error}"}
-    control.send(json.dumps(ready).encode())
-    if "failed" not in ready:
-        _serve(control)
+    is_root = os.geteuid() == 0
+    try:
+        clone = _enclosed_clone(json.loads(sys.argv[2]))
+    except OSError as error:
+        if is_root:
+            control.send(json.dumps({"failed": error.strerror or str(error)}).encode())
+            return
+        _libc.prctl(_CHILD_SUBREAPER, 1)  # what bwrap leaves is waited for here
+        clone = None
+    if clone:
+        control.close()
+        os.waitpid(clone, 0)
+        return
+    control.send(json.dumps({"enclosed": clone == 0}).encode())
+    _Launcher(control).serve()
 
 
-def _serve(control: socket.socket) -> None:
-    firsts: dict[int, int] = {}  # bwrap's id -> that of the first process in its sandbox
-    with selectors.DefaultSelector() as selector:
+class _Sandbox:
+    """What bwrap is asked for, and becomes."""
 
-        def watch(descriptor: int, then: Callable[[], None]) -> None:
-            selector.register(descriptor, selectors.EVENT_READ, then)
+    def __init__(self, pid: int, info: int, report: int) -> None:
+        self.pid = pid
+        """Bwrap's own."""
+        self.process = os.pidfd_open(pid)
+        self.info = info
+        """Where bwrap tells the first process inside."""
+        self.report = report
+        self.first = 0
+        self.inside = -1
+        """A descriptor of the first process."""
 
-        def request() -> bool:
-            message, descriptors, _, _ = socket.recv_fds(control, MAX_REQUEST, MAX_DESCRIPTORS)
-            if message:
-                order = json.loads(message)
-                pid, info = _start(order, descriptors)
-                process, report = os.pidfd_open(pid), descriptors[3]
-                watch(info, lambda: firsts.update({pid: _limit(info, report, order["limits"])}))
-                watch(process, lambda: _report(pid, firsts.pop(pid, 0), report))
-            return bool(message)
+    def limit(self, limits: list[tuple[int, int]]) -> None:
+        """Limit the first process, which waits behind its gate, and report that it stands."""
+        said = b""
+        while b"}" not in said and (more := os.read(self.info, 4096)):
+            said += more
+        if not said:
+            return  # its end is reported
+        with suppress(ProcessLookupError):
+            self.first = int(json.loads(said)["child-pid"])
+            self.inside = os.pidfd_open(self.first)
+            for kind, value in limits:
+                hard = value + (kind == resource.RLIMIT_CPU)  # a signal that tells why comes one second before the kill
+                resource.prlimit(self.first, kind, (value, hard))
+            self._tell({"stands": True}, self.inside)
 
-        selector.register(control, selectors.EVENT_READ)
-        while True:
+    def kill(self) -> None:
+        """Kill all of it: the first process may not yet follow bwrap by itself."""
+        for process in (self.inside, self.process):
+            with suppress(OSError):  # ended, or not there yet
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Report how bwrap ended, and what was used below the first process: all of it is gone when that one is."""
+        _, status, used = os.wait4(self.pid, 0)
+        self.kill()
+        all_used = [used]
+        with suppress(ChildProcessError):  # bwrap may have waited for it
+            all_used += [os.wait4(self.first, 0)[2]] if self.first else []
+        cpu_s = sum(used.ru_utime + used.ru_stime for used in all_used)
+        memory = max(used.ru_maxrss for used in all_used) * 1024
+        self._tell({"code": os.waitstatus_to_exitcode(status), "cpu_s": cpu_s, "memory": memory})
+        for descriptor in (self.report, self.process, self.inside, self.info):
+            with suppress(OSError):  # some are closed already
+                os.close(descriptor)
+
+    def _tell(self, fields: dict[str, float], *descriptors: int) -> None:
+        with socket.socket(fileno=os.dup(self.report)) as report, suppress(OSError):
+            socket.send_fds(report, [json.dumps(fields).encode()], descriptors)
+
+
+class _Launcher:
+    """Starts sandboxes and follows them to their ends."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._selector = selectors.DefaultSelector()
+        self._sandboxes: dict[int, _Sandbox] = {}
+        self._is_over = False
+
+    def serve(self) -> None:
+        """Serve until the host process closes its end."""
+        self._selector.register(self._control, selectors.EVENT_READ, (2, self._start))
+        while not self._is_over:
             # A sandbox that stands is looked at before one that has ended: it may be the same.
-            for key, _ in sorted(selector.select(), key=lambda ready: ready[0].data is None):
-                if key.data is None:
-                    if not request():
-                        return
-                    continue
-                selector.unregister(key.fd)
-                key.data()
-                os.close(key.fd)
+            for key, _ in sorted(self._selector.select(), key=lambda ready: ready[0].data[0]):
+                if self._selector.get_map().get(key.fd) is key:
+                    key.data[1]()
+
+    def _start(self) -> None:
+        """Start what is asked for, if the host has not closed its end."""
+        message, descriptors, _, _ = socket.recv_fds(self._control, MAX_REQUEST, MAX_DESCRIPTORS)
+        if not message:
+            self._is_over = True
+            return
+        order = json.loads(message)
+        sandbox = _Sandbox(*_spawned(order, descriptors), descriptors[3])
+        self._sandboxes[sandbox.pid] = sandbox
+
+        def limit() -> None:
+            self._selector.unregister(sandbox.info)
+            sandbox.limit(order["limits"])
+
+        def end() -> None:
+            for descriptor in (sandbox.process, sandbox.info, sandbox.report):
+                with suppress(KeyError):
+                    self._selector.unregister(descriptor)
+            sandbox.end()
+            del self._sandboxes[sandbox.pid]
+            if not sandbox.first:
+                self._end_orphans()
+
+        def hang_up() -> None:
+            self._selector.unregister(sandbox.report)
+            sandbox.kill()
+
+        self._selector.register(sandbox.info, selectors.EVENT_READ, (0, limit))
+        self._selector.register(sandbox.process, selectors.EVENT_READ, (1, end))
+        self._selector.register(sandbox.report, selectors.EVENT_READ, (1, hang_up))
+
+    def _end_orphans(self) -> None:
+        """End what a bwrap that ended before it could tell of it has left, and wait for it."""
+        with open("/proc/thread-self/children", encoding="ascii") as children:
+            left = {int(child) for child in children.read().split()} - {*self._sandboxes}
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
-def _start(order: dict[str, Any], descriptors: list[int]) -> tuple[int, int]:  # Any: decoded JSON
+def _spawned(order: dict[str, Any], descriptors: list[int]) -> tuple[int, int]:  # Any: decoded JSON
     """Start bwrap with the descriptors under the numbers that they have here; return its id and what it tells."""
     info, telling = os.pipe()
     numbers = [*descriptors, telling]
@@ -97,65 +194,102 @@ def _start(order: dict[str, Any], descriptors: list[int]) -> tuple[int, int]:  #
     return pid, info
 
 
-def _limit(info: int, report: int, limits: list[tuple[int, int]]) -> int:
-    """Limit the first process of a sandbox, which waits behind its gate; report and return its id, 0 if none stands."""
-    said = b""
-    while b"}" not in said and (more := os.read(info, 4096)):
-        said += more
-    if not said:
-        return 0  # its end is reported
-    pid = int(json.loads(said)["child-pid"])
-    with suppress(ProcessLookupError):
-        for kind, value in limits:
-            hard = value + (kind == resource.RLIMIT_CPU)  # a signal that tells why comes one second before the kill
-            resource.prlimit(pid, kind, (value, hard))
-        _tell(report, pid=pid)
-    return pid
+# ---- the enclosure ---------------------------------------------------------------------------------------------------
 
 
-def _report(pid: int, first: int, report: int) -> None:
-    """Report how bwrap ended, and what was used below the first process: all of it is gone when that one is."""
-    _, status, used = os.wait4(pid, 0)
-    all_used = [used]
-    with suppress(ChildProcessError):  # bwrap may have waited for it
-        all_used += [os.wait4(first, 0)[2]] if first else []
-    cpu_s = sum(used.ru_utime + used.ru_stime for used in all_used)
-    memory = max(used.ru_maxrss for used in all_used) * 1024
-    _tell(report, code=os.waitstatus_to_exitcode(status), cpu_s=cpu_s, memory=memory)
-    os.close(report)
+def _enclosed_clone(root: dict[str, Any]) -> int:  # Any: decoded JSON
+    """Clone this process into an enclosure; return 0 in the clone, else its id. Raises: OSError: it cannot be made."""
+    is_root, user, group = os.geteuid() == 0, os.geteuid(), os.getegid()
+    ours, theirs = socket.socketpair()
+    flags = _NEWNS | _NEWPID | (0 if is_root else _NEWUSER)
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid = int(_libc.syscall(_CLONE[platform.machine()], flags | signal.SIGCHLD, 0, 0, 0, 0))
+    error = ctypes.get_errno()
+    if pid != 0:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+        theirs.close()
+        if pid < 0:
+            raise OSError(error, os.strerror(error))
+        with ours:
+            if said := ours.recv(1):  # it is bound to this process' life, and may serve as long as that lasts
+                _become_nobody()
+                ours.send(said)
+                return pid
+        _, status = os.waitpid(pid, 0)
+        error = os.waitstatus_to_exitcode(status)
+        raise OSError(error, os.strerror(error))
+    ctypes.pythonapi.PyOS_AfterFork_Child()
+    ours.close()
+    try:
+        if not is_root:
+            _map_user(user, group)
+        _enter_root(root, is_root)
+        _become_nobody()
+        _check(_libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL))
+        with theirs:
+            theirs.send(b"1")
+            if not theirs.recv(1):
+                os._exit(0)
+    except OSError as failure:
+        os._exit(failure.errno or 1)
+    return 0
 
 
-def _tell(report: int, **fields: float) -> None:
-    with suppress(OSError):
-        os.write(report, json.dumps(fields).encode() + b"\n")
-
-
-def _become_nobody(directories: list[str]) -> dict[str, str]:
-    """Bind directories where anyone may read them, drop root; return where each one is now. Raises: OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def call(result: int) -> None:
-        if result != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-    def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
-        call(libc.mount(source.encode(), target.encode(), kind and kind.encode(), flags, options.encode()))
-
-    call(libc.unshare(_NEWNS))
-    mount("none", "/", None, _RECURSIVE | _PRIVATE)
-    held = [os.open(directory, os.O_PATH | os.O_DIRECTORY) for directory in directories]
-    mount("envgym", BINDS, "tmpfs", 0, "mode=755,size=1m")
-    places = {}
-    for number, (directory, descriptor) in enumerate(zip(directories, held, strict=True)):
-        parent = f"{BINDS}/{number}"
-        place = places[directory] = f"{parent}/{os.path.basename(directory)}"
-        os.makedirs(place)
-        mount(f"/proc/self/fd/{descriptor}", place, None, _BIND | _RECURSIVE)
+def _enter_root(root: dict[str, Any], is_root: bool) -> None:
+    """Make a root of what sandboxes need, and leave the machine's behind."""
+    held = {path: os.open(source, os.O_PATH) for path, source in root["binds"].items()}
+    _mount("none", "/", None, _RECURSIVE | _PRIVATE)
+    copies = {path: os.open(path, os.O_PATH) for path in root["copies"] if os.path.exists(path)}
+    devices = os.open("/dev", os.O_PATH)
+    _mount("envgym", _ROOT, "tmpfs", _NO_SUID | _NO_DEV, "mode=755,size=16m")
+    for path, descriptor in copies.items():
+        source, target = f"/proc/self/fd/{descriptor}", _ROOT + path
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if os.path.isdir(source):
+            shutil.copytree(source + "/", target, symlinks=True)
+        else:
+            shutil.copyfile(source, target)
+    for path, descriptor in held.items():
+        os.makedirs(_ROOT + path)
+        _mount(f"/proc/self/fd/{descriptor}", _ROOT + path, None, _BIND | _RECURSIVE)
+    for path, text in root["links"].items():
+        os.symlink(text, _ROOT + path)
+    for path in ("/tmp", "/proc", "/dev"):
+        os.mkdir(_ROOT + path)
+    # A user namespace may not look below the mounts that came with it.
+    _mount(f"/proc/self/fd/{devices}", _ROOT + "/dev", None, _BIND | (0 if is_root else _RECURSIVE))
+    _mount("proc", _ROOT + "/proc", "proc", _NO_SUID | _NO_DEV)
+    for path in root["hidden"]:
+        if os.path.isdir(_ROOT + path):
+            _mount("envgym", _ROOT + path, "tmpfs", _READ_ONLY | _NO_SUID | _NO_DEV, "mode=755,size=4k")
+    for descriptor in (*held.values(), *copies.values(), devices):
         os.close(descriptor)
-    os.setgroups([])
-    os.setresgid(NOBODY, NOBODY, NOBODY)
-    os.setresuid(NOBODY, NOBODY, NOBODY)
-    return places
+    os.chdir(_ROOT)
+    _check(_libc.syscall(_PIVOT_ROOT[platform.machine()], b".", b"."))
+    _check(_libc.umount2(b".", _DETACH))
+    os.chdir("/")
+
+
+def _map_user(user: int, group: int) -> None:
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(text)
+
+
+def _become_nobody() -> None:
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    _check(_libc.mount(source.encode(), target.encode(), kind and kind.encode(), flags, options.encode()))
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from envgym.errors import ToolInfraFailure, sentence
 from envgym.sandbox._launcher import MAX_REQUEST
@@ -23,12 +23,16 @@ Word = str | tuple[str, int]
 """An option, or ("fd", i) for the number of the i-th descriptor sent along."""
 
 
+Root = Mapping[str, Any]  # becomes JSON
+"""What the launcher's own root holds; see `_launcher`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """What to start."""
 
     bwrap: str
-    """Its path, as the launcher sees it."""
+    """Its path inside the launcher's root."""
     options: Sequence[Word]
     argv: Sequence[str]
     """The program."""
@@ -39,37 +43,36 @@ class Order:
 class Launcher:
     """Starts programs from a small process; see `_launcher`."""
 
-    def __init__(self, directories: Sequence[str]) -> None:
-        """Prepare; `directories` are what programs must be able to reach although root has been dropped."""
-        self._directories = list(directories)
+    def __init__(self, root: Root) -> None:
+        """Prepare."""
+        self._root = root
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._binds: Mapping[str, str] = {}
+        self._is_enclosed = False
         os.register_at_fork(after_in_child=self._forget)
         atexit.register(self.close)
 
-    def place_of(self, directory: str) -> str:
-        """Return where the launcher sees a directory. Raises: ToolInfraFailure: it cannot be started."""
+    def is_enclosed(self) -> bool:
+        """Tell whether the launcher has a root of its own. Raises: ToolInfraFailure: it cannot be started."""
         with self._lock:
             self._started()
-            return self._binds.get(directory, directory)
+            return self._is_enclosed
 
     def start(self, order: Order, descriptors: Sequence[int]) -> None:
         """Start bwrap; see `_launcher` for the descriptors. Raises: ToolInfraFailure: the launcher is dead."""
-        message = json.dumps(asdict(order)).encode()
+        message = json.dumps({name: getattr(order, name) for name in Order.__slots__}).encode()
         if len(message) > MAX_REQUEST:
             do = "put long arguments into a file"
             raise ToolInfraFailure(
                 sentence("command", f"be at most {MAX_REQUEST} bytes", len(message), where="sandbox", do=do)
             )
         with self._lock:
-            control = self._started()
             try:
-                socket.send_fds(control, [message], descriptors)
-            except OSError as error:
+                socket.send_fds(self._started(), [message], descriptors)
+            except OSError:  # it has just died, and has started nothing
                 self._stop()
-                raise _dead(str(error)) from None
+                socket.send_fds(self._started(), [message], descriptors)
 
     def _started(self) -> socket.socket:
         if self._control is not None and self._process is not None and self._process.poll() is None:
@@ -77,7 +80,7 @@ class Launcher:
         self._stop()
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         here.settimeout(START_S)
-        argv = [sys.executable, "-I", "-S", str(_SCRIPT), str(there.fileno()), json.dumps(self._directories)]
+        argv = [sys.executable, "-I", "-S", str(_SCRIPT), str(there.fileno()), json.dumps(self._root)]
         with there:
             self._process = subprocess.Popen(
                 argv, pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env={}, cwd="/"
@@ -90,7 +93,7 @@ class Launcher:
         if "failed" in ready:
             self._stop()
             raise _dead(ready["failed"])
-        self._binds = ready["binds"]
+        self._is_enclosed = ready["enclosed"]
         return here
 
     def _stop(self) -> None:
@@ -121,9 +124,3 @@ class Launcher:
 def _dead(got: str) -> ToolInfraFailure:
     do = "see whether this account may make namespaces"
     return ToolInfraFailure(sentence("sandbox launcher", "be able to serve", got, where="bwrap", do=do))
-
-
-@cache
-def shared_launcher(directories: tuple[str, ...]) -> Launcher:
-    """Return this process's launcher for these directories."""
-    return Launcher(directories)

