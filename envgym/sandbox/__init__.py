@@ -12,6 +12,7 @@ from types import MappingProxyType
 from envgym.errors import ToolInfraFailure, unknown_name
 from envgym.sandbox._layout import PATH
 from envgym.sandbox.bwrap import BwrapSandbox
+from envgym.sandbox.docker import DockerSandbox
 from envgym.sandbox.local import LocalSandbox
 from envgym.sandbox.records import DEFAULT_LIMITS, MIB, Completed, Limits, RunEnding, Sandbox
 from envgym.sandbox.session import MAX_LIVE_FORKS, PythonSession, Turn
@@ -23,6 +24,7 @@ __all__ = [
     "MIB",
     "BwrapSandbox",
     "Completed",
+    "DockerSandbox",
     "Limits",
     "LocalSandbox",
     "PythonSession",
@@ -35,13 +37,22 @@ __all__ = [
 ]
 
 BACK_ENDS: Mapping[str, Callable[[bool], Sandbox]] = MappingProxyType(
-    {"bwrap": lambda unsafe: BwrapSandbox(), "local": lambda unsafe: LocalSandbox(unsafe=unsafe)}
+    {
+        "bwrap": lambda unsafe: BwrapSandbox(),
+        "docker": lambda unsafe: DockerSandbox(),
+        "local": lambda unsafe: LocalSandbox(unsafe=unsafe),
+    }
 )
 """Name -> how to make one, told whether `unsafe` was written out."""
 
 
 def make_sandbox(name: str = "bwrap", *, unsafe: bool = False) -> Sandbox:
-    """Make a sandbox. Raises: UnknownName: no such back-end. InvalidInput: `local` without `unsafe=True`."""
+    """Make a sandbox: bwrap, docker, docker:IMAGE or local.
+
+    Raises: UnknownName: no such back-end. InvalidInput: `local` without `unsafe=True`.
+    """
+    if name.startswith("docker:"):
+        return DockerSandbox(image=name.removeprefix("docker:"))
     if name not in BACK_ENDS:
         raise unknown_name("sandbox", name, BACK_ENDS, where="make_sandbox")
     return BACK_ENDS[name](unsafe)

@@ -1,8 +1,11 @@
-"""The sandbox that tests share; they are skipped, with the reason, where the machine allows none."""
+"""The sandboxes that tests share; tests are skipped, with the reason, where the machine allows none."""
+
+from collections.abc import Iterator
 
 import pytest
 
-from envgym.sandbox import BwrapSandbox, Sandbox, why_unusable
+from envgym.sandbox import BwrapSandbox, DockerSandbox, Sandbox, why_unusable
+from envgym.sandbox._docker_engine import Engine
 
 
 @pytest.fixture(scope="session")
@@ -11,4 +14,26 @@ def bwrap() -> Sandbox:
     reason = why_unusable(sandbox)
     if reason is not None:
         pytest.skip(reason)
+    return sandbox
+
+
+@pytest.fixture(scope="session")
+def docker() -> Iterator[Sandbox]:
+    """Give the docker back-end, and see at the end that no container is left."""
+    pytest.importorskip("docker", reason="the docker back-end needs the extra docker")
+    sandbox = DockerSandbox(warm=4)
+    reason = why_unusable(sandbox)
+    if reason is not None:
+        pytest.skip(reason)
+    yield sandbox
+    sandbox.close()
+    engine = Engine()
+    assert engine.ids() == []
+    engine.close()
+
+
+@pytest.fixture(params=["bwrap", pytest.param("docker", marks=pytest.mark.docker)])
+def walled(request: pytest.FixtureRequest) -> Sandbox:
+    """Give each back-end that holds hostile programs."""
+    sandbox: Sandbox = request.getfixturevalue(request.param)
     return sandbox

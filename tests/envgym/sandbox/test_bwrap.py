@@ -1,4 +1,4 @@
-"""The bubblewrap back-end runs programs as asked; its own failures are infrastructure errors, never results."""
+"""Every back-end runs programs as asked; bubblewrap's own failures are infrastructure errors, never results."""
 
 import os
 import signal
@@ -10,12 +10,12 @@ from envgym.errors import InvalidInput, ToolInfraFailure, UnknownName
 from envgym.sandbox import BwrapSandbox, Limits, LocalSandbox, RunEnding, Sandbox, _starting, make_sandbox, why_unusable
 from envgym.sandbox._tree import descendants
 
-BACK_ENDS = ("bwrap", "local")
+BACK_ENDS = ("bwrap", "local", pytest.param("docker", marks=pytest.mark.docker))
 
 
 @pytest.fixture(params=BACK_ENDS)
 def sandbox(request: pytest.FixtureRequest) -> Sandbox:
-    return LocalSandbox(unsafe=True) if request.param == "local" else request.getfixturevalue("bwrap")
+    return LocalSandbox(unsafe=True) if request.param == "local" else request.getfixturevalue(request.param)
 
 
 def test_program_gets_its_arguments_input_and_files_and_gives_its_output(sandbox: Sandbox) -> None:
@@ -44,24 +44,24 @@ def test_files_do_not_outlive_a_run(sandbox: Sandbox) -> None:
     assert sandbox.run(["ls"]).stdout == b""
 
 
-def test_peak_memory_is_measured(bwrap: Sandbox) -> None:
+def test_peak_memory_is_measured(walled: Sandbox) -> None:
     small, big = (
-        bwrap.run(["python3", "-I", "-S", "-c", f"x = bytes(1) * {size}"]).peak_memory for size in (1, 100 * 2**20)
+        walled.run(["python3", "-I", "-S", "-c", f"x = bytes(1) * {size}"]).peak_memory for size in (1, 100 * 2**20)
     )
     assert small < 30 * 2**20
     assert 100 * 2**20 < big < 130 * 2**20
 
 
-def test_peak_memory_of_many_processes_is_added_up(bwrap: Sandbox) -> None:
+def test_peak_memory_of_many_processes_is_added_up(walled: Sandbox) -> None:
     code = "import os, time\nos.fork()\nx = bytearray(b'x') * (60 * 2**20)\ntime.sleep(0.5)"
-    assert bwrap.run(["python3", "-I", "-S", "-c", code]).peak_memory > 110 * 2**20
+    assert walled.run(["python3", "-I", "-S", "-c", code]).peak_memory > 110 * 2**20
 
 
-def test_many_threads_run_side_by_side(bwrap: Sandbox) -> None:
+def test_many_threads_run_side_by_side(walled: Sandbox) -> None:
     said: dict[int, bytes] = {}
 
     def run(number: int) -> None:
-        said[number] = bwrap.run(["sh", "-c", f"echo {number}; cat"], stdin=b"%d" % number).stdout
+        said[number] = walled.run(["sh", "-c", f"echo {number}; cat"], stdin=b"%d" % number).stdout
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(12)]
     for thread in threads:

@@ -1,0 +1,177 @@
+"""Docker as the wall: one container for one program, started before it is needed, thrown away afterwards.
+
+A container has no network, no capabilities and no way to more rights; its root is read-only, its files lie in a
+`tmpfs`; memory and processes are limited by the engine, the rest from inside. Any image with `python3` serves;
+`docker/sandbox` builds the usual one. A container ends when its host process does, and is removed by the next one.
+"""
+
+import atexit
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from envgym.errors import InvalidInput, ToolInfraFailure, sentence
+from envgym.sandbox._docker_engine import Engine, Shape, Waiting
+from envgym.sandbox._docker_run import Run
+from envgym.sandbox.records import DEFAULT_LIMITS, Completed, Limits, Program
+
+IMAGE = "envgym-sandbox"
+"""What `docker build -t envgym-sandbox docker/sandbox` makes."""
+WARM = 2
+_WORKERS = 2
+"""Threads that start and remove containers while programs run."""
+
+
+@dataclass(frozen=True, slots=True)
+class DockerSandbox:
+    """Runs programs in containers; all of one process with the same settings share the containers that wait."""
+
+    image: str = IMAGE
+    warm: int = WARM
+    """Containers that wait for a program, at most; those of the limits used last. 0: each is started when needed."""
+
+    def __post_init__(self) -> None:
+        """Check the settings; the engine is asked later. Raises: InvalidInput."""
+        if not self.image or self.image.startswith("-"):
+            raise InvalidInput(sentence("image", "be a name", self.image, where="DockerSandbox", do=f"pass {IMAGE}"))
+        if self.warm < 0:
+            raise InvalidInput(sentence("warm", "be at least 0", self.warm, where="DockerSandbox", do="pass 2"))
+
+    def run(
+        self,
+        argv: Sequence[str],
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] = MappingProxyType({}),
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> Completed:
+        """Run a program in a fresh container, and wait for it. Raises: as `Sandbox.run`."""
+        program = Program(argv=tuple(argv), stdin=stdin, files=files)
+        pool = _shared.pool(self)
+        waiting = pool.take(Shape(memory=limits.memory, disk=limits.disk, processes=limits.processes))
+        try:
+            return Run(pool.engine, waiting, limits).complete(program)
+        finally:
+            pool.discard(waiting)
+
+    def close(self) -> None:
+        """End the containers that wait; runs of others go on, and a later run starts new ones."""
+        _shared.close(self)
+
+
+class _Pool:
+    """The containers of one image that wait for their programs."""
+
+    def __init__(self, engine: Engine, settings: DockerSandbox) -> None:
+        self.engine = engine
+        self._settings = settings
+        self._idle: list[tuple[Shape, Waiting]] = []  # the oldest first
+        self._num_coming = 0
+        self._lock = threading.Lock()
+        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="envgym-docker")
+        self._is_closed = False
+
+    def take(self, shape: Shape) -> Waiting:
+        """Return a container that waits, and see to the next one. Raises: ToolInfraFailure."""
+        while (waiting := self._pop(shape)) is not None and not waiting.is_waiting():
+            self.discard(waiting)
+        waiting = waiting or self.engine.start(self._settings.image, shape)
+        self._order_another(shape)
+        return waiting
+
+    def discard(self, waiting: Waiting) -> None:
+        """Throw a container away; the engine removes it while others run."""
+        waiting.close()
+        self._submit_removal(waiting.id)
+
+    def close(self) -> None:
+        """End all that wait, and all threads."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for _, waiting in idle:
+            self.discard(waiting)
+        self._workers.shutdown()
+
+    def _pop(self, shape: Shape) -> Waiting | None:
+        with self._lock:
+            for index, (its_shape, waiting) in enumerate(self._idle):
+                if its_shape == shape:
+                    del self._idle[index]
+                    return waiting
+        return None
+
+    def _order_another(self, shape: Shape) -> None:
+        with self._lock:
+            num_ready = sum(its_shape == shape for its_shape, _ in self._idle)
+            if self._is_closed or num_ready + self._num_coming >= self._settings.warm:
+                return
+            self._num_coming += 1
+            self._workers.submit(self._add, shape)
+
+    def _add(self, shape: Shape) -> None:
+        """Start a container that waits; whoever needs one is told why it does not start."""
+        waiting = None
+        with suppress(ToolInfraFailure):
+            waiting = self.engine.start(self._settings.image, shape)
+        with self._lock:
+            self._num_coming -= 1
+            if waiting is not None:
+                self._idle.append((shape, waiting))
+            num_surplus = max(0, len(self._idle) - (0 if self._is_closed else self._settings.warm))
+            surplus, self._idle = self._idle[:num_surplus], self._idle[num_surplus:]
+        for _, old in surplus:
+            self.discard(old)
+
+    def _submit_removal(self, id: str) -> None:
+        try:
+            self._workers.submit(self.engine.remove, id)
+        except RuntimeError:  # the pool is closed
+            self.engine.remove(id)
+
+
+class _Shared:
+    """What all sandboxes of this process share."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._pools: dict[DockerSandbox, _Pool] = {}
+
+    def pool(self, settings: DockerSandbox) -> _Pool:
+        """Return the pool of a sandbox. Raises: ToolInfraFailure."""
+        with self._lock:
+            if settings not in self._pools:
+                self._engine = self._engine or Engine()
+                self._pools[settings] = _Pool(self._engine, settings)
+            return self._pools[settings]
+
+    def close(self, settings: DockerSandbox) -> None:
+        """Close a pool, if there is one."""
+        with self._lock:
+            pool = self._pools.pop(settings, None)
+        if pool is not None:
+            pool.close()
+
+    def close_all(self) -> None:
+        """Leave nothing behind."""
+        for settings in list(self._pools):
+            self.close(settings)
+        with self._lock:
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            with suppress(ToolInfraFailure):
+                engine.remove_all()
+            engine.close()
+
+    def forget(self) -> None:
+        """Leave to the parent process what is the parent's."""
+        self.__init__()  # type: ignore[misc]  # a new lock too: a thread of the parent may hold the old one
+
+
+_shared = _Shared()
+atexit.register(_shared.close_all)
+os.register_at_fork(after_in_child=_shared.forget)
