@@ -87,6 +87,18 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
         {"language": "bash", "attempts": 3},
         ("I do not know.", "```\necho 1\n```", "```\ncat >&2\nexit 3\n```"),
     ),
+    "sql_oracle": ("code/sql-v0", {"levels": 3}, None),
+    "sql_bad_agent": (
+        "code/sql-v0",
+        {"levels": 1, "rows_shown": 2, "schema_shown": False},
+        (
+            calling("schema", table="nothing"),
+            calling("query", sql="SELEC 1"),
+            calling("query", sql="DELETE FROM department"),
+            calling("query", sql="SELECT * FROM sqlite_master"),
+            "```sql\nSELECT 1\n```",
+        ),
+    ),
     "factbook_oracle": ("search/factbook-v0", {"kinds": "join", "results": 2, "page_chars": 300}, None),
     "factbook_bad_agent": (
         "search/factbook-v0",

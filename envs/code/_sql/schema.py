@@ -1,0 +1,152 @@
+"""Tables described so that rows can be drawn for them and questions asked about them."""
+
+import datetime as dt
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from envgym.envs.code._sql.results import Row, Value
+
+FIRST_DAY = dt.date(2018, 1, 1)
+NUM_DAYS = 6 * 365
+
+
+class Kind(StrEnum):
+    """What a column holds."""
+
+    NAME = "name"
+    """A text that belongs to one row alone."""
+    CATEGORY = "category"
+    NUMBER = "number"
+    DATE = "date"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column, besides the key and the reference to a parent."""
+
+    name: str
+    noun: str
+    """How a question names it."""
+    kind: Kind
+    values: tuple[str, ...] = ()
+    """Of names and categories."""
+    low: float = 0
+    high: float = 0
+    step: float = 1
+    unknown: float = 0.0
+    """Share of rows that have NULL."""
+    unit: str = ""
+
+    @property
+    def type(self) -> str:
+        """SQLite's type."""
+        return ("INTEGER" if self.step >= 1 else "REAL") if self.kind is Kind.NUMBER else "TEXT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table with the key `id`; `parent_id` refers to its parent, if it has one."""
+
+    name: str
+    plural: str
+    columns: tuple[Column, ...]
+    parent: str | None = None
+    rows: tuple[int, int] = (0, 0)
+    """Least and most."""
+
+    @property
+    def noun(self) -> str:
+        """How a question calls one row."""
+        return self.name.replace("_", " ")
+
+    @property
+    def label(self) -> str:
+        """The column that tells rows apart in a question."""
+        return next((column.name for column in self.columns if column.kind is Kind.NAME), "id")
+
+    def of(self, *kinds: Kind) -> list[Column]:
+        """Return the columns of these kinds."""
+        return [column for column in self.columns if column.kind in kinds]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The tables of one database, parents first."""
+
+    name: str
+    tables: tuple[Table, ...]
+
+    def table(self, name: str) -> Table:
+        """Return a table by name."""
+        return next(table for table in self.tables if table.name == name)
+
+    def links(self) -> list[tuple[Table, Table]]:
+        """Return each table that has a parent, with it."""
+        return [(table, self.table(table.parent)) for table in self.tables if table.parent is not None]
+
+
+def definition(table: Table) -> str:
+    """Return the statement that creates a table."""
+    lines = ["id INTEGER PRIMARY KEY"]
+    if table.parent is not None:
+        lines.append(f"{table.parent}_id INTEGER NOT NULL REFERENCES {table.parent}(id)")
+    for column in table.columns:
+        rule = " NOT NULL" * (not column.unknown) + " UNIQUE" * (column.kind is Kind.NAME)
+        lines.append(f"{column.name} {column.type}{rule}")
+    units = [column.unit for column in table.columns]
+    notes = ["", *([""] if table.parent is not None else []), *(f"  -- {unit}" if unit else "" for unit in units)]
+    ends = [*[","] * (len(lines) - 1), ""]
+    body = "\n".join(f"  {line}{end}{note}" for line, end, note in zip(lines, ends, notes, strict=True))
+    return f"CREATE TABLE {table.name} (\n{body}\n)"
+
+
+def database_of(world: World, rows: Mapping[str, Sequence[Row]]) -> bytes:
+    """Return the SQLite file of a world with these rows; each begins with its key and its reference."""
+    base = sqlite3.connect(":memory:")
+    for table in world.tables:
+        base.execute(definition(table))
+        if table.parent is not None:
+            base.execute(f"CREATE INDEX {table.name}_{table.parent} ON {table.name}({table.parent}_id)")
+        holes = ", ".join("?" * (1 + (table.parent is not None) + len(table.columns)))
+        base.executemany(f"INSERT INTO {table.name} VALUES ({holes})", rows[table.name])
+    base.commit()
+    return base.serialize()
+
+
+def drawn_rows(world: World, rng: np.random.Generator) -> Mapping[str, list[Row]]:
+    """Draw rows for every table."""
+    rows: dict[str, list[Row]] = {}
+    for table in world.tables:
+        count = int(rng.integers(table.rows[0], table.rows[1] + 1))
+        columns = [_drawn(column, count, rng) for column in table.columns]
+        if table.parent is not None:
+            columns.insert(0, _parents(len(rows[table.parent]), count, rng))
+        rows[table.name] = list(zip(range(1, count + 1), *columns, strict=True))
+    return rows
+
+
+def _parents(num_parents: int, count: int, rng: np.random.Generator) -> list[Value]:
+    """Draw references, unevenly, so that some parents have many children and one or two have none."""
+    shares = rng.dirichlet(np.full(num_parents - 1, 2.0))
+    chosen = rng.permutation(num_parents)[1:] + 1
+    return [int(number) for number in rng.choice(chosen, size=count, p=shares)]
+
+
+def _drawn(column: Column, count: int, rng: np.random.Generator) -> list[Value]:
+    match column.kind:
+        case Kind.NAME:
+            drawn: list[Value] = [column.values[int(i)] for i in rng.permutation(len(column.values))[:count]]
+        case Kind.CATEGORY:
+            drawn = [column.values[int(i)] for i in rng.integers(len(column.values), size=count)]
+        case Kind.DATE:
+            drawn = [str(FIRST_DAY + dt.timedelta(days=int(day))) for day in rng.integers(NUM_DAYS, size=count)]
+        case Kind.NUMBER:
+            steps = int((column.high - column.low) / column.step) + 1
+            numbers = [column.low + column.step * int(i) for i in rng.integers(steps, size=count)]
+            drawn = [int(number) if column.step >= 1 else round(number, 2) for number in numbers]
+    is_known = rng.random(count) >= column.unknown
+    return [value if known else None for value, known in zip(drawn, is_known, strict=True)]

@@ -1,0 +1,246 @@
+"""Answer a question about a database with one SQL query: `code/sql-v0`."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from envgym.core.messages import Action
+from envgym.core.rewards import Scored
+from envgym.core.tasks import Task, TaskSource
+from envgym.env import Env, Reply
+from envgym.envs._speaking import calling
+from envgym.envs.code._sql.files import Folder, questions_in
+from envgym.envs.code._sql.results import Refusal, Rows, overlap, same, table_text
+from envgym.envs.code._sql.runner import Bounds, Runner
+from envgym.envs.code._sql.supply import LEVELS, NUM_HIDDEN, Factbook, Generated, Shelf, shipped
+from envgym.envs.code._sql.worlds import WORLDS
+from envgym.errors import EnvFailure, InvalidInput, ToolError, sentence, unknown_name
+from envgym.tools import tool
+
+PART_SHARE = 0.5
+"""What a query is worth at most, with `partial`, that is not right on every database."""
+_WHERE = "code/sql-v0"
+_SHIPPED: Mapping[str, Shelf] = {"generated": Generated(), "factbook": Factbook()}
+_BLOCK = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_BARE = re.compile(r"\s*(?:SELECT|WITH|VALUES)\b", re.IGNORECASE)
+_EXAMPLES = 3
+_CELL_CHARS = 80
+_MAX_SCHEMA = 20_000
+_MAX_SHOWN = 200
+
+
+class Sql(Env[Runner]):
+    """Tools look at the database; the first message without a call is the answer, and is graded."""
+
+    blocking = True
+    system_prompt = (
+        "Answer a question about an SQLite database with one query. You can look at the database with tools. Your "
+        "first message without a tool call is the answer: one query in a code block. It is run on this database, and "
+        "on others with the same tables and other rows: it must find the answer, not hold it. Give the columns that "
+        "are asked for, in that order; their names do not matter, and the order of the rows only where one is asked "
+        "for."
+    )
+
+    def __init__(
+        self,
+        *,
+        levels: int | Sequence[int] = tuple(LEVELS),
+        databases: str = "generated",
+        source: str | Mapping[str, str] | None = None,
+        held_out: str | None = None,
+        schema_shown: bool = True,
+        rows_shown: int = 20,
+        partial: bool = False,
+        seconds: float = 2.0,
+        max_turns: int | None = 12,
+        **options: Any,  # parties and render_mode, as Env takes them
+    ) -> None:
+        """Choose the questions and the rules.
+
+        Args:
+            levels: Of the shipped questions: 1 one table, 2 groups and joins, 3 queries within queries; or several.
+            databases: generated, factbook, or a folder with `<db_id>/<db_id>.sqlite`, as Spider and BIRD have it.
+            source: The questions of such a folder: a JSON list of {question, query or SQL, db_id}; or one for each
+                split, as {"train": ..., "test": ...}.
+            held_out: A generated world, as company, that is all of the test split; the others are the train split.
+            schema_shown: Whether the first observation shows the tables; else the agent asks.
+            rows_shown: Rows that a query tool's call shows, 1 to 200.
+            partial: Pay up to half for rows that are right, where not all are.
+            seconds: Processor time of one query.
+            max_turns: Turns until the episode is cut.
+            **options: As in `Env`.
+
+        Raises: InvalidInput: a value outside its range, files that cannot be read, a wheel that is not installed.
+        """
+        super().__init__(max_turns=max_turns, **options)
+        if not 1 <= rows_shown <= _MAX_SHOWN:
+            must, do = f"be 1 to {_MAX_SHOWN}", "pass e.g. rows_shown=20"
+            raise InvalidInput(sentence("rows_shown", must, rows_shown, where=_WHERE, do=do))
+        if not 0 < seconds <= 60:
+            raise InvalidInput(sentence("seconds", "lie in (0, 60]", seconds, where=_WHERE, do="pass e.g. seconds=2"))
+        self.is_schema_shown, self.rows_shown, self.is_partial = schema_shown, rows_shown, partial
+        self.bounds = Bounds(seconds=seconds)
+        self.tasks, self.shelf = _supply(databases, source, levels, held_out)
+
+    def begin(self, task: Task) -> str:
+        """Show the question, and the tables."""
+        self.close()
+        name = str(task.payload["database"])
+        self.state = Runner([self.shelf.database(name, 0)], self.bounds)
+        if not self.is_schema_shown:
+            return task.prompt
+        return f"{_definitions(self.shelf, name, self.bounds)}\n\n{task.prompt}"
+
+    @tool
+    def query(self, sql: str) -> str:
+        """Run a query and show the first rows of its result.
+
+        Args:
+            sql: One SELECT statement.
+        """
+        result = self.state.ask(sql, rows=self.rows_shown)
+        if isinstance(result, Refusal):
+            raise ToolError(f"The query fails: {result.reason}.")
+        return table_text(result, _CELL_CHARS)
+
+    @tool
+    def schema(self, table: str = "") -> str:
+        """Show how a table is defined, how many rows it has, and three of them.
+
+        Args:
+            table: Its name; empty: show the definitions of all.
+        """
+        tables = self.state.tables()
+        if not table:
+            return _joined(tables)
+        found = next((name for name in tables if name.lower() == table.lower()), None)
+        if found is None:
+            raise ToolError(f"There is no table {table[:_CELL_CHARS]}. The tables are: {', '.join(tables)}.")
+        quoted = '"' + found.replace('"', '""') + '"'
+        count = self.state.ask(f"SELECT COUNT(*) FROM {quoted}")
+        rows = self.state.ask(f"SELECT * FROM {quoted} LIMIT {_EXAMPLES}")
+        if isinstance(count, Refusal) or isinstance(rows, Refusal):
+            return tables[found][:_MAX_SCHEMA]
+        return f"{tables[found][:_MAX_SCHEMA]}\n\n{count.rows[0][0]!r} rows, such as\n{table_text(rows, _CELL_CHARS)}"
+
+    def respond(self, action: Action) -> Reply:
+        """Grade the query of a message."""
+        sql = query_in(action.content)
+        if sql is None:
+            return Reply(observation="There is no query in it.", terminated=True)
+        wanted = wanted_of(self.shelf, self.task, self.bounds)
+        found = self._results(sql)
+        is_ordered = bool(self.task.payload["ordered"])
+        right = [
+            isinstance(said, Rows) and same(said, rows, is_ordered=is_ordered)
+            for said, rows in zip(found, wanted, strict=True)
+        ]
+        part = PART_SHARE * min(
+            overlap(said, rows) if isinstance(said, Rows) else 0.0 for said, rows in zip(found, wanted, strict=True)
+        )
+        value = 1.0 if all(right) else part if self.is_partial else 0.0
+        components = {"visible": float(right[0]), "hidden": float(all(right[1:]))}
+        return Reply(
+            observation=_told(found[0], right), reward=Scored(value=value, components=components), terminated=True
+        )
+
+    def _results(self, sql: str) -> list[Rows | Refusal]:
+        """Run a query on the visible and the hidden databases, in a process that holds no answers."""
+        runner = Runner(databases_of(self.shelf, str(self.task.payload["database"])), self.bounds)
+        try:
+            return [runner.ask(sql, number) for number in range(1 + NUM_HIDDEN)]
+        finally:
+            runner.close()
+
+    def oracle(self) -> str:
+        """Try the reference, then answer with it."""
+        sql = str(self.task.payload["sql"])
+        if self._turn == 0 and self.max_turns != 1:
+            return calling("query", sql=sql)
+        return f"```sql\n{sql}\n```"
+
+    def fork_state(self) -> Runner:
+        """Give the copy a process of its own: no query changes anything."""
+        return self.state.fork()
+
+    def close(self) -> None:
+        """End the process."""
+        state: Runner | None = getattr(self, "state", None)
+        if state is not None:
+            state.close()
+        super().close()
+
+
+def query_in(text: str) -> str | None:
+    """Return the query of an answer: its last code block, or all of a text that begins like one; else None."""
+    blocks = _BLOCK.findall(text)
+    sql: str = blocks[-1] if blocks else text if _BARE.match(text) else ""
+    return sql.strip().rstrip(";").rstrip() or None
+
+
+def databases_of(shelf: Shelf, name: str) -> list[bytes]:
+    """Return the visible database and the hidden ones."""
+    return [shelf.database(name, variant) for variant in range(1 + NUM_HIDDEN)]
+
+
+def wanted_of(shelf: Shelf, task: Task, bounds: Bounds) -> tuple[Rows, ...]:
+    """Return what the reference gives on every database. Raises: EnvFailure: it gives nothing that can be compared."""
+    return _wanted(shelf, str(task.payload["database"]), str(task.payload["sql"]), bounds)
+
+
+@lru_cache(maxsize=4096)
+def _wanted(shelf: Shelf, name: str, sql: str, bounds: Bounds) -> tuple[Rows, ...]:
+    runner = Runner(databases_of(shelf, name), bounds)
+    try:
+        found = [runner.ask(sql, number) for number in range(1 + NUM_HIDDEN)]
+    finally:
+        runner.close()
+    rows = tuple(item for item in found if isinstance(item, Rows) and not item.is_cut)
+    if len(rows) < len(found):
+        got = next((item.reason for item in found if isinstance(item, Refusal)), f"more than {bounds.rows} rows")
+        raise EnvFailure(sentence("reference", "run within the limits", got, where=name, do="leave the question out"))
+    return rows
+
+
+@lru_cache(maxsize=256)
+def _definitions(shelf: Shelf, name: str, bounds: Bounds) -> str:
+    runner = Runner([shelf.database(name, 0)], bounds)
+    try:
+        return _joined(runner.tables())
+    finally:
+        runner.close()
+
+
+def _joined(tables: Mapping[str, str]) -> str:
+    text = "\n\n".join(f"{definition};" for definition in tables.values())
+    return text if len(text) <= _MAX_SCHEMA else f"{text[:_MAX_SCHEMA]}\n..."
+
+
+def _told(visible: Rows | Refusal, right: Sequence[bool]) -> str:
+    if isinstance(visible, Refusal):
+        return f"The query fails: {visible.reason}."
+    if all(right):
+        return "The result is right on every database."
+    return "The result is right on the database shown, but not on another one." if right[0] else "The result is wrong."
+
+
+def _supply(
+    databases: str, source: str | Mapping[str, str] | None, levels: int | Sequence[int], held_out: str | None
+) -> tuple[TaskSource, Shelf]:
+    """Return the questions and where their databases are."""
+    chosen = (levels,) if isinstance(levels, int) else tuple(levels)
+    if not chosen or not set(chosen) <= set(LEVELS):
+        raise InvalidInput(sentence("levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2"))
+    if held_out is not None and (databases != "generated" or held_out not in WORLDS):
+        raise unknown_name("generated world", held_out, WORLDS, where=f"{_WHERE}, held_out")
+    if databases in _SHIPPED:
+        if source is not None:
+            do = "name a folder of databases, or leave source out"
+            raise InvalidInput(sentence("source", "come with a folder of databases", databases, where=_WHERE, do=do))
+        return shipped(databases, chosen, held_out), _SHIPPED[databases]
+    if source is None:
+        must, do = "be generated, factbook, or a folder that comes with a source", "pass source='dev.json'"
+        raise InvalidInput(sentence("databases", must, databases, where=_WHERE, do=do))
+    folder = Folder(databases)
+    return questions_in(source, folder), folder
