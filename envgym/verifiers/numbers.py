@@ -28,13 +28,14 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 _TIMES_TEN = re.compile(r" {0,3}(?:\u00d7|x|\*|\\times|\\cdot) {0,3}10 {0,3}(?:\^|\*\*) {0,3}\{?([-+]?[0-9]{1,9})\}?")
-_FRACTION = re.compile(r"\\[dt]?frac {0,3}\{ {0,3}([0-9]{1,400}) {0,3}\} {0,3}\{ {0,3}([0-9]{1,400}) {0,3}\}")
+_FRACTION = re.compile(r"([-+]?)\\[dt]?frac {0,3}\{ {0,3}([0-9]{1,400}) {0,3}\} {0,3}\{ {0,3}([0-9]{1,400}) {0,3}\}")
 _PLAIN_FORMS = (("\u2212", "-"), ("{,}", ","), ("\\,", ""), ("\\!", ""), ("\\$", "$"), ("\\%", "%"))
 _EDGES = " \t{}()[]$€£¥"
 _OPERATORS = frozenset("+-*/^·÷\u00d7")
 _WORD_OPERATORS = ("\\times", "\\cdot", "\\div")
 _SIGN = re.compile(r"(?:^|[^A-Za-z0-9)\]}%.])([-+])(?:[$€£¥] ?|[{(]{0,2})$|[=:(] ?([-+]) $")
 """A sign stands at the number, or behind `=`; detached at the head of a line it is a bullet."""
+_DETACHED = re.compile(r"^([-+]) +")
 _OPERAND_OF = re.compile(
     r"(?:√|\\(?!text|math|boxed|left)[A-Za-z]{1,20} ?[{(\[]|\}\{|[A-Za-z]\(|[A-Za-z0-9)][-+*/^])[ {(\[]{0,4}$"
 )
@@ -87,7 +88,7 @@ def _plain(text: str) -> str:
     """Write LaTeX and typographic forms as plain ones."""
     for old, new in _PLAIN_FORMS:
         text = text.replace(old, new)
-    return _TIMES_TEN.sub(r"e\1", _FRACTION.sub(r" \1/\2", text))
+    return _TIMES_TEN.sub(r"e\1", _FRACTION.sub(r" \1\2/\3", text))
 
 
 def _read(match: re.Match[str], before: str, text: str) -> Number:
@@ -118,6 +119,7 @@ def _value(match: re.Match[str]) -> Fraction | None:
 
 def one_number(text: str) -> Fraction | None:
     """Return the value of a text that is nothing but one plain number (signs and currency are part of it)."""
+    text = _DETACHED.sub(r"\1", text.strip().strip("$€£¥ "))
     stripped = _plain(text).strip().strip("$€£¥ ")
     numbers = read_numbers(text)
     is_bare = not re.sub(r"[-+0-9.,/eE $€£¥]", "", stripped)
