@@ -1,0 +1,170 @@
+r"""Where problems come from: the shipped ones, and data sets of questions and answers (GSM8K, MATH, AIME ...).
+
+A preset says which columns hold the question and the answer, and how the answer stands in its column: behind `####`, in
+the last `\boxed{}`, or alone.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import zip_longest
+from pathlib import Path
+from types import MappingProxyType
+
+from envgym.authoring import FileTasks, ListTasks, TaskDraft
+from envgym.authoring.files import Row
+from envgym.core.json_types import JsonValue
+from envgym.core.tasks import Split, Task
+from envgym.envs.math._problem import Dice, Family, draft_of
+from envgym.envs.math._problems_algebra import ALGEBRA
+from envgym.envs.math._problems_calculus import CALCULUS
+from envgym.envs.math._problems_daily import DAILY
+from envgym.envs.math._problems_numbers import NUMBERS
+from envgym.envs.math._problems_words import WORDS
+from envgym.errors import InvalidInput, sentence
+from envgym.seeds import generator
+from envgym.verifiers.extract import after_hashes, boxed
+
+FAMILIES: Mapping[str, Family] = MappingProxyType({**WORDS, **DAILY, **NUMBERS, **ALGEBRA, **CALCULUS})
+LEVELS = (1, 2, 3)
+MAX_COUNT = 200
+"""Problems of one family and level."""
+_KEPT = ("level", "subject", "type", "id", "unique_id", "year")
+"""Columns that become metadata."""
+_MAX_REPEATS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which of the shipped problems."""
+
+    families: tuple[str, ...]
+    levels: tuple[int, ...]
+    held_out: tuple[str, ...]
+    """Families that make up the test split, and are not in the train split."""
+    count: int
+
+
+@lru_cache(maxsize=8)
+def shipped(choice: Choice) -> ListTasks:
+    """Return shipped problems, of all kinds in turn; nobody changes them, so envs share them."""
+    kinds = [_drafts(name, level, choice.count) for name in choice.families for level in choice.levels]
+    drafts = [draft for row in zip_longest(*kinds) for draft in row if draft is not None]
+    if not choice.held_out:
+        return ListTasks(drafts)
+    sides = [(Split.TEST if draft.metadata["family"] in choice.held_out else Split.TRAIN, draft) for draft in drafts]
+    return ListTasks([_told(split, index, draft) for index, (split, draft) in enumerate(sides)])
+
+
+def _told(split: Split, index: int, draft: TaskDraft) -> Task:
+    return Task(id=f"{split}/{index}", prompt=draft.prompt, payload=draft.payload, metadata=draft.metadata, split=split)
+
+
+def _drafts(name: str, level: int, num: int) -> Iterable[TaskDraft]:
+    """Draw different problems of a family and level; more of them begin with the same ones."""
+    dice, found = Dice(generator("math/problems", name, level)), dict[str, TaskDraft]()
+    for _ in range(num * _MAX_REPEATS):
+        if len(found) == num:
+            break
+        draft = draft_of(name, level, FAMILIES[name](dice, level))
+        found.setdefault(str(draft.payload["facts"]), draft)
+    return found.values()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """How a data set is read."""
+
+    hub: str = ""
+    """Where it is on the hub; empty: a path must be given."""
+    config: str | None = None
+    questions: tuple[str, ...] = ("question", "problem", "prompt")
+    answers: tuple[str, ...] = ("answer", "final_answer", "expected_answer", "solution")
+    """Columns; the first one that a row has counts."""
+    form: str = "alone"
+    """How the answer stands there: `hashes`, `boxed`, `alone`."""
+    splits: Mapping[str, str] | None = field(default=None, hash=False)
+    """Official split -> train or test; None: the usual names are understood."""
+
+
+PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {
+        "plain": Preset(),
+        "gsm8k": Preset(hub="openai/gsm8k", config="main", answers=("answer",), form="hashes"),
+        "math": Preset(hub="EleutherAI/hendrycks_math", config="algebra", answers=("solution",), form="boxed"),
+        "math500": Preset(hub="HuggingFaceH4/MATH-500", answers=("answer",)),
+        "aime24": Preset(hub="HuggingFaceH4/aime_2024", answers=("answer",), splits={"train": "test"}),
+        "aime25": Preset(hub="math-ai/aime25", answers=("answer",)),
+        "amc23": Preset(hub="math-ai/amc23", answers=("answer",)),
+        "minerva": Preset(hub="math-ai/minervamath", answers=("answer",)),
+        "deepscaler": Preset(hub="agentica-org/DeepScaleR-Preview-Dataset", answers=("answer",)),
+    }
+)
+
+
+def _after_hashes(text: str) -> str | None:
+    return after_hashes(text[max(0, text.rfind("####")) :]).answer
+
+
+def _last_box(text: str) -> str | None:
+    return boxed(text[max(0, text.rfind("\\boxed")) :]).answer
+
+
+FORMS: Mapping[str, Callable[[str], str | None]] = MappingProxyType(
+    {"alone": lambda text: text.strip() or None, "hashes": _after_hashes, "boxed": _last_box}
+)
+
+
+class ProblemTasks(FileTasks):
+    """The problems of a data set; rows without an answer are left out."""
+
+    def __init__(
+        self,
+        source: str | Path | Mapping[str, str],
+        preset: Preset,
+        *,
+        config: str | None = None,
+        revision: str | None = None,
+        splits: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare to read; `config` and `splits` go before the preset's, which belong to its hub name."""
+        is_hub = source == preset.hub
+        super().__init__(
+            source,
+            config=config or (preset.config if is_hub else None),
+            revision=revision,
+            splits=splits or (preset.splits if is_hub else None),
+        )
+        self._preset = preset
+
+    def _tables(self) -> Iterator[tuple[str, Iterable[Row]]]:
+        """Leave out rows without an answer, as in a hidden test set."""
+        for name, rows in super()._tables():
+            where = f"{name or self._source}"
+            answered = [row for number, row in enumerate(rows) if self._answer(row, f"row {number} of {where}")]
+            if answered:
+                yield name, answered
+
+    def _draft(self, row: Row, where: str) -> TaskDraft:
+        preset = self._preset
+        question = next((row[name] for name in preset.questions if isinstance(row.get(name), str)), None)
+        if question is None:
+            raise _missing(preset.questions, row, where)
+        metadata: dict[str, JsonValue] = {
+            name: row[name] for name in _KEPT if isinstance(row.get(name), str | int | float)
+        }
+        payload: dict[str, JsonValue] = {"question": question, "answer": self._answer(row, where)}
+        return TaskDraft(prompt=question.strip(), payload=payload, metadata=metadata)
+
+    def _answer(self, row: Row, where: str) -> str | None:
+        """Return the answer of a row, None where it has none. Raises: InvalidInput: it has no such column."""
+        name = next((name for name in self._preset.answers if name in row), None)
+        if name is None:
+            raise _missing(self._preset.answers, row, where)
+        value = row[name]
+        return None if value is None or isinstance(value, bool) else FORMS[self._preset.form](str(value))
+
+
+def _missing(columns: Sequence[str], row: Row, where: str) -> InvalidInput:
+    must, do = f"have a column {' or '.join(columns)}", "choose another preset, or rename the column"
+    return InvalidInput(sentence("row", must, ", ".join(sorted(row)), where=where, do=do))

@@ -1,0 +1,208 @@
+"""Problems with one answer, of our own or of any data set, graded by math-verify: `math/problems-v0`."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from envgym.core.messages import Action
+from envgym.core.rewards import Scored
+from envgym.core.tasks import Split, Task, TaskSource
+from envgym.env import Env, Reply
+from envgym.envs._speaking import calling
+from envgym.envs.math._judging import WorkedOut, bare
+from envgym.envs.math._problem import PREAMBLE
+from envgym.envs.math._problem_sets import FAMILIES, LEVELS, MAX_COUNT, PRESETS, Choice, ProblemTasks, shipped
+from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.sandbox import MIB, Limits
+from envgym.sandbox.notebook import Notebook
+from envgym.tools import Tool, tool
+from envgym.verifiers.base import text_keys_of
+from envgym.verifiers.math import Math
+
+TOOLS = ("none", "python")
+MAX_ATTEMPTS = 10
+_WHERE = "math/problems-v0"
+_FORM = "End with one message that holds the final answer, worked out and exact, in \\boxed{}."
+_WALL_FACTOR = 4.0
+"""Real seconds allowed per CPU second, so that a busy machine does not stop what is short."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solving:
+    """An episode so far."""
+
+    notebook: Notebook
+    num_attempts: int = 0
+
+
+class Problems(Env[Solving]):
+    """A message without a call is an answer; a right one, or the last that is allowed, ends the episode."""
+
+    blocking = True
+
+    def __init__(
+        self,
+        *,
+        data: str | Mapping[str, str] | None = None,
+        preset: str | None = None,
+        config: str | None = None,
+        revision: str | None = None,
+        splits: Mapping[str, str] | None = None,
+        families: str | Sequence[str] | None = None,
+        levels: int | Sequence[int] = LEVELS,
+        held_out: str | Sequence[str] = (),
+        count: int = 20,
+        tools: str = "none",
+        attempts: int = 1,
+        cpu_s: float = 5.0,
+        max_turns: int | None = 8,
+        **options: Any,  # parties and render_mode, as Env takes them
+    ) -> None:
+        """Choose problems and rules.
+
+        Args:
+            data: Instead of the shipped problems: a `.jsonl` or `.parquet` file, a mapping from split to file, a
+                directory or hub name of `datasets`.
+            preset: How it is read: gsm8k, math, math500, aime24, aime25, amc23, minerva, deepscaler, or plain (None),
+                which knows the usual columns. Without `data`, the preset's own place on the hub.
+            config: Configuration of the data set, where it has several.
+            revision: Commit or tag of a hub data set.
+            splits: Official split -> train or test; None: the usual names are understood.
+            families: Of the shipped problems; None: all.
+            levels: Of the shipped problems: 1, 2, 3 or several.
+            held_out: Families that make up the test split, and are not in the train split.
+            count: Shipped problems of each family and level, 1 to 200.
+            tools: `none`, or `python`: a Python session in a sandbox.
+            attempts: 1 to 10. A wrong answer that is not the last is answered with no more than that it is wrong.
+            cpu_s: CPU seconds for a call of Python, and for grading.
+            max_turns: Turns until the episode is cut.
+            **options: As in `Env`.
+
+        Raises: InvalidInput: a value outside its range, or bad data. UnknownName: no such preset or family.
+        """
+        super().__init__(max_turns=max_turns, **options)
+        for name, value, most in (("attempts", attempts, MAX_ATTEMPTS), ("count", count, MAX_COUNT)):
+            if type(value) is not int or not 1 <= value <= most:
+                do = f"pass e.g. {name}=3"
+                raise InvalidInput(sentence(name, f"be 1 to {most}", value, where=_WHERE, do=do))
+        if tools not in TOOLS:
+            raise unknown_name("tools", tools, TOOLS, where=_WHERE)
+        if preset is not None and preset not in PRESETS:
+            raise unknown_name("preset", preset, PRESETS, where=_WHERE)
+        self.has_python, self.attempts = tools == "python", attempts
+        hint = " You may compute with Python first." if self.has_python else ""
+        self.system_prompt = f"Solve the problem.{hint} {_FORM}"
+        self.grade = WorkedOut(math=Math(cpu_s=max(1, round(cpu_s))))
+        self.limits = Limits(wall_s=_WALL_FACTOR * cpu_s, cpu_s=cpu_s, output=16384, disk=16 * MIB)
+        if data is None and preset is None:
+            self.tasks: TaskSource = shipped(_choice(families, levels, held_out, count))
+        else:
+            self.tasks = _loaded(_Data(_items(data), preset or "plain", config, revision, _items(splits)))
+        self.chance_score = min(1.0, attempts * _chance(self.tasks))
+
+    def begin(self, task: Task) -> str:
+        """Ask the question."""
+        self.close()
+        self.state = Solving(notebook=Notebook(self.limits))
+        return task.prompt
+
+    @tool
+    def python(self, code: str) -> str:
+        """Run Python code; variables are kept between calls, and the last expression's value is shown.
+
+        Args:
+            code: The code.
+        """
+        return self.state.notebook.run(code).output or "(no output)"
+
+    def toolset(self) -> Mapping[str, Tool]:
+        """Offer Python, where the env was made with it."""
+        return super().toolset() if self.has_python else {}
+
+    def respond(self, action: Action) -> Reply:
+        """Grade an answer."""
+        self.state = replace(self.state, num_attempts=self.state.num_attempts + 1)
+        score = self.grade(action.content, self.task).score
+        left = self.attempts - self.state.num_attempts
+        if score < 1.0 and left > 0:
+            return Reply(observation=f"That is not right. Try again. Attempts left: {left}.")
+        return Reply(reward=Scored(value=score, components={"answer": score}), terminated=True)
+
+    def oracle(self) -> str:
+        """Run the line of Python that a shipped problem comes with, where Python is there; then answer."""
+        work = self.task.metadata.get("work")
+        if self.has_python and work is not None and not self.state.notebook.cells:
+            return calling("python", code=f"{PREAMBLE}\n{work}")
+        return f"\\boxed{{{text_keys_of(self.task, 'answer')[0]}}}"
+
+    def fork_state(self) -> Solving:
+        """Fork the notebook; the rest is immutable."""
+        return replace(self.state, notebook=self.state.notebook.fork())
+
+    def close(self) -> None:
+        """End the notebook's session."""
+        state: Solving | None = getattr(self, "state", None)
+        if state is not None:
+            state.notebook.close()
+        super().close()
+
+
+def _choice(
+    families: str | Sequence[str] | None, levels: int | Sequence[int], held_out: str | Sequence[str], count: int
+) -> Choice:
+    """Check which shipped problems are asked for."""
+    chosen = tuple(FAMILIES) if families is None else _names(families)
+    apart = _names(held_out)
+    for name in (*chosen, *apart):
+        if name not in FAMILIES:
+            raise unknown_name("family", name, FAMILIES, where=_WHERE)
+    wanted = (levels,) if isinstance(levels, int) else tuple(levels)
+    if not wanted or not set(wanted) <= set(LEVELS):
+        raise InvalidInput(sentence("levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2"))
+    if not chosen or (apart and not set(chosen) - set(apart)):
+        do = "name more families, or none for all"
+        raise InvalidInput(sentence("families", "leave some to train on", chosen, where=_WHERE, do=do))
+    every = tuple(dict.fromkeys((*chosen, *apart)))
+    return Choice(every, tuple(dict.fromkeys(wanted)), apart, count)
+
+
+def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """A data set and how it is read."""
+
+    place: str | tuple[tuple[str, str], ...] | None
+    preset: str
+    config: str | None
+    revision: str | None
+    splits: str | tuple[tuple[str, str], ...] | None
+
+
+def _items(value: str | Mapping[str, str] | None) -> str | tuple[tuple[str, str], ...] | None:
+    return tuple(value.items()) if isinstance(value, Mapping) else value
+
+
+@lru_cache(maxsize=8)
+def _loaded(data: _Data) -> ProblemTasks:
+    """Return the problems of a data set; nobody changes them, so envs share them."""
+    preset = PRESETS[data.preset]
+    place = data.place or preset.hub
+    if not place:
+        do = "pass data=problems.jsonl, or a preset with a place on the hub"
+        raise InvalidInput(sentence("data", "be given", None, where=_WHERE, do=do))
+    splits = dict(data.splits) if isinstance(data.splits, tuple) else None
+    source = dict(place) if isinstance(place, tuple) else place
+    return ProblemTasks(source, preset, config=data.config, revision=data.revision, splits=splits)
+
+
+@lru_cache(maxsize=16)
+def _chance(tasks: TaskSource) -> float:
+    """Return the share of all problems that the most frequent answer is right on."""
+    every = [tasks.task(split, index) for split in Split for index in range(tasks.size(split) or 0)]
+    counts = Counter(bare(text_keys_of(task, "answer")[0]) for task in every)
+    return max(counts.values()) / counts.total() if counts else 0.0
