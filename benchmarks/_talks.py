@@ -1,6 +1,8 @@
 """Conversations of known length: an env with a tool, what it says as tokens, and how an engine is led through them."""
 
 import asyncio
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -18,7 +20,7 @@ from envgym.core.tasks import Split, Task
 from envgym.env import Env
 from envgym.records import Reply
 from envgym.seeds import derive_seed
-from envgym.tools import tool
+from envgym.tools import Tool, tool
 
 ENV_ID: Final = "benchmarks/ledger-v0"
 TOOL: Final = "look_up"
@@ -46,10 +48,19 @@ class Ledgers:
 
 
 class Ledger(Env[int]):
-    """A ledger that knows every entry; the reward of a turn is the share of vowels in what was said."""
+    """A ledger that knows every entry."""
 
     system_prompt = RULES
     tasks = Ledgers()
+
+    def __init__(self, *, looks: int = 3) -> None:
+        """End at so many looks, and pay for the number looked up last; 0: without tools, pay for what is said."""
+        super().__init__()
+        self.looks = looks
+
+    def toolset(self) -> Mapping[str, Tool]:
+        """Return the tool, where there are looks."""
+        return super().toolset() if self.looks else {}
 
     def begin(self, task: Task) -> str:
         """Ask for the task's entry; the state counts what was looked up."""
@@ -61,9 +72,10 @@ class Ledger(Env[int]):
         return Reply(reward=score(action), terminated=True)
 
     def after_tools(self, observation: Observation) -> Reply:
-        """Pay nothing for a look."""
+        """Count the look; the last one pays."""
         self.state += 1
-        return Reply(observation=observation)
+        is_last = self.state == self.looks
+        return Reply(observation=observation, reward=score(observation) if is_last else 0.0, terminated=is_last)
 
     @tool
     def look_up(self, number: int) -> str:
@@ -86,8 +98,13 @@ def entry(number: int) -> str:
 
 
 def score(text: str) -> float:
-    """Return the share of vowels: a number that differs between samples, and costs nothing."""
-    return sum(text.lower().count(vowel) for vowel in "aeiou") / max(len(text), 1)
+    """Return a number in [0, 1) that differs between texts, and costs nothing."""
+    return zlib.crc32(text.encode()) / 2**32
+
+
+def number_of(token_ids: Sequence[int]) -> int:
+    """Return the entry that a sampled turn is taken to ask for."""
+    return _FIRST + sum(token_ids) % _ENTRIES
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 
+from benchmarks._clock import timed
 from benchmarks._talks import CELLS, Count, Ids, Shape, Talk, lead, make_talk
 from envgym.agents.models.registry import LoadedModel, load
 from envgym.agents.policies import _engine
@@ -128,31 +128,6 @@ class Vllm:
         """Lead it through the conversations; prefixes are forgotten before."""
         self.policy.update_weights((), 0)
         return asyncio.run(lead(self.policy, talk, shape, tokens=tokens)), {}
-
-
-@contextmanager
-def timed(owner: type, names: Mapping[str, str]) -> Iterator[dict[str, float]]:
-    """Add up the seconds that methods of `owner` take, under the name given for each."""
-    spent = dict.fromkeys(names.values(), 0.0)
-    before = {name: getattr(owner, name) for name in names}
-
-    def clocked(work: Callable[..., object], phase: str) -> Callable[..., object]:
-        def run(*args: object, **kwargs: object) -> object:
-            started = time.perf_counter()
-            try:
-                return work(*args, **kwargs)
-            finally:
-                spent[phase] += time.perf_counter() - started
-
-        return run
-
-    for name, phase in names.items():
-        setattr(owner, name, clocked(before[name], phase))
-    try:
-        yield spent
-    finally:
-        for name, work in before.items():
-            setattr(owner, name, work)
 
 
 def measure(side: Side, talk: Talk, shape: Shape, *, tokens: int) -> Run:

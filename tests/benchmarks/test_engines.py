@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from benchmarks._talks import CELLS, Count, Ledger, Shape, Talk, entry, lead, make_talk, question, score
-from benchmarks.engines import Generate, Run, Transformers, measure, summary, timed
+from benchmarks._clock import timed
+from benchmarks._talks import CELLS, Count, Ledger, Shape, Talk, entry, lead, make_talk, number_of, question, score
+from benchmarks.engines import Generate, Run, Transformers, measure, summary
 from envgym.agents.models.registry import LoadedModel, load
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
@@ -34,7 +35,8 @@ def test_texts_with_numbers_of_four_digits_are_equally_long() -> None:
     numbers = (1000, 4821, 9999)
     assert len({len(question(number)) for number in numbers}) == 1
     assert len({len(entry(number)) for number in numbers}) == 1
-    assert score("aab") == pytest.approx(2 / 3)
+    assert 0 <= score("barrels") < 1
+    assert number_of((4500, 4501)) == 1001  # 1000 + 9001 % 9000
 
 
 @pytest.mark.parametrize("shape", [Shape(2, 1, 3), Shape(1, 2, 3)])
