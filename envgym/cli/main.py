@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "tasks": Command("envgym.cli.tasks", "show tasks of an environment, and whether its splits overlap"),
         "play": Command("envgym.cli.play", "play an environment yourself, or watch its oracle"),
         "check": Command("envgym.cli.check", "judge environments with the conformance suite"),
+        "bench": Command("envgym.cli.bench", "measure what a reset, a turn and a fork of environments cost"),
         "new": Command("envgym.cli.new", "write a new environment package, ready to install"),
         "eval": Command("envgym.cli.evaluate", "measure success on held-out tasks"),
         "train": Command("envgym.cli.train", "train an agent as a settings file says"),

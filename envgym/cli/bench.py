@@ -1,0 +1,171 @@
+"""`envgym bench envs`: what a reset, a turn and a fork of each environment cost, played by its oracle."""
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import count
+from statistics import median
+
+import envgym
+from envgym.cli.common import Subparsers, add_command, add_json_argument, print_json, styled
+from envgym.env import NoOracle
+from envgym.errors import EnvgymError, InvalidInput, sentence
+from envgym.wrappers import AnyEnv
+
+_EXAMPLES = """  envgym bench envs
+  envgym bench envs puzzles/sokoban-v0 web/shop-v0 --seconds 5
+  envgym bench envs --markdown"""
+_FORK_SHARE = 0.5
+"""Seconds of forks for each second of episodes, at most; one fork is made in any case."""
+_COLUMNS = ("reset_us", "step_us", "fork_us", "episodes_per_s", "turns")
+_TITLES = ("reset, µs", "step, µs", "fork, µs", "episodes/s", "turns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Medians of one environment."""
+
+    reset_us: float
+    step_us: float
+    fork_us: float | None
+    """None: it cannot be forked."""
+    episodes_per_s: float
+    """Whole episodes, with the oracle's own thoughts, one after the other."""
+    turns: float
+    """Of an episode."""
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add the command."""
+    summary = "measure what a reset, a turn and a fork cost"
+    parser = add_command(subparsers, "bench", summary=summary, examples=_EXAMPLES)
+    parser.add_argument("what", choices=("envs",), help="envs: environments, played by their oracles")
+    parser.add_argument("envs", metavar="ENV", nargs="*", help="ids or import paths (default: every registered one)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of episodes of each environment (default: 2)")
+    parser.add_argument("--markdown", action="store_true", help="write a table for a page")
+    add_json_argument(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure the environments; what cannot be made here is named with its reason."""
+    if not args.seconds > 0:
+        do = "pass e.g. 2"
+        raise InvalidInput(sentence("--seconds", "be above 0", args.seconds, where="envgym bench", do=do))
+    sys.path.insert(0, os.getcwd())
+    registered = envgym.list_ids()
+    for name in args.envs:
+        if name not in registered and ":" not in name:
+            envgym.make(name)  # says which names there are
+    ids = args.envs or registered
+    results: dict[str, Speed | str] = {}
+    for number, env_id in enumerate(ids, start=1):
+        print(styled(f"[{number}/{len(ids)}] {env_id}", "dim"), file=sys.stderr, flush=True)
+        results[env_id] = speed_or_reason(env_id, args.seconds)
+    machine = {"python": platform.python_version(), "cores": os.cpu_count() or 1, "load": os.getloadavg()[0]}
+    if args.json:
+        told = {name: {"missing": item} if isinstance(item, str) else asdict(item) for name, item in results.items()}
+        print_json({"machine": machine, "envs": told})
+        return 0
+    print((_markdown if args.markdown else _table)(results))
+    print(f"\nPython {machine['python']}, {machine['cores']} cores, load {machine['load']:.1f}.")
+    return 0
+
+
+def speed_or_reason(env_id: str, seconds: float) -> Speed | str:
+    """Measure an environment, or say in a sentence why it cannot be measured here."""
+    try:
+        with closing(envgym.make(env_id)) as env:
+            return measure(env, seconds)
+    except (EnvgymError, NoOracle) as error:
+        return str(error)
+
+
+def measure(env: AnyEnv, seconds: float) -> Speed:
+    """Play episodes for some seconds, at least one, then one more with forks in between."""
+    resets: list[float] = []
+    steps: list[float] = []
+    env.reset(seed=0)  # what is loaded once is not counted
+    begun = time.perf_counter()
+    for seed in count():
+        resets.append(_microseconds(partial(env.reset, seed=seed)))
+        _play(env, steps)
+        elapsed = time.perf_counter() - begun
+        if elapsed >= seconds:
+            break
+    return Speed(
+        reset_us=median(resets),
+        step_us=median(steps),
+        fork_us=_forks(env, seconds * _FORK_SHARE),
+        episodes_per_s=len(resets) / elapsed,
+        turns=len(steps) / len(resets),
+    )
+
+
+def _play(env: AnyEnv, steps: list[float]) -> None:
+    """Let the oracle finish an episode, and note what its turns cost."""
+    is_over = False
+    while not is_over:
+        action = env.oracle()
+        start = time.perf_counter_ns()
+        result = env.step(action)
+        steps.append((time.perf_counter_ns() - start) / 1e3)
+        is_over = result.terminated or result.truncated
+
+
+def _forks(env: AnyEnv, seconds: float) -> float | None:
+    """Return the median cost of a fork, over the turns of episodes."""
+    if env.unwrapped.fork_capability is envgym.ForkCapability.NONE:
+        return None
+    costs: list[float] = []
+    begun = time.perf_counter()
+    for seed in count():
+        env.reset(seed=seed)
+        is_over = False
+        while not is_over:
+            start = time.perf_counter_ns()
+            twin = env.fork()
+            costs.append((time.perf_counter_ns() - start) / 1e3)
+            twin.close()
+            if time.perf_counter() - begun >= seconds:
+                return median(costs)
+            step = env.step(env.oracle())
+            is_over = step.terminated or step.truncated
+    raise AssertionError("seeds do not end")
+
+
+def _microseconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter_ns()
+    call()
+    return (time.perf_counter_ns() - start) / 1e3
+
+
+def _cells(item: Speed | str) -> Sequence[str]:
+    """Write the numbers of a row with three digits that count."""
+    if isinstance(item, str):
+        return [*("-" for _ in _COLUMNS[:-1]), item]
+    values = [getattr(item, name) for name in _COLUMNS]
+    return ["-" if value is None else _shown(value) for value in values]
+
+
+def _shown(value: float) -> str:
+    return f"{float(f'{value:.3g}'):,.10g}"
+
+
+def _table(results: dict[str, Speed | str]) -> str:
+    width = max(map(len, results))
+    rows: list[Sequence[str]] = [("environment".ljust(width), *_TITLES)]
+    rows += [(name.ljust(width), *_cells(item)) for name, item in results.items()]
+    return "\n".join("  ".join([row[0], *(cell.rjust(11) for cell in row[1:-1]), row[-1]]) for row in rows)
+
+
+def _markdown(results: dict[str, Speed | str]) -> str:
+    lines = [f"| environment | {' | '.join(_TITLES)} |", f"|---|{'---:|' * len(_TITLES)}"]
+    lines += [f"| `{name}` | {' | '.join(_cells(item))} |" for name, item in results.items()]
+    return "\n".join(lines)
