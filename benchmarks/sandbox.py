@@ -1,12 +1,14 @@
 """Cost of isolation: programs and sessions in the bwrap sandbox against a bare subprocess, taken in turns in one run.
 
-Run: python benchmarks/sandbox.py [--repeat 60] [--throughput 120] [--humaneval]. Prints one JSON line. What is timed:
+Run: python benchmarks/sandbox.py [--repeat 60] [--throughput 120] [--humaneval] [--docker]. Prints one JSON line. What
+is timed:
 
     bare         subprocess.run(python3 -I -S -c "print(1+1)"), no isolation
     cold         the same program in a fresh sandbox
     warm         a new session (a fork of a running interpreter, in namespaces of its own) runs the same code and ends
     call, fork   in a session that runs; a fork counts with the first call on the new side
     per second   8 at a time
+    docker       the same program in a container that waited for it, and in one started for it
 """
 
 import argparse
@@ -17,11 +19,12 @@ import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from statistics import median
 
 import envgym
-from envgym.sandbox import BwrapSandbox, PythonSession, why_unusable
+from envgym.sandbox import BwrapSandbox, DockerSandbox, PythonSession, Sandbox, why_unusable
 from envgym.sandbox._layout import PYTHON
 
 CODE = "print(1+1)"
@@ -90,11 +93,32 @@ def grade_references() -> float:
     return round(time.perf_counter() - start, 1)
 
 
+def in_docker(repeat: int) -> dict[str, float]:
+    """Return the same figures for containers; a warm one has had time to start."""
+
+    def once(sandbox: Sandbox) -> None:
+        done = sandbox.run(["python3", *ARGV[1:]])
+        assert done.stdout == b"2\n", done
+
+    with closing(DockerSandbox(warm=0)) as sandbox:
+        cold_ms = [milliseconds(partial(once, sandbox)) for _ in range(repeat)]
+        cold_per_s = per_second(partial(once, sandbox), repeat)
+    with closing(DockerSandbox(warm=IN_FLIGHT)) as sandbox:
+        warm_ms = []
+        for _ in range(repeat):
+            once(sandbox)
+            time.sleep(2.0)  # the next one starts meanwhile
+            warm_ms.append(milliseconds(partial(once, sandbox)))
+    figures = {"docker_cold_ms": median(cold_ms), "docker_warm_ms": median(warm_ms), "docker_per_s": cold_per_s}
+    return {name: round(figure, 2) for name, figure in figures.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=60)
     parser.add_argument("--throughput", type=int, default=120, help="runs of each kind")
     parser.add_argument("--humaneval", action="store_true", help="grade all references too")
+    parser.add_argument("--docker", action="store_true", help="time containers too")
     options = parser.parse_args()
     reason = why_unusable(BwrapSandbox())
     if reason is not None:
@@ -106,6 +130,8 @@ def main() -> None:
         result[f"{name}_ratio"] = round(float(str(result[f"{name}_ms"])) / float(str(result["bare_ms"])), 2)
     if options.humaneval:
         result["humaneval_s"] = grade_references()
+    if options.docker:
+        result |= in_docker(max(3, options.repeat // 6))
     busy = {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "python": platform.python_version()}
     print(json.dumps({**result, **busy}))
 

@@ -137,6 +137,10 @@ class _Shared:
     """What all sandboxes of this process share."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew, as a child process must: containers, connections and a lock that is held are its parent's."""
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._pools: dict[DockerSandbox, _Pool] = {}
@@ -166,10 +170,6 @@ class _Shared:
             with suppress(ToolInfraFailure):
                 engine.remove_all()
             engine.close()
-
-    def forget(self) -> None:
-        """Leave to the parent process what is the parent's."""
-        self.__init__()  # type: ignore[misc]  # a new lock too: a thread of the parent may hold the old one
 
 
 _shared = _Shared()

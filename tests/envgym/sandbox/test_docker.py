@@ -13,6 +13,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -308,3 +309,27 @@ def test_a_missing_image_and_one_without_python_are_infrastructure_failures(
         DockerSandbox("envgym-empty").close()
     finally:
         engine.remove_image("envgym-empty")
+
+
+@pytest.mark.docker
+def test_many_runs_with_failures_at_once_leave_nothing(docker: Sandbox, engine: "APIClient") -> None:
+    docker.close()
+    limits = Limits(wall_s=0.5, memory=64 * MIB, processes=8, output=1000, disk=MIB)
+    commands = (
+        ["true"],
+        ["sh", "-c", "kill -ABRT $$"],
+        ["sh", "-c", "sleep 99 & sleep 99 & echo left"],
+        ["sh", "-c", "while :; do echo x; done"],
+        ["sleep", "99"],
+        ["no-such-program"],
+    )
+    before = len(os.listdir("/proc/self/fd"))
+    with closing(DockerSandbox(warm=2)) as sandbox, ThreadPoolExecutor(3) as threads:
+        runs = [threads.submit(sandbox.run, commands[number % 6], limits=limits) for number in range(18)]
+        ends = ["missing" if run.exception() else run.result().ending for run in runs]
+    wanted = [{RunEnding.EXITED}, {RunEnding.SIGNALED}, {RunEnding.EXITED}, {RunEnding.OUTPUT, RunEnding.WALL_TIME}]
+    wanted += [{RunEnding.WALL_TIME}]
+    for number, end in enumerate(ends):
+        assert end == "missing" if number % 6 == 5 else end in {*wanted[number % 6], RunEnding.WALL_TIME}
+    assert ids(engine) == []
+    assert len(os.listdir("/proc/self/fd")) <= before + 25  # as many connections as the SDK keeps
