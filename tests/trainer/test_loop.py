@@ -149,3 +149,21 @@ def test_lora_trains_adapters_and_resumes(tmp_path: Path) -> None:
     train(settings(tmp_path / "run", model=lora, run={"steps": 2}))
     saved = tmp_path / "run" / "checkpoints" / "step-000002" / "model" / "adapter_model.safetensors"
     assert saved.stat().st_size < 100_000
+
+
+def test_a_run_on_old_samples_repeats_and_says_how_old_they_are(tmp_path: Path) -> None:
+    asked = {"collect": {"staleness": 1}, "correction": {"name": "tis"}, "evaluation": {"tasks": 1}}
+    runs = [RunDirectory.open(train(settings(tmp_path / name, **asked)).directory) for name in ("one", "two")]
+    first, second = (comparable(run) for run in runs)
+    assert first == second
+    assert [row["staleness/max"] for row in first if row["step"] > 0] == [0.0, 1.0, 1.0]
+
+
+def test_a_run_that_overlaps_stays_within_its_bound_and_its_audits_hold(tmp_path: Path) -> None:
+    asked = {"collect": {"staleness": 1, "deterministic": False}, "run": {"steps": 4}, "evaluation": {"tasks": 1}}
+    rows = RunDirectory.open(train(settings(tmp_path / "free", **asked)).directory).metrics()
+    learned = [row for row in rows if row["step"] > 0]
+    assert [row["step"] for row in learned] == [1, 2, 3, 4]
+    assert all(0 <= row["staleness/max"] <= 1 for row in learned)
+    assert all(row["rollout/episodes"] == 6.0 and row["rollout/invalid"] == 0.0 for row in learned)
+    assert all(row["canary/gap"] < 1e-3 for row in learned)

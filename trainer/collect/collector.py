@@ -146,15 +146,13 @@ class Collector:
         carried, self._carried = self._carried, []
         await _settled(carried)
         await self._grow(step, on_finished)
-        late = [growing for growing in step.groups if not growing.trees.done()]
-        if late and self._settings.collect.stragglers == "carry":
-            self._carried = late
-        whole = [*carried, *(growing for growing in step.groups if growing.trees.done())]
+        self._carried = [growing for growing in step.groups if not growing.is_whole]
+        whole = [*carried, *_whole(step.groups)]
         return Collected(
             requests=[growing.request for growing in whole],
             groups=[growing.group for growing in whole],
             wanted=self._settings.rollout.groups + len(carried),
-            metrics={"collect/carried": float(len(late)), "collect/steps_ahead": float(len(self._ahead))},
+            metrics={"collect/carried": float(len(self._carried)), "collect/steps_ahead": float(len(self._ahead))},
         )
 
     async def _grow(self, step: _Step, on_finished: OnFinished | None) -> None:
@@ -173,24 +171,27 @@ class Collector:
         """Wait for a round's end, or until what is left are stragglers, and give those up or leave them."""
         asked = self._settings.collect
         units = [unit for growing in step.groups for unit in growing.units]
+        when = asyncio.ALL_COMPLETED if asked.stragglers == "wait" else asyncio.FIRST_COMPLETED
         pending = {unit for unit in units if not unit.done()}
-        waits_for_all = asked.stragglers == "wait"
-        enough = asked.enough * len(units)
-        while pending and (waits_for_all or not (len(units) - len(pending) >= enough or self._has_enough(step.groups))):
-            when = asyncio.ALL_COMPLETED if waits_for_all else asyncio.FIRST_COMPLETED
+        await _settled(_whole(step.groups))
+        while pending:
             _, pending = await asyncio.wait(pending, return_when=when)
+            await _settled(_whole(step.groups))
+            if len(units) - len(pending) >= asked.enough * len(units) or self._has_enough(step.groups):
+                break
         if pending and asked.stragglers == "abort":
             for growing in step.groups:
-                if not growing.trees.done():
-                    growing.give_up(STRAGGLER)
-            pending = set()
-        if not pending:
+                growing.give_up(STRAGGLER)
             await _settled(step.groups)
 
     def _has_enough(self, groups: Sequence[Growing]) -> bool:
-        whole = [growing.group for growing in groups if growing.trees.done()]
+        whole = [growing.group for growing in _whole(groups)]
         wanted = self._settings.rollout.groups
         return len(whole) >= wanted and len(self._bench.method.filter(whole).kept) >= wanted
+
+
+def _whole(groups: Iterable[Growing]) -> list[Growing]:
+    return [growing for growing in groups if growing.is_whole]
 
 
 async def _settled(groups: Iterable[Growing]) -> None:

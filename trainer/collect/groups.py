@@ -33,6 +33,11 @@ class Growing:
     """End the episodes that are under way."""
 
     @property
+    def is_whole(self) -> bool:
+        """Whether all of it has ended."""
+        return all(unit.done() for unit in self.units)
+
+    @property
     def group(self) -> Group:
         """The group, once it is whole."""
         return Group(key=self.key, trees=self.trees.result())
