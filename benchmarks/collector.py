@@ -1,0 +1,116 @@
+"""How busy a sampler is kept, and episodes per second, event-driven and in lock step: no model, a simulated sampler.
+
+Run: python benchmarks/collector.py [--episodes 640] [--turns 4] [--concurrency 64] [--service-ms 20]
+Prints one line of JSON. The sampler serves one request at a time in a fixed time; an env step takes a random 50 to
+2,000 ms, the same for both ways. `expected_busy` is what so many episodes can ask for: concurrency x service / (service +
+mean step), at most 1; the episodes begin and end together, which costs some of it, the less the more there are.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from envgym.agents.driver import EpisodeJob, run_episodes
+from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.agents.testing import Parrot, char_agent, parrot_job, said
+from envgym.core.messages import Action
+from envgym.records import Reply
+
+STEP_S = (0.05, 2.0)
+
+
+class Server(ScriptedPolicy):
+    """Serves one request after the other, each in the same time."""
+
+    def __init__(self, service_s: float) -> None:
+        """Stand idle."""
+        super().__init__(lambda request: said("a"))
+        self._service_s, self._place = service_s, asyncio.Lock()
+        self.busy_s = 0.0
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Wait for the ones before, and be served."""
+        async with self._place:
+            started = time.perf_counter()
+            await asyncio.sleep(self._service_s)
+            self.busy_s += time.perf_counter() - started
+        return await super().generate(request)
+
+
+class Slow(Parrot):
+    """An env whose steps take their time, in a thread of its own."""
+
+    blocking = True
+
+    def __init__(self, draw: random.Random, turns: int) -> None:
+        """Draw how long each step will take."""
+        super().__init__(max_turns=turns)
+        self._seconds = [draw.uniform(*STEP_S) for _ in range(turns)]
+
+    def respond(self, action: Action) -> Reply:
+        """Take the time."""
+        time.sleep(self._seconds.pop())
+        return super().respond(action)
+
+
+class Found(NamedTuple):
+    """One way of driving."""
+
+    episodes_per_s: float
+    busy: float
+
+
+def drive(make_jobs: Callable[[], list[EpisodeJob]], *, service_s: float, concurrency: int, lock_step: bool) -> Found:
+    """Run all episodes."""
+
+    async def work() -> Found:
+        server, jobs = Server(service_s), make_jobs()
+        started = time.perf_counter()
+        await run_episodes(
+            jobs, char_agent(), server, sampling=Sampling(), concurrency=concurrency, lock_step=lock_step
+        )
+        seconds = time.perf_counter() - started
+        return Found(len(jobs) / seconds, server.busy_s / seconds)
+
+    return asyncio.run(work())
+
+
+def main() -> None:
+    """Drive both ways in one run, and print one line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--episodes", type=int, default=640)
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--concurrency", type=int, default=64)
+    parser.add_argument("--service-ms", type=float, default=20.0)
+    asked = parser.parse_args()
+
+    def jobs() -> list[EpisodeJob]:
+        return [
+            parrot_job(partial(Slow, random.Random(number), asked.turns), seed=number, tree_id=str(number))
+            for number in range(asked.episodes)
+        ]
+
+    service_s = asked.service_ms / 1000
+    event = drive(jobs, service_s=service_s, concurrency=asked.concurrency, lock_step=False)
+    lock = drive(jobs, service_s=service_s, concurrency=asked.concurrency, lock_step=True)
+    print(
+        json.dumps(
+            {
+                "benchmark": "collector",
+                "event_driven": event._asdict(),
+                "lock_step": lock._asdict(),
+                "ratio": event.episodes_per_s / lock.episodes_per_s,
+                "expected_busy": min(1.0, asked.concurrency * service_s / (service_s + sum(STEP_S) / 2)),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
