@@ -2,8 +2,8 @@
 
 Run: python benchmarks/collector.py [--episodes 640] [--turns 4] [--concurrency 64] [--service-ms 20]
 Prints one line of JSON. The sampler serves one request at a time in a fixed time; an env step takes a random 50 to
-2,000 ms, the same for both ways. `expected_busy` is what so many episodes can ask for: concurrency x service / (service +
-mean step), at most 1; the episodes begin and end together, which costs some of it, the less the more there are.
+2,000 ms, the same for both ways. `expected_busy` is what so many episodes can ask for: concurrency x service / (service
++ mean step), at most 1; the episodes begin and end together, which costs some of it, the less the more there are.
 """
 
 import argparse
