@@ -238,6 +238,7 @@ def _config(image: str, shape: Shape) -> Mapping[str, object]:
             "MemorySwap": memory,
             "PidsLimit": shape.processes + 1,
             "IpcMode": "private",
+            "Init": False,  # ours is process 1: no program's signal reaches that
             "LogConfig": {"Type": "none"},
         },
     }
@@ -263,11 +264,11 @@ def _program() -> bytes:
     sources = {f"{__package__}.{name}": (here / f"{name}.py").read_text(encoding="utf-8") for name in _MODULES}
     packages = ("envgym", "envgym.sandbox")
     code = (
-        "import sys, types\n"
+        "import __future__, sys, types\n"
         f"for name in {packages!r}: sys.modules[name] = types.ModuleType(name)\n"
         f"for name, source in {sources!r}.items():\n"
         "    module = sys.modules[name] = types.ModuleType(name)\n"
-        "    exec(compile(source, name, 'exec'), module.__dict__)\n"
+        "    exec(compile(source, name, 'exec', __future__.annotations.compiler_flag), module.__dict__)\n"
         "module.main(b)\n"
     ).encode()
     return b"%d\n" % len(code) + code

@@ -74,6 +74,7 @@ def _exactly(source: BinaryIO, size: int) -> bytes:
 
 
 def _run(order: Fields, stdin: int) -> Fields:
+    assert os.getpid() == 1, "in a container alone: all other processes are killed at the end"
     name = order["argv"][0]
     if "/" not in name and shutil.which(name) is None:
         return {"absent": name[:100]}

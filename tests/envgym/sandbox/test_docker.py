@@ -22,8 +22,8 @@ import pytest
 from envgym.errors import InvalidInput, ToolInfraFailure
 from envgym.sandbox import MIB, DockerSandbox, Limits, RunEnding, Sandbox, make_sandbox, why_unusable
 from envgym.sandbox import docker as back_end
-from envgym.sandbox._docker_engine import LABEL, Engine, owner
-from envgym.sandbox._docker_inside import REPORT_SIZE
+from envgym.sandbox._docker_engine import _BOOT, LABEL, Engine, _program, owner
+from envgym.sandbox._docker_inside import READY, REPORT_SIZE
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -120,6 +120,12 @@ def test_a_dead_engine_is_an_infrastructure_failure_in_one_sentence(
     assert reason.startswith(
         "Docker engine must do its work, got [Errno 2] No such file or directory (sandbox); start it"
     )
+
+
+def test_the_first_process_needs_nothing_but_python_and_ends_when_the_host_hangs_up() -> None:
+    command = [sys.executable, "-I", "-S", "-c", _BOOT]
+    done = subprocess.run(command, input=_program(), capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (READY, b"")
 
 
 # ---- walls
