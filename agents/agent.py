@@ -13,7 +13,8 @@ from pydantic import Field, model_validator
 
 from envgym.agents.context import STRATEGIES, ContextStrategy, ContextStrategyName, stop
 from envgym.agents.protocols import Generation, Renderer, Rendering
-from envgym.core.messages import Action, Message, Observation, Role
+from envgym.core.messages import GUIDE, Action, Message, Observation, Role
+from envgym.core.segments import Origin
 from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
 from envgym.records import ResetRecord
 from envgym.settings import Settings
@@ -110,9 +111,11 @@ class Agent:
     ) -> Rendering:
         """Render what follows a sampled turn. Raises: PolicyFailure: the renderer failed."""
         try:
-            return self._readable(self.renderer.extend(history, generation, observation, tools))
+            rendering = self._readable(self.renderer.extend(history, generation, observation, tools))
         except Exception as error:
             raise _broken("rendering the next turn", error) from error
+        is_guide = bool(observation.messages) and all(item.name == GUIDE for item in observation.messages)
+        return _injected(rendering) if is_guide else rendering
 
     def parse(self, token_ids: Sequence[int]) -> Action:
         """Read a sampled turn. Raises: PolicyFailure: the renderer failed."""
@@ -141,6 +144,14 @@ class Agent:
         strings = self.renderer.token_strings
         shown = (replace(segment, token_strings=strings(segment.token_ids)) for segment in rendering.segments)
         return replace(rendering, segments=tuple(shown))
+
+
+def _injected(rendering: Rendering) -> Rendering:
+    """Return a rendering whose replies are words of a guide."""
+    said = (
+        replace(part, origin=Origin.INJECTED) if part.origin is Origin.TOOL else part for part in rendering.segments
+    )
+    return replace(rendering, segments=tuple(said))
 
 
 def _broken(what: str, error: Exception) -> PolicyFailure:

@@ -9,6 +9,9 @@ from enum import StrEnum
 
 from envgym.core.json_types import JsonObject
 
+GUIDE = "guide"
+"""Name of a `USER` message that is a guide's: a hint on the way, whose tokens are of origin `INJECTED`."""
+
 
 class Role(StrEnum):
     """Who speaks."""
@@ -41,7 +44,7 @@ class Message:
     tool_call_id: str | None = None
     """For `TOOL`: the id of the call that this message answers."""
     name: str | None = None
-    """For `TOOL`: the name of the tool that answers."""
+    """For `TOOL`: the name of the tool that answers. For `USER`: `GUIDE`, where a guide speaks."""
 
 
 class Observation(str):

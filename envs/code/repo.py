@@ -1,0 +1,285 @@
+"""Mend and extend small repositories with shell and edit tools, graded by hidden tests: `code/repo-v0`.
+
+Source of the guidance: Agent-RLVR, arXiv 2506.11425: attempts that fail are made again with hints.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from envgym.core.messages import GUIDE, Action, Message, Observation, Role
+from envgym.core.rewards import Scored
+from envgym.core.tasks import Task
+from envgym.env import Env, Reply
+from envgym.envs._speaking import calling
+from envgym.envs.code._repo_grading import Grade, grade
+from envgym.envs.code._repo_patch import Hunk, read_patch
+from envgym.envs.code._repo_tasks import Repair, checkout, repair_of, shipped_tasks
+from envgym.errors import InvalidInput, ToolError, sentence
+from envgym.sandbox import MIB, BwrapSandbox, Limits, RunEnding
+from envgym.sandbox.shell import ShellSession, ShellTurn
+from envgym.text import well_formed
+from envgym.tools import tool
+
+KINDS = ("bug", "feature")
+LEVELS = (1, 2, 3)
+MAX_ATTEMPTS = 10
+MAX_GUIDANCE = 3
+MAX_VIEW = 400
+"""Lines shown at once."""
+MAX_HITS = 100
+_WHERE = "code/repo-v0"
+_LIMITS = Limits(wall_s=40.0, cpu_s=10.0, output=65536, disk=16 * MIB)
+_SHOWN = 4000
+"""Characters of an output's beginning, and as many of its end."""
+_RUN_TESTS = "python3 -m unittest discover -s tests -t ."
+_SECONDS = re.compile(r"(Ran \d+ tests?) in [0-9.]+s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """An episode so far; commands and edits change what is in the shell."""
+
+    shell: ShellSession
+    repair: Repair
+    num_attempts: int = 0
+
+
+class Repositories(Env[Work]):
+    """Any number of tool calls; a message without one hands the work in, and hidden tests grade it."""
+
+    system_prompt = (
+        "You are a software engineer in a small repository. Look around, change the source so that the issue is "
+        "settled, and run the tests. The tests that count are hidden; only Python files of the package are graded. When"
+        " you are done, say so in a message without a tool call."
+    )
+    blocking = True
+
+    def __init__(
+        self,
+        *,
+        kinds: str | Sequence[str] = KINDS,
+        levels: int | Sequence[int] = LEVELS,
+        attempts: int = 1,
+        guidance: int = 0,
+        coached: bool = False,
+        max_turns: int | None = 40,
+        **options: Any,  # parties and render_mode, as Env takes them
+    ) -> None:
+        """Choose the tasks and the help.
+
+        Args:
+            kinds: bug, feature, or both.
+            levels: 1, 2, 3 or several: from a line to several places.
+            attempts: 1 to 10: how often work may be handed in.
+            guidance: 0 to 3 hints given with the issue: a plan, where to look, what to change.
+            coached: Give a hint after each failed attempt: the guide's words where there is a party `guide`, else the
+                next hint of the task. They are a guide's words in the context, of origin INJECTED, and do not train.
+            max_turns: Turns until the episode is cut, which pays nothing.
+            **options: As in `Env`.
+
+        Raises: InvalidInput: a value outside its range.
+        """
+        super().__init__(max_turns=max_turns, **options)
+        chosen = (levels,) if isinstance(levels, int) else tuple(levels)
+        named = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+        _check("kinds", bool(named) and set(named) <= set(KINDS), "be bug or feature", kinds, "pass e.g. kinds='bug'")
+        _check("levels", bool(chosen) and set(chosen) <= set(LEVELS), "be 1, 2 or 3", levels, "pass e.g. levels=2")
+        _check("attempts", 1 <= attempts <= MAX_ATTEMPTS, f"be 1 to {MAX_ATTEMPTS}", attempts, "pass e.g. attempts=2")
+        _check("guidance", 0 <= guidance <= MAX_GUIDANCE, f"be 0 to {MAX_GUIDANCE}", guidance, "pass e.g. guidance=1")
+        self.attempts, self.guidance, self.is_coached = attempts, guidance, coached
+        self.tasks = shipped_tasks(named, chosen)
+        self._sandbox = BwrapSandbox()
+
+    def begin(self, task: Task) -> str:
+        """Check the repository out, and show the issue."""
+        repair = repair_of(task)
+        self.state = Work(shell=checkout(repair.repository, repair.patch, _LIMITS).fork(), repair=repair)
+        hints = "".join(f"\n\nHint: {hint}" for hint in repair.hints[: self.guidance])
+        return f"{task.prompt}{hints}\n\nFiles:\n{_listed(self.state.shell, '')}"
+
+    # ---- tools -------------------------------------------------------------------------------------------------
+
+    @tool
+    def view(self, path: str, first: int = 1, last: int | None = None) -> str:
+        """Show a file with line numbers, or list a directory.
+
+        Args:
+            path: As in src/main.py; "." is the whole repository.
+            first: First line, counted from 1.
+            last: Last line; without it, as many as can be shown.
+        """
+        shell = self.state.shell
+        folder = "" if path.strip("./") == "" else f"{path.rstrip('/')}/"
+        if not folder or any(name.startswith(folder) for name in shell.files()):
+            return _listed(shell, folder)
+        lines = _text(shell, path).splitlines()
+        last = len(lines) if last is None else min(last, len(lines))
+        if not 1 <= first <= max(last, 1):
+            raise ToolError(f"{path} has {len(lines)} lines; there is none from {first} to {last}.")
+        end = min(last, first - 1 + MAX_VIEW)
+        shown = [f"{number:>4}  {line}" for number, line in enumerate(lines[first - 1 : end], first)]
+        more = [f"({last - end} lines more: view from line {end + 1})"] if end < last else []
+        return "\n".join([*shown, *more]) or "(an empty file)"
+
+    @tool
+    def search(self, text: str, path: str = ".") -> str:
+        """Find a text in all files: plain text, not a pattern.
+
+        Args:
+            text: What to find; capital letters count.
+            path: Directory or file to look in.
+        """
+        if not text or "\n" in text:
+            raise ToolError("Search for a text that is not empty and has no line break.")
+        folder = "" if path.strip("./") == "" else path.rstrip("/")
+        hits = []
+        for name in _names(self.state.shell):
+            if folder and name != folder and not name.startswith(f"{folder}/"):
+                continue
+            lines = self.state.shell.read(name).decode(errors="replace").splitlines()
+            hits += [f"{name}:{number}: {line.strip()}" for number, line in enumerate(lines, 1) if text in line]
+        more = [f"({len(hits) - MAX_HITS} more)"] if len(hits) > MAX_HITS else []
+        return well_formed("\n".join([*hits[:MAX_HITS], *more])) or f"{text!r} is nowhere in {path}."
+
+    @tool
+    def replace(self, path: str, old: str, new: str) -> str:
+        """Replace a text in a file by another; it must be there exactly once.
+
+        Args:
+            path: The file.
+            old: Text as it is in the file, spaces and line breaks included, long enough to be there only once.
+            new: What takes its place.
+        """
+        content = _text(self.state.shell, path)
+        count = content.count(old) if old else 0
+        if count != 1:
+            do = "Take more lines around it." if count > 1 else "Copy it from view, without the line numbers."
+            found = f"{count} times" if count else "not"
+            raise ToolError(f"The old text is found {found} in {path}; it must be there once. {do}")
+        self.state.shell.write(path, content.replace(old, new).encode(errors="replace"))
+        line = content[: content.index(old)].count("\n") + 1
+        return f"Replaced in {path}, line {line}."
+
+    @tool
+    def write(self, path: str, text: str) -> str:
+        """Write a whole file: a new one, or in place of what is there.
+
+        Args:
+            path: The file.
+            text: All of it.
+        """
+        self.state.shell.write(path, text.encode(errors="replace"))
+        return f"Wrote {path}, {len(text.splitlines())} lines."
+
+    @tool
+    def run_tests(self) -> str:
+        """Run the tests that are in the repository, on a copy of it."""
+        copy = self.state.shell.fork()
+        copy.cwd = "."
+        return _SECONDS.sub(r"\1", _told(copy.run(_RUN_TESTS)))
+
+    @tool
+    def shell(self, command: str) -> str:
+        """Run a command with bash in the repository; files and the current directory are kept, variables are not.
+
+        Args:
+            command: As in git diff, or python3 -c 'print(1)'.
+        """
+        return _told(self.state.shell.run(command))
+
+    # ---- the end -----------------------------------------------------------------------------------------------
+
+    def respond(self, action: Action) -> Reply:
+        """Grade what was handed in; where attempts are left, let the work go on."""
+        shell, repair = self.state.shell, self.state.repair
+        self.state = replace(self.state, num_attempts=self.state.num_attempts + 1)
+        result = grade(repair, {path: shell.read(path) for path in shell.files()}, self._sandbox)
+        left = self.attempts - self.state.num_attempts
+        if result.is_passed or left <= 0:
+            return Reply(observation=result.reason, reward=_reward(result), terminated=True)
+        text = f"{result.reason} Attempts left: {left}."
+        return Reply(observation=self._coached(text) if self.is_coached else text)
+
+    def _coached(self, text: str) -> Observation:
+        """Add a hint; all of it is the guide's."""
+        guide, hints = self.parties.get("guide"), self.state.repair.hints
+        if guide is not None:
+            asked = f"{self.task.prompt}\n\nWork was handed in and failed. {text}\n\nGive a hint, not the solution."
+            hint = guide.reply([Message(role=Role.USER, content=asked)]).content
+        else:
+            hint = hints[min(self.guidance + self.state.num_attempts, len(hints)) - 1]
+        whole = f"{text}\n\nHint: {hint}"
+        return Observation(whole, [Message(role=Role.USER, content=whole, name=GUIDE)])
+
+    def oracle(self) -> str:
+        """Look at the file, make the reference's edits one by one, run the tests, and hand the work in."""
+        shell, repair = self.state.shell, self.state.repair
+        hunks = read_patch(repair.patch)
+        if self._turn == 0:
+            return calling("view", path=hunks[0].path)
+        for path in dict.fromkeys(hunk.path for hunk in hunks):
+            now = shell.read(path).decode(errors="replace") if path in shell.files() else ""
+            if now != repair.goal[path]:
+                return _next_edit(repair, hunks, path, now)
+        has_run = self._last.messages[-1].name == "run_tests" if self._last.messages else False
+        return "The issue is settled." if has_run else calling("run_tests")
+
+    def fork_state(self) -> Work:
+        """Fork the shell; the rest is immutable."""
+        return replace(self.state, shell=self.state.shell.fork())
+
+
+def _next_edit(repair: Repair, hunks: Sequence[Hunk], path: str, now: str) -> Action:
+    """Return the edit that follows those that were made, or that writes the file where others were."""
+    text = repair.files[path]
+    for hunk in (hunk for hunk in hunks if hunk.path == path):
+        old, new = "".join(hunk.old), "".join(hunk.new)
+        if now == text and text.count(old) == 1:
+            return calling("replace", path=path, old=old, new=new)
+        text = text.replace(old, new, 1)
+    return calling("write", path=path, text=repair.goal[path])
+
+
+def _check(name: str, is_right: bool, must: str, got: object, do: str) -> None:
+    if not is_right:
+        raise InvalidInput(sentence(name, must, got, where=_WHERE, do=do))
+
+
+def _reward(result: Grade) -> Scored:
+    return Scored(value=float(result.is_passed), components={"issue": result.wanted, "kept": result.kept})
+
+
+def _names(shell: ShellSession) -> list[str]:
+    """Return the files but git's own."""
+    return [name for name in shell.files() if not name.startswith(".git/")]
+
+
+def _listed(shell: ShellSession, folder: str) -> str:
+    names = [name for name in _names(shell) if name.startswith(folder)]
+    more = [f"({len(names) - MAX_HITS} more)"] if len(names) > MAX_HITS else []
+    return well_formed("\n".join([*names[:MAX_HITS], *more])) or "(no files)"
+
+
+def _text(shell: ShellSession, path: str) -> str:
+    """Return a file as text. Raises: ToolError: it is none."""
+    try:
+        return shell.read(path).decode()
+    except UnicodeDecodeError:
+        raise ToolError(f"{path} is not text.") from None
+
+
+def _told(turn: ShellTurn) -> str:
+    """Say what a command said, and how it ended where that is not plain."""
+    text = turn.output.decode(errors="replace").rstrip("\n")
+    if len(text) > 2 * _SHOWN:
+        text = f"{text[:_SHOWN]}\n... ({len(text) - 2 * _SHOWN} characters left out) ...\n{text[-_SHOWN:]}"
+    notes = []
+    if turn.ending is not RunEnding.EXITED:
+        notes.append(f"[ended by {turn.ending.value}]")
+    elif turn.exit_code:
+        notes.append(f"[exit code {turn.exit_code}]")
+    if turn.undone:
+        notes.append(f"[the directory is as before: {turn.undone}]")
+    return "\n".join(part for part in (text, *notes) if part) or "(no output)"
