@@ -1,0 +1,153 @@
+"""Write docs/environments.md: every registered environment with an episode of its oracle, and a table of speeds.
+
+Run: python scripts/environment_pages.py [ENV ...]. With ids only their sections are written anew, and what cannot be
+made here keeps the section that it has. `--speeds FILE` takes the table that `envgym bench envs --markdown` wrote.
+"""
+
+import argparse
+import json
+import re
+import tempfile
+import textwrap
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import envgym
+from envgym.cli.show import describe, example_episode
+from envgym.errors import EnvgymError
+from envgym.registry import find
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "environments.md"
+IMAGES = ROOT / "docs" / "images"
+WIDTH = 108
+MAX_LINES = 14
+"""Of one message."""
+MAX_MESSAGES = 11
+_SECTION = re.compile(r"^## `(?P<id>[^`]+)`\n(?P<text>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+_SPEEDS = re.compile(r"^## Speed\n(?P<text>.*)", re.MULTILINE | re.DOTALL)
+_INTRO = """# Environments
+
+Every environment that ships with envgym, each with an episode that its oracle played. Written by
+`scripts/environment_pages.py`; `envgym show ENV` prints the card of one, `envgym play ENV` lets you be the agent.
+"""
+_NO_SPEEDS = "Not measured yet: `envgym bench envs --markdown` writes the table.\n"
+_QUESTION = {
+    "question": "In which country does the river end on which the town of Aldermark lies?",
+    "answer": "Norvia",
+    "supporting_facts": [["Aldermark", 0], ["Lind", 0]],
+    "context": [
+        ["Aldermark", ["Aldermark is a town of mills.", "It lies on the river Lind."]],
+        ["Lind", ["The Lind is 212 km long.", "It flows through Estland and ends in Norvia."]],
+        ["Norvia", ["Norvia is a country of fishermen."]],
+    ],
+}
+"""A question in the form of HotpotQA, made for this page."""
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("envs", metavar="ENV", nargs="*", help="ids (default: all)")
+    parser.add_argument("--speeds", type=Path, help="a file with the table of speeds")
+    args = parser.parse_args()
+    old = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    sections = {match["id"]: match["text"].strip() for match in _SECTION.finditer(old)}
+    ids = [env_id for env_id in envgym.list_ids() if find(env_id).origin == "envgym"]
+    for env_id in args.envs or ids:
+        try:
+            sections[env_id] = section(env_id)
+        except EnvgymError as error:
+            print(f"{env_id}: {error}")
+            sections.setdefault(env_id, f"Not available where this page was written: {error}")
+    found = _SPEEDS.search(old)
+    speeds = args.speeds.read_text(encoding="utf-8") if args.speeds else found["text"] if found else _NO_SPEEDS
+    parts = [_INTRO, overview(ids), *(f"## `{env_id}`\n\n{sections[env_id]}\n" for env_id in ids if env_id in sections)]
+    PAGE.write_text("\n".join([*parts, f"## Speed\n\n{speeds.strip()}\n"]), encoding="utf-8")
+
+
+def overview(ids: Sequence[str]) -> str:
+    """Write the table of environments."""
+    rows = []
+    for entry in map(find, ids):
+        needs = f"`envgym[{entry.requires}]`" if entry.requires else ""
+        anchor = entry.id.replace("/", "")
+        rows.append(f"| [`{entry.id}`](#{anchor}) | {entry.summary} | {needs} |")
+    return "\n".join(["| environment | task | needs |", "|---|---|---|", *rows, ""])
+
+
+def section(env_id: str) -> str:
+    """Write about one environment. Raises: EnvgymError: it cannot be made or played here."""
+    with tempfile.TemporaryDirectory() as folder, closing(envgym.make(env_id, **_settings(env_id, folder))) as env:
+        facts = describe(env)
+        image = _image(env_id, env)
+        said = example_episode(env)
+    return "\n\n".join(filter(None, [find(env_id).summary, _facts(facts), image, transcript(said)]))
+
+
+def _settings(env_id: str, folder: str) -> Mapping[str, Any]:  # the env's own keyword arguments
+    """Return what an environment cannot be made without."""
+    if env_id != "search/qa-v0":
+        return {}
+    path = Path(folder) / "questions.jsonl"
+    path.write_text(json.dumps(_QUESTION) + "\n", encoding="utf-8")
+    return {"data": {"train": str(path)}, "corpus": "context"}
+
+
+def _facts(facts: Mapping[str, Any]) -> str:  # JSON
+    sizes = ", ".join(
+        f"{name} {'without end' if size is None else f'{size:,}'}" for name, size in facts["splits"].items()
+    )
+    tools = ", ".join(f"`{name}`" for name in facts["tools"]) or "none"
+    low, high = facts["reward_range"]
+    return "\n".join(
+        [
+            f"- Tasks: {sizes}. Turns: at most {facts['max_turns'] or 'any number'}. Fork: {facts['fork']}.",
+            f"- Rewards: {low:g} to {high:g}; without reading the task at most {facts['chance_score']:.2g}.",
+            f"- Tools: {tools}.",
+        ]
+    )
+
+
+def _image(env_id: str, env: Any) -> str:  # some environments can be photographed
+    """Write a screenshot, where the environment is a page in a browser."""
+    name = env_id.partition("/")[2].rpartition("-")[0]
+    path = IMAGES / f"{name}.png"
+    take = getattr(env.unwrapped, "screenshot", None) if env_id == "web/miniwob-v0" else None
+    if take is not None:
+        env.reset(seed=0)
+        path.write_bytes(take())
+    return f"![What a browser shows of {env_id}](images/{path.name})" if path.exists() else ""
+
+
+def transcript(said: Sequence[tuple[str, str]]) -> str:
+    """Write an episode as text, its middle left out where it is long."""
+    messages = [_message("agent" if who == "oracle" else who, text) for who, text in said if text]
+    if len(messages) > MAX_MESSAGES:
+        cut = MAX_MESSAGES // 2
+        messages = [*messages[:cut], f"        ... {len(messages) - 2 * cut} messages ...", *messages[-cut:]]
+    return "\n".join(["````text", *messages, "````"])
+
+
+def _message(who: str, text: str) -> str:
+    """Write one message with its speaker in the margin."""
+    text = re.sub(r"<tool_call>\s*(.*?)\s*</tool_call>", _call, text, flags=re.DOTALL)
+    lines = [part for line in text.splitlines() for part in textwrap.wrap(line, WIDTH, drop_whitespace=False) or [""]]
+    if len(lines) > MAX_LINES:
+        lines = [*lines[: MAX_LINES - 3], f"... {len(lines) - MAX_LINES + 1} lines ...", *lines[-2:]]
+    return "\n".join(f"{f'{who}:' if number == 0 else '':<8}{line}".rstrip() for number, line in enumerate(lines))
+
+
+def _call(match: re.Match[str]) -> str:
+    """Write a tool call as Python does."""
+    call = json.loads(match[1])
+    arguments = ", ".join(
+        f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in call["arguments"].items()
+    )
+    return f"{call['name']}({arguments})"
+
+
+if __name__ == "__main__":
+    main()
