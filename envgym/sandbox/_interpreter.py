@@ -21,12 +21,13 @@ import struct
 import sys
 import traceback
 import types
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any, NamedTuple
 
 from envgym.sandbox._namespaces import clone_into_namespaces, drop_capabilities
 
 Fields = dict[str, Any]  # decoded JSON
+_WARM_UPS = 20
 
 
 class _Held(NamedTuple):
@@ -57,18 +58,18 @@ class Interpreter:
         self._max_output = max_output
         self._module = types.ModuleType("__main__")
         self._module.__dict__["__builtins__"] = builtins
-        sys.modules["__main__"] = self._module
         self._turn = 0
         self._is_running = False
         self._output = -1
         self._directory = os.getcwd()
         self._files: list[_Held] = []
-        self._capture()
-        random.seed(0)
-        signal.signal(signal.SIGINT, self._interrupt)
 
     def serve(self) -> None:
         """Answer requests until the host closes the socket."""
+        sys.modules["__main__"] = self._module
+        self._capture()
+        random.seed(0)
+        signal.signal(signal.SIGINT, self._interrupt)
         while (request := self._receive()) is not None:
             fields, blob, descriptors = request
             try:
@@ -241,3 +242,24 @@ class Interpreter:
     def _send(self, fields: Fields, blob: bytes) -> None:
         text = json.dumps(fields).encode()
         self._channel.sendall(struct.pack("=II", len(text), len(blob)) + text + blob)
+
+
+def warm_up() -> None:
+    """Do often enough what every session does, so that its clones need not: they share the memory that they only read.
+
+    Python rewrites bytecode that it runs often, and makes types and modules when they are first used.
+    """
+    host, channel = socket.socketpair()
+    interpreter, shown = Interpreter(channel, 1000), io.StringIO()
+    interpreter._output = os.memfd_create("output")
+    with host, channel, redirect_stdout(shown), redirect_stderr(shown):
+        for code in [b"x = 1\nprint(x)\nx + 1", b"1 / 0"] * _WARM_UPS:
+            host.sendall(struct.pack("=II", 2, len(code)) + b"{}" + code)
+            request = interpreter._receive()
+            assert request is not None
+            interpreter._send(*interpreter.do_run(*request))
+            host.recv(65536)
+    os.close(interpreter._output)
+    linecache.clearcache()
+    gc.collect()
+    gc.freeze()

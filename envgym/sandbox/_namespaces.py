@@ -11,7 +11,7 @@ FORK_FLAGS = NEWUSER | NEWPID | NEWNS | NEWIPC | 17
 """What a session's process gets of its own, and SIGCHLD: the one set of flags that its filter lets it clone with."""
 READ_ONLY, NO_SUID, NO_DEV, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 2, 4, 32, 0x1000, 0x4000, 0x40000
 _CLONE = {"x86_64": 56, "aarch64": 220}
-_SET_SECCOMP, _FILTER, _NO_NEW_PRIVILEGES, _DROP_BOUND, _LAST_CAPABILITY = 22, 2, 38, 24, 63
+_SET_SECCOMP, _FILTER, _NO_NEW_PRIVILEGES, _DROP_BOUND, _ALL_CAPABILITIES = 22, 2, 38, 24, 64
 
 # Holds the interpreter's lock during calls: after `clone` there is one thread on either side.
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -55,8 +55,10 @@ def mount(kind: str, target: str, flags: int, options: str = "") -> None:
 
 def drop_capabilities() -> None:
     """Give every capability up, also for programs started later."""
-    for capability in range(_LAST_CAPABILITY + 1):
-        _libc.prctl(_DROP_BOUND, capability, 0, 0, 0)  # those that the kernel does not know are refused
+    drop = _libc.prctl
+    for capability in range(_ALL_CAPABILITIES):
+        if drop(_DROP_BOUND, capability, 0, 0, 0) < 0:  # the first that the kernel does not know
+            break
     header, nothing = struct.pack("=II", 0x20080522, 0), bytes(24)
     _check(_libc.capset(header, nothing))
     _check(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))

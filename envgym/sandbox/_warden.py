@@ -18,7 +18,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from envgym.sandbox._interpreter import Interpreter
+from envgym.sandbox._interpreter import Interpreter, warm_up
 from envgym.sandbox._namespaces import (
     NO_DEV,
     NO_SUID,
@@ -254,6 +254,7 @@ def main() -> None:
     control = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     warden = Warden(bytes.fromhex(sys.argv[1]), sys.argv[2])
+    warm_up()
     control.send(b"{}")
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, MAX_PACKET, 8)

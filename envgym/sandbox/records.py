@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Protocol
 
@@ -11,6 +12,8 @@ from envgym.errors import InvalidInput, sentence
 MIB = 1024**2
 MAX_FILES = 200
 """Files handed to one run."""
+MAX_NAME, MAX_PATH = 255, 4000
+"""Bytes of a file's name, and of its path."""
 
 
 class RunEnding(StrEnum):
@@ -93,20 +96,31 @@ class Program:
     """Relative path -> content, laid into the working directory first."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run. Raises: InvalidInput: no program, a NUL, a path outside, too many files."""
-        texts = [*self.argv, *self.files]
-        if not self.argv or not self.argv[0] or any("\0" in text for text in texts):
-            do = "name a program first, and drop NUL characters"
+        """Refuse what cannot be run. Raises: InvalidInput: no program, no text, a path outside, too many files."""
+        if not self.argv or not self.argv[0] or not all(map(_is_text, [*self.argv, *self.files])):
+            do = "name a program first, and drop NUL characters and lone surrogates"
             raise InvalidInput(sentence("argv", "be the words of a command", self.argv, where="sandbox", do=do))
+        directories = {parent for path in self.files for parent in accumulate(path.split("/")[:-1], "{}/{}".format)}
         for path in self.files:
-            if not path or path.startswith("/") or {"..", ".", ""} & set(path.split("/")):
+            if path.startswith("/") or {"..", ".", ""} & set(path.split("/")):
                 do = "name it as in src/main.py"
                 raise InvalidInput(sentence("file", "lie in the working directory", path, where="sandbox", do=do))
+            is_long = any(len(part.encode()) > MAX_NAME for part in path.split("/"))
+            if is_long or len(path.encode()) > MAX_PATH or path in directories:
+                must = f"have a name of {MAX_NAME} bytes at most, that is no directory's"
+                raise InvalidInput(sentence("file", must, path, where="sandbox", do="rename it"))
         if len(self.files) > MAX_FILES:
             do = "put them into one archive"
             raise InvalidInput(
                 sentence("number of files", f"be at most {MAX_FILES}", len(self.files), where="sandbox", do=do)
             )
+
+
+def _is_text(text: str) -> bool:
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 class Sandbox(Protocol):
