@@ -79,7 +79,7 @@ def report(out: Path) -> dict[str, object]:
     curves = {arm: {seed: _curve(out, arm, seed) for seed in seeds} for arm in ARMS}
     panels = {
         name: {
-            arm.label: [
+            f"staleness {arm.staleness}": [
                 CurvePoint(mark, _clipped(t_interval([curve[mark] for curve in curves[arm].values()])))
                 for mark in MARKS
             ]
