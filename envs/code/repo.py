@@ -29,6 +29,8 @@ MAX_GUIDANCE = 3
 MAX_VIEW = 400
 """Lines shown at once."""
 MAX_HITS = 100
+MAX_COMMAND_S = 600.0
+"""Seconds of all commands of an episode."""
 _WHERE = "code/repo-v0"
 _LIMITS = Limits(wall_s=40.0, cpu_s=10.0, output=65536, disk=16 * MIB)
 _SHOWN = 4000
@@ -44,6 +46,8 @@ class Work:
     shell: ShellSession
     repair: Repair
     num_attempts: int = 0
+    seconds: float = 0.0
+    """That commands have taken."""
 
 
 class Repositories(Env[Work]):
@@ -178,7 +182,7 @@ class Repositories(Env[Work]):
         """Run the tests that are in the repository, on a copy of it."""
         copy = self.state.shell.fork()
         copy.cwd = "."
-        return _SECONDS.sub(r"\1", _told(copy.run(_RUN_TESTS)))
+        return _SECONDS.sub(r"\1", self._run(copy, _RUN_TESTS))
 
     @tool
     def shell(self, command: str) -> str:
@@ -187,7 +191,17 @@ class Repositories(Env[Work]):
         Args:
             command: As in git diff, or python3 -c 'print(1)'.
         """
-        return _told(self.state.shell.run(command))
+        return self._run(self.state.shell, command)
+
+    def _run(self, shell: ShellSession, command: str) -> str:
+        """Run a command. Raises: ToolError: those before it took too long together."""
+        if self.state.seconds >= MAX_COMMAND_S:
+            raise ToolError(
+                f"Your commands took {MAX_COMMAND_S:g} seconds: there are no more. Edit, or hand the work in."
+            )
+        turn = shell.run(command)
+        self.state = replace(self.state, seconds=self.state.seconds + turn.seconds)
+        return _told(turn)
 
     # ---- the end -----------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from envgym.core.segments import Origin
 from envgym.core.tasks import Split, Task
 from envgym.envs._speaking import calling
 from envgym.envs.code import _repo_grading as grading
+from envgym.envs.code import repo
 from envgym.envs.code._repo_patch import applied, read_patch, turned
 from envgym.envs.code._repo_tasks import checkout, repair_of, repositories, tree_of
 from envgym.envs.code.repo import Repositories
@@ -260,6 +261,14 @@ def test_bad_input_is_answered_with_a_sentence(tool: str, arguments: dict[str, A
     env = begun()
     shown = said(env, tool, **arguments)
     assert shown.startswith(answer), shown
+
+
+def test_commands_share_a_budget_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repo, "MAX_COMMAND_S", 0.001)
+    env = begun()
+    assert said(env, "shell", command="echo a") == "a"
+    assert said(env, "shell", command="echo a").startswith("Your commands took 0.001 seconds: there are no more.")
+    assert said(env, "run_tests").startswith("Your commands took")
 
 
 def test_forks_go_on_independently() -> None:
