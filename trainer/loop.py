@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from envgym.agents.evaluation import EvalPlan, EvalRecord, evaluate, record_evaluation
 from envgym.core.trajectory import Group
@@ -29,12 +30,14 @@ from envgym.trainer.checkpoint import (
     save_checkpoint,
 )
 from envgym.trainer.collect import Collected, Collector, Stats, check_invalid, updated_stats
+from envgym.trainer.drift import check_drift, drift_metrics
 from envgym.trainer.filters.surplus import at_most
 from envgym.trainer.judging import LaidOut
 from envgym.trainer.opening import open_run
-from envgym.trainer.points import TrajectoryCredit
+from envgym.trainer.points import TaskRequest, TrajectoryCredit
 from envgym.trainer.reference import keep_reference, open_reference
 from envgym.trainer.rollout_metrics import age_metrics, env_metrics, filter_metrics, rollout_metrics
+from envgym.trainer.row_metrics import row_metrics
 from envgym.trainer.sampled import SampleRecord
 from envgym.trainer.seen import Metrics
 from envgym.trainer.settings import TrainSettings
@@ -164,7 +167,7 @@ class TrainLoop:
         with self._timed("collect"):
             collected = self._collect(runner, step)
         requests, groups = collected.requests, collected.groups
-        check_invalid(groups, limit=self.settings.run.max_invalid_rate, step=step)
+        _check_groups(self.settings, groups, step)
         result = at_most(self.bench.method.filter(groups), collected.wanted)
         with self._timed("learn"):
             (credits, rows), learned = self._learn(runner, result.kept, step)
@@ -177,17 +180,16 @@ class TrainLoop:
         every = self.settings.run.save_episodes_every
         if every and step % every == 0:
             with self._timed("save"):
-                self._save_episodes(step, groups, credits, dropped_trees(result.dropped))
-        found = rollout_metrics(groups, success_at=self.settings.evaluation.success_at)
-        if len(self.bench.worlds) > 1:
-            labels = [request.env for request in requests]
-            found |= env_metrics(labels, groups, success_at=self.settings.evaluation.success_at)
+                rows_of_episodes = _episode_rows(step, groups, credits, dropped_trees(result.dropped))
+                self.run_directory.write_episodes(step, rows_of_episodes)
+        found = _sampled_metrics(self.settings, requests, groups)
         seconds = time.perf_counter() - started
         metrics = {
             **found,
             **collected.metrics,
             **age_metrics(result.kept, step=step),
             **filter_metrics(result),
+            **row_metrics(result, credits, rejected=learned.get("gap/rejected_rows", 0.0)),
             **learned,
             "train/rows": float(len(rows)),
             **looked,
@@ -258,14 +260,6 @@ class TrainLoop:
         done = {(data["label"], data["step"]) for data in self.run_directory.evals()}
         return all((plan.label, step) in done for plan in _plans(self.settings, self.bench.worlds, label))
 
-    def _save_episodes(
-        self, step: int, groups: Sequence[Group], credits: Sequence[TrajectoryCredit], dropped: Mapping[str, str]
-    ) -> None:
-        trees = [tree for group in groups for tree in group.trees]
-        advantages = {(c.trajectory.tree.id, c.trajectory.leaf): c.advantages for c in credits}
-        rows = episode_rows(trees, step=step, advantages=advantages, dropped=dropped)
-        self.run_directory.write_episodes(step, rows)
-
     def _save(self) -> None:
         save_checkpoint(
             self.run_directory.checkpoints,
@@ -308,6 +302,31 @@ class TrainLoop:
         started = time.perf_counter()
         yield
         self._times[f"time/{name}_s"] = time.perf_counter() - started
+
+
+def _check_groups(settings: TrainSettings, groups: Sequence[Group], step: int) -> None:
+    """Stop a run that must not train on what it collected. Raises: RunError: too much failed, or contexts drifted."""
+    check_invalid(groups, limit=settings.run.max_invalid_rate, step=step)
+    if settings.canary.on_rewrite == "fail":
+        check_drift(groups, step=step)
+
+
+def _sampled_metrics(settings: TrainSettings, requests: Sequence[TaskRequest], groups: Sequence[Group]) -> Metrics:
+    """Return what the collected episodes say."""
+    success_at = settings.evaluation.success_at
+    found = rollout_metrics(groups, success_at=success_at) | drift_metrics(groups)
+    if len(settings.envs) > 1:
+        found |= env_metrics([request.env for request in requests], groups, success_at=success_at)
+    return found
+
+
+def _episode_rows(
+    step: int, groups: Sequence[Group], credits: Sequence[TrajectoryCredit], dropped: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Return the table of a step's episodes, with what training gave them."""
+    trees = [tree for group in groups for tree in group.trees]
+    advantages = {(c.trajectory.tree.id, c.trajectory.leaf): c.advantages for c in credits}
+    return episode_rows(trees, step=step, advantages=advantages, dropped=dropped)
 
 
 def _plans(run: TrainSettings, worlds: Mapping[str, World], label: str) -> list[EvalPlan]:

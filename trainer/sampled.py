@@ -1,13 +1,13 @@
-"""The mask audit: every token that trains is one that the policy sampled, behind the very context that it stands in.
+"""The mask audit: what trains is whole turns that the policy sampled, each behind the very context that it stands in.
 
-That catches a mask that is off, tokens of a tool or a template that train, a turn that was tokenised again, and a
-context that was rewritten without a row of its own.
+Token for token, and so byte for byte. That catches a mask that is off or leaves out the end of a turn, tokens of a tool
+or a template that train, a turn that was tokenised again, and a context that was rewritten without a row of its own.
 """
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from torch import Tensor
 
@@ -18,6 +18,17 @@ from envgym.trainer.batch import TrainRow
 _EMPTY: Final = 0
 _Found = dict[tuple[int, int], set[tuple[int, ...]]]
 """(length, hash) of a context -> what was sampled behind it."""
+
+
+class _Sampled(NamedTuple):
+    """What of a row was sampled where it stands."""
+
+    tokens: list[bool]
+    """Whether each token was."""
+    begins: set[int]
+    """Where something sampled begins."""
+    ends: set[int]
+    """Where something sampled, and present to its end, has ended."""
 
 
 class SampleRecord:
@@ -36,29 +47,37 @@ class SampleRecord:
         self._found.append({})
 
     def check(self, rows: Sequence[TrainRow], *, step: int) -> int:
-        """Return how many tokens train. Raises: RunError: one of them was not sampled where it stands."""
+        """Return how many tokens train. Raises: RunError: one was not sampled where it stands, or a turn is cut."""
         for number, row in enumerate(rows):
-            sampled = self._sampled(row.token_ids)
+            where, do = f"mask audit, step {step}, row {number}", "look at the row with --dry-run"
+            sampled, begins, ends = self._sampled(row.token_ids)
             wrong = [place for place, trains in enumerate(row.loss_mask) if trains and not sampled[place]]
             if wrong:
-                where, do = f"mask audit, step {step}, row {number}", "look at the row with --dry-run"
                 got = f"{len(wrong)} others, the first (id {row.token_ids[wrong[0]]}) at place {wrong[0]}"
                 must = "be sampled by the policy in that context"
                 raise RunError(sentence("tokens that train", must, got, where=where, do=do))
+            for begin, end in _runs(row.loss_mask):
+                if begin not in begins or end not in ends:
+                    got = f"a part of one, places {begin} to {end - 1}"
+                    raise RunError(sentence("tokens that train", "be whole turns", got, where=where, do=do))
         return sum(sum(row.loss_mask) for row in rows)
 
-    def _sampled(self, token_ids: Sequence[int]) -> list[bool]:
-        """Return which tokens of a row were sampled where they stand."""
-        sampled = [False] * len(token_ids)
+    def _sampled(self, token_ids: Sequence[int]) -> _Sampled:
+        """Return what of a row was sampled where it stands."""
+        tokens, begins, ends = [False] * len(token_ids), set[int](), set[int]()
         code = _EMPTY
         for place, token in enumerate(token_ids):
-            for found in chain.from_iterable(step.get((place, code), ()) for step in self._found):
+            # Copied, because a step ahead may sample behind this very context now.
+            for found in chain.from_iterable(tuple(step.get((place, code), ())) for step in self._found):
+                begins.add(place)
                 end = place
                 while end < len(token_ids) and end - place < len(found) and token_ids[end] == found[end - place]:
-                    sampled[end] = True
+                    tokens[end] = True
                     end += 1
+                if end - place == len(found):
+                    ends.add(end)
             code = hash((code, token))
-        return sampled
+        return _Sampled(tokens, begins, ends)
 
     # ---- as a policy -----------------------------------------------------------------------------------------------
 
@@ -91,3 +110,11 @@ class SampleRecord:
     def wake(self) -> None:
         """Pass on."""
         self._policy.wake()
+
+
+def _runs(loss_mask: Sequence[bool]) -> list[tuple[int, int]]:
+    """Return where each run of trained tokens begins and ends."""
+    padded = (False, *loss_mask, False)
+    begins = [place for place in range(len(loss_mask)) if padded[place + 1] and not padded[place]]
+    ends = [place for place in range(1, len(padded) - 1) if padded[place] and not padded[place + 1]]
+    return list(zip(begins, ends, strict=True))

@@ -265,6 +265,8 @@ class CanarySettings(Settings):
     """Largest mean difference of log-probs between sampler and learner, in nats; beyond it the run stops."""
     min_move: float = Field(default=1e-3, gt=0)
     """When the learner's log-probs move by more than this and the sampler's do not, the run stops."""
+    on_rewrite: Literal["row", "fail"] = "row"
+    """A turn whose context had to be rendered anew begins a row of its own, or stops the run; also when not enabled."""
 
 
 class ResamplingSettings(Settings):

@@ -24,7 +24,7 @@ from envgym.trainer.settings import train_settings
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 
 
-def run(directory: Path, *, lora: bool = False) -> list[dict[str, float]]:
+def run(directory: Path, *, lora: bool = False, **sections: Any) -> list[dict[str, float]]:
     """Train for one step, in which the entropy bonus moves the weights, and return the metrics."""
     settings = train_settings(
         {
@@ -37,6 +37,7 @@ def run(directory: Path, *, lora: bool = False) -> list[dict[str, float]]:
             "optim": {"lr": 0.03},
             "objective": {"entropy_coef": 0.1},
             "evaluation": {"tasks": 2},
+            **sections,
         }
     )
     train(settings)
@@ -61,7 +62,8 @@ def test_the_mask_audit_stops_a_run_whose_turns_are_tokenised_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The text is the same, byte for byte, and the tokens are not those that the policy sampled."""
-    tokenizer, sound = load("tiny", dtype="float32", device="cpu").tokenizer, agent_loop._sampled_segment
+    tokenizer: Any = load("tiny", dtype="float32", device="cpu").tokenizer
+    sound = agent_loop._sampled_segment
     texts: list[tuple[str, str]] = []
 
     def again(generation: Generation, strings: tuple[str, ...]) -> tuple[Segment, ...]:
@@ -119,3 +121,33 @@ def test_the_canary_stops_a_run_whose_engine_does_not(
     monkeypatch.setattr(workbench, "merged_weights", fault)
     with pytest.raises(RunError, match=r"must move with the learner's, got no change while .* \(canary, step 1\)"):
         run(tmp_path / "run", lora=lora)
+
+
+# ---- contexts rendered anew -----------------------------------------------------------------------------------------
+
+GAME: dict[str, Any] = {
+    "envs": [{"id": "puzzles/frozen_lake-v0", "settings": {"max_turns": 6}}],
+    "agent": {
+        "name": "plain",
+        "on_length": "close",
+        "context": "drop_oldest_turns",
+        "max_turn_tokens": 8,
+        "max_context_tokens": 256,
+    },
+}
+"""Several turns of nonsense in a context that holds few."""
+
+
+def test_rewritten_contexts_are_counted_and_every_row_is_accounted_for(tmp_path: Path) -> None:
+    (row,) = run(tmp_path / "run", **GAME)
+    assert row["drift/rewritten_turns"] == row["drift/TURNS_DROPPED"] > 0
+    assert row["rows/collected"] == pytest.approx(row["rollout/rows_per_episode"] * row["rollout/episodes"])
+    assert row["rows/collected"] == row["rollout/episodes"] + row["drift/rewritten_turns"]
+    dropped = sum(count for name, count in row.items() if name.startswith("dropped/"))
+    assert row["rows/trained"] + dropped == row["rows/collected"]
+    assert row["rows/trained"] == row["train/rows"]
+
+
+def test_a_rewritten_context_stops_a_run_that_must_have_none(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"contexts must go on from what was given and sampled, .* \(TURNS_DROPPED\)"):
+        run(tmp_path / "run", canary={"on_rewrite": "fail"}, **GAME)

@@ -56,6 +56,24 @@ def test_a_planted_fault_stops_the_run(
         record.check([CHAIN, wrong], step=3)
 
 
+@pytest.mark.parametrize(
+    "fault, places, cut",
+    [
+        ("the last token of the first turn", [2, 3, 7, 8], "2 to 3"),
+        ("the first token of the second turn", [2, 3, 4, 8], "8 to 8"),
+        ("the middle of the first turn", [2, 4, 7, 8], "2 to 2"),
+    ],
+)
+def test_a_turn_that_trains_in_part_stops_the_run(
+    record: SampleRecord, fault: str, places: list[int], cut: str
+) -> None:
+    wrong = replace(CHAIN, loss_mask=tuple(place in places for place in range(9)))
+    with pytest.raises(
+        RunError, match=rf"must be whole turns, got a part of one, places {cut} \(mask audit, step 3, row 0"
+    ):
+        record.check([wrong], step=3)
+
+
 def test_what_was_sampled_before_is_forgotten_when_a_step_begins(record: SampleRecord) -> None:
     record.begin_step()
     with pytest.raises(RunError, match="got 5 others"):

@@ -9,6 +9,8 @@ EG.panels = (() => {
     { title: "Sampler and trainer apart", keys: /^gap\/(mean_abs|max_abs|kl)$/, note: "log-prob difference of a token, nats" },
     { title: "Correction for that gap", keys: /^gap\//, kind: "share", note: "share of the trained tokens" },
     { title: "Groups kept", keys: /^filter\//, kind: "share", note: "share of the step's groups, and why others were dropped" },
+    { title: "Rows", keys: /^(rows|dropped)\//, note: "collected, trained on, and dropped for each reason" },
+    { title: "Contexts rendered anew", keys: /^drift\/(?!.*episodes)/, note: "turns, by reason" },
     { title: "Loss", keys: /^loss\// },
     { title: "Gradient norm", keys: /grad_norm/, note: "before clipping" },
     { title: "Learning rate", keys: /(^|\/)lr$/ },
