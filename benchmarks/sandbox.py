@@ -1,7 +1,7 @@
 """Cost of isolation: programs and sessions in the bwrap sandbox against a bare subprocess, taken in turns in one run.
 
-Run: python benchmarks/sandbox.py [--repeat 60] [--throughput 120] [--humaneval] [--docker]. Prints one JSON line. What
-is timed:
+Run: python benchmarks/sandbox.py [--repeat 60] [--throughput 120] [--humaneval] [--docker] [--peers]. Prints one JSON
+line. What is timed:
 
     bare         subprocess.run(python3 -I -S -c "print(1+1)"), no isolation
     cold         the same program in a fresh sandbox
@@ -9,6 +9,8 @@ is timed:
     call, fork   in a session that runs; a fork counts with the first call on the new side
     per second   8 at a time
     docker       the same program in a container that waited for it, and in one started for it
+    gem          gem-llm's Python tool as it comes: a bare subprocess of `python` in a directory on the disk
+    smolagents   smolagents' local executor: an interpreter of its own inside this process, no isolation
 """
 
 import argparse
@@ -17,11 +19,14 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import chdir, closing
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import envgym
 from envgym.sandbox import BwrapSandbox, DockerSandbox, PythonSession, Sandbox, why_unusable
@@ -30,6 +35,7 @@ from envgym.sandbox._layout import PYTHON
 CODE = "print(1+1)"
 ARGV = (PYTHON, "-I", "-S", "-c", CODE)
 IN_FLIGHT = 8
+Run = Callable[[], None]
 LIMITS = {"cold_ratio": 1.5, "call_ms": 1.0, "fork_ms": 10.0, "cold_per_s": 100.0, "warm_per_s": 400.0}
 """What issue 5 asks for, on two idle cores."""
 
@@ -60,13 +66,35 @@ def fork(session: PythonSession) -> None:
         assert twin.run("x").output == "1\n"
 
 
-def latencies(repeat: int) -> dict[str, float]:
+def installed_peers() -> dict[str, Run]:
+    """Return how other projects run the same code, those that are installed here."""
+    peers: dict[str, Run] = {}
+    if find_spec("gem") is not None:
+        tool = import_module("gem.tools.python_code_tool").PythonCodeTool()
+
+        def gem() -> None:
+            _, _, said, _ = tool.execute_action(f"<python>{CODE}</python>")
+            assert said.endswith(": 2\n\n"), said
+
+        peers["gem"] = gem
+    if find_spec("smolagents") is not None:
+        executor_of = import_module("smolagents.local_python_executor").LocalPythonExecutor
+
+        def smolagents() -> None:
+            executor = executor_of([])
+            executor.send_tools({})
+            assert executor(CODE).logs == "2\n"
+
+        peers["smolagents"] = smolagents
+    return peers
+
+
+def latencies(repeat: int, runs: Mapping[str, Run]) -> dict[str, float]:
     """Return medians and the fastest, the kinds taken in turns so that a busy machine slows all alike."""
-    times: dict[str, list[float]] = {name: [] for name in ("bare", "cold", "warm", "call", "fork")}
+    times: dict[str, list[float]] = {name: [] for name in (*runs, "call", "fork")}
     for _ in range(repeat):
-        times["bare"].append(milliseconds(bare))
-        times["cold"].append(milliseconds(cold))
-        times["warm"].append(milliseconds(warm))
+        for name, run in runs.items():
+            times[name].append(milliseconds(run))
         with PythonSession() as session:
             session.run("x = 1")
             times["call"].append(milliseconds(partial(session.run, "x")))
@@ -118,14 +146,17 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=60)
     parser.add_argument("--throughput", type=int, default=120, help="runs of each kind")
     parser.add_argument("--humaneval", action="store_true", help="grade all references too")
+    parser.add_argument("--peers", action="store_true", help="run other projects' Python tools too")
     parser.add_argument("--docker", action="store_true", help="time containers too")
     options = parser.parse_args()
     reason = why_unusable(BwrapSandbox())
     if reason is not None:
         raise SystemExit(reason)
-    result: dict[str, object] = {"benchmark": "sandbox", "limits": LIMITS, **latencies(options.repeat)}
-    for name, call in (("bare", bare), ("cold", cold), ("warm", warm)):
-        result[f"{name}_per_s"] = per_second(call, options.throughput)
+    runs: dict[str, Run] = {"bare": bare, "cold": cold, "warm": warm} | (installed_peers() if options.peers else {})
+    with TemporaryDirectory() as directory, chdir(directory):  # gem-llm leaves its directories in the current one
+        result: dict[str, object] = {"benchmark": "sandbox", "limits": LIMITS, **latencies(options.repeat, runs)}
+        for name, run in runs.items():
+            result[f"{name}_per_s"] = per_second(run, options.throughput)
     for name in ("cold", "warm"):
         result[f"{name}_ratio"] = round(float(str(result[f"{name}_ms"])) / float(str(result["bare_ms"])), 2)
     if options.humaneval:
