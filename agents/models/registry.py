@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from envgym.agents.models.smollm2 import cached_smollm2
 from envgym.agents.models.tiny import TinySettings, cached_tiny
-from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.errors import InvalidInput, near_names, sentence, unknown_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -50,6 +50,9 @@ def resolve_model(name: str | Path, *, tiny: TinySettings | None = None) -> str:
             do = "name the directory that save_pretrained wrote"
             raise InvalidInput(sentence("model directory", "hold config.json", "none", where=text, do=do))
         return str(path)
+    runs = [place.parent.name for place in path.parent.glob("*/run.json")]
+    if near := near_names(path.name, runs):  # `runs/demmo` has the form of a hub name, and is none
+        raise unknown_name("run", text, [str(path.parent / name) for name in near], where="a directory of runs")
     if _HUB_NAME.fullmatch(text):
         return text
     beside = sorted(str(config.parent) for config in path.parent.glob("*/config.json"))

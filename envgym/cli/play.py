@@ -73,6 +73,7 @@ def how_to_act(tools: Sequence[ToolSpec]) -> str:
 
 def _play(env: AnyEnv, read: Callable[[], str | None], *, echo: bool, has_tools: bool) -> None:
     total = 0.0
+    is_talk = False  # what is said without a call is answered, and does not end the episode
     while True:
         action = read()
         if action is None:
@@ -84,8 +85,9 @@ def _play(env: AnyEnv, read: Callable[[], str | None], *, echo: bool, has_tools:
         total += record.reward.value if isinstance(record.reward, Scored) else 0.0
         _show("env", str(record.observation))
         if record.ending is not None:
-            _show_ending(record, total, has_tools)
+            _show_ending(record, total, has_answered=has_tools and not is_talk)
             return
+        is_talk = is_talk or not record.action.tool_calls
 
 
 def _show(who: str, text: str) -> None:
@@ -93,7 +95,7 @@ def _show(who: str, text: str) -> None:
         print(f"{styled(who, 'cyan')}: {text}")
 
 
-def _show_ending(record: StepRecord, total: float, has_tools: bool) -> None:
+def _show_ending(record: StepRecord, total: float, *, has_answered: bool) -> None:
     reason = f" ({record.error})" if record.error else ""
     turns = "1 turn" if record.turn == 0 else f"{record.turn + 1} turns"
     parts = record.reward.components if isinstance(record.reward, Scored) else {}
@@ -101,7 +103,7 @@ def _show_ending(record: StepRecord, total: float, has_tools: bool) -> None:
     print(styled(f"{record.ending}{reason} after {turns}, reward {total:g}{verdict}", "bold"))
     if record.ending is Ending.TRUNCATED_TURNS:
         _show("why", "the environment's limit on turns was reached")
-    elif record.ending is Ending.TERMINATED and has_tools and not record.action.tool_calls:
+    elif record.ending is Ending.TERMINATED and has_answered and not record.action.tool_calls:
         _show("why", "the last message calls no tool: it was taken as the final answer")
 
 

@@ -16,6 +16,17 @@ def test_a_directory_and_a_hub_name_stand_for_themselves(tmp_path: Path) -> None
     assert resolve_model("owner/name-1.5B") == "owner/name-1.5B"
 
 
+def test_a_misspelt_run_is_no_name_on_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    (tmp_path / "runs" / "first" / "run.json").write_text("{}")
+    with pytest.raises(
+        UnknownName, match=r"^run must be a known name, got 'runs/frist' .*; did you mean runs/first\?$"
+    ):
+        resolve_model("runs/frist")
+    assert resolve_model("runs/other-model") == "runs/other-model"
+
+
 @pytest.mark.parametrize("name, near", [("smolm2", "smollm2"), ("tinny", "tiny")])
 def test_a_misspelt_name_lists_near_ones(name: str, near: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)

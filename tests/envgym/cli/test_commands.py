@@ -17,7 +17,9 @@ from envgym.cli.main import main
 from envgym.cli.play import as_action
 from envgym.cli.show import card_of
 from envgym.conformance import CHECKS
+from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
+from envgym.env import Reply
 from envgym.errors import InvalidInput
 from envgym.parsing import parse_action
 from envgym.testing.toys import Counter, Sums, SumTasks
@@ -33,6 +35,14 @@ class SharedTasks(SumTasks):
 
     def task(self, split: Split, index: int) -> Task:
         return super().task(Split.TRAIN, index // 2)
+
+
+class Talk(Counter):
+    """Has a tool, and ends with the second thing that is said."""
+
+    def respond(self, action: Action) -> Reply:
+        self.turns_said = getattr(self, "turns_said", 0) + 1
+        return Reply(observation="Go on." if self.turns_said < 2 else "Bye.", terminated=self.turns_said == 2)
 
 
 class OverlappingSums(Sums):
@@ -157,7 +167,7 @@ def test_person_plays_through_a_pipe(out: Any, monkeypatch: pytest.MonkeyPatch) 
     assert any(line.startswith("env: add was not run") for line in lines)
     assert "agent: one line " in lines
     assert "and another" in lines
-    assert lines[-2] == "TERMINATED after 5 turns, reward 1"
+    assert lines[-1] == "TERMINATED after 5 turns, reward 1"
 
 
 def test_end_of_input_leaves_the_episode(out: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +201,12 @@ def test_example_of_the_help_is_one_that_the_game_understands(
     monkeypatch.setattr(sys, "stdin", io.StringIO(found[1].replace("\\n", "\n")))
     text = out(*found[2].split())
     assert text.count("env: Higher. Guesses left") + text.count("env: Lower. Guesses left") == 2
+
+
+def test_play_calls_no_message_the_final_answer_where_talk_goes_on(out: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Good day.\nThat is all.\n"))
+    lines = out("play", "toy_defects:Talk").splitlines()
+    assert lines[-2:] == ["env: Bye.", "TERMINATED after 2 turns, reward 0"]
 
 
 def test_play_says_how_to_act_why_it_ended_and_what_it_did_not_read(
