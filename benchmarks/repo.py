@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 from envgym.core.tasks import Split
@@ -37,7 +38,7 @@ def main() -> None:
         "run_tests": lambda: env.step(calling("run_tests")),
         "reset_and_grade": lambda: (env.reset(options=options), env.step("Done."), env.reset(options=options)),
     }
-    measures |= {f"command_among_{size}_files": lambda tree=tree: tree.run("true") for size, tree in trees.items()}
+    measures |= {f"command_among_{size}_files": partial(tree.run, "true") for size, tree in trees.items()}
     taken: dict[str, list[float]] = {name: [] for name in measures}
     for _ in range(ROUNDS):
         for name, call in measures.items():
