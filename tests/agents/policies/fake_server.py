@@ -13,7 +13,8 @@ HANG = "hang"
 
 
 class Server(ThreadingHTTPServer):
-    """Answers with `script`, one entry a request: a body, (status, body, headers), raw text, or HANG."""
+    """Answers with `script`, one entry a request: a body, (status, body, headers), raw text, HANG, or what makes one of
+    the request's body. The last entry stays."""
 
     daemon_threads = True
 
@@ -51,6 +52,7 @@ class Handler(BaseHTTPRequestHandler):
             server.headers.append(dict(self.headers))
             server.paths.append(self.path)
             answer = server.script.pop(0) if len(server.script) > 1 else server.script[0]
+            answer = answer(body) if callable(answer) else answer
             server.under_way += 1
             server.most = max(server.most, server.under_way)
         if answer == HANG:

@@ -2,11 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import torch
 
+from envgym.agents.eval_run import run_evaluation
+from envgym.agents.eval_settings import EvalSettings
+from envgym.agents.models.registry import load_tokenizer, resolve_model
 from envgym.agents.policies.endpoint import EndpointSettings
 from envgym.agents.policies.vllm_server import VllmServerPolicy
 from envgym.agents.protocols import FinishReason, Generation
@@ -209,3 +213,51 @@ def test_requests_out_of_range_are_refused_before_they_are_sent(server: Server) 
         ask(server, lambda policy: policy.generate(request([5] * 32)))
     with pytest.raises(PolicyFailure, match="not finite"):
         ask(server, sampled(), says([-0.5, -9999.0]))
+
+
+# ---- evaluation -----------------------------------------------------------------------------------------------------
+
+
+def evaluation(server: Server, directory: Path, **changes: Any) -> EvalSettings:  # further settings
+    endpoint = {"base_url": server.url, "model": "m", "max_retries": 0}
+    server.page = PAGE | {"data": [{"id": "m"}]}
+    return EvalSettings.model_validate(
+        {
+            "run": {"directory": str(directory)},
+            "model": {"name": "m", "endpoint": endpoint, "tokenizer": "tiny"},
+            "agent": {"name": "plain"},
+            "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
+            "evaluation": {"tasks": 3},
+            "policy": {"backend": "vllm"},
+            **changes,
+        }
+    )
+
+
+@pytest.mark.parametrize("name, num_asked", [("chain", 3), ("best_of", 6)])
+def test_agents_and_searches_play_by_exact_tokens(server: Server, tmp_path: Path, name: str, num_asked: int) -> None:
+    tokenizer = load_tokenizer(resolve_model("tiny"))
+    server.script = [PROBED, PROBED, lambda body: says([-0.5] * 4, prompt=body["prompt"], finish="stop")]
+    search = {"name": name} | ({"n": 2} if name == "best_of" else {})
+    (record,) = run_evaluation(evaluation(server, tmp_path / "run", search=search)).evaluations
+    assert record.costs["tokens_generated"] == 4.0 * num_asked / 3
+    assert [len(rewards) for rewards in record.rewards.values()] == [1, 1, 1]
+    assert all(None not in rewards for rewards in record.rewards.values()), "none is invalid"
+    asked = [body["prompt"] for body in server.bodies[2:]]
+    assert len(asked) == num_asked
+    assert all(tokenizer.decode(prompt).endswith("<|im_start|>assistant\n") for prompt in asked)
+
+
+def test_an_evaluation_that_the_server_cannot_serve_is_refused_before_anything_is_written(
+    server: Server, tmp_path: Path
+) -> None:
+    server.script = [without(PROBED, "token_ids")]
+    with pytest.raises(PolicyFailure, match="endpoint must return token ids"):
+        run_evaluation(evaluation(server, tmp_path / "run"))
+    server.script = [says([-1.0] * 8, prompt=(1, 2, 3))]
+    with pytest.raises(PolicyFailure, match="vLLM server must state log-probs"):
+        run_evaluation(evaluation(server, tmp_path / "run", evaluation={"tasks": 1, "temperature": 0.5}))
+    model = {"name": "m", "endpoint": {"base_url": server.url, "model": "m"}}
+    with pytest.raises(InvalidInput, match=r"tokenizer must be found, got m .*name the served model's own with --tok"):
+        run_evaluation(evaluation(server, tmp_path / "run", model=model))
+    assert not (tmp_path / "run").exists()
