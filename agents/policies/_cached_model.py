@@ -4,7 +4,7 @@ Positions and masks are made here, by the row, so rows of any lengths lie side b
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from envgym.agents.policies._attention import as_additive, configs_of, grouped, needs_additive_mask
 from envgym.agents.policies._cache import SlotCache, attention_mask
+from envgym.agents.policies._packed import PackedLinears
 from envgym.errors import InvalidInput, sentence
 
 PREFILL_TOKENS = 8192
@@ -38,6 +39,7 @@ class CachedModel:
         self.vocabulary: int = config.vocab_size
         self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
         self.cache = SlotCache()
+        self._packed = PackedLinears(module)
 
     @property
     def device(self) -> torch.device:
@@ -45,12 +47,20 @@ class CachedModel:
         return next(self.module.parameters()).device
 
     def forget(self) -> None:
-        """Free the cache."""
+        """Free the cache and the copies of weights."""
         self.cache = SlotCache()
+        self._packed.forget()
+
+    def forget_weights(self) -> None:
+        """Free the copies of weights, as these are new."""
+        self._packed.forget()
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """Put the model in the state that sampling needs, and back: eval mode, grouped attention, no gradients."""
+        """Put the model in the state that sampling needs, and back: eval mode, grouped attention, no gradients.
+
+        Where it helps, matrices are multiplied by copies laid out for that.
+        """
         was_training = self.module.training
         if was_training:
             self.module.eval()
@@ -60,6 +70,7 @@ class CachedModel:
                 grouped(self._configs),
                 torch.inference_mode(),
                 torch.autocast(self.device.type, dtype=self._autocast, enabled=is_cast),
+                nullcontext() if is_cast else self._packed.serving(self.weights_state()),
             ):
                 yield
         finally:

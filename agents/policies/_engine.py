@@ -47,6 +47,7 @@ class Engine(Generic[TicketT]):
     def forget_prefixes(self) -> None:
         """Compute every context anew from now on, as the weights have changed."""
         self._prefixes.forget()
+        self.model.forget_weights()
 
     def room(self) -> int:
         """Return how many sequences may join."""
@@ -62,7 +63,7 @@ class Engine(Generic[TicketT]):
         if not requests:
             return
         if self._weights != (weights := self.model.weights_state()):
-            self.forget_prefixes()
+            self._prefixes.forget()
             self._weights = weights
         device, cache = self.model.device, self.model.cache
         contexts = [request.token_ids[:-1] for _, request in requests]
