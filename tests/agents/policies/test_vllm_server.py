@@ -245,7 +245,7 @@ def test_agents_and_searches_play_by_exact_tokens(server: Server, tmp_path: Path
     assert all(None not in rewards for rewards in record.rewards.values()), "none is invalid"
     asked = [body["prompt"] for body in server.bodies[2:]]
     assert len(asked) == num_asked
-    assert all(tokenizer.decode(prompt).endswith("<|im_start|>assistant\n") for prompt in asked)
+    assert all(str(tokenizer.decode(prompt)).endswith("<|im_start|>assistant\n") for prompt in asked)
 
 
 def test_an_evaluation_that_the_server_cannot_serve_is_refused_before_anything_is_written(
