@@ -70,13 +70,12 @@ class State(NamedTuple):
 
     processes: list[str]
     descriptors: list[str]
-    mounts: str
+    mounts: list[str]
     files: list[str]
 
     def holds_more_than(self, other: "State") -> bool:
-        """Tell whether something is left over; what earlier tests left may have ended since."""
-        is_more = len(self.processes) > len(other.processes) or len(self.descriptors) > len(other.descriptors)
-        return is_more or (self.mounts, self.files) != (other.mounts, other.files)
+        """Tell whether something is left over; what others had, earlier tests or the machine, may be gone."""
+        return any(len(mine) > len(others) for mine, others in zip(self, other, strict=True))
 
 
 def state() -> State:
@@ -84,7 +83,7 @@ def state() -> State:
     shared_warden().close()
     files = os.listdir(tempfile.gettempdir())
     descriptors = [os.readlink(f"/proc/self/fd/{number}") for number in open_descriptors()]
-    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8")
+    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
     return State([told for pid in descendants(os.getpid())[1:] if (told := looked_at(pid))], descriptors, mounts, files)
 
 
