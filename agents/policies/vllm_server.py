@@ -113,8 +113,12 @@ class VllmServerPolicy:
     async def score(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
         """Return for each sequence the raw log-prob of every token given those before it; 0.0 for the first.
 
-        Raises: PolicyFailure: the server refuses, as where a sequence is too long, or does not answer.
+        Raises: PolicyFailure: the server refuses, does not answer, or has fewer positions than a sequence tokens.
         """
+        longest = max(map(len, token_ids), default=0)
+        if self._positions is not None and longest > self._positions:
+            must, do = f"fit the model's {self._positions} positions", "serve with a larger --max-model-len"
+            raise PolicyFailure(sentence("sequence", must, f"{longest} tokens", where=self._where, do=do))
         return list(await asyncio.gather(*[self._score(row) for row in token_ids]))
 
     def update_weights(self, named_tensors: Iterable[tuple[str, "Tensor"]], version: int) -> None:

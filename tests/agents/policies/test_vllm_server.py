@@ -211,6 +211,8 @@ def test_requests_out_of_range_are_refused_before_they_are_sent(server: Server) 
         ask(server, sampled(temperature=-1.0))
     with pytest.raises(PolicyFailure, match="context must leave one of the model's 32 positions, got 32 tokens"):
         ask(server, lambda policy: policy.generate(request([5] * 32)))
+    with pytest.raises(PolicyFailure, match="sequence must fit the model's 32 positions, got 33 tokens"):
+        ask(server, lambda policy: policy.score([(5,) * 33]))
     with pytest.raises(PolicyFailure, match="not finite"):
         ask(server, sampled(), says([-0.5, -9999.0]))
 
