@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 IMAGE, BASE = "envgym-sandbox", "envgym-base"
 _LABEL = "envgym.source"
+_BUILD_S = float(os.environ.get("ENVGYM_DOCKER_BUILD_S", "420"))
+"""How long the images may take to build; that is done once."""
 _START_S = 60.0
 _STOP_S = 30.0
 
@@ -98,15 +101,16 @@ def _build(host: str, *, is_own: bool) -> None:
     wanted = ["docker", "image", "inspect", IMAGE, "--format", f'{{{{index .Config.Labels "{_LABEL}"}}}}']
     if _run(wanted, host)[1].strip() == key:
         return
+    deadline = time.monotonic() + _BUILD_S
     build = ["docker", "build", "--quiet", "--label", f"{_LABEL}={key}", "--tag", IMAGE]
     if is_own:
         print("Building the base image with debootstrap, and the sandbox on it: some minutes, once.", flush=True)
         if _run(["docker", "image", "inspect", BASE], host)[0] != 0:
-            code, said = _run([str(ROOT / "docker" / "build_base.sh"), BASE], host)
+            code, said = _run([str(ROOT / "docker" / "build_base.sh"), BASE], host, deadline)
             if code != 0:
                 raise NoEngine(f"the base image cannot be built: {said.strip()[-300:]}")
         build += ["--network", "host", "--build-arg", f"BASE={BASE}"]
-    code, said = _run([*build, str(ROOT / "docker" / "sandbox")], host)
+    code, said = _run([*build, str(ROOT / "docker" / "sandbox")], host, deadline)
     if code != 0:
         raise NoEngine(f"the image cannot be built: {said.strip()[-300:]}")
 
@@ -115,11 +119,26 @@ def _answers(host: str) -> bool:
     return _run(["docker", "version", "--format", "{{.Server.Version}}"], host)[0] == 0
 
 
-def _run(command: list[str], host: str) -> tuple[int, str]:
-    """Run a command against an engine; return its exit code and what it said."""
+def _run(command: list[str], host: str, deadline: float | None = None) -> tuple[int, str]:
+    """Run a command against an engine; return its exit code and what it said. Raises: NoEngine: past the deadline."""
     environment = {**os.environ, **_naming(host), "DOCKER_BUILDKIT": "0"}  # the builder of old is in every engine
-    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, errors="replace")
-    return done.returncode, done.stdout + done.stderr
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as child:
+        try:
+            said, _ = child.communicate(timeout=None if deadline is None else max(deadline - time.monotonic(), 0.0))
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)  # with all that a script has started
+            do = "set ENVGYM_DOCKER_BUILD_S to more, or build the images once by hand"
+            raise NoEngine(f"the image takes longer than {_BUILD_S:.0f} s to build; {do}") from None
+    return child.returncode, said
 
 
 def _naming(host: str) -> dict[str, str]:

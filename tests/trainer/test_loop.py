@@ -152,7 +152,7 @@ def test_lora_trains_adapters_and_resumes(tmp_path: Path) -> None:
 
 
 def test_a_run_on_old_samples_repeats_and_says_how_old_they_are(tmp_path: Path) -> None:
-    asked = {"collect": {"staleness": 1}, "correction": {"name": "tis"}, "evaluation": {"tasks": 1}}
+    asked: dict[str, Any] = {"collect": {"staleness": 1}, "correction": {"name": "tis"}, "evaluation": {"tasks": 1}}
     runs = [RunDirectory.open(train(settings(tmp_path / name, **asked)).directory) for name in ("one", "two")]
     first, second = (comparable(run) for run in runs)
     assert first == second
@@ -160,7 +160,11 @@ def test_a_run_on_old_samples_repeats_and_says_how_old_they_are(tmp_path: Path) 
 
 
 def test_a_run_that_overlaps_stays_within_its_bound_and_its_audits_hold(tmp_path: Path) -> None:
-    asked = {"collect": {"staleness": 1, "deterministic": False}, "run": {"steps": 4}, "evaluation": {"tasks": 1}}
+    asked: dict[str, Any] = {
+        "collect": {"staleness": 1, "deterministic": False},
+        "run": {"steps": 4},
+        "evaluation": {"tasks": 1},
+    }
     rows = RunDirectory.open(train(settings(tmp_path / "free", **asked)).directory).metrics()
     learned = [row for row in rows if row["step"] > 0]
     assert [row["step"] for row in learned] == [1, 2, 3, 4]
