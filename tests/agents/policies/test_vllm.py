@@ -10,9 +10,12 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from envgym.agents.eval_settings import Engine, EvalModel
 from envgym.agents.models.registry import load, resolve_model
 from envgym.agents.models.tiny import build_tiny
 from envgym.agents.models.weights import merged_weights
+from envgym.agents.policies.backends import PolicySettings
+from envgym.agents.policies.local import load_local
 from envgym.agents.policies.vllm import VllmPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
 from envgym.errors import InvalidInput, PolicyFailure, UnknownName
@@ -211,7 +214,7 @@ def test_weights_that_do_not_fit_are_refused_and_the_old_ones_stay(policy: VllmP
     assert policy.version == 0
 
 
-def test_adapters_are_sampled_from_merged(policy: VllmPolicy) -> None:
+def test_adapters_are_sampled_from_merged_in_training_and_evaluation(policy: VllmPolicy, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     adapted = peft.get_peft_model(load("tiny").model, peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"]))
     torch.manual_seed(1)
@@ -225,6 +228,16 @@ def test_adapters_are_sampled_from_merged(policy: VllmPolicy) -> None:
     whole = behind(adapted.eval(), item, found)
     expected = whole.gather(1, torch.tensor(found.token_ids)[:, None])[:, 0].tolist()
     assert found.raw_logprobs == pytest.approx(expected, abs=1e-2)
+
+    adapted.save_pretrained(tmp_path)
+    evaluated = EvalModel(name="tiny", adapter=str(tmp_path), steps=7)
+    chosen = PolicySettings(backend="vllm", cache_gib=0.1, max_context=1000)
+    local = load_local(evaluated, Engine(device="cpu", threads=1), chosen).policy
+    assert isinstance(local, VllmPolicy)
+    (again,) = generate(local, [item])
+    local.close()
+    assert (again.token_ids, again.policy_version) == (found.token_ids, 7)
+    assert again.behavior_logprobs == pytest.approx(found.behavior_logprobs, abs=1e-3)
 
 
 # ---- failures -------------------------------------------------------------------------------------------------------
@@ -255,6 +268,25 @@ def test_an_engine_that_dies_fails_what_is_under_way_and_comes_back_with_the_new
     again = generate(policy, [item])[0]
     assert (again.token_ids, again.policy_version) == (expected.token_ids, 3)
     assert again.raw_logprobs == pytest.approx(expected.raw_logprobs, abs=1e-4)
+
+
+def test_an_engine_that_keeps_dying_is_given_up() -> None:
+    others = multiprocessing.active_children()
+    made = VllmPolicy(resolve_model("tiny"), max_context=1000, cache_gib=0.1, threads=1, restarts=0)
+
+    async def die() -> None:
+        waiting = asyncio.create_task(made.generate(request(LONG, max_new_tokens=700)))
+        await asyncio.sleep(0.5)
+        for child in set(multiprocessing.active_children()) - set(others):
+            child.kill()
+        await waiting
+
+    try:
+        for says in ("vLLM died: ", "vLLM died 1 times without an answer in between: "):
+            with pytest.raises(PolicyFailure, match=says):
+                asyncio.run(die())
+    finally:
+        made.close()
 
 
 def test_a_sleeping_policy_refuses_and_wakes_with_the_same_weights(policy: VllmPolicy, model: LlamaForCausalLM) -> None:
