@@ -97,7 +97,7 @@ class Engine:
     def __init__(self) -> None:
         """Connect, and remove what dead processes have left. Raises: ToolInfraFailure: no SDK, no engine."""
         try:
-            import docker
+            from docker import from_env  # a folder of that name is no SDK
         except ImportError as error:
             do = "run pip install 'envgym[docker]'"
             raise ToolInfraFailure(
@@ -105,7 +105,7 @@ class Engine:
             ) from None
         with _answering():
             _check_listening()
-            self._api: APIClient = docker.from_env().api
+            self._api: APIClient = from_env().api
         self.remove_all(of_the_dead=True)
 
     def start(self, image: str, shape: Shape) -> Waiting:

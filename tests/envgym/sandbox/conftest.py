@@ -20,7 +20,7 @@ def bwrap() -> Sandbox:
 @pytest.fixture(scope="session")
 def docker() -> Iterator[Sandbox]:
     """Give the docker back-end, and see at the end that no container is left."""
-    pytest.importorskip("docker", reason="the docker back-end needs the extra docker")
+    pytest.importorskip("docker.errors", reason="the docker back-end needs the extra docker")
     sandbox = DockerSandbox(warm=4)
     reason = why_unusable(sandbox)
     if reason is not None:

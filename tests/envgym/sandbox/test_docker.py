@@ -113,7 +113,7 @@ def test_a_missing_sdk_is_an_infrastructure_failure_that_names_the_extra(
 def test_a_dead_engine_is_an_infrastructure_failure_in_one_sentence(
     no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: os.PathLike[str]
 ) -> None:
-    pytest.importorskip("docker", reason="the docker back-end needs the extra docker")
+    pytest.importorskip("docker.errors", reason="the docker back-end needs the extra docker")
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
     reason = why_unusable(DockerSandbox())
     assert reason is not None

@@ -103,13 +103,13 @@ def test_hostile_query_ends_with_a_sentence(runner: Runner, query: str) -> None:
     )
 
 
-def test_what_sqlite_cannot_interrupt_is_ended_from_outside_and_a_new_process_goes_on() -> None:
+def test_what_sqlite_cannot_interrupt_is_ended_by_a_limit_and_the_next_query_is_answered() -> None:
     views = ", ".join(f"c{n} AS (SELECT x.a FROM c{n - 1} AS x, c{n - 1} AS y)" for n in range(1, 24))
     query = f"WITH c0 AS (SELECT 1 AS a), {views} SELECT COUNT(*) FROM c23"  # grows while it is prepared
     runner = Runner([CONTENT], Bounds(seconds=0.05))
     answer = runner.ask(query)
     assert isinstance(answer, Refusal)
-    assert answer.reason.startswith("it was stopped by a limit: ")
+    assert answer.reason.startswith(("it was stopped by a limit: ", "it needs too much memory"))  # which comes first
     assert runner.ask("SELECT 1") == Rows(columns=("1",), rows=((1,),))
     runner.close()
 
