@@ -145,10 +145,13 @@ class WardenClient:
             self.request("ping")
 
     def spawn(self, limits: Sequence[tuple[int, int]], disk: int, output: int) -> Remote:
-        """Start a session's process. Raises: ToolInfraFailure."""
+        """Start a session's process; where the warden has died since, in a new one's care. Raises: ToolInfraFailure."""
         here, there = socket.socketpair()
         name = socket_name(there)
         try:
+            with self.lock:
+                if self._control is not None and select.select([self._control], [], [], 0)[0]:
+                    self._stop()  # it speaks only when it is spoken to, so this is its end
             answer = self.request("spawn", [there.fileno()], limits=limits, disk=disk, output=output)
         except ToolInfraFailure:
             here.close()

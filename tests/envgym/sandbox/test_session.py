@@ -4,7 +4,9 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,19 @@ def python(bwrap: Sandbox) -> Iterator[PythonSession]:
 
 def shown(python: PythonSession, code: str) -> str:
     return python.run(code).output
+
+
+def test_a_new_session_does_not_mind_that_the_warden_of_others_was_killed(python: PythonSession) -> None:
+    assert shown(python, "1") == "1\n"
+    for pid in descendants(os.getpid()):
+        if b"envgym.sandbox._warden" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    time.sleep(0.2)
+    with PythonSession() as fresh:
+        assert shown(fresh, "2") == "2\n"
+    with pytest.raises(ToolInfraFailure):
+        python.run("1")
 
 
 def test_state_is_kept_and_the_last_expression_is_shown(python: PythonSession) -> None:
