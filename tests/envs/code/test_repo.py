@@ -35,6 +35,7 @@ TASKS: dict[str, Task] = {
 PRECEDENCE = "exprs/minus_is_weaker_than_power"
 
 
+@pytest.mark.slow
 class TestRepositories(EnvConformance):
     env_id = "code/repo-v0"
     env_kwargs: ClassVar[dict[str, Any]] = {"levels": 1, "kinds": "bug"}
