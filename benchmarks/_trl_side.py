@@ -30,6 +30,14 @@ def look_up(number: int) -> str:
     return entry(number)
 
 
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+    "{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""ChatML with calls and their results, which the trainer asks for; the tool is described in the system message."""
+
+
 def make_trainer(model: Any, tokenizer: Any, case: Any, *, system: str, steps: int, folder: str) -> Any:
     """Build the trainer of a case.
 
@@ -69,6 +77,7 @@ def make_trainer(model: Any, tokenizer: Any, case: Any, *, system: str, steps: i
         disable_tqdm=True,
     )
     if case.turns > 1:
+        tokenizer.chat_template = CHAT_TEMPLATE
         tokenizer.response_template = "scripted"  # the trainer asks whether there is one; `scripted_calls` reads turns
     trainer = trl.GRPOTrainer(
         model=model,

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks._statistics import pooled_spread, smallest_effect, t_interval, t_quantile
 from benchmarks._tree_vs_chain_cells import (
     EXAMPLES,
     WARM_START,
@@ -19,7 +20,6 @@ from benchmarks._tree_vs_chain_cells import (
     run_seed,
 )
 from benchmarks._tree_vs_chain_report import differences, planned_effect, results, write_report
-from benchmarks._statistics import pooled_spread, smallest_effect, t_interval, t_quantile
 from envgym.errors import RunError, SettingsError
 from envgym.runs import write_json
 from envgym.trainer.settings import load_train_settings
