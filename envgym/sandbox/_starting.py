@@ -83,19 +83,20 @@ def start_bwrap(
     Returns: the program, and a descriptor of its first process.
     Raises: ToolInfraFailure: the sandbox does not stand.
     """
-    program = _program()
-    launcher = _launcher(program.path)
-    is_enclosed = launcher.is_enclosed()
     ours: list[int] = []
-    theirs = [stdin]
+    theirs, unsent = [stdin], list(descriptors)
     try:
+        program = _program()
+        launcher = _launcher(program.path)
+        is_enclosed = launcher.is_enclosed()
         for make in (os.pipe, os.pipe, _sockets):  # stdout, stderr, report
             receiving, writing = make()
             ours.append(receiving)
             theirs.append(writing)
         gate, opening = os.pipe()
         ours.append(opening)
-        theirs += [gate, *descriptors]
+        theirs += [gate, *unsent]
+        unsent.clear()
         words: list[Word] = [
             *_NAMESPACES,
             *system_words(is_enclosed=is_enclosed),
@@ -117,7 +118,7 @@ def start_bwrap(
         theirs.clear()
         return _opened(*ours)
     except BaseException:
-        close_all(*ours, *theirs)
+        close_all(*ours, *theirs, *unsent)
         raise
 
 
@@ -142,8 +143,7 @@ def _opened(stdout: int, stderr: int, report: int, gate: int) -> tuple[Started, 
         kill()
         os.close(process)
         raise _unusable(os.read(stderr, _MAX_LINE).decode(errors="replace").strip() or "its end") from None
-    finally:
-        os.close(gate)
+    os.close(gate)
     return Started(pid=_pid_of(process), kill=kill, stdout=stdout, stderr=stderr, report=report), process
 
 

@@ -6,7 +6,9 @@ import signal
 
 import pytest
 
+from envgym.errors import ToolInfraFailure
 from envgym.sandbox import Limits, Sandbox
+from envgym.sandbox._launching import Launcher
 from envgym.sandbox._tree import descendants
 from envgym.sandbox._watch import close_all
 from envgym.sandbox.bwrap import _start
@@ -52,3 +54,17 @@ def test_the_launcher_serves_in_a_root_without_the_machine_and_without_rights(bw
         fields = dict(line.rstrip("\n").split(":\t", 1) for line in status)
     assert fields["Uid"].split()[1] != "0"
     assert int(fields["CapEff"], 16) == 0 or os.geteuid() != 0
+
+
+def test_a_launcher_that_cannot_start_leaves_no_descriptor(bwrap: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bwrap.run(["true"]).is_success
+
+    def dies(self: Launcher) -> bool:
+        raise ToolInfraFailure("it ended at once")
+
+    monkeypatch.setattr(Launcher, "is_enclosed", dies)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(ToolInfraFailure, match="it ended at once"):
+            bwrap.run(["true"], b"1", {"a": b"2"})
+    assert len(os.listdir("/proc/self/fd")) == before
