@@ -7,6 +7,7 @@ cancellation, and an error of the caller's own `on_finished`, leave through here
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 
 from envgym.agents.agent import Agent
 from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob
@@ -112,11 +113,8 @@ async def _run(
     env = EpisodeEnv(job)
     state = begin(agent, sampling=sampling, seed=job.sampling_seed)
     try:
-        if abort is None:
-            state = await _play(state, env, answer, clock)
-        else:
-            with abort.watched():
-                state = await _play(state, env, answer, clock, abort)
+        with nullcontext() if abort is None else abort.watched():
+            state = await _play(state, env, answer, clock, abort)
     except BaseException:
         env.abandon()
         raise

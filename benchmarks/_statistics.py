@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from statistics import fmean, stdev, variance
 from typing import NamedTuple
 
+from scipy.stats import t  # type: ignore[import-untyped]  # shipped without types
+
 LEVEL = 0.95
 POWER = 0.8
-_HALVINGS = 60
 
 
 class Mean(NamedTuple):
@@ -18,32 +19,9 @@ class Mean(NamedTuple):
     high: float
 
 
-def t_probability(t: float, freedom: int) -> float:
-    """Return P(|T| <= t) of Student's distribution, exact for whole degrees of freedom.
-
-    With theta = atan(t / sqrt(n)), c = cos(theta)^2: odd n: 2/pi (theta + sin cos (1 + 2/3 c + 2*4/(3*5) c^2 + ...)),
-    (n - 1) / 2 terms; even n: sin (1 + 1/2 c + 1*3/(2*4) c^2 + ...), n / 2 terms. Source: Abramowitz and Stegun 26.7.3.
-    """
-    theta = math.atan(t / math.sqrt(freedom))
-    is_odd = freedom % 2
-    term, total = 1.0, 0.0
-    for number in range(1, (freedom - is_odd) // 2 + 1):
-        total += term
-        term *= math.cos(theta) ** 2 * (2 * number - 1 + is_odd) / (2 * number + is_odd)
-    if is_odd:
-        return 2 / math.pi * (theta + math.sin(theta) * math.cos(theta) * total)
-    return math.sin(theta) * total
-
-
 def t_quantile(share: float, freedom: int) -> float:
-    """Return t with P(T <= t) = share, for a share of at least one half."""
-    low, high = 0.0, 1.0
-    while t_probability(high, freedom) < 2 * share - 1:
-        high *= 2
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_probability(middle, freedom) < 2 * share - 1 else (low, middle)
-    return (low + high) / 2
+    """Return t with P(T <= t) = share of Student's distribution."""
+    return float(t.ppf(share, freedom))
 
 
 def t_interval(values: Sequence[float]) -> Mean:

@@ -288,11 +288,10 @@ def _is_dead(whose: str) -> bool:
     if host != socket.gethostname():
         return False
     try:
-        os.kill(int(pid), 0)
+        with suppress(PermissionError):  # then it lives, and is another's
+            os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
-    except PermissionError:
-        pass
     return bool(start != _start_of(int(pid)))
 
 

@@ -21,7 +21,7 @@ from envgym.trainer.collect.groups import Grower, Growing
 from envgym.trainer.collect.stats import Stats
 from envgym.trainer.points import TaskRequest
 from envgym.trainer.seen import Metrics
-from envgym.trainer.settings import TrainSettings
+from envgym.trainer.settings import CollectSettings, TrainSettings
 from envgym.trainer.workbench import Workbench
 from envgym.trainer.world import supplies
 
@@ -223,7 +223,7 @@ async def collect(
     on_finished: OnFinished | None = None,
 ) -> Collected:
     """Collect one step alone, whatever its samples' age may be; see `Collector`."""
-    alone = settings.model_copy(update={"collect": type(settings.collect)()})
+    alone = settings.model_copy(update={"collect": CollectSettings()})
     collector = Collector(bench, alone, search=search, rounds=rounds)
     try:
         return await collector.take(step, stats=stats, on_finished=on_finished)
