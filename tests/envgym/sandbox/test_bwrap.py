@@ -8,7 +8,7 @@ import pytest
 
 from envgym.errors import InvalidInput, ToolInfraFailure, UnknownName
 from envgym.sandbox import BwrapSandbox, Limits, LocalSandbox, RunEnding, Sandbox, _starting, make_sandbox, why_unusable
-from envgym.sandbox._tree import descendants
+from tests.envgym.sandbox.processes import running
 
 BACK_ENDS = ("bwrap", "local", pytest.param("docker", marks=pytest.mark.docker))
 
@@ -128,26 +128,14 @@ def test_a_killed_launcher_makes_running_programs_infrastructure_failures_and_is
 
     thread = threading.Thread(target=run)
     thread.start()
-    while not any(_name(pid) == "sleep" for pid in descendants(os.getpid())):
+    while not running(rb"^sleep\0"):
         pass
-    launcher = next(pid for pid in descendants(os.getpid()) if "_launcher.py" in _command(pid))
+    launcher = running(rb"_launcher\.py")[0]
     os.kill(launcher, signal.SIGKILL)
     thread.join()
     assert "ended without a report" in str(failures[0])
     assert bwrap.run(["true"]).is_success
-    assert not any(_name(pid) == "sleep" for pid in descendants(os.getpid()))
-
-
-def _name(pid: int) -> str:
-    return _command(pid).split("\0")[0]
-
-
-def _command(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/cmdline", encoding="utf-8") as command:
-            return command.read()
-    except OSError:
-        return ""
+    assert not running(rb"^sleep\0")
 
 
 def test_local_back_end_is_refused_unless_unsafe_is_written_out() -> None:

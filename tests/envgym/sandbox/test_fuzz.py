@@ -17,6 +17,7 @@ from envgym.errors import ForkUnsupported, InvalidInput, ToolError
 from envgym.sandbox import MIB, Limits, PythonSession, RunEnding, Sandbox
 from envgym.sandbox._tree import descendants
 from envgym.sandbox._wardens import shared_warden
+from tests.envgym.sandbox.processes import command_of
 
 LIMITS = Limits(wall_s=2.0, cpu_s=0.3, memory=96 * MIB, processes=16, open_files=64, output=5_000, disk=MIB)
 NAMES = ("open", "os", "sys", "print", "x", "f", "__builtins__", "__import__('os')", "globals()", "type", "input")
@@ -41,17 +42,9 @@ answers = st.one_of(codes, codes.map(lambda code: f"```python\n{code}\n```"), te
 def is_left(before: set[int], num_descriptors: int) -> bool:
     """Tell whether processes or descriptors are left that were not there before."""
     shared_warden().sweep()
-    more = [pid for pid in set(descendants(os.getpid())) - before if b"envgym" not in command(pid)]
+    commands = map(command_of, set(descendants(os.getpid())) - before)
+    more = [command for command in commands if command and b"envgym" not in command]  # not a launcher or a warden
     return bool(more) or len(os.listdir("/proc/self/fd")) > num_descriptors
-
-
-def command(pid: int) -> bytes:
-    """Return a process' command; the launcher, and the sandbox of all sessions, name envgym in theirs."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read() or b"envgym: it has ended"
-    except OSError:
-        return b"envgym: it has ended"
 
 
 @pytest.mark.fuzz

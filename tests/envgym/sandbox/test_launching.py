@@ -9,20 +9,15 @@ import pytest
 from envgym.errors import ToolInfraFailure
 from envgym.sandbox import Limits, Sandbox
 from envgym.sandbox._launching import Launcher
-from envgym.sandbox._tree import descendants
 from envgym.sandbox._watch import close_all
 from envgym.sandbox.bwrap import _start
 from envgym.sandbox.records import Program
+from tests.envgym.sandbox.processes import running
 
 
 def launchers() -> list[int]:
     """Return the launcher and its clone, which serves."""
-    found = []
-    for pid in descendants(os.getpid())[1:]:
-        with open(f"/proc/{pid}/cmdline", "rb") as command:
-            if b"_launcher.py" in command.read():
-                found.append(pid)
-    return found
+    return running(rb"_launcher\.py")
 
 
 @pytest.mark.parametrize("killed", ["launcher", "its clone", "bwrap", "nobody"])

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +13,7 @@ from envgym.errors import ForkUnsupported, InvalidInput, ToolError, ToolInfraFai
 from envgym.sandbox import MIB, Limits, PythonSession, RunEnding, Sandbox, session
 from envgym.sandbox._tree import descendants
 from envgym.sandbox._wardens import shared_warden
+from tests.envgym.sandbox.processes import running
 
 LIMITS = Limits(wall_s=20.0, cpu_s=0.5, memory=128 * MIB, processes=16, open_files=64, output=10_000, disk=MIB)
 DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
@@ -31,10 +31,9 @@ def shown(python: PythonSession, code: str) -> str:
 
 def test_a_new_session_does_not_mind_that_the_warden_of_others_was_killed(python: PythonSession) -> None:
     assert shown(python, "1") == "1\n"
-    for pid in descendants(os.getpid()):
-        if b"envgym.sandbox._warden" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    for pid in running(rb"envgym\.sandbox\._warden"):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     time.sleep(0.2)
     with PythonSession() as fresh:
         assert shown(fresh, "2") == "2\n"
@@ -333,17 +332,8 @@ def test_a_closed_session_is_refused(python: PythonSession) -> None:
 
 def test_a_killed_sandbox_is_an_infrastructure_failure_and_is_replaced(python: PythonSession) -> None:
     python.run("x = 1")
-    warden = next(pid for pid in descendants(os.getpid()) if is_warden(pid))
-    os.kill(warden, signal.SIGKILL)
+    os.kill(running(rb"envgym\.sandbox\._warden")[0], signal.SIGKILL)
     with pytest.raises(ToolInfraFailure, match="sandbox of the sessions must be able to serve"):
         python.run("import time; time.sleep(9)")
     with PythonSession(LIMITS) as other:
         assert shown(other, "1") == "1\n"
-
-
-def is_warden(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as command:
-            return b"envgym.sandbox._warden" in command.read()
-    except OSError:
-        return False
