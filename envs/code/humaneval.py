@@ -2,40 +2,26 @@
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from doctest import DocTestParser
 from typing import Any
 
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
-from envgym.core.tasks import Task
-from envgym.env import Env, Reply, ResetResult
+from envgym.env import Reply, ResetResult
+from envgym.envs._attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
 from envgym.envs.code._grading import Grade, Problem, grade, program_in
 from envgym.envs.code._human_eval import load_tasks, problem_of
 from envgym.errors import InvalidInput, sentence
 from envgym.sandbox import MIB, Limits, PythonSession
-from envgym.sandbox.notebook import Notebook
-from envgym.tools import Tool, tool
 
-MAX_ATTEMPTS = 10
 _HINT = "Answer with one Python code block that holds the whole function."
-_WALL_FACTOR = 4.0
-"""Real seconds allowed per CPU second, so that a busy machine does not make right code wrong."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Writing:
-    """An episode so far."""
-
-    notebook: Notebook
-    num_attempts: int = 0
-
-
-class HumanEval(Env[Writing]):
+class HumanEval(AttemptsEnv):
     """Each message with code is an attempt; hidden tests grade it outside the agent's sandbox."""
 
     system_prompt = _HINT
-    blocking = True
 
     def __init__(
         self,
@@ -64,7 +50,7 @@ class HumanEval(Env[Writing]):
             raise InvalidInput(sentence("attempts", must, attempts, where="code/humaneval-v0", do=do))
         super().__init__(max_turns=max_turns, **options)
         self.attempts, self.has_python, self.is_partial = attempts, python, partial
-        self.limits = Limits(wall_s=_WALL_FACTOR * cpu_s, cpu_s=cpu_s, output=65536, disk=16 * MIB)
+        self.limits = Limits(wall_s=WALL_FACTOR * cpu_s, cpu_s=cpu_s, output=65536, disk=16 * MIB)
         self.tasks = load_tasks()
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
@@ -73,25 +59,6 @@ class HumanEval(Env[Writing]):
         if "task" not in given:
             given.setdefault("split", "test")
         return super().reset(seed=seed, options=given)
-
-    def begin(self, task: Task) -> str:
-        """Show the function's head."""
-        self.close()
-        self.state = Writing(notebook=Notebook(self.limits))
-        return task.prompt
-
-    @tool
-    def python(self, code: str) -> str:
-        """Run Python code; variables are kept between calls, and the last expression's value is shown.
-
-        Args:
-            code: The code.
-        """
-        return self.state.notebook.run(code).output or "(no output)"
-
-    def toolset(self) -> Mapping[str, Tool]:
-        """Offer Python, where the env was made with it."""
-        return super().toolset() if self.has_python else {}
 
     def respond(self, action: Action) -> Reply:
         """Grade the code of a message."""
@@ -115,17 +82,6 @@ class HumanEval(Env[Writing]):
         """Give the reference."""
         problem = problem_of(self.task)
         return f"```python\n{problem.prompt}{problem.solution}\n```"
-
-    def fork_state(self) -> Writing:
-        """Fork the notebook; the rest is immutable."""
-        return replace(self.state, notebook=self.state.notebook.fork())
-
-    def close(self) -> None:
-        """End the notebook's session."""
-        state: Writing | None = getattr(self, "state", None)
-        if state is not None:
-            state.notebook.close()
-        super().close()
 
 
 def _reward(result: Grade, value: float) -> Scored:

@@ -8,39 +8,25 @@ from typing import Any
 
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
-from envgym.core.tasks import Split, Task, TaskSource
-from envgym.env import Env, Reply
+from envgym.core.tasks import Split, TaskSource
+from envgym.env import Reply
+from envgym.envs._attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
 from envgym.envs._speaking import calling
 from envgym.envs.math._judging import WorkedOut, bare
 from envgym.envs.math._problem import PREAMBLE
 from envgym.envs.math._problem_sets import FAMILIES, LEVELS, MAX_COUNT, PRESETS, Choice, ProblemTasks, shipped
 from envgym.errors import InvalidInput, sentence, unknown_name
 from envgym.sandbox import MIB, Limits
-from envgym.sandbox.notebook import Notebook
-from envgym.tools import Tool, tool
 from envgym.verifiers.base import text_keys_of
 from envgym.verifiers.math import Math
 
 TOOLS = ("none", "python")
-MAX_ATTEMPTS = 10
 _WHERE = "math/problems-v0"
 _FORM = "End with one message that holds the final answer, worked out and exact, in \\boxed{}."
-_WALL_FACTOR = 4.0
-"""Real seconds allowed per CPU second, so that a busy machine does not stop what is short."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Solving:
-    """An episode so far."""
-
-    notebook: Notebook
-    num_attempts: int = 0
-
-
-class Problems(Env[Solving]):
+class Problems(AttemptsEnv):
     """A message without a call is an answer; a right one, or the last that is allowed, ends the episode."""
-
-    blocking = True
 
     def __init__(
         self,
@@ -95,31 +81,12 @@ class Problems(Env[Solving]):
         hint = " You may compute with Python first." if self.has_python else ""
         self.system_prompt = f"Solve the problem.{hint} {_FORM}"
         self.grade = WorkedOut(math=Math(cpu_s=max(1, round(cpu_s))))
-        self.limits = Limits(wall_s=_WALL_FACTOR * cpu_s, cpu_s=cpu_s, output=16384, disk=16 * MIB)
+        self.limits = Limits(wall_s=WALL_FACTOR * cpu_s, cpu_s=cpu_s, output=16384, disk=16 * MIB)
         if data is None and preset is None:
             self.tasks: TaskSource = shipped(_choice(families, levels, held_out, count))
         else:
             self.tasks = _loaded(_Data(_items(data), preset or "plain", config, revision, _items(splits)))
         self.chance_score = min(1.0, attempts * _chance(self.tasks))
-
-    def begin(self, task: Task) -> str:
-        """Ask the question."""
-        self.close()
-        self.state = Solving(notebook=Notebook(self.limits))
-        return task.prompt
-
-    @tool
-    def python(self, code: str) -> str:
-        """Run Python code; variables are kept between calls, and the last expression's value is shown.
-
-        Args:
-            code: The code.
-        """
-        return self.state.notebook.run(code).output or "(no output)"
-
-    def toolset(self) -> Mapping[str, Tool]:
-        """Offer Python, where the env was made with it."""
-        return super().toolset() if self.has_python else {}
 
     def respond(self, action: Action) -> Reply:
         """Grade an answer."""
@@ -136,17 +103,6 @@ class Problems(Env[Solving]):
         if self.has_python and work is not None and not self.state.notebook.cells:
             return calling("python", code=f"{PREAMBLE}\n{work}")
         return f"\\boxed{{{text_keys_of(self.task, 'answer')[0]}}}"
-
-    def fork_state(self) -> Solving:
-        """Fork the notebook; the rest is immutable."""
-        return replace(self.state, notebook=self.state.notebook.fork())
-
-    def close(self) -> None:
-        """End the notebook's session."""
-        state: Solving | None = getattr(self, "state", None)
-        if state is not None:
-            state.notebook.close()
-        super().close()
 
 
 def _choice(
