@@ -11,6 +11,7 @@ from typing import TextIO
 
 from envgym.cli.common import Subparsers, add_command, add_env_arguments, at_least_0, make_env, styled
 from envgym.core.endings import Ending
+from envgym.core.json_types import JsonObject
 from envgym.core.rewards import Scored
 from envgym.errors import InvalidInput, near_names, sentence
 from envgym.records import StepRecord
@@ -24,8 +25,9 @@ _EXAMPLES = """  envgym play puzzles/guess_number-v0
   printf '/guess 595\\n/guess 620\\n' | envgym play puzzles/guess_number-v0
 
 A line is an action; end it with a backslash to go on in the next line. `/TOOL ARGUMENTS` calls a tool, with a JSON
-object or, for a tool of one argument, the bare value; `//` begins a text with a slash. Any other form that agents use
-is read too. Other text is an answer, with which most environments end. End with Ctrl-D."""
+object or, where one argument is needed, the bare value; `//` begins a text with a slash. Any other form that agents use
+is read too. Other text is an answer, with which most environments end. In a terminal the arrow keys bring earlier lines
+back. End with Ctrl-D."""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             _show("tool", f"/{usage(tool.name, tool.parameters)}: {tool.description}")
         _show("how", "" if args.oracle else how_to_act(record.tools))
         _show("env", str(record.observation))
-        read = env.oracle if args.oracle else _reader(record.tools, sys.stdin)
+        read = env.oracle if args.oracle else _reader(record.tools)
         _play(env, read, echo=args.oracle or not sys.stdin.isatty(), has_tools=bool(record.tools))
         if not args.oracle and (left := _unread(sys.stdin)):
             print(styled(f"{left} further {'line was' if left == 1 else 'lines were'} not read", "dim"))
@@ -64,20 +66,25 @@ def how_to_act(tools: Sequence[ToolSpec]) -> str:
     """Say in one line what may be typed."""
     leaving = "Ctrl-D leaves"
     if not tools:
-        return f"a line is your answer; {leaving}"
-    names = _arguments(tools[0])
-    values = names[0].upper() if len(names) == 1 else json.dumps(dict.fromkeys(names, "...")) if names else ""
-    call = f"/{tools[0].name} {values}".rstrip()
-    return f"{call} calls a tool; any other text is your final answer, or what you say; {leaving}"
+        return f"a line is your move or answer; {leaving}"
+    forms = [_form(tool) for tool in tools]
+    bare = sorted((form for form in forms if "{" not in form), key=lambda form: " " not in form)  # with a value first
+    whole = [form for form in forms if "{" in form]
+    calls = " or ".join([*bare[:1], *whole[:1]])
+    return f"{calls} calls a tool; any other text is your final answer, or what you say; {leaving}"
 
 
 def _play(env: AnyEnv, read: Callable[[], str | None], *, echo: bool, has_tools: bool) -> None:
     total = 0.0
     is_talk = False  # what is said without a call is answered, and does not end the episode
     while True:
-        action = read()
+        try:
+            action = read()
+        except KeyboardInterrupt:
+            _show_leaving(total)
+            raise
         if action is None:
-            print(styled(f"\nleft; reward so far {total:g}", "dim"))
+            _show_leaving(total)
             return
         if echo:
             _show("agent", action)
@@ -93,6 +100,10 @@ def _play(env: AnyEnv, read: Callable[[], str | None], *, echo: bool, has_tools:
 def _show(who: str, text: str) -> None:
     if text:
         print(f"{styled(who, 'cyan')}: {text}")
+
+
+def _show_leaving(total: float) -> None:
+    print(styled(f"\nleft; reward so far {total:g}", "dim"))
 
 
 def _show_ending(record: StepRecord, total: float, *, has_answered: bool) -> None:
@@ -122,19 +133,20 @@ def _unread(stream: TextIO) -> int:
     return count
 
 
-def _reader(tools: Sequence[ToolSpec], stream: TextIO) -> Callable[[], str | None]:
+def _reader(tools: Sequence[ToolSpec]) -> Callable[[], str | None]:
     """Return a function that reads the next action, or None at the end."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # what is no text is played as a wrong character
 
     def read() -> str | None:
         lines: list[str] = []
         while True:
-            if stream.isatty():
-                print(styled("> " if not lines else ". ", "bold"), end="", flush=True)
-            line = stream.readline()
-            if not line and not lines:
-                return None
-            text = line.rstrip("\n")
-            if not text.strip() and not lines:
+            text = _line("> " if not lines else ". ")
+            if text is None:
+                if not lines:
+                    return None
+                text = ""
+            elif not text.strip() and not lines:
                 print("an empty line is not played; type an action, or leave with Ctrl-D", file=sys.stderr)
                 continue
             lines.append(text.removesuffix("\\"))
@@ -147,6 +159,18 @@ def _reader(tools: Sequence[ToolSpec], stream: TextIO) -> Callable[[], str | Non
                 lines = []
 
     return read
+
+
+def _line(prompt: str) -> str | None:
+    """Read a line without its end, or None at the end; in a terminal it can be edited, and earlier ones come back."""
+    if not sys.stdin.isatty():
+        line = sys.stdin.readline()
+        return line.removesuffix("\n") if line else None
+    with suppress(ImportError):
+        import readline  # noqa: F401  # input() edits with it
+    with suppress(EOFError):
+        return input(prompt)
+    return None
 
 
 def as_action(line: str, tools: Sequence[ToolSpec]) -> str:
@@ -162,25 +186,39 @@ def as_action(line: str, tools: Sequence[ToolSpec]) -> str:
     spec = next((tool for tool in tools if tool.name == name), None)
     if spec is None:
         raise InvalidInput(_no_tool(name, [tool.name for tool in tools]))
-    names = _arguments(spec)
     try:
         value = json.loads(rest) if rest.strip() else {}
     except ValueError:
         value = rest.strip()
     if not isinstance(value, dict):
+        names, properties = _needed(spec), _properties(spec)
         if len(names) != 1:
-            raise InvalidInput(sentence(f"/{name}", "be given a JSON object", rest, where="play", do='write {"a": 1}'))
-        properties = spec.parameters.get("properties")
-        schema = properties[names[0]] if isinstance(properties, dict) else {}
+            must = "be given a JSON object" if names else "be given no arguments"
+            raise InvalidInput(sentence(f"/{name}", must, rest, where="play", do=f"write {_form(spec)}"))
+        schema = properties[names[0]]
         is_text = isinstance(schema, dict) and schema.get("type") == "string"
         value = {names[0]: rest.strip() if is_text else value}
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': value}, ensure_ascii=False)}\n</tool_call>"
 
 
-def _arguments(tool: ToolSpec) -> list[str]:
-    """Return the names of a tool's arguments."""
+def _form(tool: ToolSpec) -> str:
+    """Write a tool's call as a line of `play`, with the arguments that it needs."""
+    names = _needed(tool)
+    values = names[0].upper() if len(names) == 1 else json.dumps(dict.fromkeys(names, "...")) if names else ""
+    return f"/{tool.name} {values}".rstrip()
+
+
+def _needed(tool: ToolSpec) -> list[str]:
+    """Return the names of the arguments that a tool needs, or of all where it needs none."""
+    required = tool.parameters.get("required")
+    names = list(_properties(tool))
+    return [name for name in names if isinstance(required, list) and name in required] or names
+
+
+def _properties(tool: ToolSpec) -> JsonObject:
+    """Return the schemas of a tool's arguments."""
     properties = tool.parameters.get("properties")
-    return list(properties) if isinstance(properties, dict) else []
+    return properties if isinstance(properties, dict) else {}
 
 
 def _no_tool(name: str, known: Sequence[str]) -> str:

@@ -2,9 +2,11 @@
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from envgym import registry
 from envgym.cli.check import _coloured
 from envgym.cli.common import styled
 from envgym.cli.main import main
-from envgym.cli.play import as_action
+from envgym.cli.play import as_action, how_to_act
 from envgym.cli.show import card_of
 from envgym.conformance import CHECKS
 from envgym.core.messages import Action
@@ -240,8 +242,44 @@ def test_one_who_still_writes_is_not_waited_for() -> None:
         player.stdin.flush()
         lines = player.stdout.read().splitlines()
         assert player.wait() == 0
-    assert lines[0] == "how: a line is your answer; Ctrl-D leaves"
+    assert lines[0] == "how: a line is your move or answer; Ctrl-D leaves"
     assert lines[-1] == "1 further line was not read"
+
+
+def test_terminal_brings_lines_back() -> None:
+    ours, theirs = os.openpty()
+    words = [sys.executable, "-m", "envgym", "play", COUNTER, "--index", "3"]  # count to 5
+    keys = iter([b"/add 2\n", b"\x1b[A\n", b"\x04"])  # a call, the line before, the end
+    with subprocess.Popen(
+        words, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "dumb"}
+    ) as player:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # nobody writes any more
+            while part := os.read(ours, 4096):
+                shown += part
+                if shown.endswith(b"\n> "):
+                    os.write(ours, next(keys))
+        assert player.wait() == 0
+    os.close(ours)
+    assert shown.count(b"/add 2") == 2
+    assert b"stands at 2" in shown
+    assert b"stands at 4" in shown
+
+
+def test_interrupted_player_is_told_what_was_reached(out: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> str:
+        raise KeyboardInterrupt
+
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "readline", interrupt)
+    monkeypatch.setattr(sys, "stdin", stream)
+    assert out("play", COUNTER, code=130).endswith("left; reward so far 0\n")
+
+
+def test_bytes_that_are_no_text_are_played_as_wrong_characters(out: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), encoding="utf-8", errors="strict"))
+    assert "agent: \N{REPLACEMENT CHARACTER}" in out("play", SUMS)
 
 
 def test_episode_at_its_limit_says_so(out: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,11 +288,19 @@ def test_episode_at_its_limit_says_so(out: Any, monkeypatch: pytest.MonkeyPatch)
     assert lines[-1] == "why: the environment's limit on turns was reached"
 
 
-def test_bare_value_needs_a_tool_of_one_argument() -> None:
+def test_bare_value_fills_the_one_argument_that_is_needed() -> None:
     properties = {"a": {"type": "integer"}, "b": {"type": "integer"}}
     pair = ToolSpec(name="pair", description="", parameters={"type": "object", "properties": properties})
-    with pytest.raises(InvalidInput, match="/pair must be given a JSON object, got 5"):
+    with pytest.raises(InvalidInput, match=r"/pair must be given a JSON object, got 5 \(play\); write /pair {\"a\": "):
         as_action("/pair 5", [pair])
+    needs_b = ToolSpec(name="half", description="", parameters={"properties": properties, "required": ["b"]})
+    assert parse_action(as_action("/half 5", [needs_b])).tool_calls[0].arguments == {"b": 5}
+    plain = ToolSpec(name="plain", description="", parameters={"properties": {}})
+    with pytest.raises(InvalidInput, match=r"/plain must be given no arguments, got now \(play\); write /plain\."):
+        as_action("/plain now", [plain])
+    told = '/half B or /pair {"a": "...", "b": "..."} calls a tool'
+    assert how_to_act([plain, pair, needs_b]).startswith(told), "each form once, a value before none"
+    assert how_to_act([plain]).startswith("/plain calls a tool")
     text = ToolSpec(name="text", description="", parameters={"properties": {"words": {"type": "string"}}})
     assert parse_action(as_action("/text 5 and 6", [text])).tool_calls[0].arguments == {"words": "5 and 6"}
     assert parse_action(as_action("/text 5", [text])).tool_calls[0].arguments == {"words": "5"}
