@@ -1,9 +1,11 @@
 """A tab that shows MiniWoB's pages: start a problem, act, read."""
 
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal
 
 from envgym.core.json_types import JsonObject, JsonValue
@@ -61,13 +63,52 @@ def _script() -> str:
     return "\n".join((here / name).read_text(encoding="utf-8") for name in _SCRIPTS)
 
 
+MAX_IDLE: Final = 64
+
+
+class _Idle:
+    """Tabs of closed envs, with the names of their pages, for the next envs: most envs live for one episode."""
+
+    def __init__(self) -> None:
+        self._tabs: list[tuple[str, Tab]] = []
+        self._lock = Lock()
+
+    def put(self, name: str, tab: Tab) -> None:
+        """Keep a tab; where there are too many, close the one that waits longest."""
+        with self._lock:
+            self._tabs.append((name, tab))
+            dropped = self._tabs.pop(0)[1] if len(self._tabs) > MAX_IDLE else None
+        if dropped is not None:
+            dropped.close()
+
+    def take(self, name: str) -> tuple[str, Tab] | None:
+        """Hand out a living tab, if there is one: the last that shows `name`, or else the last."""
+        with self._lock:
+            self._tabs = [item for item in self._tabs if item[1].is_open]
+            places = range(len(self._tabs))
+            best = max(places, key=lambda place: (self._tabs[place][0] == name, place), default=None)
+            return None if best is None else self._tabs.pop(best)
+
+
+_idle = _Idle()
+
+
+def _forget() -> None:
+    """Begin anew in a forked process: it has no browser yet, and nobody would let go of the lock."""
+    global _idle  # noqa: PLW0603  # idle tabs are the process's, as its browser is
+    _idle = _Idle()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 class MiniWobPage:
     """One tab, which goes on with the page it has where the next problem is of the same kind."""
 
     def __init__(self, input: Input, limit_s: float) -> None:
         """Prepare a tab; it is opened with the first problem. A page that needs longer than `limit_s` hangs."""
         self._limit_s = limit_s
-        self._tab = Tab(script=_script(), **_CONTEXT)
+        self._tab = _new_tab()
         self._acts: Mapping[str, _Act] = _MOUSE if input == "mouse" else {}
         self._name: str | None = None
 
@@ -82,7 +123,9 @@ class MiniWobPage:
             return self._begin(name, seed)
 
     def _begin(self, name: str, seed: int) -> View:
-        is_there = self._tab.is_open and self._name == name
+        if not self._tab.is_open:
+            self._name, self._tab = _idle.take(name) or (None, _new_tab())
+        is_there = self._name == name
         self._name = None
         url = (folder() / f"{name}.html").as_uri()
 
@@ -111,8 +154,17 @@ class MiniWobPage:
         )
 
     def close(self) -> None:
-        """Close the tab."""
-        self._tab.close()
+        """Leave the tab to the next env, if it is whole; close it otherwise."""
+        name, tab = self._name, self._tab
+        self._name, self._tab = None, _new_tab()
+        if name is not None and tab.is_open:
+            _idle.put(name, tab)
+        else:
+            tab.close()
+
+
+def _new_tab() -> Tab:
+    return Tab(script=_script(), **_CONTEXT)
 
 
 _Act = Callable[["Page", Command], Awaitable[str]]

@@ -80,15 +80,66 @@ def test_every_page_starts_and_repeats_after_another_problem_and_in_a_fresh_page
         assert start(env, page, 5) == first, page
 
 
-def test_a_page_that_was_used_shows_what_a_fresh_one_shows(env: MiniWob) -> None:
+def test_a_page_that_was_used_shows_what_a_fresh_one_shows(env: MiniWob, monkeypatch: pytest.MonkeyPatch) -> None:
     for page in ("click-checkboxes", "use-slider", "email-inbox", "drag-items", "book-flight", "text-editor"):
         start(env, page, 1)
         for action in ("click 2", "fill 1 abc", "press x Enter"):
             if env.step(action).terminated:
                 break
         used = start(env, page, 2)
+        monkeypatch.setattr(_miniwob_page, "_idle", _miniwob_page._Idle())
         with closing(MiniWob(pages="all")) as fresh:
             assert start(fresh, page, 2) == used, page
+
+
+def test_a_closed_env_leaves_its_page_to_the_next_and_open_ones_share_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not HAS_PARTS:
+        pytest.skip(str(needs_parts.kwargs["reason"]))
+    monkeypatch.setattr(_miniwob_page, "_idle", _miniwob_page._Idle())
+    envs = [MiniWob(pages="all") for _ in range(4)]
+    first, second, third, fourth = envs
+    start(first, "click-checkboxes", 1)
+    start(second, "enter-text", 1)
+    pages = [env._page._tab._page for env in (first, second)]
+    for env in (first, second):
+        env.step("click 1")
+        env.close()
+    seen = start(third, "click-checkboxes", 2)
+    assert third._page._tab._page is pages[0]  # the one that shows what is asked for
+    start(fourth, "click-link", 1)
+    assert fourth._page._tab._page is pages[1]  # any other one goes there
+    with closing(MiniWob(pages="all")) as fresh:
+        assert start(fresh, "click-checkboxes", 2) == seen
+        assert fresh._page._tab._page not in pages
+    for env in envs:
+        env.close()
+        env.close()
+    assert solve(first, "click-test", 1).reward == 1.0
+    first.close()
+
+
+def test_at_most_so_many_pages_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+
+    class Open:
+        is_open = True
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def close(self) -> None:
+            closed.append(self.number)
+
+    monkeypatch.setattr(_miniwob_page, "MAX_IDLE", 2)
+    idle, tabs = _miniwob_page._Idle(), [Open(number) for number in range(4)]
+    for tab, name in zip(tabs, ("a", "b", "b", "a"), strict=True):
+        idle.put(name, tab)  # type: ignore[arg-type]  # all that is asked of a tab
+    assert closed == [0, 1]
+    tabs[3].is_open = False
+    taken = idle.take("a")
+    assert taken is not None
+    assert (taken[0], getattr(taken[1], "number", None)) == ("b", 2)
+    assert idle.take("b") is None
 
 
 def test_oracles_solve_every_page_that_has_one(env: MiniWob) -> None:
