@@ -41,6 +41,8 @@ class EvalModel(Settings):
     """Of the weights."""
     autocast: Literal["none", "bfloat16"] = "none"
     """Of the matrix products."""
+    head_dtype: Literal["same", "float32"] = "same"
+    """Of the product that gives the logits."""
     tiny: TinySettings = TinySettings()
     """Shape of the `tiny` model."""
     steps: int = Field(default=0, ge=0)

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from envgym.agents.models.head import Float32Head
 from envgym.errors import InvalidInput, sentence
 
 _PROBE_LENGTH = 8
@@ -30,11 +31,16 @@ class LmHead:
     """Factor on the logits (Cohere's logit_scale, one over Granite's logits_scaling)."""
     softcap: float | None = None
     """Bound of the logits (Gemma's final_logit_softcapping)."""
+    is_float32: bool = False
+    """Whether the product is computed in float32 at least, whatever the dtype of hidden states and weights."""
 
     def logits(self, hidden_TD: Float[Tensor, "T D"]) -> Float[Tensor, "T V"]:
         """Return the logits of a few tokens: the product in the dtype of the arguments, the rest in float32."""
-        logits_TV = nn.functional.linear(hidden_TD, self.weight_VD, self.bias_V)
-        logits_TV = logits_TV.to(torch.promote_types(logits_TV.dtype, torch.float32))
+        weight_VD, bias_V = self.weight_VD, self.bias_V
+        if self.is_float32:
+            hidden_TD, weight_VD = at_least_float32(hidden_TD), at_least_float32(weight_VD)
+            bias_V = None if bias_V is None else at_least_float32(bias_V)
+        logits_TV = at_least_float32(nn.functional.linear(hidden_TD, weight_VD, bias_V))
         if self.scale != 1.0:
             logits_TV = logits_TV * self.scale
         if self.softcap is not None:
@@ -93,7 +99,7 @@ def lm_head_of(model: nn.Module) -> LmHead:
     copies = getattr(layer, "modules_to_save", None)
     if isinstance(copies, nn.ModuleDict):
         layer = layer.original_module if layer.disable_adapters else copies[layer.active_adapters[0]]
-    if type(layer) is not nn.Linear:
+    if type(layer) not in {nn.Linear, Float32Head}:
         do = "leave lm_head out of the adapter's target modules (peft's modules_to_save may train it in full)"
         got = f"{type(layer).__module__}.{type(layer).__name__}"
         raise InvalidInput(sentence("the model's output layer", "be a plain nn.Linear", got, where="lm_head_of", do=do))
@@ -105,7 +111,13 @@ def lm_head_of(model: nn.Module) -> LmHead:
         bias_V=layer.bias,
         scale=(1.0 if scale is None else float(scale)) / (1.0 if divisor is None else float(divisor)),
         softcap=getattr(config, "final_logit_softcapping", None),
+        is_float32=type(layer) is Float32Head,
     )
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """Return the values in float32, or in float64 where they are."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def check_head(model: nn.Module) -> None:

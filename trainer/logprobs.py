@@ -106,7 +106,7 @@ def chunked_logprobs(
         head.weight_VD,
         head.bias_V,
         targets_T,
-        ChunkSettings(head.scale, head.softcap, temperature, chunk_size, _product_dtype(hidden_TD)),
+        ChunkSettings(head.scale, head.softcap, temperature, chunk_size, _product_dtype(hidden_TD, head)),
         with_entropy,
     )
     return ChunkedLogprobs(logprobs_T, entropies_T if with_entropy else None)
@@ -195,8 +195,10 @@ def token_states(
     )
 
 
-def _product_dtype(hidden_TD: Tensor) -> torch.dtype:
-    """Return the dtype that a linear layer would run in here, autocast included."""
+def _product_dtype(hidden_TD: Tensor, head: LmHead) -> torch.dtype:
+    """Return the dtype that the head's linear layer would run in here, autocast included."""
+    if head.is_float32:
+        return torch.promote_types(hidden_TD.dtype, torch.float32)
     device = hidden_TD.device.type
     if torch.is_autocast_enabled(device) and hidden_TD.dtype is not torch.float64:
         return torch.get_autocast_dtype(device)

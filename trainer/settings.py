@@ -57,6 +57,8 @@ class ModelSettings(Settings):
     """Of the weights."""
     autocast: Literal["none", "bfloat16"] = "none"
     """Of the matrix products, in sampling and in training alike."""
+    head_dtype: Literal["same", "float32"] = "same"
+    """Of the product that gives the logits, in both engines and in training. Source: 2506.13585."""
     device: str = "auto"
     """`auto` takes CUDA where there is one."""
     threads: int | None = Field(default=None, ge=1)

@@ -199,14 +199,28 @@ def _policy(settings: TrainSettings, model: Any, device: torch.device, autocast:
     asked = settings.model
     source = resolve_model(asked.name, tiny=asked.tiny)
     dtype = asked.dtype if autocast is None else "bfloat16"
-    return start_vllm(settings.policy, source, dtype=dtype, max_batch=max_batch, threads=asked.threads)
+    return start_vllm(
+        settings.policy,
+        source,
+        dtype=dtype,
+        head_dtype=asked.head_dtype,
+        max_batch=max_batch,
+        threads=asked.threads,
+    )
 
 
 def load_model(settings: ModelSettings, device: torch.device, checkpoint: Path | None) -> tuple[Any, Any]:
     """Return (model, tokenizer), with adapters where LoRA is asked for; the weights from `checkpoint`, if given."""
     source = str(checkpoint / "model") if checkpoint is not None and settings.lora is None else settings.name
     trainable = settings.lora is None
-    loaded = load(source, dtype=settings.dtype, device=str(device), trainable=trainable, tiny=settings.tiny)
+    loaded = load(
+        source,
+        dtype=settings.dtype,
+        head_dtype=settings.head_dtype,
+        device=str(device),
+        trainable=trainable,
+        tiny=settings.tiny,
+    )
     model: Any = without_dropout(loaded.model).eval()
     if settings.lora is not None:
         model = _with_adapters(model, settings, checkpoint)

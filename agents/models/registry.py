@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 NAMES = ("smollm2", "tiny")
 """Names that are neither a directory nor a hub name."""
 DTYPES = ("float32", "bfloat16", "float16")
+HEAD_DTYPES = ("same", "float32")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -87,11 +88,14 @@ def load(
     name: str | Path,
     *,
     dtype: str = "float32",
+    head_dtype: str = "same",
     device: str = "cpu",
     trainable: bool = False,
     tiny: TinySettings | None = None,
 ) -> LoadedModel:
     """Load a model by name onto a device; without `trainable` its weights are frozen and it is in eval mode.
+
+    With `head_dtype="float32"` its head computes in float32, whatever the weights and products around it are.
 
     Raises: UnknownName, InvalidInput: as `resolve_model`; or the files cannot be read as a causal language model.
     """
@@ -99,8 +103,12 @@ def load(
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
+    from envgym.agents.models.head import widen_head
+
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES, where="load")
+    if head_dtype not in HEAD_DTYPES:
+        raise unknown_name("head_dtype", head_dtype, HEAD_DTYPES, where="load")
     source = resolve_model(name, tiny=tiny)
     if Path(source).is_dir():  # nothing is fetched, so there is nothing to watch
         disable_progress_bar()
@@ -109,6 +117,8 @@ def load(
         model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
     except (OSError, ValueError) as error:
         raise _not_loaded("model", source, error) from error
+    if head_dtype == "float32":
+        widen_head(model)
     torch.nn.Module.to(model, torch.device(device))
     model.requires_grad_(trainable)
     model.train(trainable)

@@ -38,6 +38,7 @@ class EngineSpec:
 
     source: str
     dtype: str
+    head_dtype: str
     max_tokens: int
     """Of a context with what is sampled behind it."""
     max_batch: int
@@ -199,6 +200,7 @@ def _arguments(spec: EngineSpec) -> Any:  # AsyncEngineArgs
     return AsyncEngineArgs(
         model=spec.source,
         dtype=spec.dtype,
+        hf_overrides={} if spec.head_dtype == "same" else {"head_dtype": spec.head_dtype},
         max_model_len=spec.max_tokens,
         max_num_seqs=spec.max_batch,
         kv_cache_memory_bytes=spec.cache_bytes,

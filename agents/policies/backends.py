@@ -25,7 +25,7 @@ class PolicySettings(Settings):
 
 
 def start_vllm(
-    settings: PolicySettings, source: str, *, dtype: str, max_batch: int, threads: int | None
+    settings: PolicySettings, source: str, *, dtype: str, head_dtype: str, max_batch: int, threads: int | None
 ) -> "VllmPolicy":
     """Start vLLM on a directory or hub name. Raises: SettingsError, InvalidInput: as `VllmPolicy`."""
     from envgym.agents.policies.vllm import VllmPolicy  # heavy
@@ -33,6 +33,7 @@ def start_vllm(
     return VllmPolicy(
         source,
         dtype=dtype,
+        head_dtype=head_dtype,
         max_context=settings.max_context,
         max_batch=max_batch,
         cache_gib=settings.cache_gib,

@@ -34,7 +34,13 @@ def load_local(settings: EvalModel, engine: Engine, chosen: PolicySettings) -> L
     device = pick_device(engine.device)
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
-    loaded = load(settings.name, dtype=settings.dtype, device=str(device), tiny=settings.tiny)
+    loaded = load(
+        settings.name,
+        dtype=settings.dtype,
+        head_dtype=settings.head_dtype,
+        device=str(device),
+        tiny=settings.tiny,
+    )
     model: Any = loaded.model  # PreTrainedModel, or PeftModel around it
     if settings.adapter is not None:
         model = _with_adapter(model, settings.adapter)
@@ -42,7 +48,14 @@ def load_local(settings: EvalModel, engine: Engine, chosen: PolicySettings) -> L
     policy: Policy
     if chosen.backend == "vllm":
         dtype = settings.dtype if autocast is None else "bfloat16"
-        policy = start_vllm(chosen, loaded.source, dtype=dtype, max_batch=engine.max_batch, threads=engine.threads)
+        policy = start_vllm(
+            chosen,
+            loaded.source,
+            dtype=dtype,
+            head_dtype=settings.head_dtype,
+            max_batch=engine.max_batch,
+            threads=engine.threads,
+        )
         policy.update_weights(() if settings.adapter is None else merged_weights(model), settings.steps)
     else:
         policy = TransformersPolicy(model, device=device, max_batch=engine.max_batch, autocast=autocast)

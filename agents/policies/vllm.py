@@ -36,6 +36,7 @@ class VllmPolicy:
         source: str,
         *,
         dtype: str = "float32",
+        head_dtype: str = "same",
         max_context: int | None = None,
         max_batch: int = 64,
         cache_gib: float = 2.0,
@@ -50,6 +51,7 @@ class VllmPolicy:
         Args:
             source: directory in Hugging Face form, or a hub name.
             dtype: of weights and cache.
+            head_dtype: of the product that gives the logits: `same`, or `float32`. Source: 2506.13585.
             max_context: longest context with what is sampled behind it; None: as far as the model has positions.
             max_batch: most sequences sampled at a time; the others wait.
             cache_gib: memory for keys and values.
@@ -81,6 +83,7 @@ class VllmPolicy:
         spec = EngineSpec(
             source=source,
             dtype=dtype,
+            head_dtype=head_dtype,
             max_tokens=self._positions + 1,
             max_batch=max_batch,
             cache_bytes=int(cache_gib * _GIB),

@@ -174,7 +174,8 @@ def _trained(path: Path) -> dict[str, Any]:
     config = train_settings(found.config, where=str(path / "config.json"))
     steps = load_state(saved[-1]).step
     weights = str(saved[-1] / "model")
-    model: dict[str, Any] = {"dtype": config.model.dtype, "autocast": config.model.autocast, "steps": steps}
+    numbers = config.model.model_dump(include={"dtype", "autocast", "head_dtype"})
+    model: dict[str, Any] = {**numbers, "steps": steps}
     if config.model.lora is None:
         model["name"] = weights
     else:

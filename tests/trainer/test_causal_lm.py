@@ -8,6 +8,7 @@ from peft import LoraConfig, PromptTuningConfig, TaskType, get_peft_model
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from envgym.agents.models.head import widen_head
 from envgym.errors import InvalidInput
 from envgym.trainer.causal_lm import LmHead, causal_lm, check_head, hidden_states, lm_head_of
 from envgym.trainer.logprobs import token_logprobs
@@ -193,3 +194,23 @@ def test_a_head_applies_scale_then_cap() -> None:
     # (2 * 2 + 1) / 2 = 2.5 and -2 / 2 = -1, then 3 tanh(x / 3)
     expected = 3 * torch.tanh(torch.tensor([[2.5, -1.0]]) / 3)
     torch.testing.assert_close(head.logits(torch.tensor([[2.0]])), expected)
+
+
+@pytest.mark.parametrize("way", ["weights", "autocast"])
+@pytest.mark.parametrize("build", [_llama, _gemma, _phi])
+def test_a_head_in_float32_scores_and_learns_as_the_model_does(build: Callable[[], PreTrainedModel], way: str) -> None:
+    def gradients(score: Callable[[nn.Module], Tensor]) -> tuple[Tensor, list[Tensor]]:
+        model = build().bfloat16() if way == "weights" else build()
+        widen_head(model)
+        check_head(model)
+        with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
+            logp = score(model)
+        logp.sum().backward()
+        return logp.detach(), [weight.grad.float() for weight in model.parameters() if weight.grad is not None]
+
+    (logp, grads), (dense_logp, dense_grads) = gradients(_chunked), gradients(_dense)
+    assert logp.dtype == torch.float32
+    torch.testing.assert_close(logp, dense_logp, atol=1e-5, rtol=0)
+    # Gradients still run through a body in bfloat16, whose sums are taken in another order: 8 bits.
+    for grad, dense_grad in zip(grads, dense_grads, strict=True):
+        torch.testing.assert_close(grad, dense_grad, atol=0.02 * dense_grad.abs().max().item(), rtol=0.02)

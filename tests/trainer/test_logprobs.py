@@ -34,8 +34,8 @@ class _Case(NamedTuple):
         hidden, weight, bias = (value.to(dtype) for value in self[:3])
         return _Case(hidden, weight, bias, self.targets)
 
-    def head(self, **settings: float) -> LmHead:
-        return LmHead(weight_VD=self.weight, bias_V=self.bias, **settings)
+    def head(self, scale: float = 1.0, softcap: float | None = None) -> LmHead:
+        return LmHead(weight_VD=self.weight, bias_V=self.bias, scale=scale, softcap=softcap)
 
 
 def _case(seed: int = 0, tokens: int = 7, vocab: int = 11, width: int = 5, dtype: torch.dtype = torch.float64) -> _Case:
@@ -107,7 +107,7 @@ def test_the_gradient_equals_finite_differences(settings: dict[str, float]) -> N
     case = _case(3, tokens=4, vocab=6, width=3)
 
     def both(hidden: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        head = LmHead(weight_VD=weight, bias_V=bias, **settings)
+        head = _Case(hidden, weight, bias, case.targets).head(**settings)
         result = chunked_logprobs(hidden, head, case.targets, temperature=0.8, with_entropy=True, chunk_size=3)
         assert result.entropies_T is not None
         return result.logprobs_T, result.entropies_T

@@ -13,6 +13,7 @@ from transformers import (
 )
 
 from envgym.agents.driver import run_episodes
+from envgym.agents.models.head import widen_head
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.errors import InvalidInput, PolicyFailure, UnknownName
@@ -68,6 +69,19 @@ def test_bfloat16_stays_near_float32(way: str) -> None:
     for one, other in zip(generate(policy, items), exact, strict=True):
         # bfloat16 keeps 8 bits; the logits here are of size 1.
         assert one.raw_logprobs == pytest.approx(other.raw_logprobs, abs=0.03)
+
+
+@pytest.mark.parametrize("way", ["weights", "autocast"])
+def test_a_head_in_float32_samples_from_unrounded_logits(way: str) -> None:
+    model = llama().bfloat16() if way == "weights" else llama()
+    widen_head(model)
+    policy = TransformersPolicy(model, autocast=torch.bfloat16 if way == "autocast" else None)
+    for item, found in zip(items := [request(c) for c in contexts()], generate(policy, items), strict=True):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
+            logits = model(input_ids=torch.tensor([item.token_ids + found.token_ids])).logits[0]
+        logp = logits.log_softmax(-1)[len(item.token_ids) - 1 : -1]
+        expected = logp.gather(1, torch.tensor(found.token_ids)[:, None])[:, 0].tolist()
+        assert found.behavior_logprobs == pytest.approx(expected, abs=0.03)  # hidden states of 8 bits
 
 
 def test_sampled_log_probs_state_both_distributions() -> None:

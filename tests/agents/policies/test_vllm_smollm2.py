@@ -24,7 +24,7 @@ pytestmark = [
 _NUM_EPISODES, _NUM_SAMPLED = 8, 48
 
 
-def openings(tokenizer: Any) -> list[GenerateRequest]:
+def openings(tokenizer: Any, temperature: float = 1.0) -> list[GenerateRequest]:
     """Return what an agent with tools asks first, of several tasks."""
     agent, found = make_agent(AgentSettings(name="tool_calling"), tokenizer), []
     for seed in range(_NUM_EPISODES):
@@ -32,12 +32,14 @@ def openings(tokenizer: Any) -> list[GenerateRequest]:
         record = env.reset(seed=seed)[1]["envgym"]
         segments = agent.start(agent.opening(record), record.tools).segments
         context = [token for segment in segments for token in segment.token_ids]
-        found.append(request(context, seed, max_new_tokens=_NUM_SAMPLED))
+        found.append(request(context, seed, max_new_tokens=_NUM_SAMPLED, temperature=temperature))
     return found
 
 
-def sampled(source: str, items: list[GenerateRequest], dtype: str) -> list[Generation]:
-    policy = VllmPolicy(source, dtype=dtype, max_context=1000, cache_gib=0.2, threads=2)
+def sampled(source: str, items: list[GenerateRequest], dtype: str, head_dtype: str = "same") -> list[Generation]:
+    policy = VllmPolicy(
+        source, dtype=dtype, head_dtype=head_dtype, max_context=1000, cache_gib=0.2, threads=2, with_raw=True
+    )
 
     async def together() -> list[Generation]:
         return list(await asyncio.gather(*[policy.generate(item) for item in items]))
@@ -66,6 +68,17 @@ def test_in_float32_log_probs_of_a_real_model_are_those_of_transformers() -> Non
     said = np.concatenate([answer.behavior_logprobs for answer in answers])
     assert said.shape == (_NUM_EPISODES * _NUM_SAMPLED,)
     assert np.abs(said - scores(loaded.model, items, answers)).max() < 1e-2
+
+
+def test_in_bfloat16_greedy_log_probs_are_those_of_transformers_where_both_heads_are_float32() -> None:
+    loaded = load("smollm2", dtype="bfloat16", head_dtype="float32")
+    items = openings(loaded.tokenizer, temperature=0.0)
+    answers = sampled(loaded.source, items, "bfloat16", head_dtype="float32")
+    said = np.concatenate([np.asarray(answer.raw_logprobs) for answer in answers])
+    gaps = np.abs(said - scores(loaded.model, items, answers))
+    print(f"vLLM to transformers: mean {gaps.mean():.4f}, 99 % {np.quantile(gaps, 0.99):.4f}")
+    assert gaps.mean() < 2e-2
+    assert np.quantile(gaps, 0.99) < 0.2
 
 
 def test_in_bfloat16_vllm_is_no_further_from_the_float32_model_than_transformers_is() -> None:
