@@ -22,6 +22,8 @@ _LANE_MODULES = {"peers": "trl"}
 """Folder of a test lane -> module without which its files cannot be imported."""
 
 _FUZZ_SECONDS = float(os.environ.get("ENVGYM_FUZZ_SECONDS", "60"))
+_LAST_ROUND_S = 180.0
+"""What the round of examples may take during which a share is used up."""
 _fuzz_share = pytest.StashKey[float]()
 
 
@@ -38,10 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Share the fuzz budget among the selected fuzz tests of all workers."""
-    num_fuzz = sum(item.get_closest_marker("fuzz") is not None for item in session.items)
+    """Share the fuzz budget among the selected fuzz tests of all workers, and let each take its share."""
+    fuzz = [item for item in session.items if item.get_closest_marker("fuzz") is not None]
     num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    session.config.stash[_fuzz_share] = _FUZZ_SECONDS * num_workers / max(num_fuzz, 1)
+    share = session.config.stash[_fuzz_share] = _FUZZ_SECONDS * num_workers / max(len(fuzz), 1)
+    for item in fuzz:
+        item.add_marker(pytest.mark.timeout(share + _LAST_ROUND_S))
 
 
 @pytest.hookimpl(wrapper=True)
