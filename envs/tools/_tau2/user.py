@@ -29,9 +29,9 @@ _TOPICS = (
     (r"\bnames?\b|who (?:are|am) (?:you|I)|identi|verify|account|user id", r"^I am|\bname\b|\bid\b"),
     *(
         (words, words)
-        for words in (r"e-?mail", r"zip|postal|address|live", r"order", r"reservation|confirmation|booking")
+        for words in (r"e-?mail", r"zip|postal|address|\blive\b", r"order", r"reservation|confirmation|booking")
     ),
-    *((words, words) for words in (r"phone|number", r"payment|card|refund|pay", r"date|when|birth", r"\bid\b")),
+    *((words, words) for words in (r"phone|number", r"payment|card|refund|pay", r"\bdate|when|birth", r"\bid\b")),
 )
 """What is asked for, and the facts that answer it."""
 _ASKS_AGREEMENT = re.compile(
@@ -40,6 +40,12 @@ _ASKS_AGREEMENT = re.compile(
     r"yes/no|\(yes\))",
     re.IGNORECASE,
 )
+_PROPOSES = re.compile(
+    r"\b(?:(?:shall|should) i (?!know|have)|(?:can|may) i (?:proceed|go ahead)|do you (?:agree|want me)|"
+    r"(?<!what )would you like me|is that (?:ok|okay|correct|right)|please confirm(?! your)|yes/no)|\(yes",
+    re.IGNORECASE,
+)
+"""A question to which yes is an answer, whatever it names; the above may also ask for a fact to be confirmed."""
 _ASKS_FOR_MORE = re.compile(
     r"\b(?:anything|something) (?:else|more)\b|\bfurther\b|\bother (?:question|request)", re.IGNORECASE
 )
@@ -89,8 +95,9 @@ class ScriptedUser:
         told = "\n".join(said)
         untold = [text for text in (*self.facts, *self.wishes) if text not in told]
         answer = [text for text in self.facts if _concern_the_same(heard, text)] if _is_question(heard) else []
-        if not answer and _ASKS_AGREEMENT.search(heard) and not _ASKS_FOR_MORE.search(heard):
-            answer = [_YES[draw.integers(len(_YES))]]
+        asks = _PROPOSES if answer else _ASKS_AGREEMENT
+        if asks.search(heard) and not _ASKS_FOR_MORE.search(heard):
+            answer = [_YES[draw.integers(len(_YES))], *(text for text in answer if text in untold)]
         more = [text for text in untold if text not in answer][: 2 if answer else 3]
         if answer or more:
             return " ".join([*answer, *more, *([STOP] if len(said) >= MAX_SPEECHES else [])])

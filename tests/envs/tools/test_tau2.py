@@ -219,6 +219,27 @@ def test_scripted_user_agrees_and_can_be_handed_over() -> None:
     assert replies[2] == TRANSFER
 
 
+@pytest.mark.parametrize(
+    "asked, is_yes",
+    [
+        ("I return order #W1 to your card, delivered to your address. Shall I go ahead?", True),
+        ("I would cancel order #W1. Please confirm (yes/no).", True),
+        ("Is that correct: a refund for order #W1 to your email's account?", True),
+        ("Would you like me to refund order #W1?", True),
+        ("To proceed, please confirm your order number.", False),
+        ("What would you like me to know about the order?", False),
+        ("May I have your order number?", False),
+    ],
+)
+def test_scripted_user_says_yes_to_a_proposal_that_names_what_it_has_told(asked: str, is_yes: bool) -> None:
+    fact = "My order is #W1."
+    user = ScriptedUser({"reason_for_call": "You want a refund.", "known_info": fact}, seed=0, has_phone=False)
+    *_, first, again = talk(user, GREETING, asked, asked)
+    assert first.startswith("Yes") is again.startswith("Yes") is is_yes
+    assert fact in first
+    assert (fact in again) is not is_yes, "what was told is told again only where it is asked for"
+
+
 def test_scripted_user_listens_to_the_beginning_of_a_long_message() -> None:
     user = ScriptedUser(SCENARIO, seed=0, has_phone=True)
     short, long = (talk(user, GREETING, "Please send " * count) for count in (400, 40_000))
