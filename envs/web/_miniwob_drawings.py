@@ -105,13 +105,18 @@ def _grid(view: View) -> str:
 
 
 def _line(view: View) -> list[str]:
+    """Draw a line with its middle in the dot.
+
+    The page looks how near the pointer's moves came, not the line, and to the dot's upper left corner, not its middle.
+    """
     x, y = _middle(first(view, "circle"))
     plane = first(view, "clickable")
     left, top, width, height = _box(plane)
-    x, y = x - left, y - top
-    ends = ((x, 5), (x, height - 5)) if "vertical" in view.task else ((5, y), (width - 5, y))
-    (ax, ay), (bx, by) = ends
-    return [f"drag {plane.id} at {ax:g} {ay:g} to {plane.id} at {bx:g} {by:g}"]
+    x, y = x - left - 2, y - top - 2
+    is_vertical = "vertical" in view.task
+    reach = min(y, height - y) - 2 if is_vertical else min(x, width - x) - 2
+    dx, dy = (0, reach) if is_vertical else (reach, 0)
+    return [f"drag {plane.id} at {x - dx:g} {y - dy:g} to {plane.id} at {x + dx:g} {y + dy:g}"]
 
 
 def _direction(view: View) -> list[str]:

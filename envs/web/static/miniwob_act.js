@@ -44,16 +44,16 @@
   const clamp = (value, low, high) => Math.min(Math.max(value, low), Math.max(low, high));
 
   // Scroll an element into sight; return the point in the window that lies x, y from its corner, by default its middle,
-  // or its first or last corner.
+  // or its first or last corner: half a pixel inside, before the first letter and behind the last, however narrow.
   const point = ({ id, x, y, part }) => {
     const element = page.element(id);
     element.scrollIntoView({ block: "nearest", inline: "nearest", behavior: "instant" });
     const lines = element.getClientRects();
     const isBroken = lines.length > 1 && x === null && part === "middle"; // A link over two lines: its first.
     const box = isBroken ? lines[0] : element.getBoundingClientRect();
-    const share = { first: 0.01, last: 0.99 }[part] || 0.5;
-    const left = box.left + (x === null ? box.width * share : x);
-    const top = box.top + (y === null ? box.height * share : y);
+    const within = (size) => ({ first: Math.min(size / 2, 0.5), last: Math.max(size / 2, size - 0.5) })[part] ?? size / 2;
+    const left = box.left + (x === null ? within(box.width) : x);
+    const top = box.top + (y === null ? within(box.height) : y);
     return { x: clamp(left, 0, innerWidth - 1), y: clamp(top, 0, innerHeight - 1) };
   };
 

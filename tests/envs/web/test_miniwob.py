@@ -150,6 +150,19 @@ def test_oracles_solve_every_page_that_has_one(env: MiniWob) -> None:
 
 
 @pytest.mark.parametrize(
+    "page, seed",
+    [
+        ("draw-line", 179696630),  # the dot lies between two moves of a drag from edge to edge
+        ("highlight-text", 765801806),  # the last letter is narrow and stands at the right edge
+    ],
+)
+def test_problems_at_the_edge_of_what_a_page_takes_are_solved(
+    env: MiniWob, mouse_env: MiniWob, page: str, seed: int
+) -> None:
+    assert [solve(made, page, seed).reward for made in (env, mouse_env)] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
     "page",
     [
         "click-button",
