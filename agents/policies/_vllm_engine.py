@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from envgym.agents.policies._vllm_faults import check_installed, not_imported, not_started, one_line
-from envgym.agents.policies._vllm_worker import REPORT, StagedWeights
+from envgym.agents.policies._vllm_worker import OWNER, REPORT, StagedWeights
 from envgym.errors import InvalidInput, PolicyFailure
 
 T = TypeVar("T")
@@ -223,6 +223,7 @@ def _variables(spec: EngineSpec, report: Path) -> dict[str, str]:
     """Return what the process reads from its environment; what is set there already wins for logging."""
     found = {
         REPORT: str(report),
+        OWNER: str(os.getpid()),
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
         "VLLM_NO_USAGE_STATS": "1",
         # Fork would copy the threads of torch; and one process is enough for one worker.

@@ -1,10 +1,12 @@
-"""What runs in vLLM's own process: loads staged weights, and writes down why the process failed.
+"""What runs in vLLM's own process: loads staged weights, writes down why it failed, and ends with its owner.
 
 vLLM imports this module there by its name; nobody imports it here.
 """
 
 import logging
 import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from torch import Tensor, nn
 
 REPORT = "ENVGYM_VLLM_REPORT"
 """Environment variable with the file that takes the reason."""
+OWNER = "ENVGYM_VLLM_OWNER"
+"""Environment variable with the process that started this one."""
 
 
 class StagedWeights:
@@ -61,5 +65,14 @@ class _Reporter(logging.Handler):
             target.write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
 
 
+def _end_with(owner: int) -> None:
+    """End this process when its parent is another one: the owner is gone, killed in a way that let it close nothing."""
+    while os.getppid() == owner:
+        time.sleep(1.0)
+    os._exit(1)
+
+
 if REPORT in os.environ:
     logging.getLogger("vllm").addHandler(_Reporter(logging.ERROR))
+if OWNER in os.environ:
+    threading.Thread(target=_end_with, args=[int(os.environ[OWNER])], daemon=True).start()

@@ -2,6 +2,9 @@
 
 import asyncio
 import multiprocessing
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,9 @@ from envgym.agents.policies.local import load_local
 from envgym.agents.policies.vllm import VllmPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
 from envgym.errors import InvalidInput, PolicyFailure, UnknownName
+from envgym.sandbox._tree import descendants
 from tests.agents.policies.small_models import raw_logprobs, request
+from tests.envgym.sandbox.processes import command_of
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -287,6 +292,23 @@ def test_an_engine_that_keeps_dying_is_given_up() -> None:
                 asyncio.run(die())
     finally:
         made.close()
+
+
+def test_an_engine_whose_owner_is_killed_while_it_loads_ends_too(tmp_path: Path) -> None:
+    script = tmp_path / "owner.py"
+    script.write_text(
+        "from envgym.agents.models.registry import resolve_model\n"
+        "from envgym.agents.policies.vllm import VllmPolicy\n"
+        "if __name__ == '__main__':\n"
+        "    VllmPolicy(resolve_model('tiny'), max_context=1000, cache_gib=0.1, threads=1)\n"
+    )
+    with subprocess.Popen([sys.executable, script]) as owner:
+        while not (engines := [pid for pid in descendants(owner.pid) if b"VLLM::EngineCore" in command_of(pid)]):
+            assert owner.poll() is None
+            time.sleep(0.05)
+        owner.kill()
+    while any(map(command_of, engines)):  # until the test's time is up
+        time.sleep(0.2)
 
 
 def test_a_sleeping_policy_refuses_and_wakes_with_the_same_weights(policy: VllmPolicy, model: LlamaForCausalLM) -> None:
