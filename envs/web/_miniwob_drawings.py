@@ -157,10 +157,9 @@ def _items(view: View) -> list[str]:
     return [node.name for node in texts]
 
 
-def _moved(view: View, name: str, place: int) -> str:
-    """Drag an item of a list so that it comes to a place, counted from 0."""
+def _moved(view: View, at: int, place: int) -> str:
+    """Drag an item of a list from a place to another, counted from 0."""
     items = every(view, "listitem")
-    at = leading(index for index, item in enumerate(items) if item.name == name)
     return drag(items[at], items[place], at=(40, 26 if place > at else 2))
 
 
@@ -175,7 +174,7 @@ def _list(view: View) -> str:
         "up by one position": at - 1,
     }
     place = fixed[where] if where in fixed else int(found_in(r"(\d+)", where)) - 1
-    return _moved(view, name, place)
+    return _moved(view, at, place)
 
 
 def _sort(view: View) -> str:
@@ -183,7 +182,7 @@ def _sort(view: View) -> str:
     numbers = _items(view)
     for place, number in enumerate(sorted(numbers, key=int)):
         if numbers[place] != number:
-            return _moved(view, number, place)
+            return _moved(view, numbers.index(number, place), place)
     return submit(view)
 
 

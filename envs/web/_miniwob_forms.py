@@ -123,11 +123,12 @@ def _calendar(view: View) -> str:
 
 
 def _autocomplete(view: View) -> str:
-    """Type the beginning, take an offer with the right end."""
+    """Type the beginning, take an offer with the right end, which may be all that was typed."""
     start, *end = quoted_in(view.task)
     field = first(view, "textbox")
     value = field.value or ""
-    if value.startswith(start) and value.endswith(*end or ("",)) and value != start:
+    is_taken = value != start or (bool(view.past) and view.past[-1].startswith("click"))
+    if is_taken and value.startswith(start) and value.endswith(*end or ("",)):
         return submit(view)
     offers = (node for node in every(view, "option", "menuitem", "listitem", "clickable", "text"))
     fits = [node for node in offers if node.name.startswith(start) and node.name.endswith(*end or ("",))]

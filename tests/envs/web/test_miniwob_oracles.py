@@ -19,12 +19,17 @@ def field(id: int, value: str = "") -> Node:
     return Node(id=id, role="textbox", name="", value=value)
 
 
+def numbers(*names: str) -> tuple[Node, ...]:
+    return tuple(Node(id=place, role="listitem", name=name) for place, name in enumerate(names, start=1))
+
+
 def text(name: str, id: int | None = None) -> Node:
     return Node(id=id, role="text", name=name)
 
 
 A, B = Node(id=1, role="checkbox", name="a", checked=False), Node(id=2, role="checkbox", name="b", checked=False)
 WANTED = "Select b and click Submit."
+TAG = 'Enter an item that starts with "Chad" and ends with "ad".'
 SLIDER = Node(id=1, role="clickable", name="ui-slider-handle")
 
 
@@ -44,6 +49,11 @@ SLIDER = Node(id=1, role="clickable", name="ui-slider-handle")
         (page("find-word", "Find the 2nd word in it", text("Sed, augue. Nunc"), field(1)), 'fill 1 "augue"'),
         (page("use-slider", "Select 3 with the slider", SLIDER, text("5", 2)), "press ArrowLeft ArrowLeft on 1"),
         (page("use-slider", "Select -5 with the slider", SLIDER, text("-5", 2)), "click 9"),
+        (page("use-autocomplete", TAG, field(1)), 'fill 1 "Chad"'),
+        (page("use-autocomplete", TAG, field(1, "Chad"), past=('fill 1 "Chad"', "click 6")), "click 9"),
+        # Sorted: -9 -9 -5 6. The first is in its place, the second is the last of the list and not the first again.
+        (page("drag-sort-numbers", "Sort", *numbers("-9", "6", "-5", "-9")), "drag 4 to 2 at 40 2"),
+        (page("drag-sort-numbers", "Sort", *numbers("-9", "-9", "-5", "6")), "click 9"),
         (page("click-menu", "Select A>B", Node(id=1, role="menuitem", name="A")), "hover 1"),
     ],
 )
