@@ -198,7 +198,7 @@ def _rule_names(rules: str | Sequence[str]) -> tuple[str, ...]:
     names = (rules,) if isinstance(rules, str) else tuple(rules)
     for name in names:
         if name not in RULES:
-            raise unknown_name("rule", name, RULES, where=_WHERE)
+            raise unknown_name("rule", str(name), RULES, where=_WHERE)
     if not names:
         raise InvalidInput(sentence("rules", "name at least one", rules, where=_WHERE, do="pass e.g. standard"))
     return names

@@ -66,10 +66,13 @@ class Factbook(Browsing):
         chosen = (kinds,) if isinstance(kinds, str) else tuple(kinds)
         for kind in chosen or ("",):
             if kind not in KINDS:
-                raise unknown_name("kind", kind, KINDS, where=_WHERE)
+                raise unknown_name("kind", str(kind), KINDS, where=_WHERE)
         if not 0.0 <= evidence_weight < 1.0:
             do = "pass e.g. 0.3, or 0 for none"
             raise InvalidInput(sentence("evidence_weight", "lie in [0, 1)", evidence_weight, where=_WHERE, do=do))
+        if fiction is not None and (type(fiction) is not int or fiction < 0):
+            do = "pass e.g. 0, or None for the real world"
+            raise InvalidInput(sentence("fiction", "be a whole number of at least 0", fiction, where=_WHERE, do=do))
         super().__init__(max_turns=max_turns, **options)
         budget = Budget(searches=searches, pages=pages, results=results, page_chars=page_chars)
         self.browse(retriever_of(fiction, retriever_url), budget)

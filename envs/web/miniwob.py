@@ -1,5 +1,6 @@
 """MiniWoB++ in a real browser: `web/miniwob-v0`."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast, get_args
@@ -63,6 +64,8 @@ class MiniWob(PageTools, Env[View]):
         super().__init__(max_turns=max_turns, **options)
         if input not in get_args(Input):
             raise unknown_name("input", str(input), get_args(Input), where=_WHERE)
+        if type(limit_s) not in (int, float) or not 0 < limit_s < math.inf:
+            raise InvalidInput(sentence("limit_s", "be seconds above 0", limit_s, where=_WHERE, do="pass e.g. 60"))
         self.pages = _chosen(pages)
         self.chance_score = CHANCE.get(pages, 1.0) if isinstance(pages, str) else 1.0
         self.changes_only = changes_only
@@ -158,7 +161,8 @@ def _chosen(pages: str | Sequence[str]) -> tuple[str, ...]:
         return known
     if pages in ("easy", "solved"):
         return tuple(name for name in known if name in (EASY if pages == "easy" else ORACLES))
-    names = (pages,) if isinstance(pages, str) else tuple(pages)
+    is_one = isinstance(pages, str) or not hasattr(pages, "__iter__")
+    names = (str(pages),) if is_one else tuple(pages)
     for name in names:
         if name not in known:
             raise unknown_name("page", str(name), ["all", "easy", "solved", *known], where=_WHERE)

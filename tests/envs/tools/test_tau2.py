@@ -374,6 +374,9 @@ def test_missing_wheel_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) 
     assert "tools/tau2-v0" in envgym.list_ids()
 
 
-def test_no_other_domain() -> None:
-    with pytest.raises(InvalidInput, match="did you mean airline"):
-        envgym.make("tools/tau2-v0", domain="airlin")
+@pytest.mark.parametrize(
+    "domain, told", [("airlin", "did you mean airline"), (5, "domain must be a known name, got '5'")]
+)
+def test_no_other_domain(domain: object, told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        envgym.make("tools/tau2-v0", domain=domain)

@@ -378,7 +378,16 @@ def test_missing_pages_are_one_sentence_and_the_env_stays_listed(monkeypatch: py
 
 
 @needs_parts
-@pytest.mark.parametrize("wanted, told", [({"pages": "click-buton"}, "click-button"), ({"input": "touch"}, "dom")])
-def test_unknown_names_are_refused_with_near_ones(wanted: dict[str, str], told: str) -> None:
+@pytest.mark.parametrize(
+    "wanted, told",
+    [
+        ({"pages": "click-buton"}, "click-button"),
+        ({"pages": 5}, "page must be a known name, got '5'"),
+        ({"input": "touch"}, "dom"),
+        ({"limit_s": "abc"}, "limit_s must be seconds above 0, got abc"),
+        ({"limit_s": -1}, "limit_s must be seconds above 0, got -1"),
+    ],
+)
+def test_what_is_not_offered_is_refused_in_one_sentence(wanted: dict[str, object], told: str) -> None:
     with pytest.raises(InvalidInput, match=told):
         envgym.make("web/miniwob-v0", **wanted)
