@@ -69,7 +69,7 @@ def how_to_act(tools: Sequence[ToolSpec]) -> str:
         return f"a line is your move or answer; {leaving}"
     forms = [_form(tool) for tool in tools]
     bare = sorted((form for form in forms if "{" not in form), key=lambda form: " " not in form)  # with a value first
-    whole = [form for form in forms if "{" in form]
+    whole = sorted((form for form in forms if "{" in form), key=len)
     calls = " or ".join([*bare[:1], *whole[:1]])
     return f"{calls} calls a tool; any other text is your final answer, or what you say; {leaving}"
 
