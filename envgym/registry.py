@@ -8,12 +8,14 @@ import inspect
 import re
 import tomllib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
+from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 import gymnasium
 
@@ -28,6 +30,16 @@ ENTRY_POINT_GROUP = "envgym.envs"
 """Entry points of third parties: name = id, value = `module:Class`."""
 _ID = re.compile(r"(?P<family>[A-Za-z0-9_-]+)/(?P<name>[A-Za-z0-9_.-]+)-v(?P<version>\d+)")
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_KINDS: Mapping[object, tuple[type, str]] = {
+    bool: (bool, "true or false"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a text"),
+    Sequence: (Sequence, "a list"),
+    Mapping: (Mapping, "a mapping"),
+    NoneType: (NoneType, "None"),
+}
+"""Annotation of a keyword argument -> what fits it, and its words; arguments with any other are not looked at."""
 _CATALOG = Path(__file__).parent / "envs" / "catalog.toml"
 
 
@@ -190,6 +202,7 @@ def _check_kwargs(entry: Registration, creator: Callable[..., object], kwargs: d
     for name in kwargs if known is not None else ():
         if name not in (known or {}):
             raise unknown_name("keyword argument", name, known or {}, where=entry.id)
+        _check_kind((known or {})[name], kwargs[name], entry.id)
     missing = [name for name, item in (known or {}).items() if item.default is item.empty and name not in kwargs]
     if missing:
         raise InvalidInput(
@@ -201,6 +214,19 @@ def _check_kwargs(entry: Registration, creator: Callable[..., object], kwargs: d
                 do="pass the keyword arguments",
             )
         )
+
+
+def _check_kind(item: inspect.Parameter, value: object, where: str) -> None:
+    """Refuse a value of another kind than the annotation's, such as the text "no" for a bool. Raises: InvalidInput."""
+    is_union = isinstance(item.annotation, UnionType) or get_origin(item.annotation) is Union
+    parts = get_args(item.annotation) if is_union else (item.annotation,)
+    kinds = [_KINDS.get(get_origin(part) or part) for part in parts]
+    wanted = [kind for kind in kinds if kind is not None]
+    fits = (isinstance(value, kind) and isinstance(value, bool) <= (kind is bool) for kind, _ in wanted)
+    if len(wanted) == len(kinds) and not any(fits):
+        must = f"be {' or '.join(words for _, words in wanted)}"
+        do = f"pass e.g. {item.name}={item.default}" if item.default is not item.empty else "correct it"
+        raise InvalidInput(sentence(item.name, must, repr(value), where=where, do=do))
 
 
 def _add(entry: Registration) -> None:

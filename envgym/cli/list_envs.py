@@ -1,7 +1,9 @@
 """`envgym list`."""
 
 import argparse
+import re
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, distribution, requires
 
 from envgym import list_ids
 from envgym.cli.common import Subparsers, add_command, add_json_argument, print_json, styled
@@ -22,11 +24,25 @@ def run(args: argparse.Namespace) -> int:
     """Print every registered id; no environment is imported."""
     entries = [find(env_id) for env_id in list_ids()]
     if args.json:
-        print_json([asdict(entry) for entry in entries])
+        print_json([asdict(entry) | {"missing": _missing(entry.requires)} for entry in entries])
         return 0
     width = max(len(entry.id) for entry in entries)
     for entry in entries:
-        needs = f" [needs envgym[{entry.requires}]]" if entry.requires else ""
+        missing = _missing(entry.requires)
+        needs = f"needs envgym[{entry.requires}]" if entry.requires else ""
+        state = f"unavailable: {needs}, {missing} is not installed" if missing else needs
         origin = "" if entry.origin == "envgym" else f" (from {entry.origin})"
-        print(f"{styled(f'{entry.id:<{width}}', 'bold')}  {entry.summary}{styled(needs + origin, 'dim')}".rstrip())
+        note = styled(f" [{state}]" if state else "", "yellow" if missing else "dim") + styled(origin, "dim")
+        print(f"{styled(f'{entry.id:<{width}}', 'bold')}  {entry.summary}{note}".rstrip())
     return 0
+
+
+def _missing(extra: str | None) -> str | None:
+    """Return a package of an extra of envgym that is not installed, if there is one."""
+    of_extra = re.compile(rf"([\w.-]+).*\bextra == ['\"]{extra}['\"]")
+    for name in [found[1] for item in requires("envgym") or () if (found := of_extra.match(item))]:
+        try:
+            distribution(name)
+        except PackageNotFoundError:
+            return name
+    return None

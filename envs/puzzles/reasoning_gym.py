@@ -146,7 +146,7 @@ def _source(dataset: str, config: JsonObject) -> Source:
     """Check the names and values. Raises: UnknownName, InvalidInput."""
     names = dataset_names()
     if dataset not in names:
-        raise unknown_name("dataset", str(dataset), names, where=_WHERE)
+        raise unknown_name("dataset", dataset, names, where=_WHERE)
     for key in config:
         known = config_keys(dataset)
         if key not in known:

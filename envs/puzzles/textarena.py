@@ -48,8 +48,8 @@ class TextArena(Env[Game]):
         Raises: InvalidInput: textarena is not installed. UnknownName: no such game is offered; near names are listed.
         """
         check_installed(_WHERE)
-        if str(game) not in GAMES:
-            raise unknown_name("game", str(game), GAMES, where=_WHERE)
+        if game not in GAMES:
+            raise unknown_name("game", game, GAMES, where=_WHERE)
         super().__init__(max_turns=max_turns, **options)
         self.game, self.partial_credit = game, partial_credit
         facts = GAMES[game]

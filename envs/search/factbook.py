@@ -70,7 +70,7 @@ class Factbook(Browsing):
         if not 0.0 <= evidence_weight < 1.0:
             do = "pass e.g. 0.3, or 0 for none"
             raise InvalidInput(sentence("evidence_weight", "lie in [0, 1)", evidence_weight, where=_WHERE, do=do))
-        if fiction is not None and (type(fiction) is not int or fiction < 0):
+        if fiction is not None and fiction < 0:
             do = "pass e.g. 0, or None for the real world"
             raise InvalidInput(sentence("fiction", "be a whole number of at least 0", fiction, where=_WHERE, do=do))
         super().__init__(max_turns=max_turns, **options)

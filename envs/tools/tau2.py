@@ -76,7 +76,7 @@ class Tau2(Env[Talk]):
         Raises: UnknownName: no such domain. InvalidInput: the wheel with the data is not installed.
         """
         if domain not in source.DOMAINS:
-            raise unknown_name("domain", str(domain), source.DOMAINS, where=_WHERE)
+            raise unknown_name("domain", domain, source.DOMAINS, where=_WHERE)
         source.check_installed()
         super().__init__(max_turns=max_turns, **options)
         self.domain = domain

@@ -64,7 +64,7 @@ class MiniWob(PageTools, Env[View]):
         super().__init__(max_turns=max_turns, **options)
         if input not in get_args(Input):
             raise unknown_name("input", str(input), get_args(Input), where=_WHERE)
-        if type(limit_s) not in (int, float) or not 0 < limit_s < math.inf:
+        if not 0 < limit_s < math.inf:
             raise InvalidInput(sentence("limit_s", "be seconds above 0", limit_s, where=_WHERE, do="pass e.g. 60"))
         self.pages = _chosen(pages)
         self.chance_score = CHANCE.get(pages, 1.0) if isinstance(pages, str) else 1.0
@@ -161,8 +161,7 @@ def _chosen(pages: str | Sequence[str]) -> tuple[str, ...]:
         return known
     if pages in ("easy", "solved"):
         return tuple(name for name in known if name in (EASY if pages == "easy" else ORACLES))
-    is_one = isinstance(pages, str) or not hasattr(pages, "__iter__")
-    names = (str(pages),) if is_one else tuple(pages)
+    names = (pages,) if isinstance(pages, str) else tuple(pages)
     for name in names:
         if name not in known:
             raise unknown_name("page", str(name), ["all", "easy", "solved", *known], where=_WHERE)

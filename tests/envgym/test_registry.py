@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 
 import envgym
@@ -227,3 +228,22 @@ def test_parameters_are_read_through_a_constructor_that_passes_them_on() -> None
 def test_entry_point_group_is_the_documented_one() -> None:
     assert registry.ENTRY_POINT_GROUP == "envgym.envs"
     assert all(point.group == "envgym.envs" for point in importlib.metadata.entry_points(group="envgym.envs"))
+
+
+@pytest.mark.parametrize(
+    "kwargs, told",
+    [
+        ({"max_turns": "many"}, "max_turns must be a whole number or None, got 'many'"),
+        ({"max_turns": True}, "max_turns must be a whole number or None, got True"),
+        ({"turn_reward": "off"}, r"turn_reward must be true or false, got 'off' \(puzzles/sokoban-v0\); pass e.g. "),
+        ({"size": 7.0}, "size must be a whole number, got 7.0"),
+    ],
+)
+def test_values_of_another_kind_are_refused(kwargs: dict[str, object], told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        envgym.make("puzzles/sokoban-v0", **kwargs)
+
+
+def test_values_of_the_kind_are_taken() -> None:
+    assert envgym.make("puzzles/sokoban-v0", max_turns=None).unwrapped.max_turns is None
+    assert envgym.make("puzzles/sokoban-v0", max_turns=np.int64(5), turn_reward=True).unwrapped.max_turns == 5

@@ -76,7 +76,18 @@ def out(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 def test_list_shows_every_id_with_its_summary_and_what_it_needs(out: Any) -> None:
     lines = out("list").splitlines()
     assert [line.split()[0] for line in lines] == envgym.list_ids()
-    assert any("[needs envgym[puzzles]]" in line for line in lines)
+    assert sum("needs envgym[puzzles]" in line for line in lines) == 3
+
+
+def test_list_tells_what_cannot_be_used_for_which_package(out: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ["numpy>=2.0", "nobody-has-this>=1; sys_platform != 'x' and extra == 'puzzles'", "numpy; extra == 'search'"]
+    monkeypatch.setattr("envgym.cli.list_envs.requires", lambda name: asked)
+    lines = {line.split()[0]: line for line in out("list").splitlines()}
+    assert lines["puzzles/wordle-v0"].endswith("[unavailable: needs envgym[puzzles], nobody-has-this is not installed]")
+    assert lines["search/factbook-v0"].endswith("[needs envgym[search]]")
+    assert {entry["id"]: entry["missing"] for entry in json.loads(out("list", "--json"))} == {
+        env_id: "nobody-has-this" if "[unavailable" in line else None for env_id, line in lines.items()
+    }
 
 
 def test_list_as_json_is_the_registry(out: Any) -> None:

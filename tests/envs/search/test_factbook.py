@@ -152,7 +152,7 @@ def test_the_agent_is_shown_neither_answer_nor_evidence() -> None:
         ({"kinds": ()}, "kind must be a known name"),
         ({"kinds": [1]}, "kind must be a known name, got '1'"),
         ({"fiction": -1}, "fiction must be a whole number of at least 0, got -1"),
-        ({"fiction": "x"}, "fiction must be a whole number of at least 0, got x"),
+        ({"fiction": "x"}, "fiction must be a whole number or None, got 'x'"),
         ({"text_score": "bleu"}, "text_score must be a known name"),
         ({"tolerance": 0.5}, "tolerance must lie in [0, 0.1]"),
         ({"evidence_weight": 1.0}, "evidence_weight must lie in [0, 1)"),

@@ -382,9 +382,9 @@ def test_missing_pages_are_one_sentence_and_the_env_stays_listed(monkeypatch: py
     "wanted, told",
     [
         ({"pages": "click-buton"}, "click-button"),
-        ({"pages": 5}, "page must be a known name, got '5'"),
+        ({"pages": 5}, "pages must be a text or a list, got 5"),
         ({"input": "touch"}, "dom"),
-        ({"limit_s": "abc"}, "limit_s must be seconds above 0, got abc"),
+        ({"limit_s": "abc"}, "limit_s must be a number, got 'abc'"),
         ({"limit_s": -1}, "limit_s must be seconds above 0, got -1"),
     ],
 )

@@ -209,7 +209,7 @@ def test_every_wish_is_met_by_a_product_under_its_limit() -> None:
         ({"options": -1}, "options must be a whole number from 0 to 2, got -1"),
         ({"items": 4}, "items must be a whole number from 1 to 3, got 4"),
         ({"products": 10}, "products must be a whole number from 1000 to 5000, got 10"),
-        ({"store": True}, "store must be a whole number from 0 to 2147483648, got True"),
+        ({"store": True}, "store must be a whole number, got True"),
     ],
 )
 def test_values_out_of_range_are_refused(kwargs: dict[str, int], told: str) -> None:
