@@ -8,10 +8,13 @@ from envgym.trainer.settings import load_train_settings
 from envgym.trainer.workbench import build_method
 from envgym.trainer.world import build_worlds
 
-CONFIGS = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.yaml"))
+CONFIGS = [
+    pytest.param(path, marks=[pytest.mark.web] if "id: web/" in path.read_text(encoding="utf-8") else [], id=path.stem)
+    for path in sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.yaml"))
+]
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", CONFIGS)
 def test_example_settings_name_methods_and_envs_that_exist(path: Path) -> None:
     settings = load_train_settings(path)
     assert build_method(settings).curriculum is not None
