@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from envgym.agents.models.head import widen_head
+from envgym.trainer.causal_lm import lm_head_of
 from envgym.trainer.checkpoint import save_model
 
 _ADAPTER = "reference"
@@ -30,7 +32,10 @@ def open_reference(model: Any, folder: Path, device: torch.device) -> OpenRefere
     """Load what `keep_reference` wrote: a second adapter where the model has adapters, else a second model."""
     if hasattr(model, "peft_config"):
         return _second_adapter(model, folder)
-    frozen = type(model).from_pretrained(folder, dtype=model.dtype).to(device).eval().requires_grad_(False)
+    frozen = type(model).from_pretrained(folder, dtype=model.dtype)
+    if lm_head_of(model).is_float32:
+        widen_head(frozen)
+    frozen.to(device).eval().requires_grad_(False)
 
     @contextmanager
     def second_model() -> Iterator[nn.Module]:
