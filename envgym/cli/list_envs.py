@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, distribution, requires
 
@@ -38,9 +39,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _missing(extra: str | None) -> str | None:
-    """Return a package of an extra of envgym that is not installed, if there is one."""
+    """Return a package of an extra of envgym that is not installed, if there is one that is known."""
     of_extra = re.compile(rf"([\w.-]+).*\bextra == ['\"]{extra}['\"]")
-    for name in [found[1] for item in requires("envgym") or () if (found := of_extra.match(item))]:
+    asked: list[str] = []
+    with suppress(PackageNotFoundError):  # run from its source: nobody wrote down what it needs
+        asked = requires("envgym") or []
+    for name in [found[1] for item in asked if (found := of_extra.match(item))]:
         try:
             distribution(name)
         except PackageNotFoundError:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import pytest
@@ -88,6 +89,16 @@ def test_list_tells_what_cannot_be_used_for_which_package(out: Any, monkeypatch:
     assert {entry["id"]: entry["missing"] for entry in json.loads(out("list", "--json"))} == {
         env_id: "nobody-has-this" if "[unavailable" in line else None for env_id, line in lines.items()
     }
+
+
+def test_list_calls_nothing_unavailable_where_envgym_is_run_from_its_source(
+    out: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(name: str) -> list[str]:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("envgym.cli.list_envs.requires", unknown)
+    assert "unavailable" not in out("list")
 
 
 def test_list_as_json_is_the_registry(out: Any) -> None:
