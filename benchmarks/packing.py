@@ -80,11 +80,11 @@ def measure(cell: str, packing: bool, options: argparse.Namespace) -> Side:
     import torch
 
     from envgym.agents.models.registry import load
-    from envgym.trainer.batch import TrainRow
-    from envgym.trainer.corrections import NoCorrection
-    from envgym.trainer.learner import Learner
-    from envgym.trainer.losses import PpoClip
-    from envgym.trainer.objective import Objective
+    from envgym.trainer.batch.rows import TrainRow
+    from envgym.trainer.learner.learner import Learner
+    from envgym.trainer.learner.objective import Objective
+    from envgym.trainer.methods.corrections import NoCorrection
+    from envgym.trainer.methods.losses import PpoClip
     from envgym.trainer.settings import ObjectiveSettings, OptimSettings
 
     torch.set_num_threads(options.threads)
@@ -122,8 +122,8 @@ def prepare(rows: Any, max_tokens: int) -> None:  # TrainRows
     """Do what packing adds to a step: tries, packs and masks."""
     import torch
 
-    from envgym.trainer.packing import build_pack, build_trie, cut
-    from envgym.trainer.packing.mask import TreeMask
+    from envgym.trainer.learner.packing import build_pack, build_trie, cut
+    from envgym.trainer.learner.packing.mask import TreeMask
 
     token_ids, loss_masks = [row.token_ids for row in rows], [row.loss_mask for row in rows]
     trie = build_trie(token_ids, range(len(rows)))

@@ -11,15 +11,24 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from transformers import LlamaForCausalLM
 
 from envgym.errors import SettingsError
-from envgym.trainer.batch import TrainRow
-from envgym.trainer.corrections import Correction, Divergence, Geometric, IcePop, Mis, NoCorrection, Tis, WeightLevel
-from envgym.trainer.corrections.divergence import Over
-from envgym.trainer.learner import Learner
-from envgym.trainer.losses import PpoClip
-from envgym.trainer.objective import Objective
-from envgym.trainer.seen import Metrics
+from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.learner.learner import Learner
+from envgym.trainer.learner.objective import Objective
+from envgym.trainer.methods.corrections import (
+    Correction,
+    Divergence,
+    Geometric,
+    IcePop,
+    Mis,
+    NoCorrection,
+    Tis,
+    WeightLevel,
+)
+from envgym.trainer.methods.corrections.divergence import Over
+from envgym.trainer.methods.losses import PpoClip
+from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.settings import ObjectiveSettings, OptimSettings
-from tests.trainer.test_learner import CPU, build_model, build_rows
+from tests.trainer.learner.test_learner import CPU, build_model, build_rows
 
 NONE = NoCorrection()
 

@@ -1,0 +1,103 @@
+"""Generalised advantage estimation, and the episode as a critic sees it: turns of sampled tokens.
+
+Turn ends are data of the tree, never guessed from where a reward is not 0. Observations are no tokens here, so
+nothing is carried across them by mistake. Behind the last turn the value is 0, also where a budget cut the episode.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import ClassVar, NamedTuple
+
+from pydantic import Field
+
+from envgym.core.trajectory import Group, Trajectory
+from envgym.errors import InvalidInput, sentence
+from envgym.settings import Settings
+from envgym.trainer.methods.credit.paths import turn_rewards
+from envgym.trainer.methods.protocols import CriticCreditResult, TrajectoryCredit, TrajectoryValues
+
+
+class GaeSettings(Settings):
+    """What every method of this kind can be told."""
+
+    learns_at_ends: ClassVar[bool] = True
+    """Whether the critic learns before the last token of a turn, so that it can judge an episode that is over."""
+    discount: float = Field(default=1.0, ge=0, le=1)
+    """Of what comes later: per turn in `gae_turn`, per token in `gae_token` and inside the turns of `gae_bilevel`."""
+    decay: float = Field(default=0.95, ge=0, le=1)
+    """The paper's lambda: 1 trusts returns alone, 0 the critic alone."""
+
+
+class Decision(NamedTuple):
+    """One turn of an episode with what the critic said."""
+
+    reward: float
+    values: tuple[float, ...]
+    """OldLogprobs each sampled token; at least one."""
+
+
+class Estimate(NamedTuple):
+    """What a method makes of one turn, one entry per sampled token."""
+
+    advantages: tuple[float, ...]
+    targets: tuple[float | None, ...]
+
+
+def gae(rewards: Sequence[float], values: Sequence[float], *, discount: float, decay: float) -> list[float]:
+    """Return A_k = δ_k + γ λ A_{k+1}, δ_k = r_k + γ V_{k+1} - V_k; V and A behind the last are 0.
+
+    Source: 1506.02438. With λ = 1 it is the return less the value; with λ = 0 the temporal difference δ.
+    """
+    advantages: list[float] = []
+    following = 0.0
+    nexts = [after for _, after in pairwise([*values, 0.0])]
+    for reward, value, after in reversed(list(zip(rewards, values, nexts, strict=True))):
+        following = reward + discount * after - value + discount * decay * following
+        advantages.append(following)
+    return advantages[::-1]
+
+
+def judged(
+    group: Group,
+    values: Sequence[TrajectoryValues],
+    estimate: Callable[[Sequence[Decision]], Sequence[Estimate]],
+) -> tuple[CriticCreditResult, ...]:
+    """Apply a method to every valid episode of a group.
+
+    Raises: InvalidInput: the values do not fit the episodes.
+    """
+    if len(values) != len(group.valid):
+        do = "give the values of every valid episode, in order"
+        raise InvalidInput(
+            sentence("values", f"be of {len(group.valid)} episodes", len(values), where=group.key, do=do)
+        )
+    return tuple(_judged(episode, of_path, estimate) for episode, of_path in zip(group.valid, values, strict=True))
+
+
+def _judged(
+    episode: Trajectory, values: TrajectoryValues, estimate: Callable[[Sequence[Decision]], Sequence[Estimate]]
+) -> CriticCreditResult:
+    """Cut an episode into decisions, estimate, and lay the estimates along its path."""
+    if len(values.values) != len(episode.path):
+        do = "give one entry per node of trajectory.path"
+        got, where = len(values.values), f"tree {episode.tree.id}, leaf {episode.leaf}"
+        raise InvalidInput(sentence("values", f"match the path's {len(episode.path)} nodes", got, where=where, do=do))
+    of_node = dict(zip(episode.path, values.values, strict=True))
+    decisions: list[Decision] = []
+    for turn, reward in zip(episode.turns, turn_rewards(episode), strict=True):
+        said = tuple(value for node in turn.nodes for value in of_node[node])
+        if said:
+            decisions.append(Decision(reward, said))
+        elif decisions:  # the policy decided nothing here, so what was paid belongs to the turn before
+            decisions[-1] = decisions[-1]._replace(reward=decisions[-1].reward + reward)
+    estimates = estimate(decisions)
+    advantages = iter([advantage for found in estimates for advantage in found.advantages])
+    targets = iter([target for found in estimates for target in found.targets])
+    sizes = [len(of_node[node]) for node in episode.path[1:]]
+    return CriticCreditResult(
+        credit=TrajectoryCredit(
+            trajectory=episode,
+            advantages=(0.0, *(tuple(next(advantages) for _ in range(size)) for size in sizes)),
+        ),
+        targets=((), *(tuple(next(targets) for _ in range(size)) for size in sizes)),
+    )
