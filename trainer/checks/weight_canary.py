@@ -86,8 +86,8 @@ class Canary:
     def _scores(self, score: Score, generations: Sequence[Generation]) -> list[list[float]]:
         start = len(self._prompt)
         rows = [_row(self._prompt, generation) for generation in generations]
-        scored = score(rows)
-        return [list(line[start : len(row)]) for line, row in zip(scored, rows, strict=True)]
+        # One by one: a resumed run has no earlier generation to score beside the new one, and must get the same bits.
+        return [list(score([row])[0][start : len(row)]) for row in rows]
 
 
 def _row(prompt: tuple[int, ...], generation: Generation) -> TrainRow:

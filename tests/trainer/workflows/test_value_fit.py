@@ -11,7 +11,7 @@ from envgym.trainer.workflows.critic_value import critic
 from envgym.trainer.workflows.value_fit import fit_value, value_settings
 from tests.trainer.test_critic_run import settings
 
-FIT = ("optim.epochs=12", "optim.minibatches=4", "optim.lr=0.003", "critic.lr=0.1")
+FIT = ("optim.epochs=12", "optim.minibatches=16", "optim.lr=0.003", "critic.lr=0.1")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def content(folder: Path) -> dict[Path, bytes]:
 
 def test_value_learns_the_return_from_each_turn_on(policy: Path, tmp_path: Path) -> None:
     before = content(policy)
-    made = value_settings(policy, episodes=64, directory=tmp_path / "fit", overrides=FIT)
+    made = value_settings(policy, episodes=256, directory=tmp_path / "fit", overrides=FIT)
     fit = fit_value(made, policy)
     # three turns pay 0.25 each: 0.75, 0.5 and 0.25 are to come, half of it on average
     assert fit.metrics["critic/target"] == pytest.approx(0.5, abs=0.03)
@@ -38,7 +38,7 @@ def test_value_learns_the_return_from_each_turn_on(policy: Path, tmp_path: Path)
     assert fit.metrics["critic/explained_variance"] > 0.8
     assert content(policy) == before
     assert critic(str(fit.directory)).tokens_read == 0
-    again = value_settings(policy, episodes=64, directory=tmp_path / "again", overrides=FIT)
+    again = value_settings(policy, episodes=256, directory=tmp_path / "again", overrides=FIT)
     assert fit_value(again, policy).metrics == fit.metrics
 
 
