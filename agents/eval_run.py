@@ -225,7 +225,7 @@ def _served(settings: EvalSettings, endpoint: EndpointSettings) -> tuple["PreTra
     Raises: InvalidInput: no such tokenizer, no such model, no key. PolicyFailure: the server does not answer, or cannot
         state token ids and the log-probs of this sampling.
     """
-    from envgym.agents.models.registry import load_tokenizer, resolve_model  # transformers is heavy
+    from envgym.agents.models.loading import load_tokenizer, resolve_model  # transformers is heavy
 
     try:
         source = resolve_model(settings.model.tokenizer or settings.model.name, tiny=settings.model.tiny)
@@ -239,7 +239,7 @@ def _served(settings: EvalSettings, endpoint: EndpointSettings) -> tuple["PreTra
 
     async def look() -> None:
         async with opened() as policy:
-            policy.check(_sampling(settings))
+            policy.check_sampling(_sampling(settings))
 
     asyncio.run(look())
     return tokenizer, opened

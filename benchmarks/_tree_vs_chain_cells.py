@@ -164,7 +164,7 @@ def _warm_start(place: Place, settings: TrainSettings) -> None:
     assert settings.sft is not None, "both games have one"
     with asyncio.Runner() as runner:
         metrics = runner.run(warm_start(bench, settings, settings.sft, on_progress=lambda *_: None))
-        bench.policy.update_weights((), 0)
+        bench.policy.set_version(0)
         point = _evaluated(runner, bench, settings, step=0)
     save_checkpoint(
         place.folder / WARM_START,
@@ -194,7 +194,7 @@ def _train(place: Place, recipe: str, settings: TrainSettings, *, marks: list[in
             rows = train_rows(bench.method.credits(kept), once=settings.objective.shared_tokens == "once")
             if rows:
                 bench.learner.learn(rows, bench.method.objective, step=step - 1)
-            bench.policy.update_weights((), step)
+            bench.policy.set_version(step)
             stats = updated_stats(stats, requests, groups, step=step)
             found = rollout_metrics(groups, success_at=settings.evaluation.success_at)
             for name, metric in TOTALS.items():

@@ -27,7 +27,7 @@ import torch
 from benchmarks._clock import timed
 from benchmarks._talks import ENV_ID, TOOL, Ledger, number_of
 from benchmarks._trl_side import make_trainer, prompt, train
-from envgym.agents.models.registry import load
+from envgym.agents.models.loading import load
 from envgym.agents.protocols import Generation, Renderer, Rendering
 from envgym.core.messages import Action, Message, Observation, Role, ToolCall
 from envgym.core.tasks import Split

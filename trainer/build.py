@@ -1,7 +1,7 @@
 """Everything a run needs in one process: model, tokenizer, agent, policy and learner, built from settings."""
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from envgym.agents.agent import Agent, make_agent
-from envgym.agents.models.registry import load, resolve_model
+from envgym.agents.models.loading import load, resolve_model
 from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.backends import start_vllm
 from envgym.agents.policies.local import pick_device
@@ -87,17 +87,18 @@ class RunContext:
 
     def sync(self, version: int) -> None:
         """Let the policy sample from the learner's weights as they are now."""
-        shares = isinstance(self.policy, TransformersPolicy)
-        self.policy.update_weights(() if shares else merged_weights(self.model), version)
+        if self.policy.shares_weights:
+            self.policy.set_version(version)
+        else:
+            self.policy.update_weights(merged_weights(self.model), version)
 
     def learning(self) -> AbstractContextManager[None]:
         """Hold off a policy that samples from the very weights that learn."""
-        return self.policy.paused() if isinstance(self.policy, TransformersPolicy) else nullcontext()
+        return self.policy.pause()
 
     def close(self) -> None:
         """End what the policy started."""
-        if (close := getattr(self.policy, "close", None)) is not None:  # an engine of its own has one
-            close()
+        self.policy.close()
 
     def build_batch(self, groups: Iterable[Group]) -> TrainingBatch:
         """Shape the rewards of kept groups, credit their episodes, where needed with the critic, and make rows."""
@@ -193,7 +194,7 @@ def _policy(settings: TrainSettings, model: Any, device: torch.device, autocast:
             device=device,
             max_batch=max_batch,
             autocast=autocast,
-            is_shared=True,
+            shares_weights=True,
             deterministic=settings.collect.deterministic,
         )
     asked = settings.model

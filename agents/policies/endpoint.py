@@ -19,7 +19,7 @@ from envgym.errors import InvalidInput, PolicyFailure, sentence
 from envgym.settings import Settings
 
 T = TypeVar("T")
-Pause = Callable[[float], Awaitable[object]]
+Sleep = Callable[[float], Awaitable[object]]
 """Waits for some seconds."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """Statuses after which the same request may succeed."""
@@ -40,7 +40,7 @@ class EndpointSettings(Settings):
     max_retries: int = Field(default=5, ge=0)
     """Further attempts after the first."""
     backoff_s: float = Field(default=0.5, ge=0)
-    """Pause before the second attempt; doubled for each further one."""
+    """Sleep before the second attempt; doubled for each further one."""
     max_backoff_s: float = Field(default=60.0, ge=0)
     """Longest pause, also where the endpoint asks for a longer one."""
     max_concurrency: int = Field(default=32, ge=1)
@@ -59,7 +59,7 @@ class Endpoint:
     """Connections to one endpoint, used within its limits and from one event loop."""
 
     def __init__(
-        self, settings: EndpointSettings, *, sleep: Pause = asyncio.sleep, jitter: Callable[[], float] = random.random
+        self, settings: EndpointSettings, *, sleep: Sleep = asyncio.sleep, jitter: Callable[[], float] = random.random
     ) -> None:
         """Prepare to ask.
 

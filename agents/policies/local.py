@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from envgym.agents.eval_settings import Engine, EvalModel
-from envgym.agents.models.registry import load
+from envgym.agents.models.loading import load
 from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.backends import PolicySettings, start_vllm
 from envgym.agents.policies.transformers import TransformersPolicy
@@ -56,10 +56,14 @@ def load_local(settings: EvalModel, engine: Engine, chosen: PolicySettings) -> L
             max_batch=engine.max_batch,
             threads=engine.threads,
         )
-        policy.update_weights(() if settings.adapter is None else merged_weights(model), settings.steps)
+        if settings.adapter is None:
+            policy.set_version(settings.steps)
+        else:
+            policy.update_weights(merged_weights(model), settings.steps)
     else:
-        policy = TransformersPolicy(model, device=device, max_batch=engine.max_batch, autocast=autocast)
-        policy.update_weights((), settings.steps)
+        policy = TransformersPolicy(
+            model, device=device, max_batch=engine.max_batch, autocast=autocast, version=settings.steps
+        )
     return LocalModel(policy, loaded.tokenizer)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from envgym.agents.message_driver import MessageReply, MessageRequest
 from envgym.agents.policies._chat_wire import messages_to_wire, read_response, says_context_is_full, tool_to_wire
-from envgym.agents.policies.endpoint import Endpoint, EndpointSettings, Pause
+from envgym.agents.policies.endpoint import Endpoint, EndpointSettings, Sleep
 from envgym.agents.protocols import FinishReason
 from envgym.core.messages import Action
 
@@ -23,7 +23,7 @@ class OpenAIPolicy:
     """Asks an endpoint, within its limits."""
 
     def __init__(
-        self, settings: EndpointSettings, *, sleep: Pause = asyncio.sleep, jitter: Callable[[], float] = random.random
+        self, settings: EndpointSettings, *, sleep: Sleep = asyncio.sleep, jitter: Callable[[], float] = random.random
     ) -> None:
         """Prepare to ask; arguments and errors are those of `Endpoint`."""
         self.settings = settings

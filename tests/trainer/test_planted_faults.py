@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from envgym.agents import loop as agent_loop
-from envgym.agents.models.registry import load
+from envgym.agents.models.loading import load
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import Generation, Policy
 from envgym.core.segments import Segment

@@ -96,8 +96,8 @@ class Collector:
         """
         asked = self._settings.collect
         if not asked.overlaps:
-            # Forgets what is cached: a resumed run has not sampled what came before.
-            self._bench.policy.update_weights((), self._bench.policy.version)
+            # A resumed run has not sampled what came before.
+            self._bench.policy.clear_prefix_cache()
         if self._grower is None:
             self._grower = Grower(self._bench, self._settings, self._search)
         with rare_collections():

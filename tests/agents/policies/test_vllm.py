@@ -14,7 +14,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from envgym.agents.eval_settings import Engine, EvalModel
-from envgym.agents.models.registry import load, resolve_model
+from envgym.agents.models.loading import load, resolve_model
 from envgym.agents.models.tiny import build_tiny
 from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.backends import PolicySettings
@@ -105,7 +105,7 @@ def nucleus(scores: torch.Tensor, mass: float) -> torch.Tensor:
 
 def test_scores_are_those_of_transformers(policy: VllmPolicy, model: LlamaForCausalLM) -> None:
     rows = [LONG, LONG[:1], LONG[:2], ()]
-    for row, found in zip(rows, asyncio.run(policy.score(rows)), strict=True):
+    for row, found in zip(rows, asyncio.run(policy.compute_logprobs(rows)), strict=True):
         whole = raw_logprobs(model, row) if row else torch.zeros(0, 1)
         expected = [whole[place, token].item() for place, token in enumerate(row[1:])]
         assert found == pytest.approx([0.0, *expected] if row else [], abs=1e-2)
@@ -154,7 +154,7 @@ def test_a_context_without_room_is_refused_and_one_with_little_is_cut(policy: Vl
     (found,) = generate(policy, [request([50] * 997)])
     assert (len(found.token_ids), found.finish_reason) == (3, FinishReason.LENGTH)
     with pytest.raises(PolicyFailure, match="sequence must fit the engine's 1000 positions, got 1001 tokens"):
-        asyncio.run(policy.score([(50,) * 1001]))
+        asyncio.run(policy.compute_logprobs([(50,) * 1001]))
 
 
 def test_whoever_goes_away_is_dropped_and_the_others_are_served(policy: VllmPolicy) -> None:
@@ -166,7 +166,7 @@ def test_whoever_goes_away_is_dropped_and_the_others_are_served(policy: VllmPoli
         return await other
 
     assert len(asyncio.run(leave()).token_ids) == 3
-    policy.update_weights((), 1)  # waits for all that is under way
+    policy.set_version(1)  # waits for all that is under way
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def test_whoever_goes_away_is_dropped_and_the_others_are_served(policy: VllmPoli
 def test_a_prefix_is_computed_once_for_as_long_as_the_weights_stay(policy: VllmPolicy) -> None:
     item = request(LONG, max_new_tokens=2)
     found = [generate(policy, [item])[0].num_prefilled for _ in range(2)]
-    policy.update_weights((), 0)
+    policy.set_version(0)
     found.append(generate(policy, [item])[0].num_prefilled)
     assert found == [200, 200 - 6 * 32, 200]  # whole blocks of 32 tokens
 
@@ -297,7 +297,7 @@ def test_an_engine_that_keeps_dying_is_given_up() -> None:
 def test_an_engine_whose_owner_is_killed_while_it_loads_ends_too(tmp_path: Path) -> None:
     script = tmp_path / "owner.py"
     script.write_text(
-        "from envgym.agents.models.registry import resolve_model\n"
+        "from envgym.agents.models.loading import resolve_model\n"
         "from envgym.agents.policies.vllm import VllmPolicy\n"
         "if __name__ == '__main__':\n"
         "    VllmPolicy(resolve_model('tiny'), max_context=1000, cache_gib=0.1, threads=1)\n"

@@ -10,7 +10,7 @@ import torch
 
 from envgym.agents.eval_run import run_evaluation
 from envgym.agents.eval_settings import EvalSettings
-from envgym.agents.models.registry import load_tokenizer, resolve_model
+from envgym.agents.models.loading import load_tokenizer, resolve_model
 from envgym.agents.policies.endpoint import EndpointSettings
 from envgym.agents.policies.vllm_server import VllmServerPolicy
 from envgym.agents.protocols import FinishReason, Generation
@@ -112,7 +112,7 @@ def test_an_answer_is_read_as_what_its_log_probs_mean(
 
 def test_scores_begin_with_zero_and_are_those_of_the_prompts_tokens(server: Server) -> None:
     table = [None, {"8": {"logprob": -2.0, "rank": 9}}, {"9": {"logprob": -4.0, "rank": 2}}]
-    found = ask(server, lambda policy: policy.score([PROMPT, ()]), without(says(), "prompt_logprobs", table))
+    found = ask(server, lambda policy: policy.compute_logprobs([PROMPT, ()]), without(says(), "prompt_logprobs", table))
     assert found == [(0.0, -2.0, -4.0), ()]
     assert (server.bodies[1]["max_tokens"], server.bodies[1]["prompt_logprobs"]) == (1, 0)
 
@@ -132,7 +132,7 @@ def test_weights_are_the_servers_and_a_version_is_a_salt(server: Server) -> None
         with pytest.raises(InvalidInput, match=r"weights must stay as they are served, got model.norm.weight \(http"):
             policy.update_weights([("model.norm.weight", torch.zeros(1))], 5)
         assert policy.version == 4
-        policy.update_weights((), 6)
+        policy.set_version(6)
         policy.sleep()
         policy.wake()
         return await policy.generate(request(PROMPT))
@@ -213,7 +213,7 @@ def test_requests_out_of_range_are_refused_before_they_are_sent(server: Server) 
     with pytest.raises(PolicyFailure, match="context must leave one of the model's 32 positions, got 32 tokens"):
         ask(server, lambda policy: policy.generate(request([5] * 32)))
     with pytest.raises(PolicyFailure, match="sequence must fit the model's 32 positions, got 33 tokens"):
-        ask(server, lambda policy: policy.score([(5,) * 33]))
+        ask(server, lambda policy: policy.compute_logprobs([(5,) * 33]))
     with pytest.raises(PolicyFailure, match="not finite"):
         ask(server, sampled(), says([-0.5, -9999.0]))
 

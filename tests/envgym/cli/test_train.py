@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from envgym.agents.models.registry import load
+from envgym.agents.models.loading import load
 from envgym.agents.models.tiny import TinySettings
 from envgym.cli.results import print_untrained
 from envgym.runs import RunDirectory

@@ -91,7 +91,7 @@ def drive(
                 found.append(await collector.take(step, stats={}, on_finished=on_finished))
                 if learn is not None:
                     await learn(step)
-                acts.update_weights((), step + 1)
+                acts.set_version(step + 1)
         finally:
             await collector.close()
         return found
