@@ -1,29 +1,201 @@
-"""Find a method by name: in our table, by import path (`package.module:Class`), or by entry point."""
+"""The registry of plug-ins: one kind per choice, and one way to find what a choice names.
 
+A name is one of our table, the name of an entry point in the group `envgym.<kind>`, an import path
+`package.module:Class`, or a file `path/to/file.py:Class`. What it names is imported and checked against the kind's
+protocols, and called only if it fits them.
+"""
+
+import hashlib
+import inspect
+import re
+import sys
+import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar
+from importlib.util import module_from_spec, spec_from_file_location
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from typing_extensions import is_protocol
 
 from envgym.errors import InvalidInput, SettingsError, sentence, unknown_name
+from envgym.protocol_checks import misfit, return_type
 from envgym.settings import Settings, faults
 
 T = TypeVar("T")
 
+_PATH = re.compile(r"(?P<place>.+):(?P<attribute>[A-Za-z_][\w.]*)")
+_import_lock = threading.RLock()
+
 
 class Choice(Settings):
-    """One method at a plug-in point: its name, and its settings beside it."""
+    """One plug-in of a kind: its name, and its settings beside it. A bare name is a choice without settings."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str
-    """A name of ours, `package.module:Class`, or the name of an entry point in group `envgym.<point>`."""
+    """A name of ours, `package.module:Class`, `path/to/file.py:Class`, or an entry point in group `envgym.<kind>`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_bare_name(cls, data: object) -> object:
+        return {"name": data} if isinstance(data, str) else data
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The method's own settings."""
+        """The plug-in's own settings."""
         return dict(self.model_extra or {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginKind(Generic[T]):
+    """One choice that a run makes: which plug-ins there are, and what each of them must be."""
+
+    name: str
+    """Such as `credit`; entry points of the kind are in the group `envgym.credit`."""
+    protocols: tuple[str, ...]
+    """Import paths of the protocols, or base classes, of which an instance must meet one."""
+    table: Mapping[str, str]
+    """Name -> import path of our own plug-ins; nothing is imported before one is asked for."""
+    is_function: bool = False
+    """Whether a function with the signature of the protocol's `__call__` is itself a plug-in, without settings."""
+
+    def names(self) -> list[str]:
+        """Return the names of our table, then those of installed entry points."""
+        return list(dict.fromkeys([*self.table, *self._entry_points()]))
+
+    def path(self, name: str) -> str:
+        """Return the import path, or file and class, that `name` stands for.
+
+        Raises: UnknownName: no table, no entry point and no path has it; near names are listed.
+        """
+        if name in self.table:
+            return self.table[name]
+        if ":" in name:
+            return name
+        installed = self._entry_points()
+        if name in installed:
+            return installed[name]
+        raise unknown_name(self.name, name, [*self.table, *installed], where="settings")
+
+    def load(self, name: str) -> Any:  # a class, a factory, a function or an instance, as `misfit` checked
+        """Import what `name` names and check that it is of this kind; it is not called.
+
+        Raises: UnknownName: there is no such name. SettingsError: it cannot be imported, or is of another kind.
+        """
+        path = self.path(name)
+        plugin = self._import(path)
+        reason = self._misfit(plugin)
+        if reason is not None:
+            do = f"name a class with the methods of {' or '.join(map(_attribute, self.protocols))}"
+            raise SettingsError(sentence(f"{self.name}.name", f"name a {self.name}", path, where=reason, do=do))
+        return plugin
+
+    def build(self, choice: Choice, *arguments: object) -> T:
+        """Make the plug-in that `choice` names from its settings, which follow `arguments`.
+
+        Raises: UnknownName, SettingsError: as `load`, or settings that it refuses.
+        """
+        plugin = self.load(choice.name)
+        where = f"{self.name} {choice.name}"
+        if not self._is_called(plugin):
+            if choice.settings:
+                got, do = ", ".join(choice.settings), "leave them out"
+                raise SettingsError(sentence("settings", "be left out where none are taken", got, where=where, do=do))
+            return plugin  # type: ignore[no-any-return]  # `load` checked it
+        try:
+            return plugin(*arguments, **choice.settings)  # type: ignore[no-any-return]  # `load` checked it
+        except InvalidInput:
+            raise
+        except ValidationError as error:
+            model = plugin if isinstance(plugin, type) and issubclass(plugin, BaseModel) else Settings
+            raise SettingsError("\n".join(faults(model, error, where=where))) from None
+        except (TypeError, ValueError) as error:
+            do = "pass the keyword arguments of its class"
+            raise SettingsError(sentence("settings", f"fit {choice.name}", str(error), where=where, do=do)) from error
+
+    def _entry_points(self) -> dict[str, str]:
+        return {entry.name: entry.value for entry in entry_points(group=f"envgym.{self.name}")}
+
+    def _import(self, path: str) -> Any:  # whatever stands there
+        try:
+            return import_path(path)
+        except Exception as error:  # importing runs code of others, which may raise anything
+            do = "write package.module:Class of an installed package, or path/to/file.py:Class"
+            must = "name an importable class"
+            raise SettingsError(sentence(f"{self.name}.name", must, path, where=str(error), do=do)) from error
+
+    def _misfit(self, plugin: object) -> str | None:
+        """Return why an object is no plug-in of this kind; None: it is one."""
+        protocols = [import_path(path) for path in self.protocols]
+        if isinstance(plugin, type):
+            return _uncallable(plugin) or misfit(plugin, protocols)
+        if not inspect.isroutine(plugin):
+            return misfit(type(plugin), protocols)
+        made = return_type(plugin)
+        if isinstance(made, type) and misfit(made, protocols) is None:
+            return None
+        if self.is_function:
+            return misfit(plugin, protocols)
+        return "a function, whose return annotation must be a class of this kind"
+
+    def _is_called(self, plugin: object) -> bool:
+        """Return whether a plug-in is a class, or a function that makes one; else it is used as it is."""
+        if isinstance(plugin, type) or not inspect.isroutine(plugin):
+            return isinstance(plugin, type)
+        made = return_type(plugin)
+        return isinstance(made, type) and misfit(made, [import_path(path) for path in self.protocols]) is None
+
+
+def import_path(path: str) -> Any:  # whatever stands there
+    """Import what `package.module:name` or `path/to/file.py:name` names.
+
+    Raises: ImportError, AttributeError: there is none; or whatever the imported code raises.
+    """
+    match = _PATH.fullmatch(path)
+    if match is None:
+        raise ImportError("no module and class with a colon between them")
+    place = match["place"]
+    module = _import_file(Path(place)) if place.endswith(".py") else import_module(place)
+    return attrgetter(match["attribute"])(module)
+
+
+def _import_file(file: Path) -> ModuleType:
+    """Import a file once per path; its module stays known to pickle under a name that is derived from the path."""
+    resolved = file.expanduser().resolve()
+    digest = hashlib.sha256(str(resolved).encode()).hexdigest()[:12]
+    name = f"envgym_plugin_{re.sub(r'[^A-Za-z0-9]', '_', resolved.stem)}_{digest}"
+    with _import_lock:
+        if name in sys.modules:
+            return sys.modules[name]
+        if not resolved.is_file():
+            raise ImportError(f"no file {file}")
+        spec = spec_from_file_location(name, resolved)
+        assert spec is not None, "a file ending in .py has a loader"
+        assert spec.loader is not None, "as above"
+        module = sys.modules[name] = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
+
+
+def _uncallable(plugin: type) -> str | None:
+    """Return why a class cannot make an instance: it is abstract, or a protocol."""
+    if inspect.isabstract(plugin) or is_protocol(plugin):
+        return f"{plugin.__name__} is abstract"
+    return None
+
+
+def _attribute(path: str) -> str:
+    return path.rpartition(":")[2]
 
 
 def resolve(point: str, choice: Choice, table: Mapping[str, Callable[..., T]]) -> T:
