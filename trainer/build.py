@@ -106,7 +106,7 @@ class RunContext:
         once = method.objective.settings.shared_tokens == "once"
         if needs_critic(method.credit):
             shaped = [method.shaping(group) for group in groups]
-            return judge(shaped, method.credit, self.learner.values, once=once)
+            return judge(shaped, method.credit, self.learner.compute_values, once=once)
         credits = method.credits(groups)
         return TrainingBatch(credits, train_rows(credits, once=once))
 

@@ -228,7 +228,7 @@ class TrainLoop:
                 if not batch.rows:  # every group was dropped: nothing to learn from, and the step says so
                     return batch, {"optim/updates": 0.0}
                 learner, objective = self.bench.learner, self.bench.method.objective
-                return batch, learner.learn(batch.rows, objective, step=step - 1)
+                return batch, learner.train_step(batch.rows, objective, step=step - 1)
 
         return runner.run(asyncio.to_thread(work)) if self.settings.collect.overlaps else work()
 
@@ -293,7 +293,7 @@ class TrainLoop:
 
         def score(rows: Sequence[TrainRow]) -> list[list[float]]:
             with self.bench.learning():
-                return self.bench.learner.score(rows, temperature=1.0).tolist()
+                return self.bench.learner.compute_logprobs(rows, temperature=1.0).tolist()
 
         work = self._canary.look(self.bench.policy, score, step=self.step)
         return runner.run(work)

@@ -68,7 +68,7 @@ class MicroBatch:
     """The same rows with each shared prefix once, which is what the model runs on; None: it runs on the rows."""
 
     @property
-    def place(self) -> tuple[Int[Tensor, " B"], slice]:
+    def row_slice(self) -> tuple[Int[Tensor, " B"], slice]:
         """Where these rows stand in a tensor [N, T] of all rows."""
         return torch.tensor(self.rows, device=self.input_ids_BT.device), slice(0, self.input_ids_BT.shape[1])
 
@@ -104,7 +104,7 @@ def train_row(row: Row, advantages: Sequence[float], weights: Sequence[float] | 
     )
 
 
-def micro_batches(
+def padded_batches(
     rows: Sequence[TrainRow], chosen: Sequence[int], max_tokens: int, device: torch.device
 ) -> list[MicroBatch]:
     """Deal the chosen rows, longest first, into batches of at most `max_tokens` padded tokens (at least one row)."""

@@ -20,7 +20,7 @@ from envgym.trainer.methods.protocols import CriticCreditResult, TrajectoryCredi
 class GaeSettings(Settings):
     """What every method of this kind can be told."""
 
-    learns_at_ends: ClassVar[bool] = True
+    trains_at_turn_ends: ClassVar[bool] = True
     """Whether the critic learns before the last token of a turn, so that it can judge an episode that is over."""
     discount: float = Field(default=1.0, ge=0, le=1)
     """Of what comes later: per turn in `gae_turn`, per token in `gae_token` and inside the turns of `gae_bilevel`."""
@@ -28,15 +28,15 @@ class GaeSettings(Settings):
     """The paper's lambda: 1 trusts returns alone, 0 the critic alone."""
 
 
-class Decision(NamedTuple):
+class CriticTurn(NamedTuple):
     """One turn of an episode with what the critic said."""
 
     reward: float
     values: tuple[float, ...]
-    """OldLogprobs each sampled token; at least one."""
+    """Before each sampled token; at least one."""
 
 
-class Estimate(NamedTuple):
+class TurnEstimate(NamedTuple):
     """What a method makes of one turn, one entry per sampled token."""
 
     advantages: tuple[float, ...]
@@ -57,10 +57,10 @@ def gae(rewards: Sequence[float], values: Sequence[float], *, discount: float, d
     return advantages[::-1]
 
 
-def judged(
+def estimate_credits(
     group: Group,
     values: Sequence[TrajectoryValues],
-    estimate: Callable[[Sequence[Decision]], Sequence[Estimate]],
+    estimate: Callable[[Sequence[CriticTurn]], Sequence[TurnEstimate]],
 ) -> tuple[CriticCreditResult, ...]:
     """Apply a method to every valid episode of a group.
 
@@ -75,22 +75,22 @@ def judged(
 
 
 def _judged(
-    episode: Trajectory, values: TrajectoryValues, estimate: Callable[[Sequence[Decision]], Sequence[Estimate]]
+    episode: Trajectory, values: TrajectoryValues, estimate: Callable[[Sequence[CriticTurn]], Sequence[TurnEstimate]]
 ) -> CriticCreditResult:
-    """Cut an episode into decisions, estimate, and lay the estimates along its path."""
+    """Cut an episode into turns, estimate, and lay the estimates along its path."""
     if len(values.values) != len(episode.path):
         do = "give one entry per node of trajectory.path"
         got, where = len(values.values), f"tree {episode.tree.id}, leaf {episode.leaf}"
         raise InvalidInput(sentence("values", f"match the path's {len(episode.path)} nodes", got, where=where, do=do))
     of_node = dict(zip(episode.path, values.values, strict=True))
-    decisions: list[Decision] = []
+    turns: list[CriticTurn] = []
     for turn, reward in zip(episode.turns, turn_rewards(episode), strict=True):
         said = tuple(value for node in turn.nodes for value in of_node[node])
         if said:
-            decisions.append(Decision(reward, said))
-        elif decisions:  # the policy decided nothing here, so what was paid belongs to the turn before
-            decisions[-1] = decisions[-1]._replace(reward=decisions[-1].reward + reward)
-    estimates = estimate(decisions)
+            turns.append(CriticTurn(reward, said))
+        elif turns:  # the policy decided nothing here, so what was paid belongs to the turn before
+            turns[-1] = turns[-1]._replace(reward=turns[-1].reward + reward)
+    estimates = estimate(turns)
     advantages = iter([advantage for found in estimates for advantage in found.advantages])
     targets = iter([target for found in estimates for target in found.targets])
     sizes = [len(of_node[node]) for node in episode.path[1:]]

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
-from envgym.trainer.methods.credit.outcome import left_out
-from envgym.trainer.methods.credit.paths import discounted, on_turns, turn_rewards
+from envgym.trainer.methods.credit.outcome import leave_one_out
+from envgym.trainer.methods.credit.paths import discounted_returns, turn_credit, turn_rewards
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
@@ -27,13 +27,13 @@ class MinForm(Settings):
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
         """Return one credit per valid episode."""
-        returns = [discounted(soft_minimum(turn_rewards(episode), self.temperature)) for episode in group.valid]
+        returns = [discounted_returns(soft_minimum(turn_rewards(episode), self.temperature)) for episode in group.valid]
         wholes = [of_turns[0] if of_turns else 0.0 for of_turns in returns]
-        advantages = left_out(wholes)
+        advantages = leave_one_out(wholes)
         if len(returns) < 2:
             returns = [[whole] * len(of_turns) for whole, of_turns in zip(wholes, returns, strict=True)]
         return tuple(
-            on_turns(episode, [value - whole + advantage for value in of_turns])
+            turn_credit(episode, [value - whole + advantage for value in of_turns])
             for episode, of_turns, whole, advantage in zip(group.valid, returns, wholes, advantages, strict=True)
         )
 
