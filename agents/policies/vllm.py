@@ -73,7 +73,7 @@ class VllmPolicy(Policy):
         # One fewer, as vLLM scores a sequence only where a token could follow it.
         self._positions: int = max_context or (positions or 2048) - 1
         if positions is not None and self._positions >= positions:
-            must, do = f"be below the model's {positions} positions", "lower policy.max_context"
+            must, do = f"be below the model's {positions} positions", "lower engine.max_context"
             raise InvalidInput(sentence("max_context", must, self._positions, where=_WHERE, do=do))
         self._staging = WeightStaging(config, getattr(torch, dtype))
         self._num_top, self._with_raw, self._version = num_top, with_raw, version
@@ -117,7 +117,7 @@ class VllmPolicy(Policy):
         self._check_awake()
         longest = max(map(len, token_ids), default=0)
         if longest > self._positions:
-            must, do = f"fit the engine's {self._positions} positions", "raise policy.max_context"
+            must, do = f"fit the engine's {self._positions} positions", "raise engine.max_context"
             raise PolicyFailure(sentence("sequence", must, f"{longest} tokens", where=_WHERE, do=do))
         return await asyncio.wrap_future(self._engine.submit(self._compute_logprobs(list(token_ids))))
 

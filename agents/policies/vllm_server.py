@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from envgym.agents.policies import _vllm_wire as wire
 from envgym.agents.policies._checks import check_context, check_sampling
-from envgym.agents.policies.endpoint import Endpoint, EndpointSettings, Sleep
+from envgym.agents.policies.endpoint import Endpoint, Sleep
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
+from envgym.agents.settings import EndpointSettings
 from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
 
 if TYPE_CHECKING:

@@ -88,8 +88,8 @@ def run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
     try:
         result = train(settings, callbacks=_callbacks(settings), resume=args.resume)
     except KeyboardInterrupt:
-        if (settings.run_directory / "run.json").exists():
-            directory = shlex.quote(str(settings.run_directory))  # it knows all settings, overrides too
+        if (settings.run.path / "run.json").exists():
+            directory = shlex.quote(str(settings.run.path))  # it knows all settings, overrides too
             print(f"stopped; go on with: envgym {args.command} {directory} --resume", file=sys.stderr)
         raise
     if args.json:

@@ -23,7 +23,8 @@ def settings(directory: Path, **sections: Any) -> TrainSettings:
     run = {"name": "test", "directory": str(directory), "steps": 2, "checkpoint_every": 1, "tensorboard": False}
     data: dict[str, Any] = {
         "run": run,
-        "model": {"name": "tiny", "tiny": TINY, "device": "cpu"},
+        "model": {"name": "tiny", "tiny": TINY},
+        "engine": {"device": "cpu"},
         "envs": [{"id": "puzzles/guess_number-v0", "settings": {"size": 4, "max_turns": 2}}],
         "agent": {"name": "plain", "max_turn_tokens": 4, "max_context_tokens": 512, "on_length": "close"},
         "rollout": {"groups": 2, "group_size": 2},

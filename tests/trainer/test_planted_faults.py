@@ -30,7 +30,8 @@ def run(directory: Path, *, lora: bool = False, **sections: Any) -> list[dict[st
     settings = train_settings(
         {
             "run": {"directory": str(directory), "steps": 1, "tensorboard": False},
-            "model": {"name": "tiny", "tiny": TINY, "device": "cpu", "lora": {"rank": 4} if lora else None},
+            "model": {"name": "tiny", "tiny": TINY, "lora": {"rank": 4} if lora else None},
+            "engine": {"device": "cpu"},
             "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
             "agent": {"name": "tool_calling", "max_turn_tokens": 12, "max_context_tokens": 512},
             "rollout": {"groups": 2, "group_size": 2},

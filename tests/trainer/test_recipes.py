@@ -24,7 +24,8 @@ def settings(recipe: str, directory: Path, **sections: Any) -> TrainSettings:
     data: dict[str, Any] = {
         "recipe": recipe,
         "run": {"name": recipe, "directory": str(directory), "steps": 2, "tensorboard": False},
-        "model": {"name": "tiny", "tiny": TINY, "device": "cpu"},
+        "model": {"name": "tiny", "tiny": TINY},
+        "engine": {"device": "cpu"},
         "envs": [{"id": "puzzles/guess_number-v0", "settings": {"size": 4, "max_turns": 3}}],
         "agent": {"name": "plain", "max_turn_tokens": 4, "max_context_tokens": 512, "on_length": "close"},
         "rollout": {"groups": 2, "group_size": 4},

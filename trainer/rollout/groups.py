@@ -49,7 +49,7 @@ class Grower:
     def __init__(self, bench: RunContext, settings: TrainSettings, search: Strategy) -> None:
         """Get ready; nothing is begun."""
         self._bench, self._settings, self._search = bench, settings, search
-        sampling, places = bench.sampling(settings.rollout.temperature), settings.rollout.concurrency
+        sampling, places = bench.sampling(settings.sampling.temperature), settings.engine.concurrency
         self._pool = EpisodePool(
             lambda job, abort: run_episode(job, bench.agent, bench.policy, sampling=sampling, abort=abort),
             concurrency=places,

@@ -13,15 +13,15 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from envgym.agents.eval_settings import Engine, EvalModel
 from envgym.agents.models.loading import load, resolve_model
 from envgym.agents.models.tiny import build_tiny
 from envgym.agents.models.weights import merged_weights
-from envgym.agents.policies.backends import PolicySettings
-from envgym.agents.policies.local import load_local
+from envgym.agents.policies.backends import build_policy
 from envgym.agents.policies.vllm import VllmPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
+from envgym.agents.settings import EngineSettings, ModelSettings
 from envgym.errors import InvalidInput, PolicyFailure, UnknownName
+from envgym.plugins import Choice
 from envgym.sandbox._tree import descendants
 from tests.agents.policies.small_models import raw_logprobs, request
 from tests.envgym.sandbox.processes import command_of
@@ -235,9 +235,9 @@ def test_adapters_are_sampled_from_merged_in_training_and_evaluation(policy: Vll
     assert found.raw_logprobs == pytest.approx(expected, abs=1e-2)
 
     adapted.save_pretrained(tmp_path)
-    evaluated = EvalModel(name="tiny", adapter=str(tmp_path), steps=7)
-    chosen = PolicySettings(backend="vllm", cache_gib=0.1, max_context=1000)
-    local = load_local(evaluated, Engine(device="cpu", threads=1), chosen).policy
+    evaluated = ModelSettings(name="tiny", adapter=str(tmp_path), train_steps=7)
+    engine = EngineSettings(backend=Choice(name="vllm"), device="cpu", threads=1, cache_gib=0.1, max_context=1000)
+    local = build_policy(evaluated, engine)
     assert isinstance(local, VllmPolicy)
     (again,) = generate(local, [item])
     local.close()
@@ -327,8 +327,8 @@ def test_a_sleeping_policy_refuses_and_wakes_with_the_same_weights(policy: VllmP
 @pytest.mark.parametrize(
     "cache_gib, says",
     [
-        (100_000.0, r"cache must fit into free memory, .*lower policy.cache_gib"),
-        (0.001, r"cache must hold one context of full length, .*raise policy.cache_gib, or lower policy.max_context"),
+        (100_000.0, r"cache must fit into free memory, .*lower engine.cache_gib"),
+        (0.001, r"cache must hold one context of full length, .*raise engine.cache_gib, or lower engine.max_context"),
     ],
 )
 def test_a_cache_that_cannot_be_had_is_refused_with_the_number_to_change(cache_gib: float, says: str) -> None:

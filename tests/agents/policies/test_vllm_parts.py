@@ -56,10 +56,10 @@ def test_a_vllm_that_is_missing_or_built_for_another_torch_is_named(monkeypatch:
     "reason, says",
     [
         ("ValueError: Available memory on node 0 (1/22 GiB) is less than requested memory for kv (9 GiB).", "lower"),
-        ("ValueError: To serve one request (0.9 GiB KV cache is needed), raise it.", "raise policy.cache_gib"),
-        ("OutOfMemoryError: CUDA out of memory.", "lower policy.cache_gib"),
+        ("ValueError: To serve one request (0.9 GiB KV cache is needed), raise it.", "raise engine.cache_gib"),
+        ("OutOfMemoryError: CUDA out of memory.", "lower engine.cache_gib"),
         ("RuntimeError: Engine core initialization failed.", "set VLLM_LOGGING_LEVEL=INFO"),
-        ("ValueError: Model architectures ['X'] are not supported.", "use policy.backend=transformers"),
+        ("ValueError: Model architectures ['X'] are not supported.", "use engine.backend=transformers"),
     ],
 )
 def test_an_engine_that_does_not_start_says_which_number_to_change(reason: str, says: str) -> None:

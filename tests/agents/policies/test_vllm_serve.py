@@ -18,13 +18,12 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel
 
-from envgym.agents.eval_run import run_evaluation
-from envgym.agents.eval_settings import EvalSettings
+from envgym.agents.evaluation.run import run_evaluation
 from envgym.agents.models.loading import load, resolve_model
-from envgym.agents.policies.endpoint import EndpointSettings
 from envgym.agents.policies.vllm import VllmPolicy
 from envgym.agents.policies.vllm_server import VllmServerPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy
+from envgym.agents.settings import EndpointSettings, EvalSettings
 from envgym.errors import PolicyFailure, UnknownName
 from tests.agents.policies.small_models import raw_logprobs, request
 
@@ -183,12 +182,14 @@ def test_agents_and_searches_play_with_a_served_model(url: str, tmp_path: Path) 
     settings = EvalSettings.model_validate(
         {
             "run": {"directory": str(tmp_path / "run")},
-            "model": {"name": "tiny", "endpoint": {"base_url": url, "model": "tiny", "timeout_s": 300}},
+            "model": {"name": "tiny"},
+            "engine": {
+                "backend": "vllm_server",
+                "endpoint": {"base_url": url, "model": "tiny", "timeout_s": 300},
+            },
             "agent": {"name": "tool_calling", "max_turn_tokens": 16, "on_length": "close"},
             "envs": [{"id": "puzzles/guess_number-v0", "settings": {}}],
-            "evaluation": {"tasks": 2, "temperature": 1.0},
-            "search": {"name": "best_of", "n": 2},
-            "policy": {"backend": "vllm"},
+            "evaluation": {"tasks": 2, "temperature": 1.0, "search": {"name": "best_of", "n": 2}},
         }
     )
     (record,) = run_evaluation(settings).evaluations

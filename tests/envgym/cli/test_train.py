@@ -244,10 +244,13 @@ def test_batch_without_a_difference_cannot_be_overfitted(command: Command, folde
         ("envs.0.id=worlds:Vowel", "worlds:Vowel must be defined as Vowel, got nothing (module worlds); correct the "),
         ("envs.0.settings.level=1", "keyword argument must be a known name, got 'level' (worlds:Vowels); "),
         ("model.name=tyni", "model must be a known name, got 'tyni' (a model is tiny, smollm2, a directory or owner/"),
-        ("model.device=cuda:99", "device must be at hand, got cuda:99 (settings); use cpu, cuda or auto."),
+        ("engine.device=cuda:99", "device must be at hand, got cuda:99 (settings); use cpu, cuda or auto."),
         ("agent.name=tool_caling", "agent must be a known name, got 'tool_caling' (agents); did you mean tool_calling"),
         ("agent.text_format=xml", "text format must be a known name, got 'xml'"),
-        ("sft.recorded=nowhere", "run must be a directory, got no such directory (nowhere); name a directory that"),
+        (
+            "sft.source={name: recorded, directory: nowhere}",
+            "run must be a directory, got no such directory (nowhere); name a directory that",
+        ),
         ("run.wandb=project", "run.wandb must go with the wandb package, got no such package (settings); run `pip "),
     ],
 )
