@@ -10,10 +10,10 @@ import inspect
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from operator import attrgetter
 from pathlib import Path
@@ -196,45 +196,3 @@ def _uncallable(plugin: type) -> str | None:
 
 def _attribute(path: str) -> str:
     return path.rpartition(":")[2]
-
-
-def resolve(point: str, choice: Choice, table: Mapping[str, Callable[..., T]]) -> T:
-    """Build the method that `choice` names. Raises: SettingsError: an unknown name, or settings it refuses."""
-    build = _find(point, choice.name, table)
-    where = f"{point} {choice.name}"
-    try:
-        return build(**choice.settings)
-    except InvalidInput:
-        raise
-    except ValidationError as error:
-        kind = build if isinstance(build, type) and issubclass(build, BaseModel) else Settings
-        raise SettingsError("\n".join(faults(kind, error, where=where))) from None
-    except (TypeError, ValueError) as error:
-        do = "pass the keyword arguments of its class"
-        raise SettingsError(sentence("settings", f"fit {choice.name}", str(error), where=where, do=do)) from None
-
-
-def _find(point: str, name: str, table: Mapping[str, Callable[..., T]]) -> Callable[..., T]:
-    if name in table:
-        return table[name]
-    if ":" in name:
-        return _imported(point, EntryPoint(name, name, f"envgym.{point}"))
-    others = {entry.name: entry for entry in entry_points(group=f"envgym.{point}")}
-    if name in others:
-        return _imported(point, others[name])
-    raise unknown_name(point, name, [*table, *others], where="settings")
-
-
-def _imported(point: str, entry: EntryPoint) -> Callable[..., Any]:  # the package vouches for what it makes
-    try:
-        found = entry.load() if EntryPoint.pattern.match(entry.value) else None
-    except (ImportError, AttributeError) as error:
-        raise _not_found(point, entry, str(error)) from None
-    if not callable(found):
-        raise _not_found(point, entry, "no class there")
-    return found  # type: ignore[no-any-return]  # callable, as was just checked
-
-
-def _not_found(point: str, entry: EntryPoint, reason: str) -> SettingsError:
-    do = "write package.module:Class, and install the package"
-    return SettingsError(sentence(f"{point}.name", "name an importable class", entry.value, where=reason, do=do))

@@ -11,8 +11,8 @@ from envgym.core.tasks import Split, Task, TaskSource
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
 from envgym.runs import check_labels
-from envgym.trainer.methods.credit import CREDITS
-from envgym.trainer.methods.protocols import EnvSupply
+from envgym.trainer.catalog import CREDIT
+from envgym.trainer.methods.protocols import Credit, CriticCredit, EnvSupply
 from envgym.trainer.settings import EnvSettings, TrainSettings
 
 
@@ -64,11 +64,13 @@ def _tasks(make: Callable[[], Env[Any]]) -> TaskSource:
         env.close()
 
 
-def check_group(settings: TrainSettings) -> None:
+def check_group(credit: Credit | CriticCredit, settings: TrainSettings) -> None:
     """See that groups can be compared. Raises: SettingsError: every advantage would be 0."""
-    size, credit = settings.rollout.group_size, settings.credit.name
-    if size < 2 and credit in CREDITS:  # all of ours give an episode without company 0; one of your own may not
-        must = f"be at least 2 for {credit}, which compares the episodes of a group"
+    size, name = settings.rollout.group_size, settings.credit.name
+    if (
+        size < 2 and name in CREDIT.table and not isinstance(credit, CriticCredit)
+    ):  # all of ours give an episode without company 0; one of your own may not
+        must = f"be at least 2 for {name}, which compares the episodes of a group"
         raise SettingsError(sentence("rollout.group_size", must, size, where="rollout", do="raise it"))
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from envgym.agents.search import STRATEGIES, Mcts, SurprisalFork
+from envgym.agents.search import Mcts, SurprisalFork
 from envgym.agents.search.base import TreeStrategy
 from envgym.trainer.settings import train_settings
+from tests.support.plugins import STRATEGIES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "search.md"
 TEXT = PAGE.read_text(encoding="utf-8")

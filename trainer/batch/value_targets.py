@@ -31,7 +31,9 @@ def judge(groups: Sequence[Group], credit: CriticCredit, values_of: ValuesOf, *,
     """
     said = _said(groups, values_of)
     given = iter(said)
-    judged = [found for group in groups for found in credit(group, [next(given) for _ in group.valid])]
+    judged = [
+        found for group in groups for found in credit.estimate_advantages(group, [next(given) for _ in group.valid])
+    ]
     credits = [found.credit for found in judged]
     value_targets = [
         _lessons(found, values, row)

@@ -224,7 +224,7 @@ def needs_old_logprobs_pass(optim: OptimSettings, objective: Objective) -> bool:
 
 def _shares(rows: Sequence[TrainRow], objective: Objective) -> _Shares:
     """Count what an update of these rows is divided by."""
-    policy = denominator_of_rows(rows, objective.settings.max_tokens)
+    policy = denominator_of_rows(rows)
     return _Shares(policy=policy, values=supervised_tokens(rows))
 
 

@@ -22,7 +22,7 @@ from envgym.trainer.build import build_method, load_model
 from envgym.trainer.learner.checkpoint import checkpoints, load_critic
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.forward import Scorer
-from envgym.trainer.methods.protocols import needs_critic
+from envgym.trainer.methods.protocols import CriticCredit
 from envgym.trainer.settings import CriticSettings, TrainSettings, train_settings
 
 _KEPT = 4
@@ -151,9 +151,9 @@ def _check_credit(settings: TrainSettings, run: Path) -> None:
     name = settings.credit.name
     credit = build_method(settings).credit
     do = "train one with credit.name=gae_token or gae_bilevel"
-    if not needs_critic(credit):
+    if not isinstance(credit, CriticCredit):
         raise RunError(sentence("run", "have trained a critic", f"credit {name}", where=str(run), do=do))
-    if not getattr(credit, "learns_at_ends", True):
+    if not credit.learns_at_ends:
         must = "have learned at the ends of turns, too"
         raise RunError(sentence("critic", must, f"credit {name}", where=str(run), do=do))
 

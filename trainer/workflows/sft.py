@@ -35,7 +35,7 @@ from envgym.trainer.settings import ObjectiveSettings, SftSettings, TrainSetting
 LIKELIHOOD = Objective(
     loss=Reinforce(),
     correction=NoCorrection(),
-    settings=ObjectiveSettings(aggregation="token-mean"),
+    settings=ObjectiveSettings(),
     temperature=1.0,
 )
 """-A log pi with A = 1, averaged over tokens: the negative log-likelihood."""

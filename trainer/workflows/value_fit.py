@@ -29,7 +29,7 @@ from envgym.trainer.learner.checkpoint import TrainState, checkpoints, save_chec
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, supervised_tokens
 from envgym.trainer.learner.forward import Scorer
 from envgym.trainer.learner.optimizer import schedule
-from envgym.trainer.methods.protocols import needs_critic
+from envgym.trainer.methods.protocols import CriticCredit
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
 from envgym.trainer.rollout.collector import collect
 from envgym.trainer.settings import TrainSettings, train_settings
@@ -141,7 +141,7 @@ def _collect(bench: RunContext, settings: TrainSettings, on_progress: Callable[[
 
 def _rows(bench: RunContext, groups: Sequence[Group]) -> list[TrainRow]:
     """Return rows whose value_targets are the returns."""
-    assert needs_critic(bench.method.credit), "the plan says so"
+    assert isinstance(bench.method.credit, CriticCredit), "the plan says so"
 
     def silent(rows: Sequence[TrainRow]) -> list[tuple[float, ...]]:
         return [(0.0,) * len(row) for row in rows]

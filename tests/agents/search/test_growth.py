@@ -12,7 +12,7 @@ import envgym
 from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
-from envgym.agents.search import STRATEGIES, BestOf, Crew, Mcts, RandomExpand, SurprisalFork, TurnUncertainty
+from envgym.agents.search import BestOf, Crew, Mcts, RandomExpand, SurprisalFork, TurnUncertainty
 from envgym.agents.search.base import TreeStrategy, members_of
 from envgym.agents.search.budget import Budget
 from envgym.agents.search.snapshots import Branching
@@ -28,6 +28,7 @@ from envgym.errors import InvalidInput, SettingsError
 from envgym.records import Reply
 from tests.agents.search.growing import Babbler, ended, episodes, grow
 from tests.support.parrots import CALL, Parrot, char_agent, parrot_job, said
+from tests.support.plugins import STRATEGIES
 
 WORDS = ("50", "up", "7", CALL, "look", "hello", "right", "12", "<answer>3</answer>", "down")
 

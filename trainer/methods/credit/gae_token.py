@@ -13,7 +13,7 @@ class GaeToken(GaeSettings):
     Observations are skipped: the token behind the last one of a turn is the first of the next. Source: 1506.02438.
     """
 
-    def __call__(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
+    def estimate_advantages(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
         """Return the credit of every valid episode, and what the critic should have said."""
         return judged(group, values, self._estimate)
 

@@ -19,7 +19,7 @@ class GaeTurn(GaeSettings):
 
     learns_at_ends: ClassVar[bool] = False
 
-    def __call__(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
+    def estimate_advantages(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
         """Return the credit of every valid episode, and what the critic should have said."""
         return judged(group, values, self._estimate)
 
