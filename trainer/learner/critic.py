@@ -44,7 +44,7 @@ class ValueHead(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddedValueTargets:
-    """What the critic said before the update, and should have said, on one padding of all rows."""
+    """Values before the update and their targets, for all rows, padded on the right."""
 
     values_NT: Float[Tensor, "N T"]
     targets_NT: Float[Tensor, "N T"]
@@ -134,7 +134,7 @@ class Critic:
         return self.settings.coef * mean
 
     def clip_gradient(self) -> float:
-        """Bound the gradient's norm, apart from the policy's; return what it was."""
+        """Clip the norm of the critic's gradient, apart from the policy's; return it before clipping."""
         return nn.utils.clip_grad_norm_(self.head.parameters(), self._max_norm).item()
 
     def state_dict(self) -> dict[str, Any]:

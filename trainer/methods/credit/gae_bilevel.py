@@ -23,7 +23,7 @@ class GaeBilevel(GaeSettings):
     """Of what later turns pay, per turn."""
 
     def __call__(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
-        """Return the credit of every valid episode, and what the critic should have said."""
+        """Return the credit of every valid episode, with the value targets."""
         return estimate_credits(group, values, self._estimate)
 
     def _estimate(self, turns: Sequence[CriticTurn]) -> list[TurnEstimate]:
