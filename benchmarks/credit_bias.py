@@ -16,7 +16,7 @@ from envgym.core.trajectory import Group
 from envgym.plugins import Choice
 from envgym.trainer.catalog import CREDIT
 from envgym.trainer.methods.credit.gigpo import Gigpo
-from envgym.trainer.methods.credit.outcome import episode_rewards, whole_episode
+from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards
 from envgym.trainer.methods.credit.tree_rl import TreeRl
 from envgym.trainer.methods.protocols import Credit, CriticCredit, TrajectoryCredit, TrajectoryValues
 from tests.support.enumerable import LOGITS, Array, Enumerable, SampledGroup, expected_gradient, groups
@@ -27,7 +27,7 @@ TRUTH = WORLD.true_gradient()
 
 def reinforce(group: Group) -> tuple[TrajectoryCredit, ...]:
     """Take the reward as it is."""
-    return whole_episode(group.valid, episode_rewards(group))
+    return episode_credits(group.valid, episode_rewards(group))
 
 
 def with_values(credit: CriticCredit, value: float) -> Credit:

@@ -65,6 +65,11 @@ class PluginKind(Generic[T]):
     is_function: bool = False
     """Whether a function with the signature of the protocol's `__call__` is itself a plug-in, without settings."""
 
+    @property
+    def title(self) -> str:
+        """The name in words, such as `text format`."""
+        return self.name.replace("_", " ")
+
     def names(self) -> list[str]:
         """Return the names of our table, then those of installed entry points."""
         return list(dict.fromkeys([*self.table, *self._entry_points()]))
@@ -81,7 +86,7 @@ class PluginKind(Generic[T]):
         installed = self._entry_points()
         if name in installed:
             return installed[name]
-        raise unknown_name(self.name, name, [*self.table, *installed], where="settings")
+        raise unknown_name(self.title, name, [*self.table, *installed], where="settings")
 
     def load(self, name: str) -> Any:  # a class, a factory, a function or an instance, as `misfit` checked
         """Import what `name` names and check that it is of this kind; it is not called.
@@ -93,7 +98,7 @@ class PluginKind(Generic[T]):
         reason = self._misfit(plugin)
         if reason is not None:
             do = f"name a class with the methods of {' or '.join(map(_attribute, self.protocols))}"
-            raise SettingsError(sentence(f"{self.name}.name", f"name a {self.name}", path, where=reason, do=do))
+            raise SettingsError(sentence(f"{self.name}.name", f"name a {self.title}", path, where=reason, do=do))
         return plugin
 
     def build(self, choice: Choice, *arguments: object) -> T:
@@ -102,7 +107,7 @@ class PluginKind(Generic[T]):
         Raises: UnknownName, SettingsError: as `load`, or settings that it refuses.
         """
         plugin = self.load(choice.name)
-        where = f"{self.name} {choice.name}"
+        where = f"{self.title} {choice.name}"
         if not self._is_called(plugin):
             if choice.settings:
                 got, do = ", ".join(choice.settings), "leave them out"

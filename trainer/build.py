@@ -22,17 +22,8 @@ from envgym.agents.search.base import TreeStrategy
 from envgym.core.trajectory import Group
 from envgym.errors import InvalidInput, SettingsError, sentence
 from envgym.trainer.batch.rows import train_rows
-from envgym.trainer.batch.value_targets import TrainingBatch, judge
-from envgym.trainer.catalog import (
-    AGGREGATION,
-    CORRECTION,
-    CREDIT,
-    CURRICULUM,
-    FILTER,
-    KL_ESTIMATOR,
-    LOSS,
-    SHAPING,
-)
+from envgym.trainer.batch.value_targets import TrainingBatch, build_critic_batch
+from envgym.trainer.catalog import AGGREGATION, CORRECTION, CREDIT, CURRICULUM, FILTER, KL_ESTIMATOR, LOSS, SHAPING
 from envgym.trainer.env_source import EnvSource, build_env_sources, check_group, check_search, check_stragglers
 from envgym.trainer.learner.causal_lm import check_head, without_dropout
 from envgym.trainer.learner.critic import Critic
@@ -106,7 +97,7 @@ class RunContext:
         once = method.objective.settings.shared_tokens == "once"
         if isinstance(method.credit, CriticCredit):
             shaped = [method.shaping(group) for group in groups]
-            return judge(shaped, method.credit, self.learner.values, once=once)
+            return build_critic_batch(shaped, method.credit, self.learner.compute_values, once=once)
         credits = method.credits(groups)
         return TrainingBatch(credits, train_rows(credits, once=once))
 

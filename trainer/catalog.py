@@ -92,7 +92,6 @@ CORRECTION: Final["PluginKind[Correction]"] = PluginKind(
         "geometric": "envgym.trainer.methods.corrections.geometric:Geometric",
         "divergence": "envgym.trainer.methods.corrections.divergence:Divergence",
     },
-    is_function=True,
 )
 """Weights and rejections for the mismatch between sampler and trainer."""
 KL_ESTIMATOR: Final["PluginKind[KlEstimator]"] = PluginKind(

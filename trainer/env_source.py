@@ -31,7 +31,7 @@ class EnvSource:
 
 
 def build_env_sources(envs: Sequence[EnvSettings], *, num_held_out: int) -> dict[str, EnvSource]:
-    """Make every env once to see that its settings hold and that there are tasks, and return the env_sources by label.
+    """Make every env once to see that its settings hold and that there are tasks, and return the env sources by label.
 
     Args:
         envs: of the mixture.

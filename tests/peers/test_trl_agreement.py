@@ -11,7 +11,6 @@ from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from envgym.trainer.learner.logprobs import token_logprobs
 from envgym.trainer.methods.losses import (
     Aggregation,
     PpoClip,
@@ -22,6 +21,7 @@ from envgym.trainer.methods.losses import (
     kl_to_reference,
 )
 from envgym.trainer.methods.losses.kl import k3
+from tests.support.logprobs import token_logprobs
 
 pytestmark = pytest.mark.peers
 

@@ -113,7 +113,7 @@ class Credit(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryValues:
-    """What the critic said along one episode."""
+    """The critic's values along one episode."""
 
     trajectory: Trajectory
     values: tuple[tuple[float, ...], ...]
@@ -122,7 +122,7 @@ class TrajectoryValues:
 
 
 class CriticCreditResult(NamedTuple):
-    """Advantages of one episode, and what the critic should have said."""
+    """Advantages of one episode, and the targets of the critic's values."""
 
     credit: TrajectoryCredit
     targets: tuple[tuple[float | None, ...], ...]
@@ -134,8 +134,8 @@ class CriticCredit(Protocol):
     """Assigns advantages with the help of a critic."""
 
     @property
-    def learns_at_ends(self) -> bool:
-        """Whether the critic learns before the last token of a turn, so that it can judge an episode that is over."""
+    def trains_at_turn_ends(self) -> bool:
+        """Whether the critic has a target before the last token of a turn, so that it can value a finished episode."""
         ...
 
     def estimate_advantages(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:

@@ -154,12 +154,12 @@ def _measure(bench: RunContext, settings: TrainSettings, rows: list[TrainRow], *
     has_reference = bool(settings.objective.kl_coef)
     state = state_memory(bench.model, reference=has_reference)
     with peak_memory(bench.device) as peak:
-        learner.rehearse(rows, objective)
+        learner.backward_largest_micro_batch(rows, objective)
     started = time.perf_counter()
-    tokens = learner.rehearse(rows, objective)
+    tokens = learner.backward_largest_micro_batch(rows, objective)
     seconds = time.perf_counter() - started
-    learner.forget_gradient()
-    batches = learner.batches(rows, range(len(rows)))
+    learner.zero_grad()
+    batches = learner.micro_batches(rows, range(len(rows)))
     computed = sum(batch.num_tokens for batch in batches)
     has_old = needs_old_logprobs_pass(settings.optim, objective)
     references = has_reference * (1 if has_old else settings.optim.epochs)

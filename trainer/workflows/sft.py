@@ -103,7 +103,7 @@ async def fit(
     losses: list[float] = []
     success: float | None = None
     for batch in _batches(rows, sft, seed=settings.run.seed):
-        losses.append(learner.learn(batch, LIKELIHOOD, step=len(losses))["loss/policy"])
+        losses.append(learner.train_step(batch, LIKELIHOOD, step=len(losses))["loss/policy"])
         on_progress("warm start", len(losses), total)
         if sft.until_success is not None and len(losses) % sft.check_every == 0:
             success = await _success(bench, settings, sft, check=len(losses))

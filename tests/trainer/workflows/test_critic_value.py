@@ -15,7 +15,7 @@ from envgym.core.json_types import JsonObject
 from envgym.errors import EnvgymError, InvalidInput, SettingsError
 from envgym.trainer.learner.causal_lm import hidden_states
 from envgym.trainer.learner.critic import Critic
-from envgym.trainer.learner.forward import Scorer
+from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.settings import CriticSettings, OptimSettings
 from envgym.trainer.train import train
 from envgym.trainer.workflows.critic_value import CriticValue, critic
@@ -40,7 +40,7 @@ def made(*, packing: bool = True, max_positions: int | None = None) -> CriticVal
     with torch.no_grad():
         head.head.weight_D.copy_(torch.randn(16, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
         head.head.bias.fill_(0.3)
-    return CriticValue(Scorer(MODEL, optim, device=CPU), head, tiny_tokenizer(), max_positions=max_positions)
+    return CriticValue(ForwardPass(MODEL, optim, device=CPU), head, tiny_tokenizer(), max_positions=max_positions)
 
 
 def asked(value: CriticValue, calls: Sequence[Sequence[Seen]]) -> list[float]:

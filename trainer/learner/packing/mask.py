@@ -67,7 +67,7 @@ class TreeMask:
         found: list[Block] = []
         kept = 0
         for queries in _slices(len(self), BLOCK):
-            # OldLogprobs the block only what it still follows; a sliding window then leaves some of that out.
+            # Before the block only what it still follows; a sliding window then leaves some of that out.
             keys = (self._ends_N[: queries.stop] > queries.start).nonzero().squeeze(-1)
             strip_QK = self._strip(queries, keys)
             used = strip_QK.any(dim=0)

@@ -1,4 +1,4 @@
-"""Log-probs and entropies of rows, each computed once for all rows that share the token."""
+"""Hidden states of packed rows, each computed once for all rows that share the token."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -6,11 +6,11 @@ from torch import Tensor, nn
 
 from envgym.trainer.batch.packs import Pack
 from envgym.trainer.learner.causal_lm import causal_lm, hidden_states, lm_head_of
-from envgym.trainer.learner.logprobs import CHUNK_SIZE, TokenLogprobs, TokenStates
+from envgym.trainer.learner.logprobs import TokenHiddenStates
 from envgym.trainer.learner.packing import attention
 
 
-def packed_hidden_states(model: nn.Module, pack: Pack) -> Float[Tensor, "N D"]:
+def pack_hidden_states(model: nn.Module, pack: Pack) -> Float[Tensor, "N D"]:
     """Return what the model's head, or any other head on its tokens, reads at each place of a pack.
 
     Args:
@@ -30,47 +30,21 @@ def packed_hidden_states(model: nn.Module, pack: Pack) -> Float[Tensor, "N D"]:
         )[0]
 
 
-def packed_logprobs(
-    model: nn.Module,
-    pack: Pack,
-    *,
-    loss_mask_BT: Bool[Tensor, "B T"],
-    temperature: float = 1.0,
-    with_entropy: bool = False,
-    chunk_size: int = CHUNK_SIZE,
-) -> TokenLogprobs:
-    """Score the rows of a pack; equal to `token_logprobs` of the rows themselves, in value and gradient.
+def packed_token_hidden_states(model: nn.Module, pack: Pack, *, loss_mask_BT: Bool[Tensor, "B T"]) -> TokenHiddenStates:
+    """Run the body of a model on a pack; equal to `token_hidden_states` of the rows, with shared tokens once.
 
     Args:
-        model: see `packed_hidden_states`.
-        pack: of the rows.
-        loss_mask_BT: tokens to score, among those that the pack trains.
-        temperature: that the tokens were sampled with, > 0.
-        with_entropy: also return the entropies, with gradient.
-        chunk_size: tokens whose logits exist at a time, >= 1.
-
-    Returns:
-        [B, T] each, in the order of the pack's rows; 0 outside the mask.
-    """
-    states = packed_states(model, pack, loss_mask_BT=loss_mask_BT)
-    return states.logprobs(temperature=temperature, with_entropy=with_entropy, chunk_size=chunk_size)
-
-
-def packed_states(model: nn.Module, pack: Pack, *, loss_mask_BT: Bool[Tensor, "B T"]) -> TokenStates:
-    """Run the body of a model on a pack; equal to `token_states` of the rows themselves, with shared tokens once.
-
-    Args:
-        model: see `packed_hidden_states`.
+        model: see `pack_hidden_states`.
         pack: of the rows.
         loss_mask_BT: tokens to score, among those that the pack trains.
     """
-    hidden_ND = packed_hidden_states(model, pack)
+    hidden_ND = pack_hidden_states(model, pack)
 
     def to_rows(scored_S: Tensor) -> Tensor:
         scored_N = scored_S.new_zeros(len(pack)).index_put((pack.trained_S,), scored_S)
         return pack.to_rows(scored_N, loss_mask_BT)
 
-    return TokenStates(
+    return TokenHiddenStates(
         hidden_SD=hidden_ND.index_select(0, pack.parents_S),
         targets_S=pack.input_ids_N[pack.trained_S],
         to_rows=to_rows,

@@ -11,7 +11,7 @@ from envgym.trainer.batch.packs import build_pack
 from envgym.trainer.batch.trie import build_trie
 from envgym.trainer.learner.causal_lm import causal_lm, eval_mode, hidden_states
 from envgym.trainer.learner.packing import attention
-from envgym.trainer.learner.packing.states import packed_hidden_states
+from envgym.trainer.learner.packing.states import pack_hidden_states
 
 _PROBE = ((0, 1, 2, 3, 1, 2), (0, 1, 2, 3, 4, 0), (0, 1, 3, 0, 2, 4))
 """Two branchings; a model that mixes branches, or counts positions along the pack, is found out."""
@@ -71,5 +71,5 @@ def _packed(model: nn.Module) -> list[Tensor]:
     trie = build_trie(_PROBE, range(len(_PROBE)))
     masks = [(True,) * len(row) for row in _PROBE]
     pack = build_pack(_PROBE, masks, trie, range(len(_PROBE)), causal_lm(model).device)
-    hidden_ND = packed_hidden_states(model, pack)
+    hidden_ND = pack_hidden_states(model, pack)
     return [hidden_ND[places] for _, places in sorted(zip(trie.rows, pack.places_BT, strict=True))]

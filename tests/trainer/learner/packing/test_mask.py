@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from envgym.trainer.learner.packing import build_pack, build_trie, mask
+from envgym.trainer.batch.packs import build_pack
+from envgym.trainer.batch.trie import build_trie
+from envgym.trainer.learner.packing import mask
 from envgym.trainer.learner.packing.mask import BLOCK, TreeMask
 from tests.trainer.learner.packing.forest import CPU
 
