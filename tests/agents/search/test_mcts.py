@@ -11,8 +11,8 @@ from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
 from envgym.agents.search import Mcts
 from envgym.agents.search.budget import Budget
-from envgym.agents.search.signals import Seen
-from envgym.agents.search.simulations import MERGED, UNFINISHED
+from envgym.agents.search.mcts_tree import MERGED, UNFINISHED
+from envgym.agents.search.scorers import SearchObservation
 from envgym.agents.testing import END, Parrot, char_agent, said
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Role
@@ -39,7 +39,7 @@ class Ladder(Parrot):
 class Climber:
     """Knows the way: a third for every turn of the agent that began with b."""
 
-    async def __call__(self, seen: Sequence[Seen]) -> list[float]:
+    async def __call__(self, seen: Sequence[SearchObservation]) -> list[float]:
         said = [[message for message in item.messages if message.role is Role.ASSISTANT] for item in seen]
         return [sum(message.content.startswith("b") for message in one) / 3 for one in said]
 
@@ -130,7 +130,7 @@ def test_value_leads_and_chooses_without_a_reward() -> None:
 def test_search_led_by_rewards_is_an_oracles_whatever_chooses() -> None:
     assert Mcts().selection.is_oracle
     assert Mcts(select="majority").selection.is_oracle
-    assert Mcts(value=CLIMBER, select="verifier").selection.is_oracle
+    assert Mcts(value=CLIMBER, select="reward").selection.is_oracle
     assert not Mcts(value=CLIMBER, select="majority").selection.is_oracle
 
 

@@ -12,9 +12,9 @@ import envgym
 from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
-from envgym.agents.search import STRATEGIES, BestOf, Crew, Mcts, RandomExpand, SurprisalFork, TurnUncertainty
-from envgym.agents.search.base import TreeStrategy, members_of
+from envgym.agents.search import STRATEGIES, BestOf, Mcts, RandomExpand, RolloutContext, SurprisalFork, TurnUncertainty
 from envgym.agents.search.budget import Budget
+from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.search.snapshots import Branching
 from envgym.agents.testing import CALL, Parrot, char_agent, parrot_job, said
 from envgym.core.endings import Ending
@@ -27,7 +27,7 @@ from envgym.core.turns import Cost
 from envgym.env import ForkCapability
 from envgym.errors import InvalidInput, SettingsError
 from envgym.records import Reply
-from tests.agents.search.growing import Babbler, ended, episodes, grow
+from tests.agents.search.growing import Babbler, ended, episodes, grow, grow_group
 
 WORDS = ("50", "up", "7", CALL, "look", "hello", "right", "12", "<answer>3</answer>", "down")
 
@@ -134,10 +134,9 @@ def test_cancelled_search_leaves_no_env_open() -> None:
             return await super().generate(request)
 
     async def work() -> None:
-        crew = Crew(agent=char_agent(), policy=Stuck(), sampling=Sampling(), slots=asyncio.Semaphore(9))
-        task = RandomExpand(nodes=3, rounds=2).grow(members_of(parrot_job(Counted)), crew, group_size=7)
+        context = RolloutContext(agent=char_agent(), policy=Stuck(), sampling=Sampling(), slots=asyncio.Semaphore(9))
         async with asyncio.timeout(0.2):
-            await task
+            await grow_group(RandomExpand(nodes=3, rounds=2), parrot_job(Counted), context, group_size=7)
 
     with pytest.raises(TimeoutError):
         asyncio.run(work())
