@@ -7,8 +7,7 @@ are closed even then. Search drives single turns of its branches with the same l
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 from envgym.agents.agent import Agent
@@ -77,7 +76,7 @@ async def drive(
         advance: moves the agent on by one event.
         generate: asks the policy.
         clock: times the calls of env and policy.
-        abort: ends the episode early; the caller lets it watch the current task.
+        abort: ends the episode early; the caller enters it.
         one_turn: return also when the agent requests the policy's next turn.
     """
     while True:
@@ -125,15 +124,22 @@ def aborted_event(abort: AbortHandle, seconds: float = 0.0) -> Failed:
     return Failed(Ending.ERROR_ABORTED, abort.reason, seconds)
 
 
-@asynccontextmanager
-async def closing(env: EpisodeEnv, abort: AbortHandle) -> AsyncIterator[None]:
-    """Close `env` afterwards; without waiting after an error."""
-    try:
-        yield
-    except BaseException:
-        env.abandon()
-        raise
-    await close_env(env, abort)
+class EnvCloser:
+    """Closes an env at the end of a block; without waiting after an error."""
+
+    def __init__(self, env: EpisodeEnv, abort: AbortHandle) -> None:
+        """Close `env`, whose episode `abort` belongs to."""
+        self._env, self._abort = env, abort
+
+    async def __aenter__(self) -> None:
+        """Begin the block."""
+
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Close the env."""
+        if kind is not None:
+            self._env.abandon()
+        else:
+            await close_env(self._env, self._abort)
 
 
 async def close_env(env: EpisodeEnv, abort: AbortHandle) -> None:
@@ -155,8 +161,8 @@ async def play_episode(
 ) -> Tree:
     """Drive a whole episode from its reset, close its env, and return it as a tree with one leaf."""
     abort = abort or AbortHandle()
-    async with closing(env, abort):
-        with abort.watched():
+    async with EnvCloser(env, abort):
+        with abort:
             state, _ = await drive(state, None, env, advance=advance, generate=generate, clock=clock, abort=abort)
     assert state.path is not None, "a finished episode has a leaf"
     return record_tree((state.path,), env.job)
@@ -243,9 +249,9 @@ async def run_episodes(
     gate = _LockStepGate(min(concurrency, len(jobs))) if lock_step else None
     generate = policy.generate if gate is None else gate.hold_back(policy.generate)
 
-    async def run(job: EpisodeJob) -> Tree:
+    def run(job: EpisodeJob) -> Awaitable[Tree]:
         state = begin(agent, sampling=sampling, seed=job.sampling_seed)
-        return await play_episode(EpisodeEnv(job), state, advance=advance, generate=generate, clock=clock, abort=None)
+        return play_episode(EpisodeEnv(job), state, advance=advance, generate=generate, clock=clock, abort=None)
 
     on_idle = None if gate is None else gate.remove_worker
     return await run_pool(jobs, run, concurrency=concurrency, on_finished=on_finished, on_idle=on_idle)

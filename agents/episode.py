@@ -20,6 +20,7 @@ from envgym.records import ResetRecord, StepRecord, StepResult
 from envgym.seeds import derive_seed
 
 _log = logging.getLogger(__name__)
+_EMPTY = Observation()
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -59,7 +60,7 @@ class EpisodeEnv:
     def __init__(self, job: EpisodeJob) -> None:
         """Hold `job`; nothing is made before `reset`."""
         self.job = job
-        self.first_observation = Observation()
+        self.first_observation = _EMPTY
         """What `reset` returned."""
         self._env: Env[Any] | None = None
         self._thread: ThreadPoolExecutor | None = None

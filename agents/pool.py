@@ -33,15 +33,13 @@ class AbortHandle:
                 assert task is not None, "what is watched runs in a task"
                 task.cancel()
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """Let an abort wake the current task from what it awaits, by a `CancelledError` that `caught` recognizes."""
-        task = asyncio.current_task()
-        self._watched.add(task)
-        try:
-            yield
-        finally:
-            self._watched.discard(task)
+        self._watched.add(asyncio.current_task())
+
+    def __exit__(self, *error: object) -> None:
+        """Leave the current task alone from here on."""
+        self._watched.discard(asyncio.current_task())
 
     def caught(self) -> bool:
         """Return whether the current task's `CancelledError` comes from this abort; the task then goes on."""

@@ -38,7 +38,8 @@ def record_tree(
     recorder = _TreeRecorder(leaves[0].path()[0], job, forks)
     for leaf in leaves:
         for node in leaf.path():
-            recorder.add(node)
+            if node not in recorder.handles:
+                recorder.add(node)
     return recorder.freeze(stats)
 
 
@@ -55,25 +56,28 @@ class _TreeRecorder:
 
     def __init__(self, root: PathNode, job: EpisodeJob, forks: Mapping[PathNode, MidTurnFork]) -> None:
         self._builder = TreeBuilder(
-            id=job.tree_id, env_id=job.env_id, task=job.task, seed=job.seed, prompt=root.edge.segments
+            id=job.tree_id,
+            env_id=job.env_id,
+            task=job.task,
+            seed=job.seed,
+            prompt=root.edge.segments,
+            cost=root.edge.cost,
         )
-        self._builder.charge(self._builder.root, root.edge.cost)
         if root.ending is not None:
             self._builder.end(self._builder.root, root.ending, error=root.error)
         self._forks = forks
-        self._handles = {root: self._builder.root}
+        self.handles = {root: self._builder.root}
+        """The builder's handle of every recorded node."""
         self._pieces: dict[PathNode, list[_EdgePiece]] = {}
         """Nodes whose edges were cut."""
 
     def add(self, node: PathNode) -> None:
-        """Record a node whose parent is recorded; one that is recorded already stays as it is."""
-        if node in self._handles:
-            return
+        """Record a node whose parent is recorded."""
         assert node.parent is not None, "a second root"
-        parent, edge, fork = self._handles[node.parent], node.edge, self._forks.get(node)
+        parent, edge, fork = self.handles[node.parent], node.edge, self._forks.get(node)
         if fork is not None:
             parent, edge = self._cut(fork), _without_first_tokens(edge, fork.num_tokens)
-        self._handles[node] = handle = self._builder.add(
+        self.handles[node] = handle = self._builder.add(
             parent, edge, outcome=node.outcome, ending=node.ending, error=node.error
         )
         if fork is not None:
@@ -83,14 +87,14 @@ class _TreeRecorder:
         """Return the tree with the statistics of its nodes."""
         spent = _spent_below(self._builder) if stats else []
         for node, known in stats.items():
-            handle = self._handles.get(node)
+            handle = self.handles.get(node)
             if handle is not None:
                 self._builder.annotate(handle, replace(known, spent=known.spent + spent[handle]))
         return self._builder.freeze()
 
     def _cut(self, fork: MidTurnFork) -> int:
         """Return the handle of the node after the first tokens of a sibling's edge, made where there is none yet."""
-        pieces = self._pieces.setdefault(fork.sibling, [_EdgePiece(0, self._handles[fork.sibling])])
+        pieces = self._pieces.setdefault(fork.sibling, [_EdgePiece(0, self.handles[fork.sibling])])
         index = max(index for index, piece in enumerate(pieces) if piece.start <= fork.num_tokens)
         piece = pieces[index]
         if piece.start == fork.num_tokens:

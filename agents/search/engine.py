@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from envgym.agents.agent import Agent
-from envgym.agents.driver import aborted_event, close_env, closing, drive, failure_event
+from envgym.agents.driver import EnvCloser, aborted_event, close_env, drive, failure_event
 from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.events import Failed, Generate
 from envgym.agents.loop import AgentState, TokenRequest, advance, begin
@@ -74,7 +74,7 @@ class RolloutContext:
         if abort.reason is not None:
             return False
         try:
-            with abort.watched():
+            with abort:
                 return await self.slots.acquire()
         except asyncio.CancelledError:
             if not abort.caught():
@@ -129,8 +129,8 @@ class SearchTree:
         """Reset the env and render the prompt; return None where the episode ended with that."""
         context, env = self.context, EpisodeEnv(self.job)
         agent = begin(context.agent, sampling=context.sampling, seed=self.job.sampling_seed)
-        async with context.hold_slot(self._abort), closing(env, self._abort):
-            with self._abort.watched():
+        async with context.hold_slot(self._abort), EnvCloser(env, self._abort):
+            with self._abort:
                 agent, request = await self._drive(agent, None, env, None)
                 self._root_node = agent.path
                 if isinstance(request, Generate):
@@ -162,7 +162,7 @@ class SearchTree:
         try:
             async with self.context.hold_slot(self._abort), AsyncExitStack() as stack:
                 try:
-                    with self._abort.watched():
+                    with self._abort:
                         await self._run(branch, num_turns, stack)
                 except (InfrastructureError, asyncio.CancelledError) as error:
                     self._end(branch, failure_event(error, self._abort))
@@ -214,7 +214,7 @@ class SearchTree:
             branch.pruned = OUT_OF_BUDGET
             return
         env = await self._open(branch.start)
-        await stack.enter_async_context(closing(env, self._abort))
+        await stack.enter_async_context(EnvCloser(env, self._abort))
         while True:
             is_last = num_turns is not None and len(branch.turns) + 1 >= num_turns
             turn = await self._play_turn(branch, env, is_last=is_last)
