@@ -19,9 +19,9 @@ from envgym.agents.driver import run_episodes
 from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
-from envgym.agents.testing import Parrot, char_agent, parrot_job, said
 from envgym.core.messages import Action
 from envgym.records import Reply
+from tests.support.parrots import Parrot, char_agent, parrot_job, said
 
 STEP_S = (0.05, 2.0)
 

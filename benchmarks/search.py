@@ -17,13 +17,13 @@ from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.agents.search import BestOf, Chain, Mcts, RandomExpand, RolloutContext, Strategy, SurprisalFork
-from envgym.agents.testing import END, char_agent, episode_factory
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.core.tree import Tree
 from envgym.env import Env
 from envgym.records import Reply
 from envgym.seeds import generator
+from tests.support.parrots import END, char_agent, episode_factory
 
 LEAST_GAIN = 1.5
 TOKENS = 16

@@ -2,11 +2,11 @@
 
 from envgym.agents.path import PathNode
 from envgym.agents.recorder import MidTurnFork, record_tree
-from envgym.agents.testing import parrot_job
 from envgym.core.endings import Ending
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Edge, Node, SearchStats, Tree
 from envgym.core.turns import Cost
+from tests.support.parrots import parrot_job
 
 
 def edge(*ids: int, seconds: float = 0.0) -> Edge:

@@ -12,11 +12,11 @@ from envgym.agents.pool import AbortHandle
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.agents.search import RolloutContext, Strategy
 from envgym.agents.search.protocol import run_concurrently
-from envgym.agents.testing import END, Parrot, char_agent, episode_factory, parrot_job
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
 from envgym.core.turns import Cost
 from envgym.seeds import derive_seed, generator
+from tests.support.parrots import END, Parrot, char_agent, episode_factory, parrot_job
 
 
 def zero() -> float:

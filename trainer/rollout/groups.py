@@ -1,0 +1,102 @@
+"""Groups under way: each is begun once; its trees then grow and end by themselves."""
+
+import asyncio
+from dataclasses import dataclass
+
+from envgym.agents.episode import EpisodeFactory, EpisodeJob
+from envgym.agents.pool import AbortHandle, PendingTree, Rollout, RolloutPool
+from envgym.agents.search import RolloutContext, Strategy
+from envgym.core.tasks import Split
+from envgym.core.trajectory import Group
+from envgym.core.tree import Tree
+from envgym.seeds import derive_seed
+from envgym.trainer.build import RunContext
+from envgym.trainer.methods.protocols import TaskRequest
+from envgym.trainer.settings import TrainSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GroupRollout:
+    """A group that was begun."""
+
+    request: TaskRequest
+    key: str
+    trees: tuple[PendingTree, ...]
+    """Each ends by itself."""
+    pool: RolloutPool
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all of its trees have ended."""
+        return all(pending.tree.done() for pending in self.trees)
+
+    @property
+    def group(self) -> Group:
+        """The group, once it is finished."""
+        return Group(key=self.key, trees=tuple(pending.tree.result() for pending in self.trees))
+
+    def abort(self, reason: str) -> None:
+        """Abort the trees that have not ended; their branches under way end with the reason."""
+        for pending in self.trees:
+            if not pending.tree.done():
+                self.pool.abort(pending, reason)
+
+
+class GroupRunner:
+    """Begins groups; they share the slots for branches under way."""
+
+    def __init__(self, bench: RunContext, settings: TrainSettings, search: Strategy) -> None:
+        """Get ready; nothing is begun."""
+        self._bench, self._settings, self._search = bench, settings, search
+        concurrency = settings.rollout.concurrency
+        self._pool = RolloutPool(concurrency=concurrency)
+        self._context = RolloutContext(
+            agent=bench.agent,
+            policy=bench.policy,
+            sampling=bench.sampling(settings.rollout.temperature),
+            slots=asyncio.Semaphore(concurrency),
+        )
+
+    def begin(self, request: TaskRequest, *, step: int, number: int) -> GroupRollout:
+        """Begin a group.
+
+        Args:
+            request: its task and size.
+            step: train steps done before the one that it is for.
+            number: of the request among those of its step; seeds derive from it.
+        """
+        make_job, group_size = self._episode_factory(request, step, number), request.group_size
+        trees = tuple(
+            self._pool.submit(self._rollout(make_job(index), group_size))
+            for index in range(self._search.num_trees(group_size))
+        )
+        return GroupRollout(request=request, key=f"step-{step:06d}/{number:03d}", trees=trees, pool=self._pool)
+
+    async def close(self) -> None:
+        """Cancel the groups under way."""
+        await self._pool.close()
+
+    def _rollout(self, job: EpisodeJob, group_size: int) -> Rollout:
+        async def grow(abort: AbortHandle) -> Tree:
+            return await self._search.grow_tree(job, self._context, group_size=group_size, abort=abort)
+
+        return grow
+
+    def _episode_factory(self, request: TaskRequest, step: int, number: int) -> EpisodeFactory:
+        """Return the jobs of a group's trees by index; they share task and env seed, and sample differently."""
+        env_source = self._bench.env_sources[request.env]
+        task = env_source.tasks.task(Split.TRAIN, request.index)
+        names = (self._settings.run.seed, "step", step, number, request.env, request.index)
+        seed = derive_seed(*names, "env")
+
+        def make_job(index: int) -> EpisodeJob:
+            return EpisodeJob(
+                make_env=env_source.make,
+                task=task,
+                seed=seed,
+                policy_seed=derive_seed(*names, "policy", index),
+                tree_id=f"step-{step:06d}/{number:03d}/{index:02d}",
+                env_id=env_source.env_id,
+            )
+
+        return make_job
