@@ -111,6 +111,7 @@ def grow(
     group_size: int = 6,
     slots: int = 64,
     seed: int = 7,
+    abort: AbortHandle | None = None,
 ) -> GrownGroup:
     """Grow a group from a parrot's task."""
     job = job or parrot_job(make_env, seed=seed, tree_id="g")
@@ -123,7 +124,7 @@ def grow(
             slots=asyncio.Semaphore(slots),
             clock=zero,
         )
-        return await grow_group(strategy, job, context, group_size=group_size)
+        return await grow_group(strategy, job, context, group_size=group_size, abort=abort)
 
     return asyncio.run(work())
 
