@@ -8,10 +8,11 @@ from envgym.plugins import PluginKind
 
 if TYPE_CHECKING:
     from envgym.agents.search import Strategy
+    from envgym.agents.search.scorers import AnswerScorer, ValueFn
 
 SEARCH: Final["PluginKind[Strategy]"] = PluginKind(
     name="search",
-    protocols=("envgym.agents.search:Strategy",),
+    protocols=("envgym.agents.search.protocol:Strategy",),
     table={
         "chain": "envgym.agents.search.chain:Chain",
         "best_of": "envgym.agents.search.best_of:BestOf",
@@ -23,7 +24,26 @@ SEARCH: Final["PluginKind[Strategy]"] = PluginKind(
 )
 """How the trees of a group are grown."""
 
+VALUE: Final["PluginKind[ValueFn]"] = PluginKind(
+    name="value",
+    protocols=("envgym.agents.search.scorers:ValueFn",),
+    table={"critic": "envgym.trainer.workflows.critic_value:critic"},
+    is_function=True,
+)
+"""What a search expects of its states."""
+
+ANSWER_SCORER: Final["PluginKind[AnswerScorer]"] = PluginKind(
+    name="answer_scorer",
+    protocols=("envgym.agents.search.scorers:AnswerScorer",),
+    table={
+        "majority": "envgym.agents.search.scorers:Majority",
+        "likelihood": "envgym.agents.search.scorers:Likelihood",
+        "reward": "envgym.agents.search.scorers:RewardScorer",
+    },
+)
+"""By what a search chooses its answer."""
+
 KINDS: Final[Mapping[str, "PluginKind[Any]"]] = MappingProxyType(  # each kind makes objects of its own type
-    {kind.name: kind for kind in (SEARCH,)}
+    {kind.name: kind for kind in (SEARCH, VALUE, ANSWER_SCORER)}
 )
 """Name -> kind."""

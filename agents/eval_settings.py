@@ -6,11 +6,13 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from envgym.agents.agent import AgentSettings
+from envgym.agents.catalog import SEARCH
 from envgym.agents.models.tiny import TinySettings
 from envgym.agents.policies.backends import PolicySettings
 from envgym.agents.policies.endpoint import EndpointSettings
-from envgym.agents.search import Strategy, make_strategy
+from envgym.agents.search import Strategy
 from envgym.core.tasks import Split
+from envgym.plugins import Choice
 from envgym.settings import Settings
 
 
@@ -97,7 +99,7 @@ class EvalSearch(Settings):
 
     def strategy(self) -> Strategy:
         """Build it. Raises: UnknownName, SettingsError: there is none, or it refuses its settings."""
-        return make_strategy(self.name, self.settings)
+        return SEARCH.build(Choice.model_validate({**self.settings, "name": self.name}))
 
 
 class Engine(Settings):

@@ -2,16 +2,15 @@
 
 import pytest
 
+from envgym.agents.catalog import SEARCH
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
-from envgym.agents.search import strategy
 from envgym.agents.search.chain import Chain
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.errors import UnknownName
 from tests.agents.search.growing import grow
 from tests.support.parrots import CALL, char_agent, said
-from tests.support.plugins import STRATEGIES
 
 
 def by_seed(request: GenerateRequest) -> tuple[int, ...]:
@@ -41,6 +40,6 @@ def test_a_larger_group_holds_the_smaller_one() -> None:
 
 
 def test_strategies_are_found_by_name() -> None:
-    assert strategy("chain") is STRATEGIES["chain"] is Chain
+    assert SEARCH.load("chain") is Chain
     with pytest.raises(UnknownName, match="did you mean chain"):
-        strategy("chian")
+        SEARCH.load("chian")
