@@ -1,11 +1,16 @@
-"""What a driver tells an agent (events), and what an agent asks of its driver (requests)."""
+"""What a driver tells an agent (events), and what an agent asks of its driver (requests).
 
-from typing import NamedTuple
+Both are generic in what a policy is asked and what it returns: tokens (`GenerateRequest`, `Generation`) or messages.
+"""
 
-from envgym.agents.protocols import GenerateRequest, Generation
+from typing import Generic, NamedTuple, TypeVar
+
 from envgym.core.endings import Ending
 from envgym.core.messages import Action
 from envgym.records import ResetRecord, StepResult
+
+PolicyRequestT = TypeVar("PolicyRequestT")
+PolicyReplyT = TypeVar("PolicyReplyT")
 
 
 class Started(NamedTuple):
@@ -15,10 +20,10 @@ class Started(NamedTuple):
     seconds: float = 0.0
 
 
-class Generated(NamedTuple):
+class Generated(NamedTuple, Generic[PolicyReplyT]):
     """The policy answered a `Generate`."""
 
-    generation: Generation
+    generation: PolicyReplyT
     seconds: float = 0.0
 
 
@@ -30,20 +35,20 @@ class Stepped(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """What was asked for did not come: the episode ends here."""
+    """A request could not be answered: the episode ends here."""
 
     ending: Ending
     reason: str
     seconds: float = 0.0
 
 
-Event = Started | Generated | Stepped | Failed
+Event = Started | Generated[PolicyReplyT] | Stepped | Failed
 
 
-class Generate(NamedTuple):
+class Generate(NamedTuple, Generic[PolicyRequestT]):
     """Ask the policy for a turn."""
 
-    request: GenerateRequest
+    request: PolicyRequestT
 
 
 class StepEnv(NamedTuple):
@@ -59,4 +64,4 @@ class Finished(NamedTuple):
     error: str | None = None
 
 
-Request = Generate | StepEnv | Finished
+Request = Generate[PolicyRequestT] | StepEnv | Finished

@@ -13,11 +13,10 @@ from pydantic import Field
 import envgym
 from envgym.agents.agent import AgentSettings
 from envgym.agents.models.tiny import TinySettings
+from envgym.catalog import PARTY, WRAPPER
 from envgym.core.tasks import Split
-from envgym.party import PARTIES
 from envgym.plugins import Choice
 from envgym.settings import Settings
-from envgym.wrappers import WRAPPERS
 
 if TYPE_CHECKING:
     from envgym.env import Env
@@ -149,10 +148,10 @@ class EnvSettings(Settings):
 
     def make(self) -> "Env[Any]":  # every env has its own state type
         """Make a fresh env. Raises: UnknownName, SettingsError, InvalidInput: one of its settings does not hold."""
-        parties = {role: PARTIES.build(choice) for role, choice in self.parties.items()}
+        parties = {role: PARTY.build(choice) for role, choice in self.parties.items()}
         env: Env[Any] = envgym.make(self.id, **self.settings, **({"parties": parties} if parties else {}))
         for choice in self.wrappers:
-            env = WRAPPERS.build(choice, env)  # type: ignore[assignment]  # wrappers forward the whole contract
+            env = WRAPPER.build(choice, env)  # type: ignore[assignment]  # wrappers forward the whole contract
         return env
 
 

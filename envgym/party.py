@@ -10,7 +10,6 @@ import numpy as np
 
 from envgym.core.messages import Message, Role
 from envgym.errors import PartyFailure, sentence
-from envgym.plugins import PluginKind
 from envgym.seeds import generator
 
 Script = Sequence[str] | Callable[[Sequence[Message], np.random.Generator], str]
@@ -65,9 +64,3 @@ class ScriptedParty:
             return script(messages, generator(self.seed, "party", *names))
         except Exception as error:  # whatever the script raises, the party is what broke
             raise PartyFailure(f"the script of a party failed: {type(error).__name__}: {error}") from error
-
-
-PARTIES: PluginKind[Party] = PluginKind(
-    name="party", protocols=("envgym.party:Party",), table={"scripted": "envgym.party:ScriptedParty"}
-)
-"""What can play a party."""

@@ -10,10 +10,10 @@ import inspect
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from operator import attrgetter
 from pathlib import Path
@@ -65,6 +65,11 @@ class PluginKind(Generic[T]):
     is_function: bool = False
     """Whether a function with the signature of the protocol's `__call__` is itself a plug-in, without settings."""
 
+    @property
+    def title(self) -> str:
+        """The name in words, such as `text format`."""
+        return self.name.replace("_", " ")
+
     def names(self) -> list[str]:
         """Return the names of our table, then those of installed entry points."""
         return list(dict.fromkeys([*self.table, *self._entry_points()]))
@@ -81,7 +86,7 @@ class PluginKind(Generic[T]):
         installed = self._entry_points()
         if name in installed:
             return installed[name]
-        raise unknown_name(self.name, name, [*self.table, *installed], where="settings")
+        raise unknown_name(self.title, name, [*self.table, *installed], where="settings")
 
     def load(self, name: str) -> Any:  # a class, a factory, a function or an instance, as `misfit` checked
         """Import what `name` names and check that it is of this kind; it is not called.
@@ -93,7 +98,7 @@ class PluginKind(Generic[T]):
         reason = self._misfit(plugin)
         if reason is not None:
             do = f"name a class with the methods of {' or '.join(map(_attribute, self.protocols))}"
-            raise SettingsError(sentence(f"{self.name}.name", f"name a {self.name}", path, where=reason, do=do))
+            raise SettingsError(sentence(f"{self.name}.name", f"name a {self.title}", path, where=reason, do=do))
         return plugin
 
     def build(self, choice: Choice, *arguments: object) -> T:
@@ -102,7 +107,7 @@ class PluginKind(Generic[T]):
         Raises: UnknownName, SettingsError: as `load`, or settings that it refuses.
         """
         plugin = self.load(choice.name)
-        where = f"{self.name} {choice.name}"
+        where = f"{self.title} {choice.name}"
         if not self._is_called(plugin):
             if choice.settings:
                 got, do = ", ".join(choice.settings), "leave them out"
@@ -196,45 +201,3 @@ def _uncallable(plugin: type) -> str | None:
 
 def _attribute(path: str) -> str:
     return path.rpartition(":")[2]
-
-
-def resolve(point: str, choice: Choice, table: Mapping[str, Callable[..., T]]) -> T:
-    """Build the method that `choice` names. Raises: SettingsError: an unknown name, or settings it refuses."""
-    build = _find(point, choice.name, table)
-    where = f"{point} {choice.name}"
-    try:
-        return build(**choice.settings)
-    except InvalidInput:
-        raise
-    except ValidationError as error:
-        kind = build if isinstance(build, type) and issubclass(build, BaseModel) else Settings
-        raise SettingsError("\n".join(faults(kind, error, where=where))) from None
-    except (TypeError, ValueError) as error:
-        do = "pass the keyword arguments of its class"
-        raise SettingsError(sentence("settings", f"fit {choice.name}", str(error), where=where, do=do)) from None
-
-
-def _find(point: str, name: str, table: Mapping[str, Callable[..., T]]) -> Callable[..., T]:
-    if name in table:
-        return table[name]
-    if ":" in name:
-        return _imported(point, EntryPoint(name, name, f"envgym.{point}"))
-    others = {entry.name: entry for entry in entry_points(group=f"envgym.{point}")}
-    if name in others:
-        return _imported(point, others[name])
-    raise unknown_name(point, name, [*table, *others], where="settings")
-
-
-def _imported(point: str, entry: EntryPoint) -> Callable[..., Any]:  # the package vouches for what it makes
-    try:
-        found = entry.load() if EntryPoint.pattern.match(entry.value) else None
-    except (ImportError, AttributeError) as error:
-        raise _not_found(point, entry, str(error)) from None
-    if not callable(found):
-        raise _not_found(point, entry, "no class there")
-    return found  # type: ignore[no-any-return]  # callable, as was just checked
-
-
-def _not_found(point: str, entry: EntryPoint, reason: str) -> SettingsError:
-    do = "write package.module:Class, and install the package"
-    return SettingsError(sentence(f"{point}.name", "name an importable class", entry.value, where=reason, do=do))

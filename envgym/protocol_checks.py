@@ -47,9 +47,10 @@ def _misfit(plugin: object, protocol: type) -> str | None:
 
 
 def _member_misfit(name: str, plugin: type, protocol: type) -> str | None:
-    """Return how a class's member differs from the protocol's. Members that are no methods are not looked at."""
+    """Return how a class's member differs from the protocol's; one that is no method must be declared in the class."""
     if not inspect.isfunction(_static(protocol, name)):
-        return None
+        is_declared = any(name in vars(base) or name in inspect.get_annotations(base) for base in plugin.__mro__)
+        return None if is_declared else f"{plugin.__name__} does not declare {name}"
     member = _static(plugin, name)
     if member is None:
         return f"{plugin.__name__} has no method {name}"

@@ -1,37 +1,33 @@
 """Everything a run needs in one process: model, tokenizer, agent, policy and learner, built from settings."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import nn
 
 from envgym.agents.agent import Agent, make_agent
+from envgym.agents.catalog import SEARCH
 from envgym.agents.models.loading import load, load_adapter, load_tokenizer, prepare_device, resolve_model
 from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.backends import autocast_dtype, build_trained_policy
 from envgym.agents.protocols import Policy, Sampling
-from envgym.agents.search import STRATEGIES, Strategy, make_strategy
-from envgym.agents.search.base import TreeStrategy
+from envgym.agents.search import Strategy
+from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.settings import ModelSettings
 from envgym.core.trajectory import Group
 from envgym.errors import InvalidInput, SettingsError, sentence
-from envgym.plugins import resolve
 from envgym.trainer.batch.rows import train_rows
-from envgym.trainer.batch.value_targets import TrainingBatch, judge
-from envgym.trainer.env_source import EnvSource, build_env_sources, check_group, check_search, check_stragglers
+from envgym.trainer.batch.value_targets import TrainingBatch, build_critic_batch
+from envgym.trainer.catalog import AGGREGATION, CORRECTION, CREDIT, CURRICULUM, FILTER, KL_ESTIMATOR, LOSS, SHAPING
+from envgym.trainer.env_source import EnvSource, build_env_sources, check_group, check_search
 from envgym.trainer.learner.causal_lm import check_head, without_dropout
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective
-from envgym.trainer.methods.corrections import CORRECTIONS
-from envgym.trainer.methods.credit import CREDITS, CRITIC_CREDITS
-from envgym.trainer.methods.curricula import CURRICULA
-from envgym.trainer.methods.filters import FILTERS
-from envgym.trainer.methods.losses import LOSSES
 from envgym.trainer.methods.protocols import (
     Credit,
     CriticCredit,
@@ -39,12 +35,8 @@ from envgym.trainer.methods.protocols import (
     Filter,
     Shaping,
     TrajectoryCredit,
-    needs_critic,
 )
-from envgym.trainer.methods.shaping import SHAPINGS
 from envgym.trainer.settings import CriticSettings, TrainSettings
-
-_CREDITS: Final[Mapping[str, Callable[..., Credit | CriticCredit]]] = {**CREDITS, **CRITIC_CREDITS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +55,7 @@ class Method:
 
         Raises: InvalidInput: the credit reads a critic's values.
         """
-        if needs_critic(self.credit):
+        if isinstance(self.credit, CriticCredit):
             got, do = type(self.credit).__name__, "use RunContext.build_batch, which asks the critic"
             raise InvalidInput(sentence("credit", "need no critic here", got, where="Method.credits", do=do))
         return [credit for group in groups for credit in self.credit(self.shaping(group))]
@@ -105,9 +97,9 @@ class RunContext:
         """Shape the rewards of kept groups, credit their episodes, where needed with the critic, and make rows."""
         method = self.method
         once = method.objective.settings.shared_tokens == "once"
-        if needs_critic(method.credit):
+        if isinstance(method.credit, CriticCredit):
             shaped = [method.shaping(group) for group in groups]
-            return judge(shaped, method.credit, self.learner.compute_values, once=once)
+            return build_critic_batch(shaped, method.credit, self.learner.compute_values, once=once)
         credits = method.credits(groups)
         return TrainingBatch(credits, train_rows(credits, once=once))
 
@@ -123,19 +115,21 @@ class RunContext:
 def build_method(settings: TrainSettings) -> Method:
     """Find the method at every plug-in point. Raises: SettingsError, UnknownName: before anything is loaded."""
     method = Method(
-        curriculum=resolve("curriculum", settings.curriculum, CURRICULA),
-        search=resolve("search", settings.search, STRATEGIES),
-        filter=resolve("filter", settings.filter, FILTERS),
-        shaping=resolve("shaping", settings.shaping, SHAPINGS),
-        credit=resolve("credit", settings.credit, _CREDITS),
+        curriculum=CURRICULUM.build(settings.curriculum),
+        search=SEARCH.build(settings.search),
+        filter=FILTER.build(settings.filter),
+        shaping=SHAPING.build(settings.shaping),
+        credit=CREDIT.build(settings.credit),
         objective=Objective(
-            loss=resolve("loss", settings.loss, LOSSES),
-            correction=resolve("correction", settings.correction, CORRECTIONS),
+            loss=LOSS.build(settings.loss),
+            correction=CORRECTION.build(settings.correction),
+            aggregation=AGGREGATION.build(settings.objective.aggregation),
+            kl_estimator=KL_ESTIMATOR.build(settings.objective.kl_estimator),
             settings=settings.objective,
             temperature=settings.sampling.temperature,
         ),
     )
-    if settings.critic is not None and not needs_critic(method.credit):
+    if settings.critic is not None and not isinstance(method.credit, CriticCredit):
         rule, do = "go with a credit that reads values", "choose such as credit.name=gae_turn, or leave the section out"
         raise SettingsError(sentence("critic", rule, f"credit {settings.credit.name}", where="settings", do=do))
     return method
@@ -150,11 +144,10 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     """
     method = build_method(settings)
     env_sources = build_env_sources(settings.envs, settings.evaluation)
-    evaluation_search = make_strategy(settings.evaluation.search.name, settings.evaluation.search.settings)
+    evaluation_search = SEARCH.build(settings.evaluation.search)
     check_search(method.search, env_sources, settings.agent, group_size=settings.rollout.group_size)
     check_search(evaluation_search, env_sources, settings.agent, group_size=None)
-    check_stragglers(method.search, settings)
-    check_group(settings)
+    check_group(method.credit, settings)
     device = prepare_device(settings.engine.device, settings.engine.threads)
     torch.manual_seed(settings.run.seed)
     model, tokenizer = load_model(settings.model, device, checkpoint)
@@ -164,7 +157,7 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
         if isinstance(search, TreeStrategy):
             search.check_tokenizer(tokenizer)
     critic = None
-    if needs_critic(method.credit):
+    if isinstance(method.credit, CriticCredit):
         critic = Critic(model, settings.critic or CriticSettings(), settings.optim, device=device)
     learner = Learner(
         model,

@@ -6,14 +6,14 @@ from typing import Any
 
 from envgym.agents.agent import AgentSettings
 from envgym.agents.evaluation.plan import held_out_tasks
-from envgym.agents.search import Chain, Strategy
+from envgym.agents.search import Strategy
 from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
 from envgym.runs import check_labels
-from envgym.trainer.methods.credit import CREDITS
-from envgym.trainer.methods.protocols import EnvSupply
+from envgym.trainer.catalog import CREDIT
+from envgym.trainer.methods.protocols import Credit, CriticCredit, EnvSupply
 from envgym.trainer.settings import TrainSettings
 
 
@@ -64,19 +64,14 @@ def _tasks(make: Callable[[], Env[Any]]) -> TaskSource:
         env.close()
 
 
-def check_group(settings: TrainSettings) -> None:
+def check_group(credit: Credit | CriticCredit, settings: TrainSettings) -> None:
     """See that groups can be compared. Raises: SettingsError: every advantage would be 0."""
-    size, credit = settings.rollout.group_size, settings.credit.name
-    if size < 2 and credit in CREDITS:  # all of ours give an episode without company 0; one of your own may not
-        must = f"be at least 2 for {credit}, which compares the episodes of a group"
+    size, name = settings.rollout.group_size, settings.credit.name
+    if (
+        size < 2 and name in CREDIT.table and not isinstance(credit, CriticCredit)
+    ):  # all of ours give an episode without company 0; one of your own may not
+        must = f"be at least 2 for {name}, which compares the episodes of a group"
         raise SettingsError(sentence("rollout.group_size", must, size, where="rollout", do="raise it"))
-
-
-def check_stragglers(search: Strategy, settings: TrainSettings) -> None:
-    """See that stragglers can be given up. Raises: SettingsError: the branches of a tree cannot."""
-    if settings.rollout.stragglers == "abort" and not isinstance(search, Chain):
-        must, do = "be wait or carry for a search that grows trees", "carry them over, or search with chain"
-        raise SettingsError(sentence("rollout.stragglers", must, "abort", where="settings", do=do))
 
 
 def check_search(

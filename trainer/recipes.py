@@ -30,13 +30,14 @@ RECIPES: Final[Mapping[str, RecipeEntry]] = MappingProxyType(
             },
         ),
         "dr_grpo": RecipeEntry(
-            "Dr. GRPO (2503.20783): no division by the standard deviation, and the constant `objective.max_tokens` "
-            "instead of the row's length; set it to the most tokens that an episode may sample.",
+            "Dr. GRPO (2503.20783): no division by the standard deviation, and the constant "
+            "`objective.aggregation.max_tokens` instead of the row's length; set it to the most tokens that an episode "
+            "may sample.",
             {
                 "filter": {"name": "keep_all"},
                 "credit": {"name": "dr_grpo"},
                 "loss": _clip(),
-                "objective": {"aggregation": "seq-mean-token-sum-norm", "max_tokens": 512},
+                "objective": {"aggregation": {"name": "seq-mean-token-sum-norm", "max_tokens": 512}},
             },
         ),
         "rloo": RecipeEntry(

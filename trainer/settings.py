@@ -144,29 +144,19 @@ class OptimSettings(Settings):
 class ObjectiveSettings(Settings):
     """How token losses become the number that is minimised."""
 
-    aggregation: Literal[
-        "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
-    ] = "token-mean"
-    max_tokens: int | None = Field(default=None, ge=1)
-    """The constant of `seq-mean-token-sum-norm`."""
+    aggregation: Choice = Choice(name="token-mean")
+    """`token-mean`, `token-sum`, `seq-mean-token-sum`, `seq-mean-token-mean`, or `seq-mean-token-sum-norm` with its
+    constant `max_tokens`."""
     shared_tokens: Literal["per_path", "once"] = "per_path"
     """A token that k rows share trains k times, or once (weight 1/k)."""
     old_policy: Literal["recomputed", "rollout"] = "recomputed"
     """What the loss's ratio is taken to: the policy as the step began, of which the learner computes log-probs anew; or
     the one that sampled, by the log-probs that it stated (bypass), so that the ratio corrects for it, too."""
-    kl: Literal["k1", "k2", "k3"] = "k3"
-    """Estimator of KL(policy || reference) in the loss."""
+    kl_estimator: Choice = Choice(name="k3")
+    """Of KL(policy || reference) in the loss: `k1`, `k2` or `k3`."""
     kl_coef: float = Field(default=0.0, ge=0)
     """0 keeps no reference model."""
     entropy_coef: float = 0.0
-
-    @model_validator(mode="after")
-    def _check_constant(self) -> "ObjectiveSettings":
-        if self.aggregation == "seq-mean-token-sum-norm" and self.max_tokens is None:
-            do = "set it to the most tokens that an episode may sample"
-            rule = f"be set for {self.aggregation}"
-            raise ValueError(sentence("objective.max_tokens", rule, "nothing", where="objective", do=do))
-        return self
 
 
 class CriticSettings(Settings):
@@ -268,7 +258,7 @@ def train_settings(
     name = data.get("recipe", "grpo")
     if not isinstance(name, str) or name not in RECIPES:
         raise unknown_name("recipe", str(name), RECIPES, where=place_of(("recipe",), where, given))
-    merged = {**data, **_merged(recipe_settings(name).model_dump(), data)}
+    merged = _merged(recipe_settings(name).model_dump(), data)
     return build_settings(TrainSettings, merged, where=where, given=given)
 
 
@@ -277,13 +267,18 @@ def recipe_settings(name: str) -> Recipe:
     return Recipe.model_validate(RECIPES[name].choices)
 
 
-def _merged(recipe: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-    """Lay the sections of `data` over the recipe's; another method's name drops the recipe's settings for it."""
+def _merged(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay the sections of `data` over the recipe's; another plug-in's name drops the recipe's settings for it."""
     merged = dict(recipe)
     for section, chosen in data.items():
-        if section not in recipe:
-            continue
-        base = recipe[section]
-        renamed = isinstance(chosen, dict) and "name" in chosen and chosen["name"] != base.get("name")
-        merged[section] = chosen if renamed or not isinstance(chosen, dict) else {**base, **chosen}
+        base = recipe.get(section)
+        named = {"name": chosen} if isinstance(chosen, str) else chosen
+        if (
+            isinstance(base, Mapping)
+            and isinstance(named, Mapping)
+            and named.get("name", base.get("name")) == base.get("name")
+        ):
+            merged[section] = _merged(base, named)
+        else:
+            merged[section] = chosen
     return merged

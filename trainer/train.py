@@ -26,7 +26,7 @@ from envgym.trainer.build import RunContext, build_method, build_run_context
 from envgym.trainer.checks.groups import check_invalid
 from envgym.trainer.checks.mask_audit import MaskAudit
 from envgym.trainer.checks.preflight import open_run_directory
-from envgym.trainer.checks.weight_canary import TEXT, Canary
+from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
 from envgym.trainer.learner.checkpoint import (
     TrainState,
     checkpoints,
@@ -138,7 +138,7 @@ class TrainLoop:
         try:
             if checkpoint is None:
                 self._warm_start(runner)
-            self._look(runner)
+            self._check_weights(runner)
             if not self._has_evaluation(self._all_tasks, 0):
                 self._evaluate(runner, self._all_tasks)
             while self.step < steps:
@@ -184,7 +184,7 @@ class TrainLoop:
             self.step = step
             self._sync_policy()
         with self._timed("canary"):
-            looked = self._look(runner)
+            canary_metrics = self._check_weights(runner)
         self.stats = updated_stats(self.stats, requests, groups, step=step)
         every = self.settings.run.save_episodes_every
         if every and step % every == 0:
@@ -201,7 +201,7 @@ class TrainLoop:
             **row_metrics(result, credits, rejected=learned.get("gap/rejected_rows", 0.0)),
             **learned,
             "train/rows": float(len(rows)),
-            **looked,
+            **canary_metrics,
             **self._times,
             "time/step_s": seconds,
             "speed/sampled_tokens_per_s": found.get("cost/tokens_generated", 0.0)
@@ -296,7 +296,7 @@ class TrainLoop:
         """Let the policy sample from the weights as they are after `step`."""
         self.bench.sync(self.step)
 
-    def _look(self, runner: asyncio.Runner) -> Metrics:
+    def _check_weights(self, runner: asyncio.Runner) -> Metrics:
         """Look whether the sampler has the learner's weights. Raises: RunError: it has not."""
         if self._canary is None:
             return {}
@@ -305,7 +305,7 @@ class TrainLoop:
             with self.bench.learning():
                 return self.bench.learner.compute_logprobs(rows, temperature=1.0).tolist()
 
-        work = self._canary.look(self.bench.policy, score, step=self.step)
+        work = self._canary.check(self.bench.policy, score, step=self.step)
         return runner.run(work)
 
     @contextmanager
@@ -340,11 +340,11 @@ def _episode_rows(
     return episode_rows(trees, step=step, advantages=advantages, dropped=dropped)
 
 
-def _canary(settings: TrainSettings, bench: RunContext) -> Canary | None:
+def _canary(settings: TrainSettings, bench: RunContext) -> WeightCanary | None:
     if not settings.canary.enabled:
         return None
     prompt = bench.tokenizer(TEXT)["input_ids"]
-    return Canary(settings.canary, prompt[: settings.agent.max_context_tokens // 2])
+    return WeightCanary(settings.canary, prompt[: settings.agent.max_context_tokens // 2])
 
 
 def _counter(callbacks: Callback, phase: str, total: int) -> Callable[[Tree], None]:

@@ -13,7 +13,7 @@ from envgym.agents.evaluation.record import EvalRecord, record_evaluation
 from envgym.agents.message_driver import MessagePolicy, run_message_episodes
 from envgym.agents.pool import run_pool
 from envgym.agents.protocols import Policy, Sampling
-from envgym.agents.search import Chain, Crew, Strategy
+from envgym.agents.search import Chain, RolloutContext, Strategy
 from envgym.agents.settings import EvaluationSettings
 from envgym.core.rewards import Invalid
 from envgym.core.trajectory import trajectories
@@ -97,9 +97,9 @@ def token_player(
                 jobs, agent, policy, sampling=sampling, concurrency=concurrency, on_finished=on_finished
             )
         slots = asyncio.Semaphore(concurrency)
-        crew = Crew(agent=agent, policy=policy, sampling=sampling, slots=slots)
+        context = RolloutContext(agent=agent, policy=policy, sampling=sampling, slots=slots)
         return await run_pool(
-            jobs, lambda job: search.answer(job, crew), concurrency=concurrency, on_finished=on_finished
+            jobs, lambda job: search.answer(job, context), concurrency=concurrency, on_finished=on_finished
         )
 
     return play

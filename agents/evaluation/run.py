@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from envgym.agents.agent import agent_kind, make_agent
+from envgym.agents.catalog import SEARCH
 from envgym.agents.evaluation.plan import SPLIT_LABELS, EvalPlan, held_out_tasks, make_plan
 from envgym.agents.evaluation.play import (
     Evaluation,
@@ -21,8 +22,8 @@ from envgym.agents.evaluation.play import (
 )
 from envgym.agents.evaluation.record import EvalRecord
 from envgym.agents.policies.backends import build_policy
-from envgym.agents.search import Strategy, make_strategy
-from envgym.agents.search.base import TreeStrategy
+from envgym.agents.search import Strategy
+from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.settings import EnvSettings, EvalSettings
 from envgym.core.tasks import TaskSource
 from envgym.core.tree import Tree
@@ -66,8 +67,7 @@ def run_evaluation(
     agent_kind(settings.agent.name)
     run = _open(settings, resume=resume)
     check_labels((env.label for env in settings.envs), where="envs")
-    choice = settings.evaluation.search
-    search = make_strategy(choice.name, choice.settings)
+    search = SEARCH.build(settings.evaluation.search)
     plans = [_plan(settings, env, search) for env in settings.envs]
     done = set() if run is None else {data["label"] for data in run.evals()}
     missing = [plan for plan in plans if plan.title not in done]

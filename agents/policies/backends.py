@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from envgym.agents.catalog import POLICY_BACKEND
 from envgym.agents.message_driver import MessagePolicy
 from envgym.agents.protocols import Policy
 from envgym.agents.settings import EndpointSettings, EngineSettings, ModelSettings
 from envgym.errors import SettingsError, sentence
-from envgym.plugins import PluginKind
 
 if TYPE_CHECKING:
     from torch import dtype
@@ -32,25 +32,11 @@ class PolicyBackend(Protocol):
         ...
 
 
-POLICY_BACKENDS: PluginKind[PolicyBackend] = PluginKind(
-    name="policy_backend",
-    protocols=("envgym.agents.policies.backends:PolicyBackend",),
-    table={
-        "transformers": "envgym.agents.policies.backends:transformers_policy",
-        "vllm": "envgym.agents.policies.backends:vllm_policy",
-        "vllm_server": "envgym.agents.policies.backends:vllm_server_policy",
-        "openai": "envgym.agents.policies.backends:openai_policy",
-    },
-    is_function=True,
-)
-"""What can sample; a backend of your own is a function, or a class whose settings stand beside its name."""
-
-
 def build_policy(
     model: ModelSettings, engine: EngineSettings, *, learner_model: Any | None = None, deterministic: bool = True
 ) -> Policy | MessagePolicy:
     """Make the policy that `engine.backend` names; see `PolicyBackend`."""
-    return POLICY_BACKENDS.build(engine.backend)(model, engine, learner_model, deterministic)
+    return POLICY_BACKEND.build(engine.backend)(model, engine, learner_model, deterministic)
 
 
 def build_trained_policy(

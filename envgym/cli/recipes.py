@@ -8,7 +8,7 @@ from envgym.errors import unknown_name
 
 _EXAMPLES = """  envgym recipes
   envgym recipes dr_grpo
-  envgym train examples/demo.yaml --set recipe=dr_grpo --set objective.max_tokens=256"""
+  envgym train examples/demo.yaml --set recipe=dr_grpo --set objective.aggregation.max_tokens=256"""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:

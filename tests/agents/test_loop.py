@@ -6,11 +6,11 @@ import pytest
 
 from envgym.agents.agent import Agent
 from envgym.agents.driver import run_episode
-from envgym.agents.events import Event, Failed, Finished, Generate, Generated, Started, StepEnv, Stepped
-from envgym.agents.loop import AgentState, Phase, advance, begin
-from envgym.agents.path import tree_of
+from envgym.agents.events import Failed, Finished, Generate, Generated, Started, StepEnv, Stepped
+from envgym.agents.loop import AgentState, Phase, TokenEvent, advance, begin
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, Sampling
+from envgym.agents.recorder import record_tree
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.rewards import Scored
@@ -114,9 +114,9 @@ def test_forking_an_agent_is_assignment_and_siblings_share_their_prefix() -> Non
     assert left.path is not None
     assert right.path is not None
     assert left.path.parent is middle.path
-    assert right.path.line()[:3] == left.path.line()[:3]
+    assert right.path.path()[:3] == left.path.path()[:3]
 
-    tree = tree_of([left.path, right.path], id="t", env_id="parrot", task=parrot_job().task, seed=7)
+    tree = record_tree([left.path, right.path], parrot_job())
     assert len(tree.nodes) == 1 + 2 + 1 + 2  # root, the shared turns, and each branch's own
     one, other = trajectories(tree)
     assert one.path[:3] == other.path[:3] == (0, 1, 2)
@@ -152,7 +152,7 @@ def test_seconds_of_policy_and_env_are_the_turns_cost() -> None:
 
 
 @pytest.mark.parametrize("event", [Generated(generation("a", FinishReason.STOP)), stepped(Action("a"), "!")])
-def test_an_event_that_was_not_asked_for_is_refused(event: Event) -> None:
+def test_an_event_that_was_not_asked_for_is_refused(event: TokenEvent) -> None:
     with pytest.raises(InvalidInput, match="event must answer the state's phase STARTING"):
         advance(begin(char_agent(), sampling=Sampling(), seed=0), event)
 

@@ -21,7 +21,7 @@ def test_table_is_what_the_recipes_choose() -> None:
     assert header[1:] == list(RECIPES)
     for point, *cells in rows:
         if point == "objective.aggregation":
-            chosen = [recipe_settings(name).objective.aggregation for name in RECIPES]
+            chosen = [recipe_settings(name).objective.aggregation.name for name in RECIPES]
         else:
             chosen = [getattr(recipe_settings(name), point).name for name in RECIPES]
         assert cells == chosen, point

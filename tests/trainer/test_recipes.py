@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
-from envgym.agents.search import STRATEGIES
 from envgym.runs import RunDirectory
 from envgym.trainer.build import build_method
-from envgym.trainer.methods.credit import CREDITS, CRITIC_CREDITS
-from envgym.trainer.methods.filters import FILTERS
-from envgym.trainer.methods.losses import LOSSES
 from envgym.trainer.recipes import RECIPES
 from envgym.trainer.settings import TrainSettings, recipe_settings, train_settings
 from envgym.trainer.train import train
+from tests.support.plugins import CREDITS, CRITIC_CREDITS, FILTERS, LOSSES, STRATEGIES
 
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 

@@ -19,7 +19,7 @@ from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
 class ValueTarget(NamedTuple):
-    """What the critic said before a token, and what it should have said."""
+    """The critic's value before a token, and its target."""
 
     value: float
     target: float
@@ -45,7 +45,7 @@ class TrainRow:
 
     @property
     def supervised(self) -> list[tuple[int, ValueTarget]]:
-        """The places from which the critic learns, with what it learns there."""
+        """The positions at which the critic is supervised, with their value targets."""
         places = zip(
             range(len(self.value_targets)), self.value_targets, self.loss_mask[: len(self.value_targets)], strict=True
         )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.causal_lm import lm_head_of
 from envgym.trainer.learner.logprobs import TokenHiddenStates
-from envgym.trainer.methods.losses import Aggregation, Denominator, aggregate, denominator_of
+from envgym.trainer.methods.losses import Denominator, TokenMean, denominator_of
 from envgym.trainer.methods.losses.value import value_loss
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
 from envgym.trainer.settings import CriticSettings, OptimSettings
@@ -44,7 +44,7 @@ class ValueHead(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddedValueTargets:
-    """What the critic said before the update, and should have said, on one padding of all rows."""
+    """Values before the update and their targets, for all rows, padded on the right."""
 
     values_NT: Float[Tensor, "N T"]
     targets_NT: Float[Tensor, "N T"]
@@ -130,11 +130,11 @@ class Critic:
             clip=self.settings.clip,
         )
         metrics.add_value_loss(losses_BT, mask_BT)
-        mean = aggregate(losses_BT, mask_BT, batch.weights_BT, mode=Aggregation.TOKEN_MEAN, denominator=denominator)
+        mean = TokenMean()(losses_BT, mask_BT, batch.weights_BT, denominator=denominator)
         return self.settings.coef * mean
 
     def clip_gradient(self) -> float:
-        """Bound the gradient's norm, apart from the policy's; return what it was."""
+        """Clip the norm of the critic's gradient, apart from the policy's; return it before clipping."""
         return nn.utils.clip_grad_norm_(self.head.parameters(), self._max_norm).item()
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Contexts that were rendered anew instead of appended to: how many, and a run that must have none.
 
-Each is sound by itself (the turn behind it begins a row of its own), but it costs a prefix that no cache holds, and a
-row more. Where none is expected, one means that a template or an agent is not what it is taken for.
+Each is sound by itself (the next turn begins a row of its own), but it costs a prefix that no cache holds, and one more
+row. Where none is expected, one means that a template or an agent is not what it is taken for.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ def context_rewrite_metrics(groups: Sequence[Group]) -> Metrics:
 
 
 def check_context_rewrites(groups: Sequence[Group], *, step: int) -> None:
-    """See that every context is the one before with its turn behind it. Raises: RunError: one was rendered anew."""
+    """Check that every context extends the one before. Raises: RunError: one was rendered anew."""
     if found := _rewritten(groups):
         episode, turn = found[0]
         got = f"{len(found)} turns of others, the first in turn {turn.index} of {episode.tree.id} ({turn.rewrite})"

@@ -1,6 +1,6 @@
 """The critic of a training run as a `ValueFn`: it leads a search, or chooses its answer, without a look at rewards.
 
-`--search-set value=envgym.trainer.workflows.critic_value:critic:RUN` takes that of a run's newest checkpoint.
+`--search-set value.name=critic --search-set value.run=RUN` takes that of a run's newest checkpoint.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from envgym.agents.models.loading import prepare_device
 from envgym.agents.policies.backends import autocast_dtype
-from envgym.agents.search.signals import Seen
+from envgym.agents.search.scorers import SearchObservation
 from envgym.errors import InvalidInput, RunError, sentence
 from envgym.runs import RunDirectory
 from envgym.trainer.batch.rows import TrainRow
@@ -22,7 +22,7 @@ from envgym.trainer.build import build_method, load_model
 from envgym.trainer.learner.checkpoint import checkpoints, load_critic
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.forward import ForwardPass
-from envgym.trainer.methods.protocols import needs_critic
+from envgym.trainer.methods.protocols import CriticCredit
 from envgym.trainer.settings import CriticSettings, TrainSettings, train_settings
 
 _KEPT = 4
@@ -71,7 +71,7 @@ class CriticValue:
         self.tokens_read = 0
         """Tokens that were computed so far."""
 
-    async def __call__(self, seen: Sequence[Seen]) -> list[float]:
+    async def __call__(self, seen: Sequence[SearchObservation]) -> list[float]:
         """Return the value of each. Raises: InvalidInput: one is longer than the model can read."""
         rows = [_row(item) for item in seen]
         self._check_length(rows)
@@ -111,7 +111,7 @@ class CriticValue:
         return [float(said_NT[number, len(row) - 1]) for number, row in enumerate(rows)]
 
 
-def _row(seen: Seen) -> TrainRow:
+def _row(seen: SearchObservation) -> TrainRow:
     """Return tokens with the place of the value last: it is said before a token, whichever that is."""
     token_ids = seen.token_ids if seen.is_over else (*seen.token_ids, 0)
     count = len(token_ids)
@@ -155,9 +155,9 @@ def _check_credit(settings: TrainSettings, run: Path) -> None:
     name = settings.credit.name
     credit = build_method(settings).credit
     do = "train one with credit.name=gae_token or gae_bilevel"
-    if not needs_critic(credit):
+    if not isinstance(credit, CriticCredit):
         raise RunError(sentence("run", "have trained a critic", f"credit {name}", where=str(run), do=do))
-    if not getattr(credit, "trains_at_turn_ends", True):
+    if not credit.trains_at_turn_ends:
         must = "have learned at the ends of turns, too"
         raise RunError(sentence("critic", must, f"credit {name}", where=str(run), do=do))
 

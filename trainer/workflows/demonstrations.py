@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from envgym.agents.agent import Agent
-from envgym.agents.driver import EpisodeJob, run_oracle_episode
+from envgym.agents.driver import run_oracle_episode
+from envgym.agents.episode import EpisodeJob
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
 from envgym.episodes import trees_of
 from envgym.errors import SettingsError, sentence
-from envgym.plugins import PluginKind
 from envgym.runs import RunDirectory
 from envgym.seeds import derive_seed
+from envgym.trainer.catalog import DEMONSTRATIONS
 from envgym.trainer.env_source import EnvSource, supplies
 from envgym.trainer.methods.protocols import Curriculum
 from envgym.trainer.settings import SftSettings
@@ -122,17 +123,6 @@ class RecordedDemonstrations(DemonstrationSource):
                         do = "record the episodes with this model, or take those of the oracle"
                         must, where = "hold tokens of this model's vocabulary", str(self._run.path)
                         raise SettingsError(sentence("recorded episodes", must, got, where=where, do=do))
-
-
-DEMONSTRATIONS: PluginKind[DemonstrationSource] = PluginKind(
-    name="demonstrations",
-    protocols=("envgym.trainer.workflows.demonstrations:DemonstrationSource",),
-    table={
-        "oracle": "envgym.trainer.workflows.demonstrations:OracleDemonstrations",
-        "recorded": "envgym.trainer.workflows.demonstrations:RecordedDemonstrations",
-    },
-)
-"""Sources of demonstrations."""
 
 
 def demonstration_sources(sft: SftSettings | None) -> list[DemonstrationSource]:

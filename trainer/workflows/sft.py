@@ -22,7 +22,7 @@ from envgym.trainer.workflows.demonstrations import DemonstrationRequest, Demons
 LIKELIHOOD = Objective(
     loss=Reinforce(),
     correction=NoCorrection(),
-    settings=ObjectiveSettings(aggregation="token-mean"),
+    settings=ObjectiveSettings(),
     temperature=1.0,
 )
 """-A log pi with A = 1, averaged over tokens: the negative log-likelihood."""

@@ -22,14 +22,14 @@ from envgym.runs import RunDirectory, check_new
 from envgym.seeds import derive_seed
 from envgym.settings import apply_overrides, places
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, ValueTarget
-from envgym.trainer.batch.value_targets import judge
+from envgym.trainer.batch.value_targets import build_critic_batch
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.groups import check_invalid
 from envgym.trainer.learner.checkpoint import TrainState, checkpoints, save_checkpoint
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, supervised_tokens
 from envgym.trainer.learner.learner import Learner, LossFn, set_learning_rate
 from envgym.trainer.learner.optimizer import schedule
-from envgym.trainer.methods.protocols import needs_critic
+from envgym.trainer.methods.protocols import CriticCredit
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
 from envgym.trainer.rollout.collector import collect
 from envgym.trainer.settings import TrainSettings, train_settings
@@ -44,14 +44,14 @@ _PLAN: Final[Mapping[str, Any]] = {
     "sft": None,
     "optim": {"lr": 0.001, "epochs": 4, "minibatches": 64, "decay": "linear"},
 }
-"""What is not taken over from the policy's run. With a decay of 1 the targets are the returns, whatever is said."""
+"""Sections not taken over from the policy's run. With a decay of 1 the targets are the returns."""
 _HELD_BACK = 8
-"""One group in so many is not learned from, but looked at."""
+"""One group in so many is held back from the fit, to measure it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueFit:
-    """What a fit left behind."""
+    """The result of a fit."""
 
     directory: Path
     metrics: Metrics
@@ -141,12 +141,12 @@ def _collect(bench: RunContext, settings: TrainSettings, on_progress: Callable[[
 
 def _rows(bench: RunContext, groups: Sequence[Group]) -> list[TrainRow]:
     """Return rows whose value targets are the returns."""
-    assert needs_critic(bench.method.credit), "the plan says so"
+    assert isinstance(bench.method.credit, CriticCredit), "the plan says so"
 
     def silent(rows: Sequence[TrainRow]) -> list[tuple[float, ...]]:
         return [(0.0,) * len(row) for row in rows]
 
-    return judge(groups, bench.method.credit, silent, once=False).rows
+    return build_critic_batch(groups, bench.method.credit, silent, once=False).rows
 
 
 def _fit(
@@ -194,8 +194,8 @@ def _judged(values: Sequence[Sequence[float]], rows: Sequence[TrainRow]) -> list
             row,
             value_targets=tuple(
                 None if value_target is None else ValueTarget(value, value_target.target)
-                for value, value_target in zip(said, row.value_targets, strict=True)
+                for value, value_target in zip(values_of_row, row.value_targets, strict=True)
             ),
         )
-        for said, row in zip(values, rows, strict=True)
+        for values_of_row, row in zip(values, rows, strict=True)
     ]

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from envgym.agents.search import Chain, RandomExpand
 from envgym.agents.search.budget import Budget
-from envgym.agents.search.expanding import NOT_KEPT, Shape
 from envgym.agents.search.random_expand import draw
+from envgym.agents.search.rounds import NOT_KEPT, GroupShape
 from envgym.core.endings import Ending
 from envgym.core.trajectory import Group
 from envgym.errors import SettingsError
@@ -107,10 +107,11 @@ def test_broken_leaves_are_kept_last() -> None:
 
 
 @pytest.mark.parametrize(
-    "group_size, shape", [(6, Shape(2, 3)), (9, Shape(3, 3)), (8, Shape(4, 2)), (3, Shape(1, 3)), (2, Shape(1, 2))]
+    "group_size, shape",
+    [(6, GroupShape(2, 3)), (9, GroupShape(3, 3)), (8, GroupShape(4, 2)), (3, GroupShape(1, 3)), (2, GroupShape(1, 2))],
 )
-def test_a_group_is_made_of_as_many_leaves_of_a_tree_as_there_are(group_size: int, shape: Shape) -> None:
-    assert RandomExpand().shape(group_size) == shape
+def test_a_group_is_made_of_as_many_leaves_of_a_tree_as_there_are(group_size: int, shape: GroupShape) -> None:
+    assert RandomExpand().group_shape(group_size) == shape
 
 
 @pytest.mark.parametrize(
@@ -124,4 +125,4 @@ def test_a_group_is_made_of_as_many_leaves_of_a_tree_as_there_are(group_size: in
 )
 def test_a_size_that_leaves_do_not_make_up_is_refused(group_size: int, fields: dict[str, int], sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
-        RandomExpand.model_validate(fields).shape(group_size)
+        RandomExpand.model_validate(fields).group_shape(group_size)

@@ -12,20 +12,20 @@ from transformers import PreTrainedModel
 
 from envgym.core.trajectory import Group
 from envgym.trainer.batch.rows import TrainRow, ValueTarget
-from envgym.trainer.batch.value_targets import judge
+from envgym.trainer.batch.value_targets import build_critic_batch
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, ValueHead, supervised_tokens
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.methods.corrections import NoCorrection
-from envgym.trainer.methods.credit import CREDITS, CRITIC_CREDITS
 from envgym.trainer.methods.credit.gae_turn import GaeTurn
 from envgym.trainer.methods.losses import PpoClip
-from envgym.trainer.methods.protocols import needs_critic
+from envgym.trainer.methods.protocols import Credit, CriticCredit
 from envgym.trainer.metrics.update import UpdateMetrics
 from envgym.trainer.settings import CriticSettings, ObjectiveSettings, OptimSettings
 from tests.support.credit_trees import chains
 from tests.support.example_trees import fork_inside_a_turn
+from tests.support.plugins import CREDITS, CRITIC_CREDITS
 from tests.trainer.learner.packing.forest import CPU, assert_close, build, random_rows
 
 OBJECTIVE = Objective(loss=PpoClip(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)
@@ -169,7 +169,7 @@ def test_fresh_critic_says_zero_and_turn_level_gae_is_then_the_return_to_go() ->
     critic = Critic(MODEL, CriticSettings(), OptimSettings(), device=CPU)
     learner = Learner(MODEL, optim=OptimSettings(), num_steps=1, device=CPU, critic=critic)
     group = chains([0.5, 0.0, 1.0], [0.25, 2.0])
-    credits, rows = judge([group], GaeTurn(discount=0.5, decay=1.0), learner.compute_values, once=False)
+    credits, rows = build_critic_batch([group], GaeTurn(discount=0.5, decay=1.0), learner.compute_values, once=False)
     # .5 + .5 (0 + .5 * 1) = .75, 0 + .5 * 1 = .5, 1; .25 + .5 * 2 = 1.25, 2
     assert [credit.advantages for credit in credits] == [(0.0, (0.75,), (0.5,), (1.0,)), (0.0, (1.25,), (2.0,))]
     assert [[value_target for _, value_target in row.supervised] for row in rows] == [
@@ -183,7 +183,7 @@ def test_fresh_critic_says_zero_and_turn_level_gae_is_then_the_return_to_go() ->
 def test_leaves_that_share_a_turn_hear_one_value_and_teach_their_own_targets() -> None:
     tree = fork_inside_a_turn()
     learner = Learner(MODEL, optim=OptimSettings(), num_steps=1, device=CPU, critic=build_critic(MODEL))
-    _, rows = judge([Group(key="g", trees=(tree,))], GaeTurn(decay=1.0), learner.compute_values, once=True)
+    _, rows = build_critic_batch([Group(key="g", trees=(tree,))], GaeTurn(decay=1.0), learner.compute_values, once=True)
     ((place, won),), ((other_place, lost),) = (row.supervised for row in rows)
     assert place == other_place
     assert won.value == lost.value != 0.0
@@ -192,7 +192,7 @@ def test_leaves_that_share_a_turn_hear_one_value_and_teach_their_own_targets() -
 
 
 def test_no_episode_asks_nothing() -> None:
-    assert judge([], GaeTurn(), lambda rows: pytest.fail("asked"), once=False) == ([], [])
+    assert build_critic_batch([], GaeTurn(), lambda rows: pytest.fail("asked"), once=False) == ([], [])
 
 
 def test_first_update_moves_no_value_by_more_than_twice_the_rate() -> None:
@@ -215,7 +215,7 @@ def test_value_loss_on_a_fixed_batch_falls_and_the_variance_is_explained() -> No
     groups = [chains([0.5, 0.0, 1.0], [0.25, 2.0])]
     found = []
     for step in range(60):
-        _, rows = judge(groups, GaeTurn(decay=1.0), learner.compute_values, once=False)
+        _, rows = build_critic_batch(groups, GaeTurn(decay=1.0), learner.compute_values, once=False)
         found.append(learner.train_step(rows, OBJECTIVE, step=step))
     # targets 1.5, 1, 1 and 2.25, 2 have variance .26; the first two prefixes are the same in both episodes, so that
     # (2 * .375^2 + 2 * .5^2) / 5 = .15625 of it stays: no critic has a loss below .078 or explains more than .4
@@ -249,5 +249,6 @@ def test_explained_variance_by_hand() -> None:
 
 
 def test_only_methods_of_a_critic_need_one() -> None:
-    assert all(needs_critic(build()) for build in CRITIC_CREDITS.values())
-    assert not any(needs_critic(build()) for build in CREDITS.values())
+    assert set(CRITIC_CREDITS) == {"gae_turn", "gae_token", "gae_bilevel"}
+    assert not any(isinstance(build(), CriticCredit) for build in CREDITS.values())
+    assert not any(isinstance(build(), Credit) for build in CRITIC_CREDITS.values())

@@ -12,9 +12,9 @@ from envgym.core.tree import Tree
 from envgym.errors import SettingsError
 from envgym.trainer.batch.rows import train_rows
 from envgym.trainer.build import RunContext, build_run_context
-from envgym.trainer.methods.credit import CREDITS
 from envgym.trainer.rollout.collector import collect
 from envgym.trainer.settings import TrainSettings, train_settings
+from tests.support.plugins import CREDITS
 
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 

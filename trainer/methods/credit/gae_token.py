@@ -10,11 +10,11 @@ from envgym.trainer.methods.protocols import CriticCreditResult, TrajectoryValue
 class GaeToken(GaeSettings):
     """Estimate over tokens: A_t = δ_t + γ λ A_{t+1}; a turn's reward stands on its last sampled token.
 
-    Observations are skipped: the token behind the last one of a turn is the first of the next. Source: 1506.02438.
+    Observations are skipped: the token after the last one of a turn is the first of the next. Source: 1506.02438.
     """
 
-    def __call__(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
-        """Return the credit of every valid episode, and what the critic should have said."""
+    def estimate_advantages(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
+        """Return the credit of every valid episode, with the value targets."""
         return estimate_credits(group, values, self._estimate)
 
     def _estimate(self, turns: Sequence[CriticTurn]) -> list[TurnEstimate]:

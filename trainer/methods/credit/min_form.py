@@ -16,7 +16,7 @@ class MinForm(Settings):
     """Credit the worst turn: A_{i,t} = Σ_{k >= t} r*_{i,k} - mean_{j != i} Σ_k r*_{j,k}, r*_k = softmax(-r/T)_k r_k.
 
     The r* of an episode sum to a soft minimum of its turn rewards, so that many good turns do not outweigh a bad one,
-    and turns behind the worst are not blamed for it. Episodes of one turn get RLOO's advantages. A group of one gets 0.
+    and turns after the worst are not blamed for it. Episodes of one turn get RLOO's advantages. A group of one gets 0.
 
     Source: 2504.15275. Deviation: turns instead of tokens, and the leave-one-out mean of whole episodes as the
     baseline, where the authors' code scales a mean per token by the length of the step.

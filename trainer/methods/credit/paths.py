@@ -29,7 +29,7 @@ def turn_rewards(episode: Trajectory) -> list[float]:
 
 
 def discounted_returns(rewards: Sequence[float], discount: float = 1.0) -> list[float]:
-    """Return the return from every turn on: R_t = r_t + discount R_{t+1}, 0 behind the last."""
+    """Return the return from every turn on: R_t = r_t + discount R_{t+1}, 0 after the last."""
     returns: list[float] = []
     following = 0.0
     for reward in reversed(rewards):

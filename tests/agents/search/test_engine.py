@@ -1,6 +1,8 @@
 """The engine under every strategy: forks and replays agree, a failure stays in its branch, nothing is left open."""
 
 import asyncio
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,10 +13,20 @@ from hypothesis import strategies as st
 import envgym
 from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.agents.pool import AbortHandle
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
-from envgym.agents.search import STRATEGIES, BestOf, Crew, Mcts, RandomExpand, SurprisalFork, TurnUncertainty
-from envgym.agents.search.base import TreeStrategy, members_of
+from envgym.agents.search import (
+    BestOf,
+    Chain,
+    Mcts,
+    RandomExpand,
+    RolloutContext,
+    Strategy,
+    SurprisalFork,
+    TurnUncertainty,
+)
 from envgym.agents.search.budget import Budget
+from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.search.snapshots import Branching
 from envgym.core.endings import Ending
 from envgym.core.messages import Action
@@ -25,9 +37,11 @@ from envgym.core.tree import Tree
 from envgym.core.turns import Cost
 from envgym.env import ForkCapability
 from envgym.errors import InvalidInput, SettingsError
+from envgym.plugins import Choice
 from envgym.records import Reply
-from tests.agents.search.growing import Babbler, ended, episodes, grow
+from tests.agents.search.growing import Babbler, GrownGroup, ended, episodes, grow, grow_group
 from tests.support.parrots import CALL, Parrot, char_agent, parrot_job, said
+from tests.support.plugins import STRATEGIES
 
 WORDS = ("50", "up", "7", CALL, "look", "hello", "right", "12", "<answer>3</answer>", "down")
 
@@ -104,7 +118,7 @@ STRATEGIES_MADE = [
     TurnUncertainty(nodes=3, rounds=2),
     BestOf(n=4),
     Mcts(simulations=6),
-    Mcts(simulations=8, value="tests.agents.search.test_mcts:Climber"),
+    Mcts(simulations=8, value=Choice(name="tests.agents.search.test_mcts:Climber")),
 ]
 
 
@@ -134,14 +148,108 @@ def test_cancelled_search_leaves_no_env_open() -> None:
             return await super().generate(request)
 
     async def work() -> None:
-        crew = Crew(agent=char_agent(), policy=Stuck(), sampling=Sampling(), slots=asyncio.Semaphore(9))
-        task = RandomExpand(nodes=3, rounds=2).grow(members_of(parrot_job(Counted)), crew, group_size=7)
+        context = RolloutContext(agent=char_agent(), policy=Stuck(), sampling=Sampling(), slots=asyncio.Semaphore(9))
         async with asyncio.timeout(0.2):
-            await task
+            await grow_group(RandomExpand(nodes=3, rounds=2), parrot_job(Counted), context, group_size=7)
 
     with pytest.raises(TimeoutError):
         asyncio.run(work())
     assert Counted.alive == 0
+
+
+# ---- aborts ---------------------------------------------------------------------------------------------------------
+
+
+class Aborting(Babbler):
+    """Answers so many requests; then the search is aborted, and no request is answered any more."""
+
+    def __init__(self, abort: AbortHandle, *, after: int) -> None:
+        super().__init__("abc", end=0.2)
+        self.abort, self.num_left, self.num_open, self.num_sampled = abort, after, 0, 0
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        self.num_left -= 1
+        if self.num_left < 0:
+            self.num_open += 1
+            asyncio.get_running_loop().call_later(0.01, self.abort.abort, "too slow")
+            await asyncio.Event().wait()
+        generation = await super().generate(request)
+        self.num_sampled += len(generation.token_ids)
+        return generation
+
+
+def all_closed(kind: type[Counted]) -> bool:
+    """Wait for the threads of abandoned envs."""
+    deadline = time.monotonic() + 10
+    while kind.alive and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return kind.alive == 0
+
+
+@pytest.mark.parametrize("kind, slots", [(Counted, 64), (Counted, 1), (Slow, 64), (Slow, 2)])
+@pytest.mark.parametrize("after", [0, 3, 8])
+@pytest.mark.parametrize("strategy", [Chain(), *STRATEGIES_MADE], ids=lambda strategy: type(strategy).__name__)
+def test_an_abort_ends_the_branches_under_way_and_keeps_the_others(
+    strategy: Strategy, after: int, kind: type[Counted], slots: int
+) -> None:
+    kind.alive = 0
+    abort = AbortHandle()
+    policy = Aborting(abort, after=after)
+    trees = grow(strategy, policy, make_env=kind, group_size=4, slots=slots, abort=abort).trees
+    leaves = [node for tree in trees for node in tree.nodes if node.ending is not None]
+    aborted = [node for node in leaves if node.ending is Ending.ERROR_ABORTED]
+    assert len(aborted) >= policy.num_open > 0
+    assert {node.error for node in aborted} == {"too slow"}
+    assert not any(node.ending.is_error for node in leaves if node.ending and node not in aborted)
+    assert sum(tree.cost.tokens_generated for tree in trees) == policy.num_sampled, "all that was sampled is kept"
+    assert all_closed(kind)
+    for tree in trees:
+        assert tree_from_json(tree_to_json(tree)) == tree
+
+
+@pytest.mark.parametrize("method", ["respond", "fork"])
+def test_an_env_that_hangs_does_not_hold_up_an_aborted_tree(method: str) -> None:
+    wakes = threading.Event()
+    abort = AbortHandle()
+
+    class Hanging(Slow):
+        def respond(self, action: Action) -> Reply:
+            if method == "respond" and self.state.heard:
+                wakes.wait(20)
+            return super().respond(action)
+
+        def fork(self) -> "Hanging":
+            if method == "fork" and self.state.heard:
+                wakes.wait(20)
+            return super().fork()  # type: ignore[return-value]  # a copy is of the same class
+
+    async def work() -> GrownGroup:
+        asyncio.get_running_loop().call_later(0.1, abort.abort, "hangs")
+        context = RolloutContext(agent=char_agent(), policy=Babbler(), sampling=Sampling(), slots=asyncio.Semaphore(9))
+        growing = grow_group(RandomExpand(nodes=3), parrot_job(Hanging), context, group_size=4, abort=abort)
+        return await asyncio.wait_for(growing, 10)
+
+    Hanging.alive = 0
+    (tree,) = asyncio.run(work()).trees
+    assert {tree.nodes[leaf].ending for leaf in tree.leaves} == {Ending.ERROR_ABORTED}
+    wakes.set()
+    assert all_closed(Hanging)
+
+
+def test_a_cancellation_from_outside_is_no_abort() -> None:
+    abort = AbortHandle()
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(stuck(abort), 0.1))
+    assert abort.reason is None
+
+
+async def stuck(abort: AbortHandle) -> None:
+    policy = Aborting(AbortHandle(), after=5)
+    context = RolloutContext(agent=char_agent(), policy=policy, sampling=Sampling(), slots=asyncio.Semaphore(9))
+    await grow_group(RandomExpand(nodes=3), parrot_job(Counted), context, group_size=4, abort=abort)
+
+
+# ---- failures -------------------------------------------------------------------------------------------------------
 
 
 class Moody(Parrot):
