@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from envgym.agents.agent import Agent
 from envgym.agents.driver import EnvCloser, aborted_event, close_env, drive, failure_event
 from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob
-from envgym.agents.events import Failed, Generate
+from envgym.agents.events import FailureEvent, Generate
 from envgym.agents.loop import AgentState, TokenRequest, advance, begin
 from envgym.agents.path import PathNode
 from envgym.agents.pool import AbortHandle
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
 from envgym.agents.recorder import MidTurnFork, record_tree
 from envgym.agents.search.branches import Branch, SearchState, SharedPrefix, TurnRecord, node_statistics
-from envgym.agents.search.budget import Budget, BudgetTracker, largest_turn_cost
+from envgym.agents.search.budget import BudgetTracker, SearchBudget, largest_turn_cost
 from envgym.agents.search.snapshots import (
     Branching,
     FailedSnapshot,
@@ -91,7 +91,7 @@ class SearchTree:
         context: RolloutContext,
         *,
         branching: Branching | None,
-        budget: Budget,
+        budget: SearchBudget,
         ordered: bool = True,
         abort: AbortHandle | None = None,
     ) -> None:
@@ -222,7 +222,7 @@ class SearchTree:
                 return
             self._num_branches[turn.end] = 1
             if not await self._is_admitted(branch):
-                self._end(branch, Failed(Ending.TRUNCATED_BUDGET, OUT_OF_BUDGET))
+                self._end(branch, FailureEvent(Ending.TRUNCATED_BUDGET, OUT_OF_BUDGET))
                 return
 
     async def _is_admitted(self, branch: Branch) -> bool:
@@ -283,7 +283,7 @@ class SearchTree:
                 self._copied_envs.append(copy)
         return SearchState(agent, request, snapshot)
 
-    def _end(self, branch: Branch, failure: Failed) -> None:
+    def _end(self, branch: Branch, failure: FailureEvent) -> None:
         """End the episode of a branch between two turns."""
         agent, _ = advance(branch.next_turn()[0], failure)
         self._add_turn(branch, branch.state, None, agent, None)
