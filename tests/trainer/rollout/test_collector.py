@@ -246,9 +246,8 @@ def test_stragglers_of_a_tree_are_aborted_and_counted_invalid(
 ) -> None:
     policy = Guesser(built, holds=lambda number: number == 5)
     asked = settings(enough=enough, stragglers="abort", **FREE)
-    search = SEARCH.build(Choice.model_validate({**fields, "name": name})
+    search = SEARCH.build(Choice.model_validate({**fields, "name": name}))
     searching = replace(built, method=replace(built.method, search=search))
-    )
     (collected,) = drive(searching, asked, steps=1, policy=policy)
     episodes = [episode for group in collected.groups for episode in group.trajectories]
     aborted = [episode for episode in episodes if isinstance(episode.reward, Invalid)]
