@@ -78,8 +78,8 @@ class AgentSettings(Settings):
 class AgentKind:
     """What an agent is made of, where its settings do not say otherwise."""
 
-    text_format: Choice = Choice(name=NATIVE)
-    """How thinking and tool calls are written."""
+    text_format: Choice | None = None
+    """How thinking and tool calls are written; None: as the model's chat template writes them."""
     system_prompt: str = ""
     """Standing instructions before those of the env."""
     context: ContextStrategy = stop
@@ -205,7 +205,7 @@ def own_system_prompt(settings: AgentSettings) -> str:
 def resolve_text_format(settings: AgentSettings) -> TextFormat | None:
     """Return how the agent writes calls; None: as the model's chat template does. Raises: UnknownName: no such one."""
     choice = settings.text_format or agent_kind(settings).text_format
-    return None if choice.name == NATIVE else TEXT_FORMAT.build(choice)
+    return None if choice is None or choice.name == NATIVE else TEXT_FORMAT.build(choice)
 
 
 def agent_kind(settings: AgentSettings) -> AgentKind:

@@ -41,9 +41,9 @@ RENDERER: Final["PluginKind[RendererFactory]"] = PluginKind(
     name="renderer",
     protocols=("envgym.agents.rendering.factory:RendererFactory",),
     table={
-        "auto": "envgym.agents.rendering.factory:AutoRenderer",
-        "family": "envgym.agents.rendering.factory:MatchedFamily",
-        "generic": "envgym.agents.rendering.factory:AnyTemplate",
+        "auto": "envgym.agents.rendering.factory:AutoRendererFactory",
+        "family": "envgym.agents.rendering.factory:FamilyRendererFactory",
+        "generic": "envgym.agents.rendering.factory:GenericRendererFactory",
     },
     is_function=True,
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import envgym
-from envgym.agents.agent import NATIVE, agent_kind, make_agent
+from envgym.agents.agent import agent_kind, make_agent, resolve_text_format
 from envgym.agents.driver import run_episodes
 from envgym.agents.episode import EpisodeJob
 from envgym.agents.eval_settings import EvalEnv, EvalSettings
@@ -30,7 +30,6 @@ from envgym.env import Env
 from envgym.episodes import episode_rows
 from envgym.errors import InvalidInput, RunError, SettingsError, UnknownName, sentence
 from envgym.journal import Journal
-from envgym.parsing import text_format
 from envgym.report.from_run import write_run_report
 from envgym.runs import RunDirectory, check_labels, check_new, check_same
 from envgym.seeds import derive_seed
@@ -75,7 +74,7 @@ def run_evaluation(
         SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then. RunError: too
             many invalid episodes; what was finished is kept.
     """
-    agent_kind(settings.agent.name)
+    agent_kind(settings.agent)
     run = _open(settings, resume=resume)
     check_labels((env.label for env in settings.envs), where="envs")
     plans = [_plan(settings, env) for env in settings.envs]
@@ -260,9 +259,7 @@ def _by_messages(settings: EvalSettings, endpoint: EndpointSettings) -> _Player:
         got = settings.search.name
         raise SettingsError(sentence("search", "be chain where an endpoint is asked", got, where="search", do=do))
     OpenAIPolicy(endpoint)
-    name = settings.agent.text_format or agent_kind(settings.agent.name).text_format
-    if name != NATIVE:
-        text_format(name)
+    resolve_text_format(settings.agent)
     return ask
 
 
