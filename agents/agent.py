@@ -78,6 +78,8 @@ class AgentSettings(Settings):
 class AgentKind:
     """What an agent is made of, where its settings do not say otherwise."""
 
+    summary: str = ""
+    """One line for lists."""
     text_format: Choice | None = None
     """How thinking and tool calls are written; None: as the model's chat template writes them."""
     system_prompt: str = ""
@@ -86,14 +88,14 @@ class AgentKind:
     """What is left out when the context is full."""
 
 
-PLAIN = AgentKind(text_format=Choice(name="plain"))
-"""Answers in plain text, without tools."""
-TOOL_CALLING = AgentKind()
-"""Calls tools as the model was trained to."""
-REACT = AgentKind(text_format=Choice(name="react"), context=drop_oldest_turns)
-"""Thinks, then acts, in the lines of ReAct."""
-CODE_ACT = AgentKind(text_format=Choice(name="code_block"), context=drop_oldest_turns)
-"""Acts by writing code blocks."""
+PLAIN = AgentKind(summary="Answer in plain text, without tools.", text_format=Choice(name="plain"))
+TOOL_CALLING = AgentKind(summary="Call tools as the model was trained to.")
+REACT = AgentKind(
+    summary="Think, then act, in the lines of ReAct.", text_format=Choice(name="react"), context=drop_oldest_turns
+)
+CODE_ACT = AgentKind(
+    summary="Act by writing code blocks.", text_format=Choice(name="code_block"), context=drop_oldest_turns
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
