@@ -14,16 +14,16 @@ from envgym.agents.agent import Agent
 from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.events import (
     Event,
-    Failed,
+    FailureEvent,
     Finished,
     Generate,
-    Generated,
+    GenerationEvent,
     PolicyReplyT,
     PolicyRequestT,
     Request,
-    Started,
+    ResetEvent,
     StepEnv,
-    Stepped,
+    StepEvent,
 )
 from envgym.agents.loop import advance, begin
 from envgym.agents.path import PathNode
@@ -50,7 +50,7 @@ StateT = TypeVar("StateT", bound=EpisodeState)
 Advance = Callable[[StateT, Event[PolicyReplyT]], tuple[StateT, Request[PolicyRequestT]]]
 """Returns the state after an event, and what the agent requests next."""
 GenerateFn = Callable[[PolicyRequestT], Awaitable[PolicyReplyT]]
-"""Asks the policy for one reply."""
+"""Sends one request to the policy and returns its reply."""
 
 
 # ---- the loop -------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ async def drive(
         request: what the agent waits for; None: the reset of the env.
         env: of the episode.
         advance: moves the agent on by one event.
-        generate: asks the policy.
+        generate: sends a request to the policy.
         clock: times the calls of env and policy.
         abort: ends the episode early; the caller enters it.
         one_turn: return also when the agent requests the policy's next turn.
@@ -86,11 +86,11 @@ async def drive(
             if abort.reason is not None:
                 event = aborted_event(abort)
             elif isinstance(request, Generate):
-                event = Generated(await generate(request.request), clock() - started)
+                event = GenerationEvent(await generate(request.request), clock() - started)
             elif isinstance(request, StepEnv):
-                event = Stepped(await env.step(request.action), clock() - started)
+                event = StepEvent(await env.step(request.action), clock() - started)
             else:
-                event = Started(await env.reset(), clock() - started)
+                event = ResetEvent(await env.reset(), clock() - started)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # raised again where it is no failure
             event = failure_event(error, abort, clock() - started, generates=isinstance(request, Generate))
         state, request = advance(state, event)
@@ -98,7 +98,9 @@ async def drive(
             return state, request
 
 
-def failure_event(error: BaseException, abort: AbortHandle, seconds: float = 0.0, *, generates: bool = False) -> Failed:
+def failure_event(
+    error: BaseException, abort: AbortHandle, seconds: float = 0.0, *, generates: bool = False
+) -> FailureEvent:
     """Return the event by which `error` ends an episode.
 
     Args:
@@ -110,18 +112,18 @@ def failure_event(error: BaseException, abort: AbortHandle, seconds: float = 0.0
     Raises: `error` itself, where it is no failure of env, policy or infrastructure, and not the abort's cancellation.
     """
     if isinstance(error, InfrastructureError):
-        return Failed(ending_of(error), str(error), seconds)
+        return FailureEvent(ending_of(error), str(error), seconds)
     if isinstance(error, asyncio.CancelledError) and abort.caught():
         return aborted_event(abort, seconds)
     if generates and isinstance(error, Exception):
-        return Failed(Ending.ERROR_POLICY, f"generation failed: {type(error).__name__}: {error}", seconds)
+        return FailureEvent(Ending.ERROR_POLICY, f"generation failed: {type(error).__name__}: {error}", seconds)
     raise error
 
 
-def aborted_event(abort: AbortHandle, seconds: float = 0.0) -> Failed:
+def aborted_event(abort: AbortHandle, seconds: float = 0.0) -> FailureEvent:
     """Return the event by which an abort ends an episode."""
     assert abort.reason is not None, "the rollout was aborted"
-    return Failed(Ending.ERROR_ABORTED, abort.reason, seconds)
+    return FailureEvent(Ending.ERROR_ABORTED, abort.reason, seconds)
 
 
 class EnvCloser:
@@ -271,7 +273,7 @@ class _LockStepGate:
             loop = asyncio.get_running_loop()
             opened: asyncio.Future[None] = loop.create_future()
             self._waiting.append(opened)
-            loop.call_soon(self._open)  # not at once: then the last to arrive would ask before the others
+            loop.call_soon(self._open)  # not at once: then the last to arrive would be sent before the others
             await opened
             return await generate(request)
 

@@ -117,7 +117,7 @@ class EpisodeEnv:
         return owner
 
     async def close(self) -> None:
-        """Close the env and let its thread go; a failure is logged, the episode stands."""
+        """Close the env and let its thread go; a failure is logged, and the episode stays valid."""
         if self._env is not None:
             await self._call("close", self._close_or_log)
         self._release_thread()

@@ -1,6 +1,6 @@
-"""What a driver tells an agent (events), and what an agent asks of its driver (requests).
+"""Events, which a driver feeds to an agent, and requests, which the agent returns to its driver.
 
-Both are generic in what a policy is asked and what it returns: tokens (`GenerateRequest`, `Generation`) or messages.
+Both are generic in the request to a policy and its reply: of tokens (`GenerateRequest`, `Generation`) or of messages.
 """
 
 from typing import Generic, NamedTuple, TypeVar
@@ -13,28 +13,28 @@ PolicyRequestT = TypeVar("PolicyRequestT")
 PolicyReplyT = TypeVar("PolicyReplyT")
 
 
-class Started(NamedTuple):
+class ResetEvent(NamedTuple):
     """The env was reset."""
 
     record: ResetRecord
     seconds: float = 0.0
 
 
-class Generated(NamedTuple, Generic[PolicyReplyT]):
+class GenerationEvent(NamedTuple, Generic[PolicyReplyT]):
     """The policy answered a `Generate`."""
 
     generation: PolicyReplyT
     seconds: float = 0.0
 
 
-class Stepped(NamedTuple):
+class StepEvent(NamedTuple):
     """The env answered a `StepEnv`."""
 
     result: StepResult
     seconds: float = 0.0
 
 
-class Failed(NamedTuple):
+class FailureEvent(NamedTuple):
     """A request could not be answered: the episode ends here."""
 
     ending: Ending
@@ -42,7 +42,7 @@ class Failed(NamedTuple):
     seconds: float = 0.0
 
 
-Event = Started | Generated[PolicyReplyT] | Stepped | Failed
+Event = ResetEvent | GenerationEvent[PolicyReplyT] | StepEvent | FailureEvent
 
 
 class Generate(NamedTuple, Generic[PolicyRequestT]):

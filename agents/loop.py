@@ -19,7 +19,17 @@ from typing import NamedTuple
 
 from envgym.agents.agent import Agent, OnLength
 from envgym.agents.context import shorten
-from envgym.agents.events import Event, Failed, Finished, Generate, Generated, Request, Started, StepEnv, Stepped
+from envgym.agents.events import (
+    Event,
+    FailureEvent,
+    Finished,
+    Generate,
+    GenerationEvent,
+    Request,
+    ResetEvent,
+    StepEnv,
+    StepEvent,
+)
 from envgym.agents.path import History, PathNode
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.core.endings import Ending
@@ -77,7 +87,7 @@ class AgentState(NamedTuple):
 
 
 def begin(agent: Agent, *, sampling: Sampling, seed: int) -> AgentState:
-    """Return the state before an episode; it waits for `Started`."""
+    """Return the state before an episode; it waits for `ResetEvent`."""
     stops = dict.fromkeys((*agent.renderer.stop_token_ids, *sampling.stop_token_ids))
     return AgentState(
         agent=agent,
@@ -94,17 +104,21 @@ def advance(state: AgentState, event: TokenEvent) -> tuple[AgentState, TokenRequ
     Never raises for what a policy, an env or a renderer did: that is a leaf with its ending.
     Raises: InvalidInput: the event is not the one that the state waits for.
     """
-    if state.phase is Phase.GENERATING and isinstance(event, Generated):
+    if state.phase is Phase.GENERATING and isinstance(event, GenerationEvent):
         return _generated(state, event)
-    if state.phase is Phase.STEPPING and isinstance(event, Stepped):
+    if state.phase is Phase.STEPPING and isinstance(event, StepEvent):
         return _stepped(state, event)
-    if state.phase is Phase.STARTING and isinstance(event, Started):
+    if state.phase is Phase.STARTING and isinstance(event, ResetEvent):
         return _started(state, event)
-    if isinstance(event, Failed) and state.phase is not Phase.FINISHED:
+    if isinstance(event, FailureEvent) and state.phase is not Phase.FINISHED:
         return _cut(state, event.ending, event.reason, event.seconds)
     raise InvalidInput(
         sentence(
-            "event", f"answer the state's phase {state.phase}", event, where="advance", do="feed what was asked for"
+            "event",
+            f"answer the state's phase {state.phase}",
+            event,
+            where="advance",
+            do="feed the event that was requested",
         )
     )
 
@@ -112,7 +126,7 @@ def advance(state: AgentState, event: TokenEvent) -> tuple[AgentState, TokenRequ
 # ---- one function for each event ------------------------------------------------------------------------------------
 
 
-def _started(state: AgentState, event: Started) -> tuple[AgentState, TokenRequest]:
+def _started(state: AgentState, event: ResetEvent) -> tuple[AgentState, TokenRequest]:
     messages, tools = state.agent.opening(event.record), event.record.tools
     try:
         segments = state.agent.start(messages, tools).segments
@@ -126,7 +140,7 @@ def _started(state: AgentState, event: Started) -> tuple[AgentState, TokenReques
     return _ask(state._replace(tools=tools), 0, PathNode(None, edge), first)
 
 
-def _generated(state: AgentState, event: Generated[Generation]) -> tuple[AgentState, TokenRequest]:
+def _generated(state: AgentState, event: GenerationEvent[Generation]) -> tuple[AgentState, TokenRequest]:
     generation, agent = event.generation, state.agent
     try:
         sampled = _sampled_segment(generation, agent.token_strings(generation.token_ids))
@@ -145,7 +159,7 @@ def _generated(state: AgentState, event: Generated[Generation]) -> tuple[AgentSt
         return _cut(state, Ending.ERROR_POLICY, str(failure))
 
 
-def _stepped(state: AgentState, event: Stepped) -> tuple[AgentState, TokenRequest]:
+def _stepped(state: AgentState, event: StepEvent) -> tuple[AgentState, TokenRequest]:
     record = event.result.info["envgym"]
     assert isinstance(record, StepRecord), "the env's contract"
     ending, error = turn_ending(event.result, record), record.error

@@ -19,7 +19,17 @@ from envgym.agents.agent import (
 )
 from envgym.agents.driver import play_episode
 from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob
-from envgym.agents.events import Event, Failed, Finished, Generate, Generated, Request, Started, StepEnv, Stepped
+from envgym.agents.events import (
+    Event,
+    FailureEvent,
+    Finished,
+    Generate,
+    GenerationEvent,
+    Request,
+    ResetEvent,
+    StepEnv,
+    StepEvent,
+)
 from envgym.agents.loop import turn_ending, turn_outcome
 from envgym.agents.path import History, PathNode
 from envgym.agents.pool import AbortHandle, run_pool
@@ -145,17 +155,17 @@ def _begin(settings: AgentSettings, sampling: Sampling, seed: int) -> _MessageSt
 def _advance(state: _MessageState, event: _MessageEvent) -> tuple[_MessageState, _MessageRequest]:
     """Return the state after `event`, and what it needs next; see `loop.advance`."""
     match event:
-        case Started():
+        case ResetEvent():
             return _started(state, event)
-        case Generated():
+        case GenerationEvent():
             return _replied(state, event)
-        case Stepped():
+        case StepEvent():
             return _stepped(state, event)
-        case Failed():
+        case FailureEvent():
             return _cut(state, event.ending, event.reason, event.seconds)
 
 
-def _started(state: _MessageState, event: Started) -> tuple[_MessageState, _MessageRequest]:
+def _started(state: _MessageState, event: ResetEvent) -> tuple[_MessageState, _MessageRequest]:
     record, instructions = event.record, ""
     if state.text_format is not None:
         instructions = state.text_format.instructions(record.tools)
@@ -169,7 +179,7 @@ def _started(state: _MessageState, event: Started) -> tuple[_MessageState, _Mess
     )
 
 
-def _replied(state: _MessageState, event: Generated[MessageReply]) -> tuple[_MessageState, _MessageRequest]:
+def _replied(state: _MessageState, event: GenerationEvent[MessageReply]) -> tuple[_MessageState, _MessageRequest]:
     reply = event.generation
     state = state._replace(reply=reply, seconds=event.seconds)
     is_cut = reply.finish_reason is FinishReason.LENGTH and state.settings.on_length is OnLength.TRUNCATE
@@ -178,7 +188,7 @@ def _replied(state: _MessageState, event: Generated[MessageReply]) -> tuple[_Mes
     return state, StepEnv(reply.action if state.text_format is None else state.text_format.parse(reply.action))
 
 
-def _stepped(state: _MessageState, event: Stepped) -> tuple[_MessageState, _MessageRequest]:
+def _stepped(state: _MessageState, event: StepEvent) -> tuple[_MessageState, _MessageRequest]:
     record = event.result.info["envgym"]
     assert isinstance(record, StepRecord), "checked by EpisodeEnv"
     ending = turn_ending(event.result, record)

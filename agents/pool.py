@@ -42,7 +42,7 @@ class AbortHandle:
         self._watched.discard(asyncio.current_task())
 
     def caught(self) -> bool:
-        """Return whether the current task's `CancelledError` comes from this abort; the task then goes on."""
+        """Return whether the current task's `CancelledError` comes from this abort; the task then continues."""
         task = asyncio.current_task()
         if task is None or task not in self._cancelled:
             return False
@@ -54,10 +54,10 @@ class PendingTree(NamedTuple):
     """A rollout that was submitted."""
 
     tree: "asyncio.Future[Tree]"
-    abort: AbortHandle
+    abort_handle: AbortHandle
 
 
-Rollout = Callable[[AbortHandle], Awaitable[Tree]]
+GrowTreeFn = Callable[[AbortHandle], Awaitable[Tree]]
 """Grows one tree; it ends soon after the handle is aborted."""
 
 
@@ -74,20 +74,20 @@ class RolloutPool:
         if concurrency < 1:
             raise InvalidInput(sentence("concurrency", "be at least 1", concurrency, where="RolloutPool", do="pass 1"))
         self._concurrency, self._on_idle = concurrency, on_idle
-        self._waiting: deque[tuple[Rollout, PendingTree]] = deque()
+        self._waiting: deque[tuple[GrowTreeFn, PendingTree]] = deque()
         self._workers: set[asyncio.Task[None]] = set()
 
-    def submit(self, rollout: Rollout) -> PendingTree:
+    def submit(self, grow_tree: GrowTreeFn) -> PendingTree:
         """Run a rollout after those that were submitted before."""
         pending = PendingTree(asyncio.get_running_loop().create_future(), AbortHandle())
-        self._waiting.append((rollout, pending))
+        self._waiting.append((grow_tree, pending))
         if len(self._workers) < self._concurrency:
             self._start(self._work())
         return pending
 
     def abort(self, pending: PendingTree, reason: str) -> None:
         """Abort a rollout; one that has not begun ends without waiting for its turn."""
-        pending.abort.abort(reason)
+        pending.abort_handle.abort(reason)
         for item in self._waiting:
             if item[1] is pending:
                 self._waiting.remove(item)
@@ -113,9 +113,9 @@ class RolloutPool:
         if self._on_idle is not None:
             self._on_idle()
 
-    async def _run(self, rollout: Rollout, pending: PendingTree) -> None:
+    async def _run(self, grow_tree: GrowTreeFn, pending: PendingTree) -> None:
         try:
-            tree = await rollout(pending.abort)
+            tree = await grow_tree(pending.abort_handle)
         except asyncio.CancelledError:
             pending.tree.cancel()
             raise
@@ -143,7 +143,7 @@ async def run_pool(
         on_idle: called whenever one of the `min(concurrency, len(jobs))` workers finds no more to do.
     """
 
-    def rollout(job: EpisodeJob) -> Rollout:
+    def grow_tree_fn(job: EpisodeJob) -> GrowTreeFn:
         async def run_job(abort: AbortHandle) -> Tree:
             del abort
             tree = await run(job)
@@ -155,7 +155,7 @@ async def run_pool(
 
     pool = RolloutPool(concurrency=concurrency, on_idle=on_idle)
     with rare_collections():
-        pending = [pool.submit(rollout(job)) for job in jobs]
+        pending = [pool.submit(grow_tree_fn(job)) for job in jobs]
         try:
             return await asyncio.gather(*[item.tree for item in pending])
         finally:

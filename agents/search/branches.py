@@ -107,6 +107,8 @@ class Branch:
     seed: int
     prefix: SharedPrefix | None = None
     """The first tokens of its first turn, where it begins inside a turn."""
+    replay_cost: Cost = field(default_factory=Cost)
+    """What it took to return to the start."""
     turns: list[TurnRecord] = field(default_factory=list)
     pruned: str | None = None
 
@@ -152,8 +154,8 @@ def node_statistics(
     for branch in branches:
         if branch.last_node is not None and branch.pruned is not None:
             stats[branch.last_node] = replace(stats[branch.last_node], pruned=branch.pruned)
-    replays = [branch.start.snapshot.cost for branch in branches if branch.turns and branch.start.snapshot]
-    stats[root] = replace(stats.get(root, SearchStats()), spent=sum(replays, Cost()))
+    replays = sum((branch.replay_cost for branch in branches if branch.turns), Cost())
+    stats[root] = replace(stats.get(root, SearchStats()), spent=replays)
     for node, repeated in _repetitions(branches).items():
         stats[node] = replace(stats[node], repeats=repeated)
     return stats

@@ -19,7 +19,7 @@ from envgym.settings import Settings
 _NOTHING = Cost()
 
 
-class Budget(Settings):
+class SearchBudget(Settings):
     """Most that one search may spend on one task; None: no limit."""
 
     tokens_generated: int | None = Field(default=None, ge=1)
@@ -34,20 +34,20 @@ class Budget(Settings):
     @property
     def is_limited(self) -> bool:
         """True where anything is limited."""
-        return any(getattr(self, name) is not None for name in Budget.model_fields)
+        return any(getattr(self, name) is not None for name in SearchBudget.model_fields)
 
-    def share(self, parts: int) -> "Budget":
+    def share(self, parts: int) -> "SearchBudget":
         """Return one of `parts` equal shares, counts rounded down but to at least 1."""
         shares: dict[str, float | int | None] = {}
-        for name in Budget.model_fields:
+        for name in SearchBudget.model_fields:
             limit = getattr(self, name)
             is_count = isinstance(limit, int)
             shares[name] = None if limit is None else max(limit // parts, 1) if is_count else limit / parts
-        return Budget.model_validate(shares)
+        return SearchBudget.model_validate(shares)
 
     def is_spent(self, cost: Cost) -> bool:
         """Return whether `cost` has reached a limit."""
-        limits = ((getattr(cost, name), getattr(self, name)) for name in Budget.model_fields)
+        limits = ((getattr(cost, name), getattr(self, name)) for name in SearchBudget.model_fields)
         return any(limit is not None and spent >= limit for spent, limit in limits)
 
 
@@ -61,7 +61,7 @@ def largest_turn_cost(*, max_turn_tokens: int, max_context_tokens: int) -> Cost:
     )
 
 
-def check_budget(budget: Budget, *, max_turn_tokens: int, parts: int, where: str) -> None:
+def check_budget(budget: SearchBudget, *, max_turn_tokens: int, parts: int, where: str) -> None:
     """Refuse a budget of which not even one turn's tokens are sure to fit. Raises: SettingsError."""
     tokens = budget.tokens_generated
     if tokens is not None and tokens // parts < max_turn_tokens:
@@ -90,7 +90,7 @@ class _BranchCosts:
 class BudgetTracker:
     """Counts the costs of one search and admits turns."""
 
-    def __init__(self, budget: Budget, *, largest_turn: Cost, ordered: bool = True) -> None:
+    def __init__(self, budget: SearchBudget, *, largest_turn: Cost, ordered: bool = True) -> None:
         """Start with nothing spent.
 
         Args:
@@ -115,12 +115,14 @@ class BudgetTracker:
     def used(self) -> tuple[float, ...]:
         """What was spent of all that is limited. A search that continues without using any of it would not end."""
         spent = self.spent
-        return tuple(getattr(spent, name) for name in Budget.model_fields if getattr(self._budget, name) is not None)
+        return tuple(
+            getattr(spent, name) for name in SearchBudget.model_fields if getattr(self._budget, name) is not None
+        )
 
     @property
     def share_used(self) -> float:
         """Share of the budget that was spent, of the limit that is nearest; 0 where nothing is limited."""
-        limits = (getattr(self._budget, name) for name in Budget.model_fields)
+        limits = (getattr(self._budget, name) for name in SearchBudget.model_fields)
         return max((used / limit for used, limit in zip(self.used, filter(None, limits), strict=True)), default=0.0)
 
     @property

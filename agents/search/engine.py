@@ -8,21 +8,22 @@ in a branch, and an abort, is the ending of that branch; the tree goes on.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from envgym.agents.agent import Agent
 from envgym.agents.driver import EnvCloser, aborted_event, close_env, drive, failure_event
 from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob
-from envgym.agents.events import Failed, Generate
+from envgym.agents.events import FailureEvent, Generate
 from envgym.agents.loop import AgentState, TokenRequest, advance, begin
 from envgym.agents.path import PathNode
 from envgym.agents.pool import AbortHandle
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
 from envgym.agents.recorder import MidTurnFork, record_tree
 from envgym.agents.search.branches import Branch, SearchState, SharedPrefix, TurnRecord, node_statistics
-from envgym.agents.search.budget import Budget, BudgetTracker, largest_turn_cost
+from envgym.agents.search.budget import BudgetTracker, SearchBudget, largest_turn_cost
 from envgym.agents.search.snapshots import (
     Branching,
     FailedSnapshot,
@@ -36,6 +37,8 @@ from envgym.core.tree import SearchStats, Tree
 from envgym.core.turns import Cost
 from envgym.errors import InfrastructureError
 from envgym.seeds import derive_seed
+
+T = TypeVar("T")
 
 OUT_OF_BUDGET = "the search's budget was spent"
 
@@ -91,7 +94,7 @@ class SearchTree:
         context: RolloutContext,
         *,
         branching: Branching | None,
-        budget: Budget,
+        budget: SearchBudget,
         ordered: bool = True,
         abort: AbortHandle | None = None,
     ) -> None:
@@ -160,12 +163,11 @@ class SearchTree:
     async def run(self, branch: Branch, *, num_turns: int | None = None) -> Branch:
         """Play a branch to the end of its episode, or for so many turns. Failures in it are its ending."""
         try:
-            async with self.context.hold_slot(self._abort), AsyncExitStack() as stack:
-                try:
-                    with self._abort:
-                        await self._run(branch, num_turns, stack)
-                except (InfrastructureError, asyncio.CancelledError) as error:
-                    self._end(branch, failure_event(error, self._abort))
+            async with self.context.hold_slot(self._abort):
+                env = await self._guard(branch, self._start(branch))
+                if env is not None:
+                    async with EnvCloser(env, self._abort):
+                        await self._guard(branch, self._play(branch, env, num_turns))
         finally:
             self.tracker.end_branch(branch.number)
         return branch
@@ -205,16 +207,33 @@ class SearchTree:
 
     # ---- running a branch ----------------------------------------------------------------------------------------
 
-    async def _run(self, branch: Branch, num_turns: int | None, stack: AsyncExitStack) -> None:
-        """Play turns in an env that `stack` closes."""
+    async def _guard(self, branch: Branch, work: Awaitable[T]) -> T | None:
+        """Await `work` on a branch; return None where a failure or an abort ended the branch."""
+        try:
+            with self._abort:
+                return await work
+        except (InfrastructureError, asyncio.CancelledError) as error:
+            self._end(branch, failure_event(error, self._abort))
+            return None
+
+    async def _start(self, branch: Branch) -> EpisodeEnv | None:
+        """Return an env at the start of a branch; None where the branch ends before its first turn."""
         if self._abort.reason is not None:
             self._end(branch, aborted_event(self._abort))
-            return
+            return None
         if not await self._is_admitted(branch):
             branch.pruned = OUT_OF_BUDGET
-            return
-        env = await self._open(branch.start)
-        await stack.enter_async_context(EnvCloser(env, self._abort))
+            return None
+        if branch.start is self.root and self._root_env is not None:
+            env, self._root_env = self._root_env, None  # the first branch of the root gets the env that was reset
+            return env
+        snapshot = branch.start.snapshot
+        assert snapshot is not None, "branches begin at states with a snapshot"
+        branch.replay_cost = snapshot.cost
+        return await snapshot.open()
+
+    async def _play(self, branch: Branch, env: EpisodeEnv, num_turns: int | None) -> None:
+        """Play the turns of a branch."""
         while True:
             is_last = num_turns is not None and len(branch.turns) + 1 >= num_turns
             turn = await self._play_turn(branch, env, is_last=is_last)
@@ -222,19 +241,11 @@ class SearchTree:
                 return
             self._num_branches[turn.end] = 1
             if not await self._is_admitted(branch):
-                self._end(branch, Failed(Ending.TRUNCATED_BUDGET, OUT_OF_BUDGET))
+                self._end(branch, FailureEvent(Ending.TRUNCATED_BUDGET, OUT_OF_BUDGET))
                 return
 
     async def _is_admitted(self, branch: Branch) -> bool:
         return await self.tracker.admit(branch.number, waiting=self.context.lend_slot)
-
-    async def _open(self, start: SearchState) -> EpisodeEnv:
-        """Return an env at `start`; the first branch of the root gets the env that was reset."""
-        if start is self.root and self._root_env is not None:
-            env, self._root_env = self._root_env, None
-            return env
-        assert start.snapshot is not None, "branches begin at states with a snapshot"
-        return await start.snapshot.open()
 
     async def _play_turn(self, branch: Branch, env: EpisodeEnv, *, is_last: bool) -> TurnRecord:
         """Play the next turn of a branch."""
@@ -283,7 +294,7 @@ class SearchTree:
                 self._copied_envs.append(copy)
         return SearchState(agent, request, snapshot)
 
-    def _end(self, branch: Branch, failure: Failed) -> None:
+    def _end(self, branch: Branch, failure: FailureEvent) -> None:
         """End the episode of a branch between two turns."""
         agent, _ = advance(branch.next_turn()[0], failure)
         self._add_turn(branch, branch.state, None, agent, None)

@@ -11,7 +11,7 @@ from envgym.agents.agent import AgentSettings
 from envgym.agents.catalog import ANSWER_SCORER, VALUE
 from envgym.agents.episode import EpisodeJob
 from envgym.agents.pool import AbortHandle
-from envgym.agents.search.budget import Budget, check_budget
+from envgym.agents.search.budget import SearchBudget, check_budget
 from envgym.agents.search.engine import RolloutContext, SearchTree
 from envgym.agents.search.scorers import (
     VALUE_NAME,
@@ -95,7 +95,7 @@ class TreeStrategy(Settings, ABC):
     """How a branch gets its env: `fork` copies it, `replay` plays the recorded turns again and verifies them."""
     deterministic: bool = True
     """Decide at points that do not depend on timing; False: as branches end, which never waits."""
-    budget: Budget = Budget()
+    budget: SearchBudget = SearchBudget()
     """Most that may be spent on one task; trees have equal shares of it."""
     value: Choice | None = None
     """A `ValueFn`: `critic` with its `run`, or one of your own."""
@@ -168,7 +168,7 @@ class TreeStrategy(Settings, ABC):
         return tree.record()
 
     def _search_tree(
-        self, job: EpisodeJob, context: RolloutContext, budget: Budget, abort: AbortHandle | None
+        self, job: EpisodeJob, context: RolloutContext, budget: SearchBudget, abort: AbortHandle | None
     ) -> SearchTree:
         branching = self.branching if self.is_forking else None
         return SearchTree(job, context, branching=branching, budget=budget, ordered=self.deterministic, abort=abort)

@@ -9,7 +9,7 @@ import pytest
 from envgym.agents.driver import run_episode
 from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.pool import AbortHandle, Rollout, RolloutPool
+from envgym.agents.pool import AbortHandle, GrowTreeFn, RolloutPool
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.core.endings import Ending
 from envgym.core.messages import Action
@@ -53,7 +53,7 @@ def first_seed(number: int) -> int:
     return seen[0]
 
 
-def rollout(job: EpisodeJob, policy: ScriptedPolicy) -> Rollout:
+def rollout(job: EpisodeJob, policy: ScriptedPolicy) -> GrowTreeFn:
     def run(abort: AbortHandle) -> Awaitable[Tree]:
         return run_episode(job, char_agent(), policy, sampling=Sampling(), abort=abort)
 

@@ -72,7 +72,7 @@ class Collector:
             settings: of the run.
             search: how a group is grown; None: as the settings say.
             rounds: most rounds of a step; None: as the settings say.
-            last: the step behind the last one, for which nothing is begun; None: there is none.
+            last: the step after the last one, for which nothing is begun; None: there is none.
         """
         self._bench, self._settings = bench, settings
         self._rounds = settings.resampling.rounds if rounds is None else rounds
@@ -84,7 +84,7 @@ class Collector:
         self._carried: list[GroupRollout] = []
 
     async def take(self, step: int, *, stats: Stats, on_finished: OnFinished | None = None) -> Collected:
-        """Return the groups of the step behind `step`, in the curriculum's order, and begin those ahead.
+        """Return the groups of the step after `step` steps, in the curriculum's order, and begin those ahead.
 
         Rounds of groups follow each other until the filter keeps as many as a step trains on, or the rounds are used
         up. The tasks of all rounds are drawn at once, so which they are does not depend on what is kept.

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 
 from envgym.agents.episode import EpisodeFactory, EpisodeJob
-from envgym.agents.pool import AbortHandle, PendingTree, Rollout, RolloutPool
+from envgym.agents.pool import AbortHandle, GrowTreeFn, PendingTree, RolloutPool
 from envgym.agents.search import RolloutContext, Strategy
 from envgym.core.tasks import Split
 from envgym.core.trajectory import Group
@@ -67,7 +67,7 @@ class GroupRunner:
         """
         make_job, group_size = self._episode_factory(request, step, number), request.group_size
         trees = tuple(
-            self._pool.submit(self._rollout(make_job(index), group_size))
+            self._pool.submit(self._grow_tree_fn(make_job(index), group_size))
             for index in range(self._search.num_trees(group_size))
         )
         return GroupRollout(request=request, key=f"step-{step:06d}/{number:03d}", trees=trees, pool=self._pool)
@@ -76,7 +76,7 @@ class GroupRunner:
         """Cancel the groups under way."""
         await self._pool.close()
 
-    def _rollout(self, job: EpisodeJob, group_size: int) -> Rollout:
+    def _grow_tree_fn(self, job: EpisodeJob, group_size: int) -> GrowTreeFn:
         async def grow(abort: AbortHandle) -> Tree:
             return await self._search.grow_tree(job, self._context, group_size=group_size, abort=abort)
 

@@ -8,7 +8,7 @@ import pytest
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
 from envgym.agents.search import BestOf
-from envgym.agents.search.budget import Budget
+from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.scorers import SearchObservation
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Role
@@ -122,7 +122,7 @@ def test_episode_that_broke_is_the_answer_only_where_all_did() -> None:
 
 @pytest.mark.parametrize("parallel", [1, 3, 8])
 def test_episodes_are_sampled_until_the_budget_is_spent(parallel: int) -> None:
-    tree = answer(BestOf(n=None, parallel=parallel, budget=Budget(env_steps=21)), Babbler())
+    tree = answer(BestOf(n=None, parallel=parallel, budget=SearchBudget(env_steps=21)), Babbler())
     assert tree.cost.env_steps == 21
     assert len(tree.leaves) == 1
 
@@ -165,6 +165,6 @@ def test_nothing_said_gets_no_vote() -> None:
 
 def test_budget_of_few_episodes_is_not_spread_over_many() -> None:
     # An episode of four turns costs 4 steps; 10 hold two of them and half of a third, where 8 side by side end none.
-    tree = answer(BestOf(n=None, parallel=8, budget=Budget(env_steps=10)), Babbler(end=1 - 1e-9))
+    tree = answer(BestOf(n=None, parallel=8, budget=SearchBudget(env_steps=10)), Babbler(end=1 - 1e-9))
     endings = [tree.nodes[leaf].ending for leaf in ended(tree)]
     assert endings == [Ending.TRUNCATED_TURNS, Ending.TRUNCATED_TURNS, Ending.TRUNCATED_BUDGET]

@@ -25,7 +25,7 @@ from envgym.agents.search import (
     SurprisalFork,
     TurnUncertainty,
 )
-from envgym.agents.search.budget import Budget
+from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.search.snapshots import Branching
 from envgym.core.endings import Ending
@@ -329,7 +329,7 @@ def test_every_strategy_is_in_the_table_under_its_name() -> None:
 def test_a_budget_is_exceeded_by_less_than_one_turn(
     place: int, tokens: int, steps: int, deterministic: bool, pace: int, slots: int, seed: int
 ) -> None:
-    budget = Budget(tokens_generated=tokens, env_steps=steps)
+    budget = SearchBudget(tokens_generated=tokens, env_steps=steps)
     strategy = endless(place, budget=budget, deterministic=deterministic)
     if isinstance(strategy, Mcts):
         strategy = strategy.model_copy(update={"width": 99})
@@ -341,8 +341,10 @@ def test_a_budget_is_exceeded_by_less_than_one_turn(
         assert ended(tree)
 
 
-@pytest.mark.parametrize("budget", [Budget(tokens_prefilled=300), Budget(tokens_generated=90), Budget(env_steps=9)])
-def test_replays_are_paid_for(budget: Budget) -> None:
+@pytest.mark.parametrize(
+    "budget", [SearchBudget(tokens_prefilled=300), SearchBudget(tokens_generated=90), SearchBudget(env_steps=9)]
+)
+def test_replays_are_paid_for(budget: SearchBudget) -> None:
     strategy = RandomExpand(trees=1, rounds=None, nodes=3, budget=budget, branching=Branching.REPLAY)
     grown = grow(strategy, group_size=4)
     assert grown.spent.env_steps > sum(tree.cost.env_steps for tree in grown.trees)
@@ -352,6 +354,6 @@ def test_replays_are_paid_for(budget: Budget) -> None:
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("place", range(len(STRATEGIES_MADE)))
 def test_search_that_spends_nothing_of_its_budget_ends(place: int, deterministic: bool) -> None:
-    grown = grow(endless(place, budget=Budget(tool_calls=1), deterministic=deterministic), group_size=3)
+    grown = grow(endless(place, budget=SearchBudget(tool_calls=1), deterministic=deterministic), group_size=3)
     assert grown.spent.tool_calls == 0
     assert ended(grown.trees[0])

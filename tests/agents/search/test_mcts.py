@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
 from envgym.agents.search import Mcts
-from envgym.agents.search.budget import Budget
+from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.mcts_tree import MERGED, UNFINISHED
 from envgym.agents.search.scorers import SearchObservation
 from envgym.core.endings import Ending
@@ -136,8 +136,8 @@ def test_search_led_by_rewards_is_an_oracles_whatever_chooses() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"value": CLIMBER}, {"value": CLIMBER, "roll_forward": 1}, {"frontier": True}])
-@pytest.mark.parametrize("budget", [Budget(), Budget(tokens_generated=60)])
-def test_search_does_not_depend_on_who_is_faster(fields: dict[str, object], budget: Budget) -> None:
+@pytest.mark.parametrize("budget", [SearchBudget(), SearchBudget(tokens_generated=60)])
+def test_search_does_not_depend_on_who_is_faster(fields: dict[str, object], budget: SearchBudget) -> None:
     strategy = Mcts.model_validate({"simulations": 12, "budget": budget, **fields})
     calm = answer(strategy, Babbler(), make_env=Ladder)
     assert answer(strategy, Babbler(pace=3), make_env=Ladder) == calm
@@ -147,7 +147,12 @@ def test_search_does_not_depend_on_who_is_faster(fields: dict[str, object], budg
 @pytest.mark.parametrize("value", [None, Choice(name=CLIMBER)])
 def test_simulations_go_on_until_the_budget_is_spent(deterministic: bool, value: Choice | None) -> None:
     strategy = Mcts(
-        simulations=None, width=50, widening=1.0, value=value, deterministic=deterministic, budget=Budget(env_steps=33)
+        simulations=None,
+        width=50,
+        widening=1.0,
+        value=value,
+        deterministic=deterministic,
+        budget=SearchBudget(env_steps=33),
     )
     tree = answer(strategy, Babbler("abc", end=0.2), make_env=Ladder)
     assert tree.cost.env_steps == 33

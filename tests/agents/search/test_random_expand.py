@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.agents.search import Chain, RandomExpand
-from envgym.agents.search.budget import Budget
+from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.random_expand import draw
 from envgym.agents.search.rounds import NOT_KEPT, GroupShape
 from envgym.core.endings import Ending
@@ -74,7 +74,9 @@ def test_a_continuation_costs_half_a_chain_and_half_a_turn_on_average() -> None:
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_trees_grow_until_the_budget_is_spent(deterministic: bool) -> None:
-    strategy = RandomExpand(trees=2, nodes=2, rounds=None, deterministic=deterministic, budget=Budget(env_steps=60))
+    strategy = RandomExpand(
+        trees=2, nodes=2, rounds=None, deterministic=deterministic, budget=SearchBudget(env_steps=60)
+    )
     grown = grow(strategy, group_size=8)
     assert [tree.cost.env_steps for tree in grown.trees] == [30, 30]
     cut = [episode for episode in episodes(grown.trees) if episode.ending is Ending.TRUNCATED_BUDGET]
@@ -82,8 +84,10 @@ def test_trees_grow_until_the_budget_is_spent(deterministic: bool) -> None:
 
 
 @pytest.mark.parametrize("pace", [1, 2, 3])
-@pytest.mark.parametrize("budget", [Budget(), Budget(tokens_generated=90), Budget(env_steps=11, tokens_prefilled=700)])
-def test_the_trees_do_not_depend_on_who_is_faster(pace: int, budget: Budget) -> None:
+@pytest.mark.parametrize(
+    "budget", [SearchBudget(), SearchBudget(tokens_generated=90), SearchBudget(env_steps=11, tokens_prefilled=700)]
+)
+def test_the_trees_do_not_depend_on_who_is_faster(pace: int, budget: SearchBudget) -> None:
     strategy = RandomExpand(trees=2, nodes=3, rounds=2, budget=budget)
     calm = grow(strategy, Babbler(), group_size=6)
     assert grow(strategy, Babbler(pace=pace), group_size=6) == calm
