@@ -1,4 +1,4 @@
-"""The plug-ins of agents: how an agent acts, how a search grows trees, and what an evaluation counts."""
+"""The plug-ins of agents: what samples, and how a search grows trees and chooses among their leaves."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -9,6 +9,7 @@ from envgym.plugins import PluginKind
 if TYPE_CHECKING:
     from envgym.agents.agent import AgentKind
     from envgym.agents.context import ContextStrategy
+    from envgym.agents.policies.backends import PolicyBackend
     from envgym.agents.rendering.factory import RendererFactory
     from envgym.agents.search import Strategy
     from envgym.agents.search.scorers import AnswerScorer, ValueFn
@@ -82,7 +83,20 @@ ANSWER_SCORER: Final["PluginKind[AnswerScorer]"] = PluginKind(
 )
 """By what a search chooses its answer."""
 
+POLICY_BACKEND: Final["PluginKind[PolicyBackend]"] = PluginKind(
+    name="policy_backend",
+    protocols=("envgym.agents.policies.backends:PolicyBackend",),
+    table={
+        "transformers": "envgym.agents.policies.backends:transformers_policy",
+        "vllm": "envgym.agents.policies.backends:vllm_policy",
+        "vllm_server": "envgym.agents.policies.backends:vllm_server_policy",
+        "openai": "envgym.agents.policies.backends:openai_policy",
+    },
+    is_function=True,
+)
+"""What samples."""
+
 KINDS: Final[Mapping[str, "PluginKind[Any]"]] = MappingProxyType(  # each kind makes objects of its own type
-    {kind.name: kind for kind in (AGENT, CONTEXT_STRATEGY, RENDERER, SEARCH, VALUE, ANSWER_SCORER)}
+    {kind.name: kind for kind in (AGENT, CONTEXT_STRATEGY, RENDERER, SEARCH, VALUE, ANSWER_SCORER, POLICY_BACKEND)}
 )
 """Name -> kind."""

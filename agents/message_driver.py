@@ -8,7 +8,8 @@ The loop, its handling of failures and the recorder are those of `driver`; here 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from types import TracebackType
+from typing import Literal, NamedTuple, Protocol, Self
 
 from envgym.agents.agent import (
     AgentSettings,
@@ -70,7 +71,24 @@ class MessageReply:
 
 
 class MessagePolicy(Protocol):
-    """Answers conversations."""
+    """Answers conversations; an async context manager, as `Policy` is."""
+
+    unit: Literal["messages"] = "messages"
+    """What it takes and returns; a `Policy` takes tokens."""
+
+    def close(self) -> None:
+        """End what was started; may be called twice. Default: nothing was."""
+        return
+
+    async def __aenter__(self) -> Self:
+        """Open what belongs to this event loop, and return the policy. Default: nothing."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close what belongs to this event loop. Default: nothing."""
+        return
 
     async def reply(self, request: MessageRequest) -> MessageReply:
         """Answer one conversation. Raises: PolicyFailure: the endpoint broke."""

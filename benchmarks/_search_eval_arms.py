@@ -11,7 +11,7 @@ from statistics import fmean, variance
 import numpy as np
 from pydantic import Field
 
-from envgym.agents.evaluation import EvalRecord
+from envgym.agents.evaluation.record import EvalRecord
 from envgym.cli.main import main as envgym
 from envgym.errors import RunError, SettingsError, sentence
 from envgym.runs import RunDirectory, write_json

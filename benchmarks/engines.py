@@ -25,7 +25,7 @@ import torch
 
 from benchmarks._clock import timed
 from benchmarks._talks import CELLS, Count, Ids, Shape, Talk, lead, make_talk
-from envgym.agents.models.registry import LoadedModel, load
+from envgym.agents.models.loading import LoadedModel, load
 from envgym.agents.policies import _engine
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.policies.vllm import VllmPolicy
@@ -112,7 +112,7 @@ class Transformers:
 
     def __call__(self, talk: Talk, shape: Shape, *, tokens: int) -> tuple[Count, dict[str, float]]:
         """Lead it through the conversations; prefixes are forgotten before."""
-        self._policy.update_weights((), 0)
+        self._policy.set_version(0)
         with timed(_engine.Engine, {"admit": "prefill", "step": "decode"}) as phases:
             return asyncio.run(lead(self._policy, talk, shape, tokens=tokens)), phases
 
@@ -126,7 +126,7 @@ class Vllm:
 
     def __call__(self, talk: Talk, shape: Shape, *, tokens: int) -> tuple[Count, dict[str, float]]:
         """Lead it through the conversations; prefixes are forgotten before."""
-        self.policy.update_weights((), 0)
+        self.policy.set_version(0)
         return asyncio.run(lead(self.policy, talk, shape, tokens=tokens)), {}
 
 

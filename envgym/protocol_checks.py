@@ -113,6 +113,8 @@ def _is_subtype(annotation: Any, expected: Any) -> bool:  # any type expressions
     own, wanted = _class_of(annotation), _class_of(expected)
     if not (isinstance(own, type) and isinstance(wanted, type)):
         return True
+    if is_protocol(wanted):
+        return _misfit(own, wanted) is None
     if not (issubclass(own, wanted) or (own is int and wanted is float)):
         return False
     parts = zip(_arguments_of(annotation), _arguments_of(expected), strict=False)

@@ -58,7 +58,7 @@ def test_a_turn_must_leave_room_for_a_prompt() -> None:
 
 @pytest.mark.parametrize("name", AGENT.table)
 def test_every_agent_is_made_for_a_real_tokenizer(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from envgym.agents.models.registry import load_tokenizer, resolve_model
+    from envgym.agents.models.loading import load_tokenizer, resolve_model
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tokenizer = load_tokenizer(resolve_model("tiny"))

@@ -7,7 +7,7 @@ import pytest
 from benchmarks._clock import timed
 from benchmarks._talks import CELLS, Count, Ledger, Shape, Talk, entry, lead, make_talk, number_of, question, score
 from benchmarks.engines import Generate, Run, Transformers, measure, summary
-from envgym.agents.models.registry import LoadedModel, load
+from envgym.agents.models.loading import LoadedModel, load
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
 from envgym.agents.rendering.factory import AutoRendererFactory

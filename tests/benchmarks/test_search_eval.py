@@ -11,7 +11,7 @@ import pytest
 from benchmarks._search_eval_arms import EXAMPLES, Bench, Declaration, Fit, Pilot, declaration, planned_effect
 from benchmarks._search_eval_report import write_report
 from envgym.agents.catalog import SEARCH
-from envgym.agents.evaluation import EvalRecord
+from envgym.agents.evaluation.record import EvalRecord
 from envgym.cli.main import COMMANDS
 from envgym.errors import RunError, SettingsError
 from envgym.plugins import Choice

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.authoring import GeneratedTasks
 from envgym.core.tasks import Split
 from envgym.errors import InvalidInput, SettingsError, UnknownName
@@ -11,13 +12,13 @@ from envgym.trainer.catalog import CREDIT
 from envgym.trainer.env_source import EnvSource, build_env_sources, check_group, supplies
 from envgym.trainer.methods.credit.gae_turn import GaeTurn
 from envgym.trainer.methods.credit.grpo import Grpo
-from envgym.trainer.settings import EnvSettings, train_settings
+from envgym.trainer.settings import train_settings
 
 ARITHMETIC = EnvSettings(id="math/arithmetic-v0", weight=2.0)
 
 
 def build(envs: Sequence[EnvSettings]) -> dict[str, EnvSource]:
-    return build_env_sources(envs, num_held_out=3)
+    return build_env_sources(envs, EvaluationSettings(tasks=3))
 
 
 def test_worlds_keep_label_and_weight() -> None:

@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from envgym.agents import loop as agent_loop
-from envgym.agents.models.registry import load
+from envgym.agents.models.loading import load
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import Generation, Policy
 from envgym.core.segments import Segment
@@ -29,8 +29,9 @@ def run(directory: Path, *, lora: bool = False, **sections: Any) -> list[dict[st
     """Train for one step, in which the entropy bonus moves the weights, and return the metrics."""
     settings = train_settings(
         {
-            "run": {"directory": str(directory), "steps": 1, "tensorboard": False},
-            "model": {"name": "tiny", "tiny": TINY, "device": "cpu", "lora": {"rank": 4} if lora else None},
+            "run": {"directory": str(directory), "steps": 1, "trackers": []},
+            "model": {"name": "tiny", "tiny": TINY, "lora": {"rank": 4} if lora else None},
+            "engine": {"device": "cpu"},
             "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
             "agent": {"name": "tool_calling", "max_turn_tokens": 12, "max_context_tokens": 512},
             "rollout": {"groups": 2, "group_size": 2},

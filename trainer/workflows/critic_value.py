@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from envgym.agents.policies.local import pick_device
+from envgym.agents.models.loading import prepare_device
+from envgym.agents.policies.backends import autocast_dtype
 from envgym.agents.search.scorers import SearchObservation
 from envgym.errors import InvalidInput, RunError, sentence
 from envgym.runs import RunDirectory
@@ -142,12 +142,11 @@ def critic(run: str) -> CriticValue:
 def _read(run: Path, checkpoint: Path) -> CriticValue:
     settings = train_settings(RunDirectory.open(run).config, where=str(run / "config.json"))
     _check_credit(settings, run)
-    device = pick_device(settings.model.device)
+    device = prepare_device(settings.engine.device, None)
     model, tokenizer = load_model(settings.model, device, checkpoint)
     value = Critic(model, settings.critic or CriticSettings(), settings.optim, device=device)
     load_critic(checkpoint, value)
-    autocast = torch.bfloat16 if settings.model.autocast == "bfloat16" else None
-    forward = ForwardPass(model, settings.optim, device=device, autocast=autocast)
+    forward = ForwardPass(model, settings.optim, device=device, autocast=autocast_dtype(settings.model))
     return CriticValue(forward, value, tokenizer, max_positions=_positions(model))
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from envgym.agents.models.registry import load
+from envgym.agents.models.loading import load
 from envgym.agents.models.smollm2 import find_gguf
 from envgym.agents.rendering.factory import AutoRendererFactory
 from envgym.core.messages import Message, Role

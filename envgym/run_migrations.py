@@ -1,0 +1,121 @@
+"""Run directories of older schemas, brought to the newest form as they are read. Only this module knows old names."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+Config = dict[str, Any]
+"""The settings of a run as plain data."""
+
+METRIC_PREFIXES: Final[Mapping[str, str]] = {}
+"""Beginning of a metric's old name -> of its new one; the longest that fits counts."""
+
+
+def migrate_config(config: Mapping[str, Any], *, schema: int) -> Config:
+    """Return the settings that a run of schema `schema` was started with, in today's sections."""
+    migrated = _copy(config)
+    for version, migrate in _CONFIG_STEPS:
+        if schema < version:
+            migrate(migrated)
+    return migrated
+
+
+def migrate_metrics(row: Mapping[str, Any], *, schema: int) -> dict[str, Any]:
+    """Return a step's metrics under today's names."""
+    return dict(row) if schema >= 2 else {_metric_name(name): value for name, value in row.items()}
+
+
+def _metric_name(name: str) -> str:
+    fitting = [prefix for prefix in METRIC_PREFIXES if name.startswith(prefix)]
+    if not fitting:
+        return name
+    prefix = max(fitting, key=len)
+    return METRIC_PREFIXES[prefix] + name.removeprefix(prefix)
+
+
+# ---- schema 2: one description of training runs and evaluations -----------------------------------------------------
+
+
+def _migrate_to_2(config: Config) -> None:
+    """Sections `engine` and `sampling`; `rollout` with what was `collect`; sources of a warm start's demonstrations."""
+    engine = {**config.pop("policy", {}), **config.pop("engine", {})}
+    model, rollout = config.get("model", {}), config.get("rollout", {})
+    _move(model, engine, "device", "threads", "endpoint")
+    _move(rollout, engine, "concurrency", "max_batch")
+    if engine.get("endpoint") is not None:
+        engine["backend"] = "vllm_server" if engine.get("backend") == "vllm" else "openai"
+    _rename(model, "steps", "train_steps")
+    if engine:
+        config["engine"] = engine
+    if "rollout" in config or "collect" in config:
+        _migrate_training(config, rollout)
+    elif "search" in config:  # an evaluation
+        _migrate_search(config["search"])
+        config.setdefault("evaluation", {})["search"] = config.pop("search")
+
+
+def _migrate_training(config: Config, rollout: Config) -> None:
+    _migrate_method(config)
+    if "temperature" in rollout:
+        config["sampling"] = {"temperature": rollout.pop("temperature")}
+    collect = config.pop("collect", {})
+    _rename(collect, "enough", "min_finished_share")
+    config["rollout"] = {**rollout, **collect}
+    if config.get("sft"):
+        config["sft"] = _migrate_sft(config["sft"])
+
+
+def _migrate_method(config: Config) -> None:
+    run, objective = config.get("run", {}), config.get("objective", {})
+    has_tensorboard, project = run.pop("tensorboard", True), run.pop("wandb", None)
+    run["trackers"] = [{"name": "progress"}]
+    run["trackers"] += [{"name": "tensorboard"}] if has_tensorboard else []
+    run["trackers"] += [{"name": "wandb", "project": project}] if project else []
+    if "search" in config:
+        _migrate_search(config["search"])
+    _rename(objective, "kl", "kl_estimator")
+    constant, aggregation = objective.pop("max_tokens", None), objective.get("aggregation")
+    if aggregation == "seq-mean-token-sum-norm":
+        objective["aggregation"] = {"name": aggregation, "max_tokens": constant}
+
+
+def _migrate_search(search: Config) -> None:
+    select, value = search.get("select"), search.get("value")
+    if select == "verifier":
+        search["select"] = "reward"
+    elif isinstance(select, str) and ":" in select:
+        search["select"], value = "value", select
+    if isinstance(value, str):
+        path, _, run = value.rpartition(":")
+        is_critic = path.endswith(":critic")
+        search["value"] = {"name": "critic", "run": run} if is_critic else {"name": value}
+
+
+def _migrate_sft(sft: Config) -> Config:
+    share, episodes = sft.pop("gives_up", 0.0), sft.pop("gives_up_episodes", 512)
+    text, directory = sft.pop("gives_up_saying", "I do not know."), sft.pop("recorded", None)
+    if share:
+        kept = {name: sft[name] for name in ("batch_size", "lr", "warmup_share") if name in sft}
+        source = {"name": "examples/giving_up.py:GivingUp", "share": share, "text": text}
+        sft["next"] = {"source": source, "episodes": episodes, **kept}
+    if directory is not None:
+        sft["source"] = {"name": "recorded", "directory": directory}
+    return sft
+
+
+_CONFIG_STEPS: Final[tuple[tuple[int, Callable[[Config], None]], ...]] = ((2, _migrate_to_2),)
+"""(schema, what brings a config of the one before to it)."""
+
+
+def _move(source: Config, target: Config, *names: str) -> None:
+    for name in names:
+        if name in source:
+            target[name] = source.pop(name)
+
+
+def _rename(section: Config, old: str, new: str) -> None:
+    if old in section:
+        section[new] = section.pop(old)
+
+
+def _copy(value: Mapping[str, Any]) -> Config:
+    return {name: _copy(item) if isinstance(item, Mapping) else item for name, item in value.items()}
