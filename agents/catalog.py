@@ -7,9 +7,48 @@ from typing import TYPE_CHECKING, Any, Final
 from envgym.plugins import PluginKind
 
 if TYPE_CHECKING:
+    from envgym.agents.agent import AgentKind
+    from envgym.agents.context import ContextStrategy
     from envgym.agents.policies.backends import PolicyBackend
+    from envgym.agents.rendering.factory import RendererFactory
     from envgym.agents.search import Strategy
     from envgym.agents.search.scorers import AnswerScorer, ValueFn
+
+AGENT: Final["PluginKind[AgentKind]"] = PluginKind(
+    name="agent",
+    protocols=("envgym.agents.agent:AgentKind",),
+    table={
+        "plain": "envgym.agents.agent:PLAIN",
+        "tool_calling": "envgym.agents.agent:TOOL_CALLING",
+        "react": "envgym.agents.agent:REACT",
+        "code_act": "envgym.agents.agent:CODE_ACT",
+    },
+)
+"""What an agent is made of."""
+
+CONTEXT_STRATEGY: Final["PluginKind[ContextStrategy]"] = PluginKind(
+    name="context_strategy",
+    protocols=("envgym.agents.context:ContextStrategy",),
+    table={
+        "stop": "envgym.agents.context:stop",
+        "drop_oldest_turns": "envgym.agents.context:drop_oldest_turns",
+        "drop_thinking": "envgym.agents.context:drop_thinking",
+    },
+    is_function=True,
+)
+"""What is left out of a context that is full."""
+
+RENDERER: Final["PluginKind[RendererFactory]"] = PluginKind(
+    name="renderer",
+    protocols=("envgym.agents.rendering.factory:RendererFactory",),
+    table={
+        "auto": "envgym.agents.rendering.factory:AutoRendererFactory",
+        "family": "envgym.agents.rendering.factory:FamilyRendererFactory",
+        "generic": "envgym.agents.rendering.factory:GenericRendererFactory",
+    },
+    is_function=True,
+)
+"""How messages become tokens."""
 
 SEARCH: Final["PluginKind[Strategy]"] = PluginKind(
     name="search",
@@ -58,6 +97,6 @@ POLICY_BACKEND: Final["PluginKind[PolicyBackend]"] = PluginKind(
 """What samples."""
 
 KINDS: Final[Mapping[str, "PluginKind[Any]"]] = MappingProxyType(  # each kind makes objects of its own type
-    {kind.name: kind for kind in (SEARCH, VALUE, ANSWER_SCORER, POLICY_BACKEND)}
+    {kind.name: kind for kind in (AGENT, CONTEXT_STRATEGY, RENDERER, SEARCH, VALUE, ANSWER_SCORER, POLICY_BACKEND)}
 )
 """Name -> kind."""

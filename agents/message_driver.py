@@ -12,12 +12,11 @@ from types import TracebackType
 from typing import Literal, NamedTuple, Protocol, Self
 
 from envgym.agents.agent import (
-    NATIVE,
     AgentSettings,
     OnLength,
     first_messages,
     own_system_prompt,
-    text_format_name,
+    resolve_text_format,
 )
 from envgym.agents.driver import play_episode
 from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob
@@ -40,7 +39,6 @@ from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Role
 from envgym.core.tree import Edge, Tree
 from envgym.core.turns import Cost
-from envgym.parsing import text_format
 from envgym.parsing.formats import TextFormat
 from envgym.records import StepRecord
 from envgym.seeds import derive_seed
@@ -164,12 +162,11 @@ class _MessageState(NamedTuple):
 
 
 def _begin(settings: AgentSettings, sampling: Sampling, seed: int) -> _MessageState:
-    name = text_format_name(settings)
     return _MessageState(
         settings=settings,
         sampling=replace(sampling, max_new_tokens=settings.max_turn_tokens),
         seed=seed,
-        text_format=None if name == NATIVE else text_format(name),
+        text_format=resolve_text_format(settings),
     )
 
 

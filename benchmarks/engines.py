@@ -29,7 +29,7 @@ from envgym.agents.models.loading import LoadedModel, load
 from envgym.agents.policies import _batch_engine
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.policies.vllm import VllmPolicy
-from envgym.agents.rendering import make_renderer
+from envgym.agents.rendering.factory import AutoRendererFactory
 
 ENGINES: Final = ("generate", "transformers", "vllm")
 MAX_BATCH: Final = 64
@@ -184,7 +184,7 @@ def main() -> None:
     has_vllm = importlib.util.find_spec("vllm") is not None
     names = options.engine or [name for name in ENGINES if name != "vllm" or has_vllm]
     loaded = load(options.model, dtype=options.dtype)
-    renderer = make_renderer(loaded.tokenizer)
+    renderer = AutoRendererFactory()(loaded.tokenizer)
     sides = {name: start(name, loaded, options) for name in names}
     try:
         for side in sides.values():  # loads what is loaded lazily

@@ -153,7 +153,7 @@ def _settings(case: Case, options: argparse.Namespace, folder: Path) -> TrainSet
                 "directory": str(folder),
                 "steps": options.steps + 1,
                 "checkpoint_every": 1_000,
-                "tensorboard": False,
+                "trackers": [],
             },
             "model": {"name": options.model, "dtype": "bfloat16"},
             "engine": {"device": "cpu", "threads": options.threads},

@@ -31,6 +31,7 @@ VERIFIER: Final["PluginKind[Verifier]"] = PluginKind(
 WRAPPER: Final["PluginKind[Wrapper]"] = PluginKind(
     name="wrapper",
     protocols=("envgym.wrappers.base:Wrapper",),
+    arguments=("env",),
     table={
         "horizon": "envgym.wrappers.horizon:Horizon",
         "record": "envgym.wrappers.record:Record",

@@ -62,6 +62,8 @@ class PluginKind(Generic[T]):
     """Import paths of the protocols, or base classes, of which an instance must meet one."""
     table: Mapping[str, str]
     """Name -> import path of our own plug-ins; nothing is imported before one is asked for."""
+    arguments: tuple[str, ...] = ()
+    """Names of what `build` passes before the settings."""
     is_function: bool = False
     """Whether a function with the signature of the protocol's `__call__` is itself a plug-in, without settings."""
 
@@ -108,7 +110,7 @@ class PluginKind(Generic[T]):
         """
         plugin = self.load(choice.name)
         where = f"{self.title} {choice.name}"
-        if not self._is_called(plugin):
+        if not self.is_called(plugin):
             if choice.settings:
                 got, do = ", ".join(choice.settings), "leave them out"
                 raise SettingsError(sentence("settings", "be left out where none are taken", got, where=where, do=do))
@@ -149,7 +151,7 @@ class PluginKind(Generic[T]):
             return misfit(plugin, protocols)
         return "a function, whose return annotation must be a class of this kind"
 
-    def _is_called(self, plugin: object) -> bool:
+    def is_called(self, plugin: object) -> bool:
         """Return whether a plug-in is a class, or a function that makes one; else it is used as it is."""
         if isinstance(plugin, type) or not inspect.isroutine(plugin):
             return isinstance(plugin, type)

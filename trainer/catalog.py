@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from envgym.trainer.methods.losses.base import PolicyLoss
     from envgym.trainer.methods.losses.kl import KlEstimator
     from envgym.trainer.methods.protocols import Credit, CriticCredit, Curriculum, Filter, Shaping
+    from envgym.trainer.metrics.callbacks import Callback
+    from envgym.trainer.recipes import RecipeEntry
     from envgym.trainer.workflows.demonstrations import DemonstrationSource
 
 CURRICULUM: Final["PluginKind[Curriculum]"] = PluginKind(
@@ -130,10 +132,53 @@ DEMONSTRATIONS: Final["PluginKind[DemonstrationSource]"] = PluginKind(
 )
 """What a warm start imitates."""
 
+RECIPE: Final["PluginKind[RecipeEntry]"] = PluginKind(
+    name="recipe",
+    protocols=("envgym.trainer.recipes:RecipeEntry",),
+    table={
+        "grpo": "envgym.trainer.recipes:GRPO",
+        "dr_grpo": "envgym.trainer.recipes:DR_GRPO",
+        "rloo": "envgym.trainer.recipes:RLOO",
+        "dapo": "envgym.trainer.recipes:DAPO",
+        "turn_grpo": "envgym.trainer.recipes:TURN_GRPO",
+        "mt_grpo": "envgym.trainer.recipes:MT_GRPO",
+        "gigpo": "envgym.trainer.recipes:GIGPO",
+        "starpo_s": "envgym.trainer.recipes:STARPO_S",
+        "tree_grpo": "envgym.trainer.recipes:TREE_GRPO",
+        "tree_rl": "envgym.trainer.recipes:TREE_RL",
+        "arpo": "envgym.trainer.recipes:ARPO",
+        "deep_search": "envgym.trainer.recipes:DEEP_SEARCH",
+    },
+)
+"""Choices that a paper makes together."""
+
+TRACKER: Final["PluginKind[Callback]"] = PluginKind(
+    name="tracker",
+    protocols=("envgym.trainer.metrics.callbacks:Callback",),
+    table={
+        "progress": "envgym.trainer.metrics.callbacks:LiveProgress",
+        "tensorboard": "envgym.trainer.metrics.callbacks:TensorBoard",
+        "wandb": "envgym.trainer.metrics.callbacks:Wandb",
+    },
+)
+"""What a run reports to while it goes on."""
+
 KINDS: Final[Mapping[str, "PluginKind[Any]"]] = MappingProxyType(  # each kind makes objects of its own type
     {
         kind.name: kind
-        for kind in (CURRICULUM, FILTER, SHAPING, CREDIT, LOSS, CORRECTION, KL_ESTIMATOR, AGGREGATION, DEMONSTRATIONS)
+        for kind in (
+            CURRICULUM,
+            FILTER,
+            SHAPING,
+            CREDIT,
+            LOSS,
+            CORRECTION,
+            KL_ESTIMATOR,
+            AGGREGATION,
+            DEMONSTRATIONS,
+            RECIPE,
+            TRACKER,
+        )
     }
 )
 """Name -> kind."""

@@ -16,10 +16,10 @@ from envgym.agents.settings import (
     RunSettings,
     SamplingSettings,
 )
-from envgym.errors import sentence, unknown_name
+from envgym.errors import SettingsError, sentence
 from envgym.plugins import Choice
 from envgym.settings import Settings, apply_overrides, build_settings, place_of, places, read_settings_file
-from envgym.trainer.recipes import RECIPES
+from envgym.trainer.catalog import RECIPE
 
 
 class TrainRunSettings(RunSettings):
@@ -33,10 +33,9 @@ class TrainRunSettings(RunSettings):
     """Older checkpoints are deleted."""
     save_episodes_every: int = Field(default=1, ge=0)
     """Steps between saved batches of episodes; 0 saves none."""
-    tensorboard: bool = True
-    """Write TensorBoard event files, where the package is installed."""
-    wandb: str | None = None
-    """Project name: also log to Weights & Biases, where the package is installed."""
+    trackers: tuple[Choice, ...] = (Choice(name="progress"), Choice(name="tensorboard"))
+    """What the command line reports the run to: `progress` in the terminal, `tensorboard` event files where the package
+    is installed, `wandb` with its `project`, or one of your own."""
     max_invalid_rate: float = Field(default=0.5, ge=0, le=1)
     """The run stops when a larger share of a step's episodes is invalid."""
 
@@ -256,15 +255,17 @@ def train_settings(
 ) -> TrainSettings:
     """Build a run's settings from plain data, on top of the recipe that it names; `given` is as in `build_settings`."""
     name = data.get("recipe", "grpo")
-    if not isinstance(name, str) or name not in RECIPES:
-        raise unknown_name("recipe", str(name), RECIPES, where=place_of(("recipe",), where, given))
+    if not isinstance(name, str):
+        do = "name a recipe, or path/to/file.py:RECIPE"
+        raise SettingsError(sentence("recipe", "be text", name, where=place_of(("recipe",), where, given), do=do))
     merged = _merged(recipe_settings(name).model_dump(), data)
     return build_settings(TrainSettings, merged, where=where, given=given)
 
 
 def recipe_settings(name: str) -> Recipe:
-    """Return the choices of the recipe called `name`, a key of `RECIPES`."""
-    return Recipe.model_validate(RECIPES[name].choices)
+    """Return the choices of a recipe. Raises: UnknownName, SettingsError: there is none, or it chooses what is none."""
+    entry = RECIPE.build(Choice(name=name))
+    return build_settings(Recipe, entry.choices, where=f"recipe {name}")
 
 
 def _merged(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:

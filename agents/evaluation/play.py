@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import NamedTuple
 
-from envgym.agents.agent import NATIVE, Agent, AgentSettings, text_format_name
+from envgym.agents.agent import Agent, AgentSettings, resolve_text_format
 from envgym.agents.driver import run_episodes
 from envgym.agents.episode import EpisodeJob
 from envgym.agents.evaluation.plan import EvalPlan
@@ -19,7 +19,6 @@ from envgym.core.rewards import Invalid
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
 from envgym.errors import RunError, SettingsError, sentence
-from envgym.parsing import text_format
 
 OnFinished = Callable[[Tree], None]
 """Called with every episode as it ends."""
@@ -118,9 +117,7 @@ def message_player(
         do = "use engine.backend=vllm_server where vLLM serves it, load the model here, or use chain"
         got = settings.search.name
         raise SettingsError(sentence("search", "be chain for a policy of messages", got, where="evaluation", do=do))
-    name = text_format_name(agent)
-    if name != NATIVE:
-        text_format(name)
+    resolve_text_format(agent)
     sampling = evaluation_sampling(settings, agent)
 
     async def play(jobs: Sequence[EpisodeJob], on_finished: OnFinished) -> list[Tree]:

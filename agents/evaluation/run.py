@@ -64,7 +64,7 @@ def run_evaluation(
         SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then. RunError: too
             many invalid episodes; what was finished is kept.
     """
-    agent_kind(settings.agent.name)
+    agent_kind(settings.agent)
     run = _open(settings, resume=resume)
     check_labels((env.label for env in settings.envs), where="envs")
     search = SEARCH.build(settings.evaluation.search)

@@ -21,10 +21,11 @@ from envgym.core.rewards import Invalid, Scored
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.errors import PolicyFailure
+from envgym.plugins import Choice
 from tests.support.parrots import CALL, Parrot, parrot_job
 
 NATIVE = AgentSettings()
-TEXT = AgentSettings(text_format="hermes")
+TEXT = AgentSettings(text_format=Choice(name="hermes"))
 
 
 class Scripted(MessagePolicy):

@@ -20,7 +20,7 @@ TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "
 
 def settings(directory: Path, **sections: Any) -> TrainSettings:
     """Return a run of seconds on a game of up to two turns."""
-    run = {"name": "test", "directory": str(directory), "steps": 2, "checkpoint_every": 1, "tensorboard": False}
+    run = {"name": "test", "directory": str(directory), "steps": 2, "checkpoint_every": 1, "trackers": []}
     data: dict[str, Any] = {
         "run": run,
         "model": {"name": "tiny", "tiny": TINY},

@@ -29,7 +29,7 @@ def run(directory: Path, *, lora: bool = False, **sections: Any) -> list[dict[st
     """Train for one step, in which the entropy bonus moves the weights, and return the metrics."""
     settings = train_settings(
         {
-            "run": {"directory": str(directory), "steps": 1, "tensorboard": False},
+            "run": {"directory": str(directory), "steps": 1, "trackers": []},
             "model": {"name": "tiny", "tiny": TINY, "lora": {"rank": 4} if lora else None},
             "engine": {"device": "cpu"},
             "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],

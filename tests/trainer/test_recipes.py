@@ -8,7 +8,7 @@ import pytest
 
 from envgym.runs import RunDirectory
 from envgym.trainer.build import build_method
-from envgym.trainer.recipes import RECIPES
+from envgym.trainer.catalog import RECIPE
 from envgym.trainer.settings import TrainSettings, recipe_settings, train_settings
 from envgym.trainer.train import train
 from tests.support.plugins import CREDITS, CRITIC_CREDITS, FILTERS, LOSSES, STRATEGIES
@@ -20,7 +20,7 @@ def settings(recipe: str, directory: Path, **sections: Any) -> TrainSettings:
     """Return a run of seconds on a game of up to three turns."""
     data: dict[str, Any] = {
         "recipe": recipe,
-        "run": {"name": recipe, "directory": str(directory), "steps": 2, "tensorboard": False},
+        "run": {"name": recipe, "directory": str(directory), "steps": 2, "trackers": []},
         "model": {"name": "tiny", "tiny": TINY},
         "engine": {"device": "cpu"},
         "envs": [{"id": "puzzles/guess_number-v0", "settings": {"size": 4, "max_turns": 3}}],
@@ -32,7 +32,7 @@ def settings(recipe: str, directory: Path, **sections: Any) -> TrainSettings:
     return train_settings({**data, **sections})
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", RECIPE.table)
 def test_recipe_chooses_the_method_that_it_names_at_every_point(recipe: str, tmp_path: Path) -> None:
     named, method = recipe_settings(recipe), build_method(settings(recipe, tmp_path))
     assert type(method.credit) is {**CREDITS, **CRITIC_CREDITS}[named.credit.name]
@@ -41,7 +41,7 @@ def test_recipe_chooses_the_method_that_it_names_at_every_point(recipe: str, tmp
     assert type(method.search) is STRATEGIES[named.search.name]
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", RECIPE.table)
 def test_recipe_trains(recipe: str, tmp_path: Path) -> None:
     # an untrained model never wins, so that groups without any spread must train as well
     directory = tmp_path / "run"
@@ -57,7 +57,7 @@ def test_recipe_trains(recipe: str, tmp_path: Path) -> None:
 
 def test_dynamic_sampling_collects_until_the_filter_has_kept_enough(tmp_path: Path) -> None:
     directory = tmp_path / "run"
-    run = {"name": "dapo", "directory": str(directory), "steps": 1, "tensorboard": False}
+    run = {"name": "dapo", "directory": str(directory), "steps": 1, "trackers": []}
     train(settings("dapo", directory, run=run))
     (step,) = [row for row in RunDirectory.open(directory).metrics() if "filter/kept" in row]
     # nothing is kept of a model that never wins, so all three rounds of two groups were collected

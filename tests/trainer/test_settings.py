@@ -7,7 +7,7 @@ import pytest
 
 from envgym.errors import InvalidInput
 from envgym.plugins import Choice
-from envgym.trainer.recipes import RECIPES
+from envgym.trainer.catalog import RECIPE
 from envgym.trainer.settings import Recipe, TrainSettings, load_train_settings, recipe_settings, train_settings
 
 ENVS = [{"id": "math/arithmetic-v0"}]
@@ -25,7 +25,7 @@ def refusal(**sections: Any) -> str:  # as above
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", RECIPE.table)
 def test_run_that_names_a_recipe_makes_its_choices(name: str) -> None:
     found = settings(recipe=name)
     assert {point: getattr(found, point) for point in Recipe.model_fields} == dict(recipe_settings(name))

@@ -25,7 +25,7 @@ TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "
 def settings(directory: Path, **sections: Mapping[str, Any]) -> TrainSettings:
     """Return a run of seconds: one small env, a model of 50,000 parameters, three steps."""
     data: dict[str, Any] = {
-        "run": {"name": "test", "directory": str(directory), "steps": 3, "checkpoint_every": 1, "tensorboard": False},
+        "run": {"name": "test", "directory": str(directory), "steps": 3, "checkpoint_every": 1, "trackers": []},
         "model": {"name": "tiny", "tiny": TINY},
         "engine": {"device": "cpu"},
         "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],

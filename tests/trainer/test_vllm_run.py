@@ -19,7 +19,7 @@ def settings(directory: Path) -> TrainSettings:
     return train_settings(
         {
             "recipe": "tree_grpo",
-            "run": {"directory": str(directory), "steps": 3, "tensorboard": False, "max_invalid_rate": 1.0},
+            "run": {"directory": str(directory), "steps": 3, "trackers": [], "max_invalid_rate": 1.0},
             "model": {"name": "tiny", "tiny": TINY},
             "engine": {
                 "backend": "vllm",

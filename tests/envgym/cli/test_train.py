@@ -251,7 +251,10 @@ def test_batch_without_a_difference_cannot_be_overfitted(command: Command, folde
             "sft.source={name: recorded, directory: nowhere}",
             "run must be a directory, got no such directory (nowhere); name a directory that",
         ),
-        ("run.wandb=project", "run.wandb must go with the wandb package, got no such package (settings); run `pip "),
+        (
+            "run.trackers=[{name: wandb, project: p}]",
+            "tracker wandb must go with the wandb package, got no such package (settings); run `pip ",
+        ),
     ],
 )
 def test_setting_that_leads_nowhere_is_one_sentence(

@@ -22,7 +22,7 @@ TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "
 def settings(directory: Path, group_size: int = 4, **search: Any) -> TrainSettings:
     return train_settings(
         {
-            "run": {"directory": str(directory), "tensorboard": False},
+            "run": {"directory": str(directory), "trackers": []},
             "model": {"name": "tiny", "tiny": TINY},
             "engine": {"device": "cpu", "concurrency": 3},
             "envs": [{"id": "puzzles/guess_number-v0"}],

@@ -103,7 +103,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for name in ("gae_token", "gae_turn", "grpo"):
         credit: JsonObject = {"name": name}
-        run: JsonObject = {"name": name, "directory": str(folder / name), "steps": 1, "tensorboard": False}
+        run: JsonObject = {"name": name, "directory": str(folder / name), "steps": 1, "trackers": []}
         train(settings(folder / name, credit=credit, run=run))
     return folder
 
