@@ -10,9 +10,6 @@ METRIC_PREFIXES: Final[Mapping[str, str]] = {}
 """Beginning of a metric's old name -> of its new one; the longest that fits counts."""
 
 
-_CRITIC_PATH: Final = "envgym.trainer.workflows.critic_value:critic"
-
-
 def migrate_config(config: Mapping[str, Any], *, schema: int) -> Config:
     """Return the settings that a run of schema `schema` was started with, in today's sections."""
     migrated = _copy(config)
@@ -57,7 +54,7 @@ def _migrate_to_2(config: Config) -> None:
 
 
 def _migrate_training(config: Config, rollout: Config) -> None:
-    _migrate_method(config)
+    _migrate_trackers(config.setdefault("run", {}))
     if "temperature" in rollout:
         config["sampling"] = {"temperature": rollout.pop("temperature")}
     collect = config.pop("collect", {})
@@ -80,47 +77,27 @@ def _migrate_objective(objective: Config) -> None:
 
 
 def _migrate_search(search: Config) -> None:
-    """Answer scorers and values are choices; `package.module:name:text` gave its text to a value."""
+    """Answer scorers and values are choices; a path with a colon was a value, whose text stood after another colon."""
     if search.get("name") == "best_of":
         _rename(search, "width", "parallel")
-    if search.get("select") == "verifier":
-        search["select"] = "reward"
-    for name in ("select", "value"):
-        if isinstance(search.get(name), str):
-            search[name] = _migrate_value(search[name])
+    select, value = search.get("select"), search.get("value")
+    if select == "verifier":
+        search["select"] = {"name": "reward"}
+    elif isinstance(select, str) and ":" in select:
+        search["select"], value = {"name": "value"}, select
+    elif isinstance(select, str):
+        search["select"] = {"name": select}
+    if isinstance(value, str):
+        path, _, run = value.rpartition(":")
+        is_critic = path == "envgym.trainer.workflows.critic_value:critic"
+        search["value"] = {"name": "critic", "run": run} if is_critic else {"name": value}
 
 
-def _migrate_value(value: str) -> Config:
-    path, _, text = value.removeprefix(f"{_CRITIC_PATH}:").partition(":")
-    if value.startswith(f"{_CRITIC_PATH}:"):
-        return {"name": "critic", "run": f"{path}:{text}" if text else path}
-    return {"name": value}
-
-
-def _migrate_method(config: Config) -> None:
-    run, objective = config.get("run", {}), config.get("objective", {})
+def _migrate_trackers(run: Config) -> None:
     has_tensorboard, project = run.pop("tensorboard", True), run.pop("wandb", None)
     run["trackers"] = [{"name": "progress"}]
     run["trackers"] += [{"name": "tensorboard"}] if has_tensorboard else []
     run["trackers"] += [{"name": "wandb", "project": project}] if project else []
-    if "search" in config:
-        _migrate_search(config["search"])
-    _rename(objective, "kl", "kl_estimator")
-    constant, aggregation = objective.pop("max_tokens", None), objective.get("aggregation")
-    if aggregation == "seq-mean-token-sum-norm":
-        objective["aggregation"] = {"name": aggregation, "max_tokens": constant}
-
-
-def _migrate_search(search: Config) -> None:
-    select, value = search.get("select"), search.get("value")
-    if select == "verifier":
-        search["select"] = "reward"
-    elif isinstance(select, str) and ":" in select:
-        search["select"], value = "value", select
-    if isinstance(value, str):
-        path, _, run = value.rpartition(":")
-        is_critic = path.endswith(":critic")
-        search["value"] = {"name": "critic", "run": run} if is_critic else {"name": value}
 
 
 def _migrate_sft(sft: Config) -> Config:
