@@ -26,7 +26,7 @@ import torch
 from benchmarks._clock import timed
 from benchmarks._talks import CELLS, Count, Ids, Shape, Talk, lead, make_talk
 from envgym.agents.models.loading import LoadedModel, load
-from envgym.agents.policies import _engine
+from envgym.agents.policies import _batch_engine
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.policies.vllm import VllmPolicy
 from envgym.agents.rendering.factory import AutoRendererFactory
@@ -113,7 +113,7 @@ class Transformers:
     def __call__(self, talk: Talk, shape: Shape, *, tokens: int) -> tuple[Count, dict[str, float]]:
         """Lead it through the conversations; prefixes are forgotten before."""
         self._policy.set_version(0)
-        with timed(_engine.Engine, {"admit": "prefill", "step": "decode"}) as phases:
+        with timed(_batch_engine.BatchEngine, {"admit": "prefill", "step": "decode"}) as phases:
             return asyncio.run(lead(self._policy, talk, shape, tokens=tokens)), phases
 
 

@@ -10,6 +10,9 @@ METRIC_PREFIXES: Final[Mapping[str, str]] = {}
 """Beginning of a metric's old name -> of its new one; the longest that fits counts."""
 
 
+_CRITIC_PATH: Final = "envgym.trainer.workflows.critic_value:critic"
+
+
 def migrate_config(config: Mapping[str, Any], *, schema: int) -> Config:
     """Return the settings that a run of schema `schema` was started with, in today's sections."""
     migrated = _copy(config)
@@ -62,6 +65,36 @@ def _migrate_training(config: Config, rollout: Config) -> None:
     config["rollout"] = {**rollout, **collect}
     if config.get("sft"):
         config["sft"] = _migrate_sft(config["sft"])
+    _migrate_objective(config.get("objective", {}))
+    _migrate_search(config.get("search", {}))
+
+
+def _migrate_objective(objective: Config) -> None:
+    _rename(objective, "kl", "kl_estimator")
+    for name in ("kl_estimator", "aggregation"):
+        if name in objective:
+            objective[name] = {"name": objective[name]}
+    max_tokens = objective.pop("max_tokens", None)
+    if max_tokens is not None and objective["aggregation"]["name"] == "seq-mean-token-sum-norm":
+        objective["aggregation"]["max_tokens"] = max_tokens
+
+
+def _migrate_search(search: Config) -> None:
+    """Answer scorers and values are choices; `package.module:name:text` gave its text to a value."""
+    if search.get("name") == "best_of":
+        _rename(search, "width", "parallel")
+    if search.get("select") == "verifier":
+        search["select"] = "reward"
+    for name in ("select", "value"):
+        if isinstance(search.get(name), str):
+            search[name] = _migrate_value(search[name])
+
+
+def _migrate_value(value: str) -> Config:
+    path, _, text = value.removeprefix(f"{_CRITIC_PATH}:").partition(":")
+    if value.startswith(f"{_CRITIC_PATH}:"):
+        return {"name": "critic", "run": f"{path}:{text}" if text else path}
+    return {"name": value}
 
 
 def _migrate_method(config: Config) -> None:

@@ -39,6 +39,7 @@ async def evaluate(
     settings: EvaluationSettings,
     *,
     step: int,
+    max_invalid_rate: float = 1.0,
     on_finished: OnFinished | None = None,
     finished: Iterable[Tree] = (),
     seconds_before: float = 0.0,
@@ -48,8 +49,9 @@ async def evaluate(
     Args:
         plan: the episodes.
         play: plays them.
-        settings: temperature, and the share of invalid episodes above which the evaluation stops.
+        settings: of the evaluation.
         step: train steps done before.
+        max_invalid_rate: share of invalid episodes above which the evaluation stops.
         on_finished: called with every episode that is played.
         finished: episodes of the plan that were played before.
         seconds_before: time that they took.
@@ -57,7 +59,7 @@ async def evaluate(
     Raises: RunError: too many invalid episodes.
     """
     started = time.perf_counter() - seconds_before
-    check = _InvalidEpisodeLimit(len(plan.tasks) * plan.samples, settings.max_invalid_rate)
+    check = _InvalidEpisodeLimit(len(plan.tasks) * plan.samples, max_invalid_rate)
 
     def handle(tree: Tree) -> None:
         if on_finished is not None:

@@ -117,6 +117,7 @@ async def _evaluate_plan(
         play,
         settings.evaluation,
         step=settings.model.train_steps,
+        max_invalid_rate=settings.evaluation.max_invalid_rate,
         on_finished=on_finished,
         finished=finished,
         seconds_before=seconds_before,

@@ -53,8 +53,8 @@ def evaluated(
     *,
     concurrency: int = 4,
 ) -> Evaluation:
-    """Evaluate a policy that answers by a function, however many episodes are invalid."""
-    settings = EvaluationSettings(max_invalid_rate=1.0)
+    """Evaluate a policy that answers by a function."""
+    settings = EvaluationSettings()
     agent = char_agent(name="plain", text_format="hermes")
     player = token_player(agent, ScriptedPolicy(answer), Chain(), settings, concurrency=concurrency)
     return asyncio.run(evaluate(chosen, player, settings, step=0))

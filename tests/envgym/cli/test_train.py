@@ -309,7 +309,8 @@ def test_run_directory_that_is_taken_is_refused(command: Command, files: Files, 
 
 
 def test_what_needs_no_model_is_refused_before_one_could_be_loaded(folder: Path) -> None:
-    RunDirectory.create(folder / "runs/vowels", name="vowels", config={"run": {"steps": 7}})
+    config = yaml.safe_load((folder / "run.yaml").read_text()) | {"run": {"name": "vowels", "steps": 7}}
+    RunDirectory.create(folder / "runs/vowels", name="vowels", config=config)
     words: tuple[list[str], ...] = (
         [],
         ["--resume"],
