@@ -57,7 +57,7 @@ def _migrate_to_2(config: Config) -> None:
 
 
 def _migrate_training(config: Config, rollout: Config) -> None:
-    _migrate_method(config)
+    _migrate_trackers(config.setdefault("run", {}))
     if "temperature" in rollout:
         config["sampling"] = {"temperature": rollout.pop("temperature")}
     collect = config.pop("collect", {})
@@ -85,6 +85,9 @@ def _migrate_search(search: Config) -> None:
         _rename(search, "width", "parallel")
     if search.get("select") == "verifier":
         search["select"] = "reward"
+    select = search.get("select")
+    if isinstance(select, str) and ":" in select:  # a value chose the answer
+        search["select"], search["value"] = "value", select
     for name in ("select", "value"):
         if isinstance(search.get(name), str):
             search[name] = _migrate_value(search[name])
@@ -97,30 +100,11 @@ def _migrate_value(value: str) -> Config:
     return {"name": value}
 
 
-def _migrate_method(config: Config) -> None:
-    run, objective = config.get("run", {}), config.get("objective", {})
+def _migrate_trackers(run: Config) -> None:
     has_tensorboard, project = run.pop("tensorboard", True), run.pop("wandb", None)
     run["trackers"] = [{"name": "progress"}]
     run["trackers"] += [{"name": "tensorboard"}] if has_tensorboard else []
     run["trackers"] += [{"name": "wandb", "project": project}] if project else []
-    if "search" in config:
-        _migrate_search(config["search"])
-    _rename(objective, "kl", "kl_estimator")
-    constant, aggregation = objective.pop("max_tokens", None), objective.get("aggregation")
-    if aggregation == "seq-mean-token-sum-norm":
-        objective["aggregation"] = {"name": aggregation, "max_tokens": constant}
-
-
-def _migrate_search(search: Config) -> None:
-    select, value = search.get("select"), search.get("value")
-    if select == "verifier":
-        search["select"] = "reward"
-    elif isinstance(select, str) and ":" in select:
-        search["select"], value = "value", select
-    if isinstance(value, str):
-        path, _, run = value.rpartition(":")
-        is_critic = path.endswith(":critic")
-        search["value"] = {"name": "critic", "run": run} if is_critic else {"name": value}
 
 
 def _migrate_sft(sft: Config) -> Config:

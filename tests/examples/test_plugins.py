@@ -21,7 +21,7 @@ def config(directory: Path) -> dict[str, Any]:
     return {
         "run": {"name": "plugins", "directory": str(directory), "steps": 1, "trackers": []},
         "model": {"name": "tiny", "tiny": {"num_layers": 1}},
-        "engine": {"device": "cpu", "backend": plugin("counting_policy.py:CountingBackend")},
+        "engine": {"device": "cpu", "backend": plugin("continuous_batching.py:ContinuousBackend")},
         "agent": {
             "name": plugin("brief_agent.py:BRIEF"),
             "max_turn_tokens": 6,
@@ -47,7 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_training_uses_every_example(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_uses_every_example(trained: Path) -> None:
     run = RunDirectory.open(trained)
     step = run.metrics()[-1]  # the first rows are those of the warm start
     assert 0 <= step["metric/repeated_answers"] <= 1
@@ -56,16 +56,15 @@ def test_training_uses_every_example(trained: Path, capsys: pytest.CaptureFixtur
     assert all(sum(data["metrics"].values()) == pytest.approx(1) for data in run.evals()), "shares of endings"
 
 
-def test_evaluation_uses_search_agent_backend_metric_and_env(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluation_uses_search_agent_backend_metric_and_env(trained: Path, tmp_path: Path) -> None:
     words = ["eval", "--model", str(trained), "--env", plugin("coin.py:Coin"), "--tasks", "2"]
     words += ["--agent", plugin("brief_agent.py:BRIEF"), "--agent-set", "max_turn_tokens=6"]
     words += ["--search", plugin("last_turn.py:LastTurn"), "--search-set", "nodes=2"]
-    words += ["--backend", plugin("counting_policy.py:CountingBackend")]
+    words += ["--backend", plugin("continuous_batching.py:ContinuousBackend")]
     words += ["--metric", plugin("answer_metric.py:RepeatedAnswers"), "--out", str(tmp_path / "out")]
     assert main(words) == 0
-    assert "sampled " in capsys.readouterr().err
-    (record,) = RunDirectory.open(tmp_path / "out").evals()
+    run = RunDirectory.open(tmp_path / "out")
+    (record,) = run.evals()
+    assert run.config["engine"]["backend"]["name"] == plugin("continuous_batching.py:ContinuousBackend")
     assert 0 <= record["metrics"]["metric/repeated_answers"] <= 1
     assert record["search"] == plugin("last_turn.py:LastTurn")
