@@ -9,6 +9,7 @@ from envgym.plugins import PluginKind
 if TYPE_CHECKING:
     from envgym.agents.agent import AgentKind
     from envgym.agents.context import ContextStrategy
+    from envgym.agents.metrics import Metric
     from envgym.agents.policies.backends import PolicyBackend
     from envgym.agents.rendering.factory import RendererFactory
     from envgym.agents.search import Strategy
@@ -83,6 +84,17 @@ ANSWER_SCORER: Final["PluginKind[AnswerScorer]"] = PluginKind(
 )
 """By what a search chooses its answer."""
 
+METRIC: Final["PluginKind[Metric]"] = PluginKind(
+    name="metric",
+    protocols=("envgym.agents.metrics:Metric",),
+    table={
+        "endings": "envgym.agents.metrics:Endings",
+        "lengths": "envgym.agents.metrics:Lengths",
+    },
+    is_function=True,
+)
+"""What is measured of episodes, in training and evaluation."""
+
 POLICY_BACKEND: Final["PluginKind[PolicyBackend]"] = PluginKind(
     name="policy_backend",
     protocols=("envgym.agents.policies.backends:PolicyBackend",),
@@ -97,6 +109,9 @@ POLICY_BACKEND: Final["PluginKind[PolicyBackend]"] = PluginKind(
 """What samples."""
 
 KINDS: Final[Mapping[str, "PluginKind[Any]"]] = MappingProxyType(  # each kind makes objects of its own type
-    {kind.name: kind for kind in (AGENT, CONTEXT_STRATEGY, RENDERER, SEARCH, VALUE, ANSWER_SCORER, POLICY_BACKEND)}
+    {
+        kind.name: kind
+        for kind in (AGENT, CONTEXT_STRATEGY, RENDERER, SEARCH, VALUE, ANSWER_SCORER, METRIC, POLICY_BACKEND)
+    }
 )
 """Name -> kind."""

@@ -76,7 +76,7 @@ class PluginKind(Generic[T]):
         """Return the names of our table, then those of installed entry points."""
         return list(dict.fromkeys([*self.table, *self._entry_points()]))
 
-    def path(self, name: str) -> str:
+    def path(self, name: str, *, where: str = "settings") -> str:
         """Return the import path, or file and class, that `name` stands for.
 
         Raises: UnknownName: no table, no entry point and no path has it; near names are listed.
@@ -88,14 +88,14 @@ class PluginKind(Generic[T]):
         installed = self._entry_points()
         if name in installed:
             return installed[name]
-        raise unknown_name(self.title, name, [*self.table, *installed], where="settings")
+        raise unknown_name(self.title, name, [*self.table, *installed], where=where)
 
-    def load(self, name: str) -> Any:  # a class, a factory, a function or an instance, as `misfit` checked
+    def load(self, name: str, *, where: str = "settings") -> Any:  # as `misfit` checked
         """Import what `name` names and check that it is of this kind; it is not called.
 
         Raises: UnknownName: there is no such name. SettingsError: it cannot be imported, or is of another kind.
         """
-        path = self.path(name)
+        path = self.path(name, where=where)
         plugin = self._import(path)
         reason = self._misfit(plugin)
         if reason is not None:
@@ -103,17 +103,17 @@ class PluginKind(Generic[T]):
             raise SettingsError(sentence(f"{self.name}.name", f"name a {self.title}", path, where=reason, do=do))
         return plugin
 
-    def build(self, choice: Choice, *arguments: object) -> T:
-        """Make the plug-in that `choice` names from its settings, which follow `arguments`.
+    def build(self, choice: Choice, *arguments: object, where: str = "settings") -> T:
+        """Make the plug-in that `choice` names from its settings, which follow `arguments`; `where` gave its name.
 
         Raises: UnknownName, SettingsError: as `load`, or settings that it refuses.
         """
-        plugin = self.load(choice.name)
-        where = f"{self.title} {choice.name}"
+        plugin = self.load(choice.name, where=where)
+        place = f"{self.title} {choice.name}"
         if not self.is_called(plugin):
             if choice.settings:
                 got, do = ", ".join(choice.settings), "leave them out"
-                raise SettingsError(sentence("settings", "be left out where none are taken", got, where=where, do=do))
+                raise SettingsError(sentence("settings", "be left out where none are taken", got, where=place, do=do))
             return plugin  # type: ignore[no-any-return]  # `load` checked it
         try:
             return plugin(*arguments, **choice.settings)  # type: ignore[no-any-return]  # `load` checked it
@@ -121,10 +121,10 @@ class PluginKind(Generic[T]):
             raise
         except ValidationError as error:
             model = plugin if isinstance(plugin, type) and issubclass(plugin, BaseModel) else Settings
-            raise SettingsError("\n".join(faults(model, error, where=where))) from None
+            raise SettingsError("\n".join(faults(model, error, where=place))) from None
         except (TypeError, ValueError) as error:
             do = "pass the keyword arguments of its class"
-            raise SettingsError(sentence("settings", f"fit {choice.name}", str(error), where=where, do=do)) from error
+            raise SettingsError(sentence("settings", f"fit {choice.name}", str(error), where=place, do=do)) from error
 
     def _entry_points(self) -> dict[str, str]:
         return {entry.name: entry.value for entry in entry_points(group=f"envgym.{self.name}")}

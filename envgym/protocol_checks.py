@@ -24,10 +24,7 @@ def misfit(plugin: object, protocols: Sequence[type]) -> str | None:
 
 def return_type(function: object) -> object:
     """Return what a function's return annotation says; None: it has none, or one that cannot be evaluated."""
-    try:
-        return typing.get_type_hints(function).get("return")
-    except (NameError, TypeError, AttributeError):
-        return None
+    return _type_hints(function).get("return")
 
 
 def _misfit(plugin: object, protocol: type) -> str | None:
@@ -79,10 +76,28 @@ def _method_misfit(
             return f"{name} must take ({', '.join(item.name for item in wanted)})"
     if inspect.iscoroutinefunction(function) != inspect.iscoroutinefunction(method):
         return f"{name} must be {'async' if inspect.iscoroutinefunction(method) else 'a plain function'}"
+    for item, expected in _parameter_types(method, wanted).items():
+        accepted = _parameter_types(function, list(signature.parameters.values())).get(item)
+        if not _is_subtype(expected, accepted):
+            return f"{name} must take {wanted[item].name}: {_shown(expected)}, not {_shown(accepted)}"
     returned, expected = return_type(function), return_type(method)
     if not _is_subtype(returned, expected):
         return f"{name} must return {_shown(expected)}, not {_shown(returned)}"
     return None
+
+
+def _parameter_types(function: object, parameters: Sequence[inspect.Parameter]) -> dict[int, object]:
+    """Return the annotation of each positional parameter that has one, by its position."""
+    hints = _type_hints(function)
+    positional = [item for item in parameters if item.kind is item.POSITIONAL_ONLY or _is_either(item)]
+    return {index: hints[item.name] for index, item in enumerate(positional) if item.name in hints}
+
+
+def _type_hints(function: object) -> dict[str, Any]:  # type expressions
+    try:
+        return typing.get_type_hints(function)
+    except (NameError, TypeError, AttributeError):  # names that are imported for type checkers only
+        return {}
 
 
 def _accepts(signature: inspect.Signature, parameters: Iterable[inspect.Parameter], *, by_name: bool) -> bool:

@@ -10,6 +10,9 @@ METRIC_PREFIXES: Final[Mapping[str, str]] = {}
 """Beginning of a metric's old name -> of its new one; the longest that fits counts."""
 
 
+_CRITIC_PATH: Final = "envgym.trainer.workflows.critic_value:critic"
+
+
 def migrate_config(config: Mapping[str, Any], *, schema: int) -> Config:
     """Return the settings that a run of schema `schema` was started with, in today's sections."""
     migrated = _copy(config)
@@ -80,17 +83,21 @@ def _migrate_search(search: Config) -> None:
     """Answer scorers and values are choices; a path with a colon was a value, whose text stood after another colon."""
     if search.get("name") == "best_of":
         _rename(search, "width", "parallel")
-    select, value = search.get("select"), search.get("value")
-    if select == "verifier":
-        search["select"] = {"name": "reward"}
-    elif isinstance(select, str) and ":" in select:
-        search["select"], value = {"name": "value"}, select
-    elif isinstance(select, str):
-        search["select"] = {"name": select}
-    if isinstance(value, str):
-        path, _, run = value.rpartition(":")
-        is_critic = path == "envgym.trainer.workflows.critic_value:critic"
-        search["value"] = {"name": "critic", "run": run} if is_critic else {"name": value}
+    if search.get("select") == "verifier":
+        search["select"] = "reward"
+    select = search.get("select")
+    if isinstance(select, str) and ":" in select:  # a value chose the answer
+        search["select"], search["value"] = "value", select
+    for name in ("select", "value"):
+        if isinstance(search.get(name), str):
+            search[name] = _migrate_value(search[name])
+
+
+def _migrate_value(value: str) -> Config:
+    path, _, text = value.removeprefix(f"{_CRITIC_PATH}:").partition(":")
+    if value.startswith(f"{_CRITIC_PATH}:"):
+        return {"name": "critic", "run": f"{path}:{text}" if text else path}
+    return {"name": value}
 
 
 def _migrate_trackers(run: Config) -> None:

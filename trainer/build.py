@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from envgym.agents.agent import Agent, make_agent
-from envgym.agents.catalog import SEARCH
+from envgym.agents.catalog import METRIC, SEARCH
+from envgym.agents.metrics import Metric
 from envgym.agents.models.loading import load, load_adapter, load_tokenizer, prepare_device, resolve_model
 from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.backends import autocast_dtype, build_trained_policy
@@ -49,6 +50,8 @@ class Method:
     shaping: Shaping
     credit: Credit | CriticCredit
     objective: Objective
+    metrics: tuple[Metric, ...] = ()
+    """What is measured of each step's episodes beside what always is."""
 
     def credits(self, groups: Iterable[Group]) -> list[TrajectoryCredit]:
         """Shape the rewards of kept groups and return their episodes' credits.
@@ -128,6 +131,7 @@ def build_method(settings: TrainSettings) -> Method:
             settings=settings.objective,
             temperature=settings.sampling.temperature,
         ),
+        metrics=tuple(METRIC.build(choice) for choice in settings.rollout.metrics),
     )
     if settings.critic is not None and not isinstance(method.credit, CriticCredit):
         rule, do = "go with a credit that reads values", "choose such as credit.name=gae_turn, or leave the section out"

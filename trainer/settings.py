@@ -16,7 +16,7 @@ from envgym.agents.settings import (
     RunSettings,
     SamplingSettings,
 )
-from envgym.errors import SettingsError, sentence
+from envgym.errors import sentence
 from envgym.plugins import Choice
 from envgym.settings import Settings, apply_overrides, build_settings, place_of, places, read_settings_file
 from envgym.trainer.catalog import RECIPE
@@ -77,6 +77,8 @@ class RolloutSettings(Settings):
     """Groups per train step."""
     group_size: int = Field(default=8, ge=1)
     """Episodes that share a baseline."""
+    metrics: tuple[Choice, ...] = ()
+    """What else is measured of each step's episodes: `endings`, `lengths`, or metrics of your own."""
     staleness: int = Field(default=0, ge=0)
     """Train steps by which a sample may be older than the weights that it trains. 0: every step samples anew. Above,
     the groups of later steps are begun already; choose a `correction`, as they are off-policy."""
@@ -254,17 +256,14 @@ def train_settings(
     data: dict[str, Any], *, where: str = "train_settings", given: Mapping[str, str] = MappingProxyType({})
 ) -> TrainSettings:
     """Build a run's settings from plain data, on top of the recipe that it names; `given` is as in `build_settings`."""
-    name = data.get("recipe", "grpo")
-    if not isinstance(name, str):
-        do = "name a recipe, or path/to/file.py:RECIPE"
-        raise SettingsError(sentence("recipe", "be text", name, where=place_of(("recipe",), where, given), do=do))
-    merged = _merged(recipe_settings(name).model_dump(), data)
+    recipe = recipe_settings(str(data.get("recipe", "grpo")), where=place_of(("recipe",), where, given))
+    merged = _merged(recipe.model_dump(), data)
     return build_settings(TrainSettings, merged, where=where, given=given)
 
 
-def recipe_settings(name: str) -> Recipe:
+def recipe_settings(name: str, *, where: str = "settings") -> Recipe:
     """Return the choices of a recipe. Raises: UnknownName, SettingsError: there is none, or it chooses what is none."""
-    entry = RECIPE.build(Choice(name=name))
+    entry = RECIPE.build(Choice(name=name), where=where)
     return build_settings(Recipe, entry.choices, where=f"recipe {name}")
 
 

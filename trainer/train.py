@@ -15,6 +15,7 @@ from envgym.agents.evaluation.plan import SPLIT_LABELS, EvalPlan, make_plan
 from envgym.agents.evaluation.play import evaluate, token_player
 from envgym.agents.evaluation.record import EvalRecord
 from envgym.agents.evaluation.run import write_evaluation
+from envgym.agents.metrics import Metric, compute_metrics
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.episodes import dropped_trees, episode_rows
@@ -205,7 +206,7 @@ class TrainLoop:
             with self._timed("save"):
                 rows_of_episodes = _episode_rows(step, groups, credits, dropped_trees(result.dropped))
                 self.run_directory.write_episodes(step, rows_of_episodes)
-        found = _sampled_metrics(self.settings, requests, groups)
+        found = _sampled_metrics(self.settings, self.bench.method.metrics, requests, groups)
         seconds = time.perf_counter() - started
         metrics = {
             **found,
@@ -336,13 +337,15 @@ def _check_groups(settings: TrainSettings, groups: Sequence[Group], step: int) -
         check_context_rewrites(groups, step=step)
 
 
-def _sampled_metrics(settings: TrainSettings, requests: Sequence[TaskRequest], groups: Sequence[Group]) -> Metrics:
+def _sampled_metrics(
+    settings: TrainSettings, metrics: Sequence[Metric], requests: Sequence[TaskRequest], groups: Sequence[Group]
+) -> Metrics:
     """Return what the collected episodes say."""
     success_at = settings.evaluation.success_at
     found = rollout_metrics(groups, success_at=success_at) | context_rewrite_metrics(groups)
     if len(settings.envs) > 1:
         found |= env_metrics([request.env for request in requests], groups, success_at=success_at)
-    return found
+    return found | compute_metrics(metrics, [episode for group in groups for episode in group.trajectories])
 
 
 def _episode_rows(
@@ -384,4 +387,5 @@ def evaluation_metrics(record: EvalRecord) -> Metrics:
         "tasks": float(best.num_tasks),
         "invalid": float(data.success.num_invalid),
         "seconds": record.seconds,
+        **record.metrics,
     }

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from envgym.agents.catalog import METRIC
 from envgym.agents.episode import EpisodeJob
+from envgym.agents.metrics import Metric
 from envgym.agents.search import Selection, Strategy
 from envgym.agents.settings import EvaluationSettings
 from envgym.core.tasks import Split, Task, TaskSource, check_ids, distinct_tasks
@@ -38,6 +40,8 @@ class EvalPlan:
     """The search that finds each episode."""
     selection: Selection | None = None
     """How a search that finds several chooses one."""
+    metrics: tuple[Metric, ...] = ()
+    """What is measured of the episodes."""
 
     @property
     def title(self) -> str:
@@ -82,6 +86,7 @@ def make_plan(
         success_at=settings.success_at,
         search=settings.search.name,
         selection=search.selection,
+        metrics=tuple(METRIC.build(choice) for choice in settings.metrics),
     )
 
 

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from envgym.agents.evaluation.plan import EvalPlan
+from envgym.agents.metrics import compute_metrics
 from envgym.core.endings import Ending
 from envgym.core.rewards import Invalid, Reward
 from envgym.core.trajectory import trajectories
@@ -38,6 +39,8 @@ class EvalRecord:
     """The scorer that chose it among several; None: there was one."""
     is_oracle: bool = False
     """True where that scorer knows what no agent can see."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Numbers of the metrics that the settings choose, called `metric/<name>`."""
 
     @property
     def successes(self) -> dict[str, list[bool | None]]:
@@ -59,6 +62,7 @@ class EvalRecord:
             "search": self.search,
             "selected_by": self.selected_by,
             "is_oracle": self.is_oracle,
+            "metrics": dict(self.metrics),
         }
 
     @classmethod
@@ -97,6 +101,7 @@ def record_evaluation(
         search=plan.search,
         selected_by=None if plan.selection is None else plan.selection.by,
         is_oracle=plan.selection is not None and plan.selection.is_oracle,
+        metrics=compute_metrics(plan.metrics, episodes),
     )
 
 

@@ -50,6 +50,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     what.add_argument("--top-p", type=float, default=1.0, metavar="P", help="smallest mass to sample from (default: 1)")
     help_top_k = "tokens to sample from; 0 is all (default: 0)"
     what.add_argument("--top-k", type=int, default=0, metavar="K", help=help_top_k)
+    help_metric = "endings, lengths, or a metric of your own, as my_metric.py:MyMetric; repeatable"
+    what.add_argument("--metric", metavar="NAME", action="append", default=[], help=help_metric)
     what.add_argument("--success-at", type=float, metavar="R", help="smallest reward of a success (default: 1)")
     help_invalid = "share of invalid episodes above which it stops (default: 0.5)"
     what.add_argument("--max-invalid", type=float, default=0.5, metavar="R", help=help_invalid)
@@ -129,6 +131,7 @@ def _settings(args: argparse.Namespace) -> "EvalSettings":
             "split": Split.parse(args.split, where="--split"),
             "success_at": success_at,
             "max_invalid_rate": args.max_invalid,
+            "metrics": args.metric,
             "search": apply_overrides({"name": args.search}, args.search_set, option="--search-set"),
         },
     }

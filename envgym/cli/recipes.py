@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from envgym.trainer.settings import recipe_settings
 
     names = RECIPE.names() if args.name is None else [args.name]
-    chosen = {name: recipe_settings(name) for name in names}
+    chosen = {name: recipe_settings(name, where="envgym recipes") for name in names}
     if args.json:
         print_json({name: recipe.model_dump(mode="json") for name, recipe in chosen.items()})
         return 0

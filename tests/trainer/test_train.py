@@ -179,7 +179,7 @@ def test_a_run_that_overlaps_stays_within_its_bound_and_its_audits_hold(tmp_path
 
 # ---- one description of a run ------------------------------------------------------------------------------------
 
-BACKEND = Path(__file__).resolve().parents[2] / "examples" / "policy_backend.py"
+BACKEND = Path(__file__).resolve().parents[2] / "examples" / "plugins" / "continuous_batching.py"
 
 
 def test_evaluations_inside_a_run_are_those_of_eval_with_search_and_backend_alike(tmp_path: Path) -> None:

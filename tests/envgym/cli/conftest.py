@@ -58,7 +58,7 @@ class Vowels(envgym.Env[State]):
 '''
 SHAPE = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 SETTINGS: dict[str, Any] = {  # a YAML file
-    "run": {"name": "vowels", "steps": 2, "checkpoint_every": 1, "trackers": []},
+    "run": {"name": "vowels", "steps": 2, "checkpoint_every": 1, "trackers": ["progress"]},
     "model": {"name": "tiny", "tiny": SHAPE},
     "engine": {"device": "cpu"},
     "envs": [{"id": "worlds:Vowels"}],

@@ -308,7 +308,7 @@ def test_endpoint_that_is_not_there_stops_the_evaluation(command: Command) -> No
         (["--env", "math/arithmetik-v0"], "env id must be a known name, got 'math/arithmetik-v0' (registry); did you"),
         (["--env-set", "level=1"], "keyword argument must be a known name, got 'level' (worlds:Vowels); "),
         (["--env-set", "level"], "--env-set must be KEY=VALUE, got 'level' (command line); write a.b=1."),
-        (["--agent", "plane"], "agent must be a known name, got 'plane' (agents); did you mean plain?"),
+        (["--agent", "plane"], "agent must be a known name, got 'plane' (settings); did you mean plain?"),
         (
             ["--agent-set", "max_tokens=9"],
             "settings key must be known, got agent.max_tokens (--agent-set max_tokens=9); did",

@@ -245,7 +245,10 @@ def test_batch_without_a_difference_cannot_be_overfitted(command: Command, folde
         ("envs.0.settings.level=1", "keyword argument must be a known name, got 'level' (worlds:Vowels); "),
         ("model.name=tyni", "model must be a known name, got 'tyni' (a model is tiny, smollm2, a directory or owner/"),
         ("engine.device=cuda:99", "device must be at hand, got cuda:99 (settings); use cpu, cuda or auto."),
-        ("agent.name=tool_caling", "agent must be a known name, got 'tool_caling' (agents); did you mean tool_calling"),
+        (
+            "agent.name=tool_caling",
+            "agent must be a known name, got 'tool_caling' (settings); did you mean tool",
+        ),
         ("agent.text_format=xml", "text format must be a known name, got 'xml'"),
         (
             "sft.source={name: recorded, directory: nowhere}",

@@ -1,7 +1,10 @@
-"""A policy backend outside the package: the engine of transformers with requests served as they come.
+"""A policy backend: what samples. This one serves requests as they come, with the engine of transformers.
 
-Used by `--set "engine.backend={name: examples/policy_backend.py:ContinuousBackend, max_batch: 16}"` in training, and by
-`--backend examples/policy_backend.py:ContinuousBackend` in an evaluation.
+    envgym train run.yaml --set engine.backend.name=examples/plugins/continuous_batching.py:ContinuousBackend
+    envgym eval --model runs/first --backend examples/plugins/continuous_batching.py:ContinuousBackend
+
+A backend is called with the model and engine sections and returns a `Policy`, which says by its attributes what it can
+do (`shares_weights`, `accepts_weights`). Its own settings, here `engine.backend.max_batch`, are its arguments.
 """
 
 from typing import Any
@@ -13,7 +16,7 @@ from envgym.agents.settings import EngineSettings, ModelSettings
 
 
 class ContinuousBackend:
-    """Requests join a running batch; its own setting replaces `engine.max_batch`."""
+    """Let requests join a running batch; the setting `max_batch` replaces that of the engine."""
 
     def __init__(self, max_batch: int | None = None) -> None:
         """Choose the batch; None: that of the engine's settings."""
