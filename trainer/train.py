@@ -62,7 +62,7 @@ DURING = "during"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
-    """What a run left behind."""
+    """The results of a run."""
 
     directory: Path
     report: Path
@@ -75,7 +75,7 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
 
     Args:
         settings: of the run.
-        callbacks: told what happens.
+        callbacks: called as it goes on.
         resume: go on from the newest checkpoint of the run directory, whose settings must be these (it may have moved).
 
     Raises:
@@ -109,8 +109,8 @@ def _open(settings: TrainSettings, *, resume: bool) -> tuple[RunDirectory | None
     A run that was killed before its first checkpoint has none, and begins again.
     """
     run = open_run_directory(settings, resume=resume)
-    found = checkpoints(run.checkpoints) if run is not None else []
-    return run, found[-1] if found else None
+    saved = checkpoints(run.checkpoints) if run is not None else []
+    return run, saved[-1] if saved else None
 
 
 class TrainLoop:
@@ -206,10 +206,10 @@ class TrainLoop:
             with self._timed("save"):
                 rows_of_episodes = _episode_rows(step, groups, credits, dropped_trees(result.dropped))
                 self.run_directory.write_episodes(step, rows_of_episodes)
-        found = _sampled_metrics(self.settings, self.bench.method.metrics, requests, groups)
+        sampled = _sampled_metrics(self.settings, self.bench.method.metrics, requests, groups)
         seconds = time.perf_counter() - started
         metrics = {
-            **found,
+            **sampled,
             **collected.metrics,
             **age_metrics(result.kept, step=step),
             **filter_metrics(result),
@@ -219,7 +219,7 @@ class TrainLoop:
             **canary_metrics,
             **self._times,
             "time/step_s": seconds,
-            "speed/sampled_tokens_per_s": found.get("cost/tokens_generated", 0.0)
+            "speed/sampled_tokens_per_s": sampled.get("cost/tokens_generated", 0.0)
             / max(self._times["time/collect_s"], 1e-9),
         }
         self.run_directory.append_metrics({"step": step, **metrics})
@@ -228,7 +228,7 @@ class TrainLoop:
         self.callbacks.on_step(step, metrics)
 
     def _evaluate_in_between(self, runner: asyncio.Runner) -> None:
-        """Evaluate where it is due and not recorded yet, also when a run resumes right behind such a step."""
+        """Evaluate where it is due and not recorded yet, also when a run resumes right after such a step."""
         every = self.settings.evaluation.every
         if every and self.step and self.step % every == 0 and not self._has_evaluation(DURING, self.step):
             self._evaluate(runner, DURING)
@@ -342,10 +342,10 @@ def _sampled_metrics(
 ) -> Metrics:
     """Return what the collected episodes say."""
     success_at = settings.evaluation.success_at
-    found = rollout_metrics(groups, success_at=success_at) | context_rewrite_metrics(groups)
+    values = rollout_metrics(groups, success_at=success_at) | context_rewrite_metrics(groups)
     if len(settings.envs) > 1:
-        found |= env_metrics([request.env for request in requests], groups, success_at=success_at)
-    return found | compute_metrics(metrics, [episode for group in groups for episode in group.trajectories])
+        values |= env_metrics([request.env for request in requests], groups, success_at=success_at)
+    return values | compute_metrics(metrics, [episode for group in groups for episode in group.trajectories])
 
 
 def _episode_rows(

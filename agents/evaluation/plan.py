@@ -96,13 +96,13 @@ def held_out_tasks(source: TaskSource, count: int, *, split: Split = Split.TEST)
     Raises: InvalidInput: two of them have one id.
     """
     size = source.size(split)
-    found: dict[str, Task] = {}
+    tasks_by_key: dict[str, Task] = {}
     if size is None:
-        found = {task.key: task for task in distinct_tasks(source, split, count)}
+        tasks_by_key = {task.key: task for task in distinct_tasks(source, split, count)}
     for index in range(size or 0):
-        if len(found) == count:
+        if len(tasks_by_key) == count:
             break
         task = source.task(split, index)
-        found.setdefault(task.key, task)
-    check_ids(found.values(), where=f"{split} split", do="give each task an id of its own in the task source")
-    return tuple(found.values())
+        tasks_by_key.setdefault(task.key, task)
+    check_ids(tasks_by_key.values(), where=f"{split} split", do="give each task an id of its own in the task source")
+    return tuple(tasks_by_key.values())

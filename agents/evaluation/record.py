@@ -34,7 +34,7 @@ class EvalRecord:
     seconds: float
     """Wall time of the whole evaluation."""
     search: str = "chain"
-    """The search that found each episode; costs are those of the whole search."""
+    """The search that chose each episode; costs are those of the whole search."""
     selected_by: str | None = None
     """The scorer that chose it among several; None: there was one."""
     is_oracle: bool = False

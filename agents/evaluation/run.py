@@ -43,7 +43,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
-    """What an evaluation left behind."""
+    """The results of an evaluation."""
 
     directory: Path
     report: Path

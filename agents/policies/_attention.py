@@ -46,14 +46,14 @@ def grouped_attention(
     if groups > 1 and num_queries > 1:
         attention_mask = attention_mask.repeat(1, 1, groups, 1)
     stacked = query.reshape(num_rows, key.shape[1], groups * num_queries, width)
-    found = nn.functional.scaled_dot_product_attention(stacked, key, value, attn_mask=attention_mask, scale=scaling)
-    return found.reshape(num_rows, num_heads, num_queries, -1).transpose(1, 2).contiguous(), None
+    output = nn.functional.scaled_dot_product_attention(stacked, key, value, attn_mask=attention_mask, scale=scaling)
+    return output.reshape(num_rows, num_heads, num_queries, -1).transpose(1, 2).contiguous(), None
 
 
 def configs_of(model: nn.Module) -> list[Any]:  # transformers' configs, whose attribute below is theirs
     """Return each configuration that a part of the model reads, outer ones first."""
-    found = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
-    return [config for config in found.values() if hasattr(config, "_attn_implementation")]
+    configs = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
+    return [config for config in configs.values() if hasattr(config, "_attn_implementation")]
 
 
 @contextmanager

@@ -125,12 +125,12 @@ class BatchEngine(Generic[TicketT]):
         assert not len(self.rows), "scoring uses the cache"
         self._prefixes.forget()
         order = sorted(range(len(rows)), key=lambda index: (len(rows[index]), rows[index]))
-        found: dict[int, tuple[float, ...]] = {}
+        logprobs_by_index: dict[int, tuple[float, ...]] = {}
         for begin in range(0, len(order), self.rows.capacity):
             batch = order[begin : begin + self.rows.capacity]
-            for index, scores in zip(batch, self._compute_logprobs([rows[index] for index in batch]), strict=True):
-                found[index] = scores
-        return [found[index] for index in range(len(rows))]
+            for index, logprobs in zip(batch, self._compute_logprobs([rows[index] for index in batch]), strict=True):
+                logprobs_by_index[index] = logprobs
+        return [logprobs_by_index[index] for index in range(len(rows))]
 
     def _compute_logprobs(self, rows: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
         width = max(len(row) for row in rows)

@@ -1,7 +1,7 @@
 """A key-value cache with a row for each sequence under way; each row is filled from column 0 to its own length.
 
 Rows 0 .. n-1 are in use. A row that ends changes places with the last one, so that work is always a slice; what it
-held stays until the room is needed. What lies behind a row's length is rubbish that the mask hides.
+held stays until the room is needed. What lies after a row's length is left over and masked.
 """
 
 from collections.abc import Iterator

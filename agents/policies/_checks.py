@@ -1,4 +1,4 @@
-"""What every sampling engine asks of a request."""
+"""What every sampling engine requires of a request."""
 
 from envgym.agents.protocols import GenerateRequest, Sampling
 from envgym.errors import InvalidInput, PolicyFailure, sentence
@@ -18,7 +18,7 @@ def check_sampling(sampling: Sampling, where: str) -> None:
 
 
 def check_context(request: GenerateRequest, *, limit: int, positions: int | None, where: str) -> None:
-    """See that there is a context with room behind it.
+    """See that there is a context with room after it.
 
     Args:
         request: to be served.

@@ -62,7 +62,7 @@ def _packed_forward(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
     multiply, bias = torch.ops.mkldnn._linear_pointwise, layer.bias
 
     def forward(states: Tensor) -> Tensor:
-        found: Tensor = multiply(states, packed, bias, "none", [], "")
-        return found
+        product: Tensor = multiply(states, packed, bias, "none", [], "")
+        return product
 
     return forward

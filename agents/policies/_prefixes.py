@@ -1,6 +1,6 @@
 """Which tokens each row of a key-value cache holds, and what new contexts take over from them: numbers, no tensor.
 
-Rows 0 .. n-1 are in use, as in the cache. Behind them lies what sequences that are over have computed, until the room
+Rows 0 .. n-1 are in use, as in the cache. After them lies what sequences that are over have computed, until the room
 is needed: the next turn of an episode finds all of its last one there, and another task the system prompt.
 """
 
@@ -16,7 +16,7 @@ Bools = npt.NDArray[np.bool_]
 MIN_SHARED = 32
 """Fewer tokens are computed again rather than copied, or waited for."""
 _NOTHING = -1
-"""Stands behind a row's last token; no token has this id."""
+"""Stands after a row's last token; no token has this id."""
 
 
 class PrefillWave(NamedTuple):
@@ -81,7 +81,7 @@ class PrefixTable:
         self._copy(np.concatenate([rows, others]), np.concatenate([others, rows]))
 
     def admit(self, contexts: Sequence[tuple[int, ...]], first: int) -> list[PrefillWave]:
-        """Give every context a row behind the `first` rows in use; return what is to be copied and computed.
+        """Give every context a row after the `first` rows in use; return what is to be copied and computed.
 
         Of the rows that are over, those that a new context contains go, then those that have been over for longest.
         """
@@ -122,16 +122,16 @@ class PrefixTable:
             shares = self._shares(arrays[index])
             is_contained |= shares == self._lengths
             row = int(shares.argmax())
-            found = _Origin(0, int(shares[row]), row=row) if shares[row] >= MIN_SHARED else _Origin(0, 0)
+            best_origin = _Origin(0, int(shares[row]), row=row) if shares[row] >= MIN_SHARED else _Origin(0, 0)
             best = _shared(arrays[index], arrays[line[-1]]) if line else 0
             is_whole = best == len(arrays[index])
-            if best >= found.start + MIN_SHARED or (is_whole and best > found.start):
+            if best >= best_origin.start + MIN_SHARED or (is_whole and best > best_origin.start):
                 wanted = best if is_whole else best - MIN_SHARED + 1
                 depth = next(k for k, other in enumerate(line) if _shared(arrays[index], arrays[other]) >= wanted) + 1
                 source = line[depth - 1]
-                found = _Origin(depth, _shared(arrays[index], arrays[source]), context=source)
-            line = [*line[: found.depth], index]
-            origins[index] = found
+                best_origin = _Origin(depth, _shared(arrays[index], arrays[source]), context=source)
+            line = [*line[: best_origin.depth], index]
+            origins[index] = best_origin
         return [origins[index] for index in range(len(contexts))], is_contained
 
     def _shares(self, tokens: Ints) -> Ints:
@@ -144,7 +144,7 @@ class PrefixTable:
         return shares
 
     def _moves(self, is_kept: Bools, first: int, end: int) -> Ints:
-        """Choose which rows behind `first` stay behind `end`; return [N, 2] (target, source) of those that move."""
+        """Choose which rows after `first` stay after `end`; return [N, 2] (target, source) of those that move."""
         over = [row for row in range(first, self._capacity) if self._lengths[row] and is_kept[row]]
         over.sort(key=lambda row: -self._ages[row])
         kept = sorted(over[: self._capacity - end])

@@ -40,7 +40,7 @@ class VllmLaunchSettings:
     dtype: str
     head_dtype: str
     max_tokens: int
-    """Of a context with what is sampled behind it."""
+    """Of a context with its sample."""
     max_batch: int
     cache_bytes: int
     threads: int | None
@@ -221,7 +221,7 @@ def _arguments(spec: VllmLaunchSettings) -> Any:  # AsyncEngineArgs
 
 def _variables(spec: VllmLaunchSettings, report: Path) -> dict[str, str]:
     """Return what the process reads from its environment; what is set there already wins for logging."""
-    found = {
+    variables = {
         REPORT: str(report),
         OWNER: str(os.getpid()),
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
@@ -232,8 +232,8 @@ def _variables(spec: VllmLaunchSettings, report: Path) -> dict[str, str]:
         "TQDM_DISABLE": "1",
     }
     if spec.threads is not None:
-        found["OMP_NUM_THREADS"] = str(spec.threads)
-    return found
+        variables["OMP_NUM_THREADS"] = str(spec.threads)
+    return variables
 
 
 @contextmanager

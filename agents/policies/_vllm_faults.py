@@ -15,16 +15,16 @@ def check_installed(torch_version: str) -> str:
 
     for name in _DISTRIBUTIONS:
         try:
-            found = distribution(name)
+            installed = distribution(name)
         except PackageNotFoundError:
             continue
-        needs = [Requirement(line) for line in found.requires or ()]
+        needs = [Requirement(line) for line in installed.requires or ()]
         wanted = [need for need in needs if need.name == "torch" and (need.marker is None or need.marker.evaluate())]
         if all(need.specifier.contains(torch_version, prereleases=True) for need in wanted):
-            return f"{name} {found.version}"
+            return f"{name} {installed.version}"
         must = f"be built for torch {torch_version}"
         do = "install that torch in an environment of its own, or the vLLM that was built for this one"
-        raise SettingsError(sentence(f"{name} {found.version}", must, str(wanted[0]), where=_WHERE, do=do))
+        raise SettingsError(sentence(f"{name} {installed.version}", must, str(wanted[0]), where=_WHERE, do=do))
     raise SettingsError(sentence("backend vllm", "have vLLM installed", "no such package", where=_WHERE, do=_INSTALL))
 
 
@@ -56,5 +56,5 @@ def one_line(error: BaseException | str) -> str:
     """Return an exception as one line that says something."""
     text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if "validation error" not in line]
-    return " ".join(told[:2])[:400] if told else text.strip()[:400]
+    informative = [line for line in lines if "validation error" not in line]
+    return " ".join(informative[:2])[:400] if informative else text.strip()[:400]

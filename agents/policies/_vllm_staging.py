@@ -41,19 +41,19 @@ class WeightStaging:
         """
         from safetensors.torch import save_file
 
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name, tensor in named_tensors:
             self._check(name, tensor)
             if name not in self._tied:
-                found[name] = tensor.detach().to("cpu", self._dtype).contiguous()
-        if missing := sorted(self._shapes.keys() - found.keys()):
-            must, got = f"hold all {len(self._shapes)}", f"{len(found)}, without {missing[0]}"
+                tensors[name] = tensor.detach().to("cpu", self._dtype).contiguous()
+        if missing := sorted(self._shapes.keys() - tensors.keys()):
+            must, got = f"hold all {len(self._shapes)}", f"{len(tensors)}, without {missing[0]}"
             do = "send every weight; merged_weights(model) does, with adapters merged"
             raise InvalidInput(sentence("new weights", must, got, where=_WHERE, do=do))
-        size = sum(tensor.numel() * tensor.element_size() for tensor in found.values())
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
         self._count += 1
         path = self._place(size) / f"{self._count}.safetensors"
-        save_file(found, path)
+        save_file(tensors, path)
         return path
 
     def accept(self, path: Path) -> None:

@@ -47,14 +47,14 @@ def read_generation(
 
     Raises: PolicyFailure: the engine gave up, or gave numbers that are not finite.
     """
-    said = answer.outputs[0]
-    token_ids = tuple(said.token_ids)
-    table = said.logprobs or []
+    completion = answer.outputs[0]
+    token_ids = tuple(completion.token_ids)
+    table = completion.logprobs or []
     return _generation(
         request,
         token_ids,
         tuple(float(row[token].logprob) for token, row in zip(token_ids, table, strict=True)),
-        finish=said.finish_reason,
+        finish=completion.finish_reason,
         num_cached=answer.num_cached_tokens or 0,
         version=version,
         top=tuple(_top(row, num_top) for row in table) if num_top else None,
@@ -128,8 +128,8 @@ def read_models(content: object) -> dict[str, int | None]:
         raise BadResponse("the response lists no models")
     lengths = {str(card["id"]): card.get("max_model_len") for card in cards}
     parents = {str(card["id"]): str(card.get("parent")) for card in cards}
-    found = {name: length or lengths.get(parents[name]) for name, length in lengths.items()}
-    return {name: length if isinstance(length, int) else None for name, length in found.items()}
+    max_lengths = {name: length or lengths.get(parents[name]) for name, length in lengths.items()}
+    return {name: length if isinstance(length, int) else None for name, length in max_lengths.items()}
 
 
 def read_completion(content: object, request: GenerateRequest, *, version: int, num_top: int) -> Generation:
@@ -171,25 +171,25 @@ def _choice(content: object, prompt: tuple[int, ...]) -> Mapping[str, Any]:  # J
     choices = content.get("choices") if isinstance(content, Mapping) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
         raise BadResponse("the response holds no choice")
-    found: Mapping[str, Any] = choices[0]
-    if (computed := _ids(found, "prompt_token_ids")) != prompt:
+    choice: Mapping[str, Any] = choices[0]
+    if (computed := _ids(choice, "prompt_token_ids")) != prompt:
         got = f"{len(computed)} others" if len(computed) == len(prompt) else f"{len(computed)} of {len(prompt)}"
         do = "let it neither cut prompts nor add tokens to them"
         raise PolicyFailure(sentence("endpoint", "compute the tokens that it is sent", got, where="completions", do=do))
-    return found
+    return choice
 
 
 def _ids(choice: Mapping[str, Any], key: str) -> tuple[int, ...]:  # JSON
-    found: Any = choice.get(key)
-    if not _is_list_of(found, int):
+    ids: Any = choice.get(key)
+    if not _is_list_of(ids, int):
         do = "serve it with a vLLM that knows return_token_ids, or evaluate by its messages, without --backend vllm"
         got = f"a completion without {key}"
         raise PolicyFailure(sentence("endpoint", "return token ids", got, where="completions", do=do))
-    return tuple(found)
+    return tuple(ids)
 
 
-def _is_list_of(found: object, kind: type | tuple[type, ...]) -> bool:
-    return isinstance(found, list) and all(isinstance(item, kind) for item in found)
+def _is_list_of(value: object, kind: type | tuple[type, ...]) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
 def _read_top(row: Mapping[str, float], count: int) -> tuple[tuple[int, float], ...]:
@@ -205,5 +205,5 @@ def _num_cached(content: object) -> int:
     """Return how many tokens of the prompt came from the cache, as far as the server tells."""
     usage: Any = content.get("usage") if isinstance(content, Mapping) else None
     details = usage.get("prompt_tokens_details") if isinstance(usage, Mapping) else None
-    found = details.get("cached_tokens") if isinstance(details, Mapping) else None
-    return found if isinstance(found, int) else 0
+    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    return cached if isinstance(cached, int) else 0

@@ -79,7 +79,7 @@ class Endpoint:
         """Send a body, and return what `read` makes of the answer.
 
         Args:
-            path: behind the base URL.
+            path: after the base URL.
             body: what is sent, before the fields of the settings are added and left out.
             read: reads the answer; BadResponse: it is tried again.
             read_refusal: reads the body of status 400; None: the request has failed.
@@ -101,27 +101,27 @@ class Endpoint:
         async with self._under_way:
             for attempt in range(self.settings.max_retries + 1):
                 await self._wait_for_slot()
-                asked_pause = None
+                requested_pause = None
                 try:
                     response = await (self._client.get(url) if body is None else self._client.post(url, json=body))
                     content = _content(response)
                     if response.status_code not in _PASSING:
                         return _read(url, response, content, read, read_refusal)
-                    reason, asked_pause = _said(response.status_code, content), _retry_after(response)
+                    reason, requested_pause = _describe(response.status_code, content), _retry_after(response)
                 except httpx.TransportError as error:
                     reason = f"{type(error).__name__}: {error}".rstrip(": ")
                 except BadResponse as error:
                     reason = f"{error}: {str(content)[:_SHOWN]}"
                 if attempt < self.settings.max_retries:
-                    await self._sleep(self._pause(attempt, asked_pause))
+                    await self._sleep(self._pause(attempt, requested_pause))
         tries = self.settings.max_retries + 1
         raise PolicyFailure(f"{url} gave no answer in {tries} attempts; the last one: {reason}")
 
-    def _pause(self, attempt: int, asked: float | None) -> float:
+    def _pause(self, attempt: int, requested: float | None) -> float:
         settings = self.settings
-        grown = asked if asked is not None else settings.backoff_s * 2**attempt
+        grown = requested if requested is not None else settings.backoff_s * 2**attempt
         longest = min(grown, settings.max_backoff_s)
-        return longest if asked is not None else longest * (1 - self._jitter() / 2)
+        return longest if requested is not None else longest * (1 - self._jitter() / 2)
 
     async def _wait_for_slot(self) -> None:
         """Keep the rate: every request takes the next of evenly spaced moments."""
@@ -153,13 +153,13 @@ def _read(
     """Read an answer that will stay as it is. Raises: PolicyFailure: a refusal. Whatever `read` raises."""
     if response.is_success:
         return read(content)
-    found = read_refusal(content) if response.status_code == httpx.codes.BAD_REQUEST else None
-    if found is None:
-        raise PolicyFailure(f"{url} refused the request: {_said(response.status_code, content)}")
-    return found
+    refusal = read_refusal(content) if response.status_code == httpx.codes.BAD_REQUEST else None
+    if refusal is None:
+        raise PolicyFailure(f"{url} refused the request: {_describe(response.status_code, content)}")
+    return refusal
 
 
-def _said(status: int, content: object) -> str:
+def _describe(status: int, content: object) -> str:
     return f"{status} {error_text(content)}"[:_SHOWN]
 
 

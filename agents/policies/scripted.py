@@ -16,7 +16,7 @@ ScriptedReply = Sequence[int] | Generation | Exception
 class ScriptedPolicy(Policy):
     """Answers from a list, in the order of the requests, or by a function of the request.
 
-    The function makes episodes independent of the order in which they ask; a list suits one episode at a time.
+    The function makes episodes independent of the order of their requests; a list suits one episode at a time.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class ScriptedPolicy(Policy):
         self._answer = script if callable(script) else _from_list(script)
         self._version = version
         self.requests: list[GenerateRequest] = []
-        """What was asked, in order."""
+        """Every request, in order."""
 
     @property
     def version(self) -> int:
@@ -36,10 +36,10 @@ class ScriptedPolicy(Policy):
     async def generate(self, request: GenerateRequest) -> Generation:
         """Say the next reply. Raises: PolicyFailure: the list has ended. Whatever the script holds to be raised."""
         self.requests.append(request)
-        said = self._answer(request)
-        if isinstance(said, Exception):
-            raise said
-        return said if isinstance(said, Generation) else self._sampled(tuple(said), request)
+        reply = self._answer(request)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply if isinstance(reply, Generation) else self._sampled(tuple(reply), request)
 
     def _sampled(self, token_ids: tuple[int, ...], request: GenerateRequest) -> Generation:
         token_ids = token_ids[: request.sampling.max_new_tokens]

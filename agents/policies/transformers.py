@@ -5,7 +5,7 @@ Requests that wait are served together by one worker thread, so the event loop s
     deterministic  A round takes every request that waits, sorted, and answers all of them when the last is done. What
                    a round holds then depends on the requests alone, never on timing, and equal rounds after equal
                    rounds give equal bits.
-                   The first pass of the event loop in which somebody asks is let finish before a round begins, so the
+                   The first pass of the event loop in which a request comes is let finish before a round begins, so the
                    episodes that one round woke are all in the next. (Where envs answer from threads, their timing
                    decides; `run_episodes(..., lock_step=True)` waits for them.)
     continuous     Requests join between any two tokens and are answered at once. Faster where episodes are uneven;
@@ -121,7 +121,7 @@ class TransformersPolicy(Policy):
             if is_idle:
                 self._server = loop
         if is_idle:
-            loop.call_soon(self._serve_or_rest, loop)  # behind all who are about to ask
+            loop.call_soon(self._serve_or_rest, loop)  # after all requests that are about to come
         return await ticket.answer
 
     async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:

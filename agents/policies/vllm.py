@@ -52,7 +52,7 @@ class VllmPolicy(Policy):
             source: directory in Hugging Face form, or a hub name.
             dtype: of weights and cache.
             head_dtype: of the product that gives the logits: `same`, or `float32`. Source: 2506.13585.
-            max_context: longest context with what is sampled behind it; None: as far as the model has positions.
+            max_context: longest context with its sample; None: as far as the model has positions.
             max_batch: most sequences sampled at a time; the others wait.
             cache_gib: memory for keys and values.
             threads: of torch in the engine's process; None: torch's own choice.
@@ -167,11 +167,11 @@ class VllmPolicy(Policy):
         async with self._engine.read() as llm:
             version, arguments = self._version, sampling_arguments(request, limit=limit, num_top=self._num_top)
             answer = await self._ask(llm, request.token_ids, arguments)
-            found = read_generation(request, answer, version=version, num_top=self._num_top)
-            if found.raw_logprobs is not None or not self._with_raw:
-                return found
-            scores = await self._compute_row_logprobs(llm, request.token_ids + found.token_ids)
-        return replace(found, raw_logprobs=scores[len(request.token_ids) :])
+            generation = read_generation(request, answer, version=version, num_top=self._num_top)
+            if generation.raw_logprobs is not None or not self._with_raw:
+                return generation
+            logprobs = await self._compute_row_logprobs(llm, request.token_ids + generation.token_ids)
+        return replace(generation, raw_logprobs=logprobs[len(request.token_ids) :])
 
     async def _compute_logprobs(self, rows: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
         async with self._engine.read() as llm:

@@ -84,7 +84,7 @@ class VllmServerPolicy(Policy):
 
     @property
     def version(self) -> int:
-        """Version of the weights that are served, as it was told."""
+        """Version of the weights that are served, as the caller named it."""
         return self._version
 
     def check_sampling(self, sampling: Sampling) -> None:

@@ -56,10 +56,10 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     help_invalid = "share of invalid episodes above which it stops (default: 0.5)"
     what.add_argument("--max-invalid", type=float, default=0.5, metavar="R", help=help_invalid)
     what.add_argument("--seed", type=int, default=0, help="of the envs and of sampling (default: 0)")
-    found = parser.add_argument_group("by search")
+    search = parser.add_argument_group("by search")
     help_search = "chain (default), or a search that finds each episode: best_of, mcts ..."
-    found.add_argument("--search", default="chain", metavar="NAME", help=help_search)
-    _add_pairs(found, "--search-set", "setting of the search, as n=8 or budget.tokens_generated=4096")
+    search.add_argument("--search", default="chain", metavar="NAME", help=help_search)
+    _add_pairs(search, "--search-set", "setting of the search, as n=8 or budget.tokens_generated=4096")
     how = parser.add_argument_group("how")
     how.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
     how.add_argument("--dtype", help="float32 (default) or bfloat16")
@@ -80,7 +80,7 @@ def _add_pairs(group: "argparse._ArgumentGroup", name: str, text: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate, and print what was found."""
+    """Evaluate, and print the results."""
     from envgym.agents.evaluation.run import run_evaluation
     from envgym.cli.results import Ticker, print_evaluations, run_json
 
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _settings(args: argparse.Namespace) -> "EvalSettings":
-    """Return what the arguments, and the run behind `--model`, say."""
+    """Return the settings that the arguments, and the run that `--model` names, give."""
     from envgym.agents.settings import EvalSettings
 
     if args.resume and args.model is None and args.out is not None:
@@ -140,15 +140,15 @@ def _settings(args: argparse.Namespace) -> "EvalSettings":
 
 def _given(args: argparse.Namespace) -> dict[str, str]:
     """Return for the settings that an argument gave directly what gave them."""
-    found = {f"evaluation.{name}": f"--{name}" for name in ("tasks", "samples", "temperature")}
+    given = {f"evaluation.{name}": f"--{name}" for name in ("tasks", "samples", "temperature")}
     for part, option in (("agent", "agent"), ("evaluation.search", "search"), ("engine.endpoint", "endpoint")):
         words = getattr(args, f"{option}_set")
-        found |= places(words, option=f"--{option}-set", under=f"{part}.")
-    return found
+        given |= places(words, option=f"--{option}-set", under=f"{part}.")
+    return given
 
 
 def _temperature(args: argparse.Namespace) -> float:
-    """Return what was asked for; else 1 where several different episodes are wanted, and 0 for one."""
+    """Return the temperature that was given; else 1 where several different episodes are wanted, and 0 for one."""
     if args.temperature is not None:
         return float(args.temperature)
     return float(args.samples > 1 or args.search != "chain")
@@ -168,12 +168,12 @@ def _trained(path: Path) -> dict[str, Any]:
     from envgym.trainer.learner.checkpoint import checkpoints, load_state
     from envgym.trainer.settings import train_settings
 
-    found = RunDirectory.open(path)
-    saved = checkpoints(found.checkpoints)
+    trained = RunDirectory.open(path)
+    saved = checkpoints(trained.checkpoints)
     if not saved:
         do = "name a training run that has saved one, or a model directory"
         raise RunError(sentence("run", "hold a checkpoint", "none", where=str(path), do=do))
-    config = train_settings(found.config, where=str(path / "config.json"))
+    config = train_settings(trained.config, where=str(path / "config.json"))
     steps = load_state(saved[-1]).step
     weights = str(saved[-1] / "model")
     numbers = config.model.model_dump(include={"dtype", "autocast", "head_dtype"})
@@ -183,7 +183,7 @@ def _trained(path: Path) -> dict[str, Any]:
     else:
         model |= {"name": config.model.name, "tiny": config.model.tiny.model_dump(), "adapter": weights}
     return {
-        "name": f"{found.name}-step-{steps}",
+        "name": f"{trained.name}-step-{steps}",
         "model": model,
         "agent": config.agent.model_dump(mode="json"),
         "envs": [env.model_dump(mode="json", exclude={"weight"}) for env in config.envs],
@@ -201,7 +201,7 @@ def _model(args: argparse.Namespace, source: Mapping[str, Any]) -> dict[str, Any
 
 
 def _engine(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what samples; vLLM behind an endpoint is asked by token ids, any other service by messages."""
+    """Return what samples; vLLM at an endpoint samples by token ids, any other service by messages."""
     engine: dict[str, Any] = {
         "backend": args.backend,
         "device": args.device,
@@ -235,8 +235,8 @@ def _envs(args: argparse.Namespace, source: Mapping[str, Any]) -> list[dict[str,
         do = "name an environment; `envgym list` shows them"
         raise SettingsError(sentence("--env", "be given", "nothing", where=_WHERE, do=do))
     named = [env for env in known if args.env in (None, env["id"], env["name"])]
-    found = named or [{"id": args.env, "settings": {}}]
-    return [{**env, "settings": apply_overrides(env["settings"], args.env_set, option="--env-set")} for env in found]
+    envs = named or [{"id": args.env, "settings": {}}]
+    return [{**env, "settings": apply_overrides(env["settings"], args.env_set, option="--env-set")} for env in envs]
 
 
 def _slug(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What evaluations found, as lines for a terminal and as JSON; also progress where a whole display is not wanted."""
+"""Results of evaluations, as lines for a terminal and as JSON; also progress where a whole display is not wanted."""
 
 import sys
 import time
@@ -18,7 +18,7 @@ _WIDTH = 13
 
 
 def run_json(directory: Path, report: Path) -> dict[str, JsonValue]:
-    """Return what a run's evaluations found."""
+    """Return the results of a run's evaluations."""
     run = RunDirectory.open(directory)
     return {
         "directory": str(directory),
@@ -31,11 +31,11 @@ def run_json(directory: Path, report: Path) -> dict[str, JsonValue]:
 def _with_records(run: RunDirectory) -> list[tuple[EvaluationData, Mapping[str, Any]]]:
     """Return every evaluation beside the record that it was made of."""
     records = {(data["step"], data["label"]): data for data in run.evals()}
-    return [(found, records[found.step, found.label]) for found in evaluations_of_run(run)]
+    return [(evaluation, records[evaluation.step, evaluation.label]) for evaluation in evaluations_of_run(run)]
 
 
-def _evaluation_json(found: EvaluationData, record: Mapping[str, Any]) -> JsonValue:
-    data = to_json(found)
+def _evaluation_json(evaluation: EvaluationData, record: Mapping[str, Any]) -> JsonValue:
+    data = to_json(evaluation)
     assert isinstance(data, dict), "a record's JSON"
     tasks, samples = _size(record)
     return {
@@ -55,14 +55,14 @@ def _size(record: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def print_evaluations(directory: Path) -> None:
-    """Print everything that an evaluation found."""
-    for found, record in _with_records(RunDirectory.open(directory)):
+    """Print everything that an evaluation measured."""
+    for evaluation, record in _with_records(RunDirectory.open(directory)):
         tasks, samples = _size(record)
-        how = "greedy" if found.greedy else f"temperature {record['temperature']:g}"
+        how = "greedy" if evaluation.greedy else f"temperature {record['temperature']:g}"
         if record.get("selected_by") is not None:
             how += f", {record['search']} by {record['selected_by']}"
-        print(styled(f"{record['env_id']}, {found.label}: {tasks} tasks, {samples} sample(s) each, {how}", "bold"))
-        for line in evaluation_lines(found):
+        print(styled(f"{record['env_id']}, {evaluation.label}: {tasks} tasks, {samples} sample(s) each, {how}", "bold"))
+        for line in evaluation_lines(evaluation):
             print(line)
         print(_line("resolution", _resolution(declare(tasks, samples).smallest_detectable_effect)))
 
@@ -74,19 +74,19 @@ def _resolution(effect: float) -> str:
     return f"a difference of {effect * 100:.1f} points to another run is found with probability 80 %, at worst"
 
 
-def evaluation_lines(found: EvaluationData) -> list[str]:
+def evaluation_lines(evaluation: EvaluationData) -> list[str]:
     """Return success, its bounds, pass@k, endings and costs, a line each."""
-    bounds = found.success
+    bounds = evaluation.success
     lines = [_line("success", _interval(bounds.valid) if bounds.valid else "unknown: no episode is valid")]
     if bounds.num_invalid:
         low, high = bounds.as_failure, bounds.as_success
         text = f"{bounds.num_invalid} of {bounds.num_samples} episodes; had all of them failed: {_interval(low)}"
         lines += [_line("invalid", text), _line("", f"had all of them succeeded: {_interval(high)}")]
-    for rates in found.pass_rates:
+    for rates in evaluation.pass_rates:
         lines.append(_line(f"k = {rates.k}", f"pass@k {_interval(rates.at_k)}  pass^k {_interval(rates.hat_k)}"))
-    endings = sorted(found.endings.items(), key=lambda item: -item[1])
+    endings = sorted(evaluation.endings.items(), key=lambda item: -item[1])
     lines.append(_line("endings", ", ".join(f"{ending.value} {count}" for ending, count in endings)))
-    costs = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in found.costs.items())
+    costs = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in evaluation.costs.items())
     lines.append(_line("per episode", costs))
     return lines
 
@@ -102,8 +102,8 @@ def print_untrained(directory: Path) -> None:
     """Say where no step trained anything: the evaluations then differ by chance alone."""
     rows = [row for row in RunDirectory.open(directory).metrics() if row["step"]]
     if rows and not any(row.get("optim/updates", 1.0) for row in rows):
-        found = {name: None for row in rows for name in row if name.startswith("filter/") and row[name]}
-        reasons = ", ".join(name.removeprefix("filter/").replace("_", " ") for name in found)
+        dropped = {name: None for row in rows for name in row if name.startswith("filter/") and row[name]}
+        reasons = ", ".join(name.removeprefix("filter/").replace("_", " ") for name in dropped)
         print(f"no step trained anything: every group was dropped ({reasons})")
 
 

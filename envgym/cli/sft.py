@@ -21,7 +21,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train with no step behind the warm start."""
+    """Train with no step after the warm start."""
     settings = read_settings(args)
     if settings.sft is None:
         do = "add an sft section, or pass --set sft.episodes=256"

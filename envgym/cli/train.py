@@ -111,11 +111,11 @@ def _dry_run(settings: "TrainSettings", args: argparse.Namespace) -> int:
 
     total, ticker = settings.rollout.groups * settings.rollout.group_size, Ticker()
     done = iter(range(1, total + 1))
-    found = dry_run(settings, on_finished=lambda tree: ticker("collect", next(done, total), total))
+    result = dry_run(settings, on_finished=lambda tree: ticker("collect", next(done, total), total))
     if args.json:
-        print_json(found.to_json())
+        print_json(result.to_json())
     else:
-        print_dry_run(found, settings)
+        print_dry_run(result, settings)
     return 0
 
 

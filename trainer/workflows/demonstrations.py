@@ -36,7 +36,7 @@ class Demonstrations(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemonstrationRequest:
-    """What a source is asked for, and what it may use."""
+    """What a source is to give, and what it may use."""
 
     num_episodes: int
     success_at: float

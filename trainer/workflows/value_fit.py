@@ -71,8 +71,8 @@ def value_settings(
 
     Raises: RunError, SettingsError, UnknownName: no such run, or settings that do not fit.
     """
-    found = RunDirectory.open(source)
-    theirs = train_settings(found.config, where=str(source / "config.json"))
+    source_run = RunDirectory.open(source)
+    theirs = train_settings(source_run.config, where=str(source / "config.json"))
     data = theirs.model_dump(mode="json")
     size = data["rollout"]["group_size"]
     if episodes < size * _HELD_BACK:
@@ -81,7 +81,7 @@ def value_settings(
     data["engine"]["backend"] = {"name": "transformers"}  # samples from the learner's own weights
     data |= {name: dict(part) if isinstance(part, Mapping) else part for name, part in _PLAN.items()}
     data["optim"]["micro_batch_tokens"] = theirs.optim.micro_batch_tokens
-    data["run"] |= {"name": f"{found.name}-value", "directory": str(directory or f"{source}-value"), "steps": 1}
+    data["run"] |= {"name": f"{source_run.name}-value", "directory": str(directory or f"{source}-value"), "steps": 1}
     data["rollout"]["groups"] = episodes // size
     return train_settings(apply_overrides(data, overrides), where="value", given=places(overrides))
 
@@ -110,8 +110,8 @@ def fit_value(
     run = RunDirectory.create(settings.run.path, name=settings.run.name, config=settings.model_dump(mode="json"))
     _fit(bench, settings, critic, learned, on_progress)
     judged = _judged(bench.learner.compute_values(held_back), held_back)
-    found = PaddedValueTargets.of_rows(judged, dtype=torch.float64, device=bench.device).metrics()
-    run.append_metrics({"step": 1, **found})
+    metrics = PaddedValueTargets.of_rows(judged, dtype=torch.float64, device=bench.device).metrics()
+    run.append_metrics({"step": 1, **metrics})
     save_checkpoint(
         run.checkpoints,
         state=TrainState(step=1, stats={}),
@@ -121,7 +121,7 @@ def fit_value(
         keep=1,
         critic=critic,
     )
-    return ValueFit(directory=run.path, metrics=found)
+    return ValueFit(directory=run.path, metrics=metrics)
 
 
 def _collect(bench: RunContext, settings: TrainSettings, on_progress: Callable[[str, int, int], None]) -> list[Group]:
