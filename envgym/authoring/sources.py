@@ -24,7 +24,7 @@ class TaskDraft:
     metadata: JsonObject = field(default_factory=dict)
 
 
-def finished(draft: TaskDraft, split: Split, id: str) -> Task:
+def task_from_draft(draft: TaskDraft, split: Split, id: str) -> Task:
     """Make the task of a draft."""
     return Task(id=id, prompt=draft.prompt, payload=draft.payload, split=split, metadata=draft.metadata)
 
@@ -49,7 +49,7 @@ class ListTasks:
         for item in tasks:
             split = item.split if isinstance(item, Task) else split_of(item.payload, test_fraction)
             side = self._tasks[split]
-            side.append(item if isinstance(item, Task) else finished(item, split, f"{split}/{len(side)}"))
+            side.append(item if isinstance(item, Task) else task_from_draft(item, split, f"{split}/{len(side)}"))
         for split, side in self._tasks.items():
             check_ids(side, where=f"{split} of ListTasks", do="give each task an id of its own")
         shared = {task.key for task in self._tasks[Split.TRAIN]} & {task.key for task in self._tasks[Split.TEST]}
@@ -101,7 +101,7 @@ class GeneratedTasks:
         for _ in range(MAX_DRAWS):
             draft = self._generate(draws)
             if split_of(draft.payload, self._test_fraction) is split:
-                return finished(draft, split, f"{split}/{index}")
+                return task_from_draft(draft, split, f"{split}/{index}")
         raise InvalidInput(
             sentence(
                 f"generator {self._name}",

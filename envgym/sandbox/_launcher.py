@@ -1,4 +1,4 @@
-"""The small process that starts sandboxes: run as a script by `envgym.sandbox._launching`, never imported by it.
+"""The small process that starts sandboxes: run as a script by `envgym.sandbox._launcher_client`, never imported by it.
 
 It is small and has one thread, so starting a process from it is quick and safe whatever the host process holds, and
 what a sandbox uses can be measured. It serves from a clone that is the first process of a PID namespace of its own: the
@@ -61,7 +61,7 @@ def main() -> None:
     _Launcher(control).serve()
 
 
-class _Sandbox:
+class _SandboxRequest:
     """What bwrap is asked for, and becomes."""
 
     def __init__(self, pid: int, info: int, report: int) -> None:
@@ -121,7 +121,7 @@ class _Launcher:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._selector = selectors.DefaultSelector()
-        self._sandboxes: dict[int, _Sandbox] = {}
+        self._sandboxes: dict[int, _SandboxRequest] = {}
         self._is_over = False
 
     def serve(self) -> None:
@@ -140,7 +140,7 @@ class _Launcher:
             self._is_over = True
             return
         order = json.loads(message)
-        sandbox = _Sandbox(*_spawned(order, descriptors), descriptors[3])
+        sandbox = _SandboxRequest(*_spawned(order, descriptors), descriptors[3])
         self._sandboxes[sandbox.pid] = sandbox
 
         def limit() -> None:

@@ -22,7 +22,7 @@ MAX_NUM_FILES = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class RunningProgram:
     """A program that runs."""
 
     pid: int
@@ -38,7 +38,7 @@ class Started:
     """Gives {"code", "cpu_s", "memory"} as JSON when all processes have ended."""
 
 
-def watch(started: Started, limits: Limits) -> Completed:
+def watch(started: RunningProgram, limits: Limits) -> Completed:
     """Wait for a program's end, its own or that of a limit. Raises: ToolInfraFailure: it cannot be followed."""
     begun = time.monotonic()
     streams = (started.stdout, started.stderr, started.report)
@@ -71,7 +71,7 @@ def watch(started: Started, limits: Limits) -> Completed:
 
 
 def _completed(
-    started: Started,
+    started: RunningProgram,
     limits: Limits,
     chunks: dict[int, bytearray],
     ending: RunEnding | None,
@@ -97,7 +97,7 @@ def _completed(
     )
 
 
-def _over(started: Started, limits: Limits) -> tuple[RunEnding | None, int]:
+def _over(started: RunningProgram, limits: Limits) -> tuple[RunEnding | None, int]:
     """Return the limit that a tree of processes breaks, and its memory."""
     used = usage(started.pid)
     memory = used.memory if used.memory <= limits.memory else shared_once(started.pid)

@@ -19,7 +19,7 @@ from envgym.sandbox._shell_tree import (
     EMPTY,
     MAX_ENTRIES,
     MAX_HEAD,
-    Garbled,
+    InvalidTree,
     Tree,
     checked_path,
     outcome_in,
@@ -40,7 +40,7 @@ _OWN_MEMORY = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShellTurn:
+class ShellResult:
     """What a command gave."""
 
     output: bytes
@@ -88,7 +88,7 @@ class ShellSession:
             do = "name files as in src/main.py"
             raise InvalidInput(sentence("files", "make a directory", str(refusal), where="shell", do=do)) from None
 
-    def run(self, command: str, limits: Limits | None = None) -> ShellTurn:
+    def run(self, command: str, limits: Limits | None = None) -> ShellResult:
         """Run a command with bash (or sh); what it leaves running is ended, its variables are not kept.
 
         Where wall time or output stops it, what it wrote is kept; where another limit does, the command is undone.
@@ -176,26 +176,26 @@ class ShellSession:
             raise ToolError(f"The directory holds at most {self.limits.disk} bytes.")
         self._tree = tree
 
-    def _taken(self, done: Completed, limits: Limits) -> ShellTurn:
+    def _taken(self, done: Completed, limits: Limits) -> ShellResult:
         """Take what a sandbox gave in; where it gave nothing that can be read, nothing has happened."""
         ending = done.ending
         if ending is RunEnding.EXITED:
             try:
                 said = outcome_in(done.stdout, self._tree, self.limits.disk)
                 ending = RunEnding(said.ending)
-            except (Garbled, ValueError):
+            except (InvalidTree, ValueError):
                 return _undone(done, "the command broke its own shell")
             if said.reason is not None:
                 return replace(_undone(done, said.reason), output=said.output, ending=RunEnding.DISK, exit_code=-1)
             self._tree, self.cwd = said.tree, said.cwd
             code = -1 if ending.is_limit else said.code
-            return ShellTurn(output=said.output, exit_code=code, ending=ending, seconds=said.seconds)
+            return ShellResult(output=said.output, exit_code=code, ending=ending, seconds=said.seconds)
         return _undone(done, "all of it was stopped" if ending.is_limit else "the command ended its own shell")
 
 
-def _undone(done: Completed, why: str) -> ShellTurn:
+def _undone(done: Completed, why: str) -> ShellResult:
     ending = RunEnding.SIGNALED if done.ending is RunEnding.EXITED else done.ending
-    return ShellTurn(output=b"", exit_code=done.exit_code, ending=ending, seconds=done.seconds, undone=why)
+    return ShellResult(output=b"", exit_code=done.exit_code, ending=ending, seconds=done.seconds, undone=why)
 
 
 def _kernel_limits(limits: Limits) -> list[tuple[int, int]]:
@@ -223,4 +223,4 @@ def _outer(limits: Limits, disk: int) -> Limits:
 
 @cache
 def _script() -> str:
-    return Path(__file__).with_name("_shell_inside.py").read_text(encoding="utf-8")
+    return Path(__file__).with_name("_shell_guest.py").read_text(encoding="utf-8")

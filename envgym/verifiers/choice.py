@@ -14,7 +14,7 @@ _EDGES = string.whitespace + string.punctuation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class MultipleChoice:
     """1 where the answer names the right option and no other, else 0.
 
     A capital letter that stands alone names its option (so does the article "A": ask for a marked answer); a text

@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from envgym.envs.code._repo_tasks import Repair
+from envgym.envs.code._repo_tasks import RepoTask
 from envgym.sandbox import MIB, Limits, RunEnding, Sandbox
 
 MAX_SOURCE = 2 * MIB
@@ -19,7 +19,7 @@ _OWN = "own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grade:
+class RepoGrade:
     """How a repository did."""
 
     wanted: float
@@ -34,14 +34,14 @@ class Grade:
         return self.wanted == self.kept == 1.0
 
 
-def grade(repair: Repair, files: Mapping[str, bytes], sandbox: Sandbox) -> Grade:
+def grade(repair: RepoTask, files: Mapping[str, bytes], sandbox: Sandbox) -> RepoGrade:
     """Run the hidden checks on the source among `files`: Python files below the package, and nothing else.
 
     Raises: ToolInfraFailure: the sandbox does not work.
     """
     source = {path: content for path, content in files.items() if is_source(path, repair.repository)}
     if len(source) > MAX_FILES or sum(map(len, source.values())) > MAX_SOURCE:
-        return Grade(wanted=0.0, kept=0.0, reason="The source is too large.")
+        return RepoGrade(wanted=0.0, kept=0.0, reason="The source is too large.")
     checks = {_OWN: _examples(repair.checks)} | {name: _examples(text) for name, text in repair.other_checks.items()}
     job = {
         "files": {path: content.decode("latin-1") for path, content in source.items()},
@@ -49,12 +49,12 @@ def grade(repair: Repair, files: Mapping[str, bytes], sandbox: Sandbox) -> Grade
     }
     done = sandbox.run(["python3", "-I", "-S", "-c", _script()], json.dumps(job).encode(), {}, _LIMITS)
     if done.ending is not RunEnding.EXITED:
-        return Grade(wanted=0.0, kept=0.0, reason=f"The hidden tests were stopped: {done.ending.value}.")
+        return RepoGrade(wanted=0.0, kept=0.0, reason=f"The hidden tests were stopped: {done.ending.value}.")
     said = _read(done.stdout)
     held = {name: _held(examples, said.get(name)) for name, examples in checks.items()}
     others = [is_right for name, rights in held.items() if name != _OWN for is_right in rights]
     wanted, kept = sum(held[_OWN]) / len(held[_OWN]), sum(others) / len(others) if others else 1.0
-    return Grade(wanted=wanted, kept=kept, reason=_reason(wanted, kept))
+    return RepoGrade(wanted=wanted, kept=kept, reason=_reason(wanted, kept))
 
 
 def is_source(path: str, package: str) -> bool:
@@ -103,4 +103,4 @@ def _examples(text: str) -> Sequence[Example]:
 
 @cache
 def _script() -> str:
-    return Path(__file__).with_name("_repo_inside.py").read_text(encoding="utf-8")
+    return Path(__file__).with_name("_repo_guest.py").read_text(encoding="utf-8")

@@ -27,7 +27,7 @@ _COMMIT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
+class RepoTask:
     """What a task is about, hidden parts included."""
 
     repository: str
@@ -71,13 +71,13 @@ def _described(repository: str) -> Mapping[str, Mapping[str, object]]:
     return {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in found}
 
 
-def repair_of(task: Task) -> Repair:
+def repair_of(task: Task) -> RepoTask:
     """Return what a task is about."""
     repository, name = str(task.payload["repository"]), str(task.metadata["name"])
     described = _described(repository)
     hints = described[name]["hints"]
     assert isinstance(hints, list), "as written in the file"
-    return Repair(
+    return RepoTask(
         repository=repository,
         patch=str(task.payload["patch"]),
         checks=str(task.payload["checks"]),

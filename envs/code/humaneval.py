@@ -9,8 +9,8 @@ from typing import Any
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.env import Reply, ResetResult
-from envgym.envs._attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
-from envgym.envs.code._grading import Grade, Problem, grade, program_in
+from envgym.envs.attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
+from envgym.envs.code._function_grading import FunctionGrade, FunctionProblem, grade, program_in
 from envgym.envs.code._human_eval import load_tasks, problem_of
 from envgym.errors import InvalidInput, sentence
 from envgym.sandbox import MIB, Limits, PythonSession
@@ -84,11 +84,11 @@ class HumanEval(AttemptsEnv):
         return f"```python\n{problem.prompt}{problem.solution}\n```"
 
 
-def _reward(result: Grade, value: float) -> Scored:
+def _reward(result: FunctionGrade, value: float) -> Scored:
     return Scored(value=value, components={"passed": result.num_passed / result.num_checks})
 
 
-def examples_told(problem: Problem, code: str, limits: Limits) -> str:
+def examples_told(problem: FunctionProblem, code: str, limits: Limits) -> str:
     """Run the docstring's examples with an agent's code, in a sandbox of their own; tell the first that fails."""
     try:
         examples = DocTestParser().get_examples(_docstring(problem))
@@ -107,7 +107,7 @@ def examples_told(problem: Problem, code: str, limits: Limits) -> str:
     return "All examples of the docstring are right.\n" if examples else ""
 
 
-def _docstring(problem: Problem) -> str:
+def _docstring(problem: FunctionProblem) -> str:
     for node in ast.parse(problem.prompt).body:
         if isinstance(node, ast.FunctionDef) and node.name == problem.name:
             return ast.get_docstring(node) or ""

@@ -36,7 +36,7 @@ _NAMES = {name: value for name, value in vars(math).items() if not name.startswi
 }
 
 
-class Dice:
+class ProblemSampler:
     """Draws what problems are made of."""
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -65,7 +65,7 @@ class Dice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class SampledProblem:
     """A problem that was drawn."""
 
     prompt: str
@@ -77,7 +77,7 @@ class Drawn:
     """In LaTeX."""
 
 
-Family = Callable[[Dice, int], Drawn]
+Family = Callable[[ProblemSampler, int], SampledProblem]
 """Draws a problem of a level, 1 to 3."""
 
 
@@ -89,7 +89,7 @@ def ask(
     words: Mapping[str, object] = MappingProxyType({}),
     numbers: Mapping[str, int] = MappingProxyType({}),
     **more: int,
-) -> Drawn:
+) -> SampledProblem:
     """Tell a problem.
 
     Args:
@@ -103,7 +103,7 @@ def ask(
     facts = {**numbers, **more}
     told = work.format(**facts)
     value = eval(told, dict(_NAMES))  # noqa: S307,RUF100  # a line of this package
-    return Drawn(
+    return SampledProblem(
         prompt=text.format(**facts, **words),
         facts=facts,
         work=told,
@@ -157,7 +157,7 @@ def polynomial(coefficients: Sequence[int], variable: str = "x") -> str:
     return "".join(parts) or "0"
 
 
-def draft_of(name: str, level: int, drawn: Drawn) -> TaskDraft:
+def draft_of(name: str, level: int, drawn: SampledProblem) -> TaskDraft:
     """Make the task of a drawn problem."""
     facts: dict[str, JsonValue] = dict(drawn.facts)
     return TaskDraft(

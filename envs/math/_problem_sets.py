@@ -15,7 +15,7 @@ from envgym.authoring import FileTasks, ListTasks, TaskDraft
 from envgym.authoring.files import Row
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task
-from envgym.envs.math._problem import Dice, Family, draft_of
+from envgym.envs.math._problem import Family, ProblemSampler, draft_of
 from envgym.envs.math._problems_algebra import ALGEBRA
 from envgym.envs.math._problems_calculus import CALCULUS
 from envgym.envs.math._problems_daily import DAILY
@@ -35,7 +35,7 @@ _MAX_REPEATS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ProblemSelection:
     """Which of the shipped problems."""
 
     families: tuple[str, ...]
@@ -46,7 +46,7 @@ class Choice:
 
 
 @lru_cache(maxsize=8)
-def shipped(choice: Choice) -> ListTasks:
+def shipped(choice: ProblemSelection) -> ListTasks:
     """Return shipped problems, of all kinds in turn; nobody changes them, so envs share them."""
     kinds = [_drafts(name, level, choice.count) for name in choice.families for level in choice.levels]
     drafts = [draft for row in zip_longest(*kinds) for draft in row if draft is not None]
@@ -62,7 +62,7 @@ def _told(split: Split, index: int, draft: TaskDraft) -> Task:
 
 def _drafts(name: str, level: int, num: int) -> Iterable[TaskDraft]:
     """Draw different problems of a family and level; more of them begin with the same ones."""
-    dice, found = Dice(generator("math/problems", name, level)), dict[str, TaskDraft]()
+    dice, found = ProblemSampler(generator("math/problems", name, level)), dict[str, TaskDraft]()
     for _ in range(num * _MAX_REPEATS):
         if len(found) == num:
             break

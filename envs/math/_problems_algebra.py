@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from envgym.envs.math._problem import Dice, Drawn, Family, ask, latex, listed, polynomial, tupled
+from envgym.envs.math._problem import Family, ProblemSampler, SampledProblem, ask, latex, listed, polynomial, tupled
 
 
-def equations(dice: Dice, level: int) -> Drawn:
+def equations(dice: ProblemSampler, level: int) -> SampledProblem:
     """One equation with one unknown."""
     if level == 1:
         a, c = dice.several(range(2, 15), 2)
@@ -34,7 +34,7 @@ def equations(dice: Dice, level: int) -> Drawn:
     )
 
 
-def linear_systems(dice: Dice, level: int) -> Drawn:
+def linear_systems(dice: ProblemSampler, level: int) -> SampledProblem:
     """Two or three unknowns."""
     size = {1: 6, 2: 15, 3: 9}[level]
     x, y, z = (dice.signed(1, size) for _ in range(3))
@@ -91,7 +91,7 @@ def _sum(*coefficients: int) -> str:
     return text
 
 
-def roots(dice: Dice, level: int) -> Drawn:
+def roots(dice: ProblemSampler, level: int) -> SampledProblem:
     """Roots of polynomials."""
     first, second, third = dice.several([n for n in range(-9, 10) if n], 3)
     if level == 1:
@@ -130,7 +130,7 @@ def _set(values: list[int]) -> str:
     return f"\\{{{listed(values)}\\}}"
 
 
-def inequalities(dice: Dice, level: int) -> Drawn:
+def inequalities(dice: ProblemSampler, level: int) -> SampledProblem:
     """Intervals as answers."""
     if level == 1:
         a, c = dice.several(range(2, 12), 2)
@@ -167,7 +167,7 @@ def inequalities(dice: Dice, level: int) -> Drawn:
     )
 
 
-def logarithms(dice: Dice, level: int) -> Drawn:
+def logarithms(dice: ProblemSampler, level: int) -> SampledProblem:
     """Exponentials and logarithms."""
     base = dice.pick((2, 3, 5, 7))
     if level == 1:
@@ -200,7 +200,7 @@ def logarithms(dice: Dice, level: int) -> Drawn:
     )
 
 
-def complex_numbers(dice: Dice, level: int) -> Drawn:
+def complex_numbers(dice: ProblemSampler, level: int) -> SampledProblem:
     """Numbers with an imaginary part, answered as pairs."""
     a, b, c, d = (dice.signed(1, 9) for _ in range(4))
     form = "Answer with the ordered pair of its real and its imaginary part."
@@ -232,7 +232,7 @@ def _complex(real: int, imaginary: int) -> str:
     return f"{real} {'-' if imaginary < 0 else '+'} {'' if abs(imaginary) == 1 else abs(imaginary)}i"
 
 
-def parabolas(dice: Dice, level: int) -> Drawn:
+def parabolas(dice: ProblemSampler, level: int) -> SampledProblem:
     """The best value of a quadratic function."""
     if level == 1:
         a, b, c = dice.between(2, 7), dice.signed(3, 30), dice.signed(1, 50)
@@ -264,7 +264,7 @@ def parabolas(dice: Dice, level: int) -> Drawn:
     )
 
 
-def functions(dice: Dice, level: int) -> Drawn:
+def functions(dice: ProblemSampler, level: int) -> SampledProblem:
     """Composition, inverse, and a polynomial through points."""
     a, b, c, d = dice.between(2, 9), dice.signed(1, 12), dice.between(2, 9), dice.signed(1, 12)
     words = {"f": polynomial((a, b)), "g": polynomial((c, d)), "h": polynomial((1, c, d))}

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from envgym.envs.math._problem import Dice, Drawn, Family, ask, latex, polynomial, root, times
+from envgym.envs.math._problem import Family, ProblemSampler, SampledProblem, ask, latex, polynomial, root, times
 
 
-def derivatives(dice: Dice, level: int) -> Drawn:
+def derivatives(dice: ProblemSampler, level: int) -> SampledProblem:
     """Slopes."""
     if level == 1:
         a, b, c, d = (dice.signed(1, 9) for _ in range(4))
@@ -43,7 +43,7 @@ def derivatives(dice: Dice, level: int) -> Drawn:
     )
 
 
-def integrals(dice: Dice, level: int) -> Drawn:
+def integrals(dice: ProblemSampler, level: int) -> SampledProblem:
     """Definite integrals."""
     if level == 1:
         a, b, c = (dice.signed(1, 9) for _ in range(3))
@@ -78,7 +78,7 @@ def integrals(dice: Dice, level: int) -> Drawn:
     )
 
 
-def determinants(dice: Dice, level: int) -> Drawn:
+def determinants(dice: ProblemSampler, level: int) -> SampledProblem:
     """Determinants of small matrices."""
     if level == 1:
         return ask(
@@ -105,7 +105,7 @@ def determinants(dice: Dice, level: int) -> Drawn:
     )
 
 
-def matrices(dice: Dice, level: int) -> Drawn:
+def matrices(dice: ProblemSampler, level: int) -> SampledProblem:
     """Products, inverses and powers."""
     if level == 1:
         return ask(
@@ -139,7 +139,7 @@ def _matrix(rows: list[list[int]]) -> str:
     return "\\begin{pmatrix}" + "\\\\".join("&".join(map(str, row)) for row in rows) + "\\end{pmatrix}"
 
 
-def areas(dice: Dice, level: int) -> Drawn:
+def areas(dice: ProblemSampler, level: int) -> SampledProblem:
     """Plane figures."""
     if level == 1:
         return ask(
@@ -177,7 +177,7 @@ def areas(dice: Dice, level: int) -> Drawn:
     )
 
 
-def solids(dice: Dice, level: int) -> Drawn:
+def solids(dice: ProblemSampler, level: int) -> SampledProblem:
     """Volumes and surfaces."""
     if level == 1:
         return ask(
@@ -207,7 +207,7 @@ def solids(dice: Dice, level: int) -> Drawn:
     )
 
 
-def distances(dice: Dice, level: int) -> Drawn:
+def distances(dice: ProblemSampler, level: int) -> SampledProblem:
     """Right triangles and coordinates; the answers are roots."""
     if level == 1:
         return ask(
@@ -236,7 +236,7 @@ def distances(dice: Dice, level: int) -> Drawn:
     )
 
 
-def vectors(dice: Dice, level: int) -> Drawn:
+def vectors(dice: ProblemSampler, level: int) -> SampledProblem:
     """Vectors in space."""
     numbers = {name: dice.signed(1, 9) for name in "abcdef"}
     if level == 1:

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from datetime import date, timedelta
 from types import MappingProxyType
 
-from envgym.envs.math._problem import Dice, Drawn, Family, ask, tupled
+from envgym.envs.math._problem import Family, ProblemSampler, SampledProblem, ask, tupled
 
 
-def interest(dice: Dice, level: int) -> Drawn:
+def interest(dice: ProblemSampler, level: int) -> SampledProblem:
     """Money that grows."""
     amount, percent = dice.between(400, 9000, 200), dice.between(2, 9)
     if level == 1:
@@ -38,7 +38,7 @@ def interest(dice: Dice, level: int) -> Drawn:
     )
 
 
-def units(dice: Dice, level: int) -> Drawn:
+def units(dice: ProblemSampler, level: int) -> SampledProblem:
     """Conversions."""
     if level == 1:
         return ask(
@@ -68,7 +68,7 @@ def units(dice: Dice, level: int) -> Drawn:
     )
 
 
-def days(dice: Dice, level: int) -> Drawn:
+def days(dice: ProblemSampler, level: int) -> SampledProblem:
     """Calendars and clocks."""
     if level == 1:
         start, length = dice.between(300, 1200), dice.between(70, 900)
@@ -105,7 +105,7 @@ def _spoken(day: date) -> str:
     return f"{month_name[day.month]} {day.day}, {day.year}"
 
 
-def shares(dice: Dice, level: int) -> Drawn:
+def shares(dice: ProblemSampler, level: int) -> SampledProblem:
     """Ratios and proportion."""
     a, b, c = dice.several(range(2, 12), 3)
     if level == 1:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from envgym.envs.math._problem import Dice, Drawn, Family, ask
+from envgym.envs.math._problem import Family, ProblemSampler, SampledProblem, ask
 
 
-def common_divisors(dice: Dice, level: int) -> Drawn:
+def common_divisors(dice: ProblemSampler, level: int) -> SampledProblem:
     """Greatest common divisors, least common multiples."""
     shared = dice.between(3, 30)
     if level == 1:
@@ -37,7 +37,7 @@ def common_divisors(dice: Dice, level: int) -> Drawn:
     )
 
 
-def remainders(dice: Dice, level: int) -> Drawn:
+def remainders(dice: ProblemSampler, level: int) -> SampledProblem:
     """Modular arithmetic."""
     if level == 1:
         return ask(
@@ -67,7 +67,7 @@ def remainders(dice: Dice, level: int) -> Drawn:
     )
 
 
-def divisors(dice: Dice, level: int) -> Drawn:
+def divisors(dice: ProblemSampler, level: int) -> SampledProblem:
     """Divisors of one number."""
     number = dice.between(2, 20) * dice.between(2, 20) * dice.between(2, 12)
     text, work = (
@@ -86,7 +86,7 @@ def divisors(dice: Dice, level: int) -> Drawn:
     return ask(text, work, n=number)
 
 
-def bases(dice: Dice, level: int) -> Drawn:
+def bases(dice: ProblemSampler, level: int) -> SampledProblem:
     """Numerals in other bases."""
     base = dice.between(3, 9)
     if level == 1:
@@ -117,7 +117,7 @@ def _digits(number: int, base: int) -> str:
     return (_digits(number // base, base) if number >= base else "") + str(number % base)
 
 
-def counting(dice: Dice, level: int) -> Drawn:
+def counting(dice: ProblemSampler, level: int) -> SampledProblem:
     """How many ways there are."""
     if level == 1:
         return ask(
@@ -146,7 +146,7 @@ def counting(dice: Dice, level: int) -> Drawn:
     )
 
 
-def chances(dice: Dice, level: int) -> Drawn:
+def chances(dice: ProblemSampler, level: int) -> SampledProblem:
     """Probabilities, as fractions."""
     red, blue = dice.between(3, 14), dice.between(3, 14)
     if level == 1:
@@ -177,7 +177,7 @@ def chances(dice: Dice, level: int) -> Drawn:
     )
 
 
-def sequences(dice: Dice, level: int) -> Drawn:
+def sequences(dice: ProblemSampler, level: int) -> SampledProblem:
     """Terms and sums."""
     if level == 1:
         start, step = dice.between(2, 40), dice.signed(2, 15)
@@ -208,7 +208,7 @@ def sequences(dice: Dice, level: int) -> Drawn:
     )
 
 
-def sums(dice: Dice, level: int) -> Drawn:
+def sums(dice: ProblemSampler, level: int) -> SampledProblem:
     """Sums over a range."""
     if level == 1:
         return ask(

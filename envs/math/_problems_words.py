@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from envgym.envs.math._problem import Dice, Drawn, Family, ask
+from envgym.envs.math._problem import Family, ProblemSampler, SampledProblem, ask
 
 
-def rates(dice: Dice, level: int) -> Drawn:
+def rates(dice: ProblemSampler, level: int) -> SampledProblem:
     """Distance, speed and time."""
     who = {"who": dice.person()}
     if level == 1:
@@ -37,7 +37,7 @@ def rates(dice: Dice, level: int) -> Drawn:
     )
 
 
-def percentages(dice: Dice, level: int) -> Drawn:
+def percentages(dice: ProblemSampler, level: int) -> SampledProblem:
     """Parts of a hundred."""
     if level == 1:
         return ask(
@@ -66,7 +66,7 @@ def percentages(dice: Dice, level: int) -> Drawn:
     )
 
 
-def mixtures(dice: Dice, level: int) -> Drawn:
+def mixtures(dice: ProblemSampler, level: int) -> SampledProblem:
     """Solutions of two strengths."""
     if level == 1:
         return ask(
@@ -98,7 +98,7 @@ def mixtures(dice: Dice, level: int) -> Drawn:
     )
 
 
-def ages(dice: Dice, level: int) -> Drawn:
+def ages(dice: ProblemSampler, level: int) -> SampledProblem:
     """How old somebody is."""
     one, other = dice.several(("Ada", "Ben", "Cleo", "Dina", "Finn", "Hana", "Ivan", "Kofi", "Nora", "Omar"), 2)
     words = {"one": one, "other": other}
@@ -136,7 +136,7 @@ def ages(dice: Dice, level: int) -> Drawn:
     )
 
 
-def shared_work(dice: Dice, level: int) -> Drawn:
+def shared_work(dice: ProblemSampler, level: int) -> SampledProblem:
     """Several at one job."""
     if level == 1:
         return ask(
@@ -165,7 +165,7 @@ def shared_work(dice: Dice, level: int) -> Drawn:
     )
 
 
-def tickets(dice: Dice, level: int) -> Drawn:
+def tickets(dice: ProblemSampler, level: int) -> SampledProblem:
     """Two kinds, their number and their price."""
     first, second = dice.between(11, 90), dice.between(11, 90)
     cheap = dice.between(3, 9)
@@ -203,7 +203,7 @@ def tickets(dice: Dice, level: int) -> Drawn:
     )
 
 
-def averages(dice: Dice, level: int) -> Drawn:
+def averages(dice: ProblemSampler, level: int) -> SampledProblem:
     """Means."""
     if level == 1:
         a, b, c, d, e = (dice.between(10, 99) for _ in range(5))

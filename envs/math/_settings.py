@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class StoryTheme:
     """The sentences of one setting; {n} is an amount, {k} a small number, {name} the person."""
 
     start: str
@@ -54,8 +54,8 @@ NAMES = (
     "Yuki",
 )
 
-SETTINGS = (
-    Setting(
+THEMES = (
+    StoryTheme(
         start="{name} has {n} marbles.",
         packs="{name} has {k} bags of {n} marbles.",
         gain="{name} finds {n} more.",
@@ -66,7 +66,7 @@ SETTINGS = (
         times="Each marble weighs {k} grams. How many grams do they weigh together?",
         share="{name} splits them equally among {k} jars. How many marbles are in each jar?",
     ),
-    Setting(
+    StoryTheme(
         start="A train carries {n} passengers.",
         packs="A train has {k} cars with {n} passengers each.",
         gain="{n} people get on.",
@@ -77,7 +77,7 @@ SETTINGS = (
         times="Each passenger pays {k} dollars. How many dollars do they pay in all?",
         share="They change to {k} buses, the same number in each. How many ride in each bus?",
     ),
-    Setting(
+    StoryTheme(
         start="A library has {n} books.",
         packs="A library has {k} shelves of {n} books.",
         gain="It buys {n} more.",
@@ -88,7 +88,7 @@ SETTINGS = (
         times="Each book gets {k} labels. How many labels are needed?",
         share="The books fill {k} equal shelves. How many books are on each shelf?",
     ),
-    Setting(
+    StoryTheme(
         start="A farmer has {n} eggs.",
         packs="A farmer has {k} baskets of {n} eggs.",
         gain="The hens lay {n} more.",
@@ -99,7 +99,7 @@ SETTINGS = (
         times="Each egg costs {k} cents. How many cents do they cost together?",
         share="They are packed into {k} equal crates. How many eggs are in each crate?",
     ),
-    Setting(
+    StoryTheme(
         start="{name} has {n} dollars.",
         packs="{name} earns {n} dollars a day for {k} days.",
         gain="{name} is given {n} dollars.",
@@ -110,7 +110,7 @@ SETTINGS = (
         times="A friend has {k} times as much. How many dollars does the friend have?",
         share="{name} splits the money equally among {k} people. How many dollars does each get?",
     ),
-    Setting(
+    StoryTheme(
         start="A tank holds {n} liters of water.",
         packs="A tank is filled with {k} barrels of {n} liters.",
         gain="{n} liters are added.",
@@ -121,7 +121,7 @@ SETTINGS = (
         times="A second tank holds {k} times as much. How many liters does it hold?",
         share="The water is poured into {k} equal barrels. How many liters are in each barrel?",
     ),
-    Setting(
+    StoryTheme(
         start="A parking lot has {n} cars.",
         packs="A parking lot has {k} rows of {n} cars.",
         gain="{n} cars drive in.",
@@ -132,7 +132,7 @@ SETTINGS = (
         times="Each car pays {k} dollars. How many dollars is that in all?",
         share="They stand in {k} equal rows. How many cars are in each row?",
     ),
-    Setting(
+    StoryTheme(
         start="A bakery has {n} rolls.",
         packs="A bakery has {k} trays of {n} rolls.",
         gain="It bakes {n} more.",
@@ -143,7 +143,7 @@ SETTINGS = (
         times="Each roll takes {k} spoons of flour. How many spoons of flour do they take?",
         share="The rolls go to {k} cafes in equal parts. How many rolls does each cafe get?",
     ),
-    Setting(
+    StoryTheme(
         start="{name} has {n} points.",
         packs="{name} wins {k} rounds of {n} points.",
         gain="{name} scores {n} points.",
@@ -154,7 +154,7 @@ SETTINGS = (
         times="A rival has {k} times as many. How many points does the rival have?",
         share="{name} shares them equally with a team of {k}. How many points does each of the {k} get?",
     ),
-    Setting(
+    StoryTheme(
         start="A park has {n} trees.",
         packs="A park has {k} rows of {n} trees.",
         gain="{n} trees are planted.",
@@ -165,7 +165,7 @@ SETTINGS = (
         times="Each tree gets {k} buckets of water. How many buckets is that?",
         share="{k} gardeners tend equal numbers of them. How many trees does each gardener tend?",
     ),
-    Setting(
+    StoryTheme(
         start="A warehouse stores {n} crates.",
         packs="A warehouse stores {k} stacks of {n} crates.",
         gain="{n} crates arrive.",
@@ -176,7 +176,7 @@ SETTINGS = (
         times="Each crate holds {k} lamps. How many lamps are there?",
         share="They stand in {k} equal stacks. How many crates are in each stack?",
     ),
-    Setting(
+    StoryTheme(
         start="{name} has {n} stamps.",
         packs="{name} has {k} albums of {n} stamps.",
         gain="{name} collects {n} more.",
@@ -187,7 +187,7 @@ SETTINGS = (
         times="Each stamp is worth {k} cents. How many cents are they worth?",
         share="{name} puts them into {k} equal albums. How many stamps are in each album?",
     ),
-    Setting(
+    StoryTheme(
         start="A theater has sold {n} tickets.",
         packs="A theater has sold {n} tickets on each of {k} days.",
         gain="It sells {n} more.",
@@ -198,7 +198,7 @@ SETTINGS = (
         times="Each ticket costs {k} dollars. How many dollars is that?",
         share="They are for {k} shows, equally many for each. How many tickets are sold for each show?",
     ),
-    Setting(
+    StoryTheme(
         start="A school has {n} pupils.",
         packs="A school has {k} classes of {n} pupils.",
         gain="{n} pupils join.",

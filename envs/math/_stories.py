@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from envgym.envs.math._expressions import Expression, Operation, draw_divisor, draw_factor, draw_number
-from envgym.envs.math._settings import NAMES, SETTINGS
+from envgym.envs.math._settings import NAMES, THEMES
 
 _OPENINGS = {"start": 0, "packs": 1}
 _EVENTS = {"gain": 1, "lose": 1, "gain_packs": 2, "lose_packs": 2}
@@ -32,7 +32,7 @@ class _Tally:
 
 def draw_story(rng: np.random.Generator, operations: int, digits: int) -> Story:
     """Draw a story of `operations` >= 1 operations in which every count is a positive integer."""
-    setting = SETTINGS[rng.integers(len(SETTINGS))]
+    setting = THEMES[rng.integers(len(THEMES))]
     name = NAMES[rng.integers(len(NAMES))]
     while True:
         plan = _draw_plan(rng, operations)

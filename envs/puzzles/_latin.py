@@ -122,7 +122,7 @@ def _shuffled(grid: Grid, size: int, rng: np.random.Generator) -> Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class GridSymmetry:
     """Which of the grids that are the same puzzle is meant: where its cells lie, and what its digits are."""
 
     size: int
@@ -143,13 +143,15 @@ class Look:
         return tuple(cells)
 
 
-def look_of(grid: Grid, size: int) -> Look:
+def look_of(grid: Grid, size: int) -> GridSymmetry:
     """Return the look whose first grid comes before all others that are the same puzzle.
 
     The same are grids with other digits, mirrored and turned ones where boxes stay boxes, and for size 4 those with
     rows, columns, bands and stacks exchanged as well.
     """
-    looks = (Look(size, symmetry, _digits(grid, places, size)) for symmetry, places in enumerate(symmetries(size)))
+    looks = (
+        GridSymmetry(size, symmetry, _digits(grid, places, size)) for symmetry, places in enumerate(symmetries(size))
+    )
     return min(looks, key=lambda look: look.first(grid))
 
 

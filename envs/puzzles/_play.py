@@ -5,7 +5,7 @@ from envgym.errors import InvalidInput, sentence
 from envgym.verifiers.extract import final
 
 
-def said(action: Action) -> str:
+def read_answer(action: Action) -> str:
     r"""Return what is said, in lower case and single-spaced: the marked answer (`\boxed{}`, `<answer>`, `####`) or all.
 
     Several different marked answers, as nothing at all, are the empty text.

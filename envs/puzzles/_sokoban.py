@@ -15,7 +15,7 @@ Push = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class SokobanBoard:
     """What does not change; masks have one bit for each place, row by row. The outermost places are walls."""
 
     width: int
@@ -28,18 +28,18 @@ class Room:
         return (-self.width, 1, self.width, -1)
 
 
-def read(rows: Sequence[str]) -> tuple[Room, int, int]:
+def read(rows: Sequence[str]) -> tuple[SokobanBoard, int, int]:
     """Return room, player and boxes of a board."""
     cells = "".join(rows)
 
     def mask(kinds: str) -> int:
         return sum(1 << place for place, cell in enumerate(cells) if cell in kinds)
 
-    room = Room(len(rows[0]), mask("-.$*@+"), mask(".*+"))
+    room = SokobanBoard(len(rows[0]), mask("-.$*@+"), mask(".*+"))
     return room, mask("@+"), mask("$*")
 
 
-def write(room: Room, player: int, boxes: int) -> tuple[str, ...]:
+def write(room: SokobanBoard, player: int, boxes: int) -> tuple[str, ...]:
     """Return the board that `read` reads."""
     cells: list[str] = []
     bit, last = 1, room.floor.bit_length() + room.width
@@ -62,7 +62,7 @@ def shifted(mask: int, step: int) -> int:
     return mask << step if step > 0 else mask >> -step
 
 
-def moved(room: Room, player: int, boxes: int, step: int) -> tuple[int, int]:
+def moved(room: SokobanBoard, player: int, boxes: int, step: int) -> tuple[int, int]:
     """Return player and boxes after a move; where it is not possible they stay."""
     to = shifted(player, step)
     if not to & room.floor:
@@ -82,13 +82,13 @@ def reach(free: int, start: int, width: int) -> int:
     return seen
 
 
-def key_of(room: Room, player: int, boxes: int) -> Key:
+def key_of(room: SokobanBoard, player: int, boxes: int) -> Key:
     """Return what a state has in common with all from which the same pushes are possible."""
     region = reach(room.floor & ~boxes, player, room.width)
     return boxes, region & -region
 
 
-def pulls(room: Room, limit: int | None = None) -> dict[Key, Push]:
+def pulls(room: SokobanBoard, limit: int | None = None) -> dict[Key, Push]:
     """Play backwards from the end, by pulling: return the next push of a shortest way for every state found.
 
     A breadth-first search, so the number of pushes is exact; it stops at `limit` states.
@@ -119,12 +119,12 @@ def pulls(room: Room, limit: int | None = None) -> dict[Key, Push]:
 
 
 @lru_cache(maxsize=64)
-def all_pulls(room: Room) -> Mapping[Key, Push]:
+def all_pulls(room: SokobanBoard) -> Mapping[Key, Push]:
     """Return the next push for every state of a room that can be solved."""
     return MappingProxyType(pulls(room))
 
 
-def way(room: Room, player: int, boxes: int, goal: int) -> list[int]:
+def way(room: SokobanBoard, player: int, boxes: int, goal: int) -> list[int]:
     """Return the numbers of the moves of a shortest walk to `goal`, which can be reached."""
     free, queue = room.floor & ~boxes, deque([player])
     ways: dict[int, list[int]] = {player: []}
@@ -138,7 +138,7 @@ def way(room: Room, player: int, boxes: int, goal: int) -> list[int]:
     return ways[goal]
 
 
-def next_push(room: Room, player: int, boxes: int, pushes: Mapping[Key, Push]) -> list[int] | None:
+def next_push(room: SokobanBoard, player: int, boxes: int, pushes: Mapping[Key, Push]) -> list[int] | None:
     """Return the moves up to and with the next push of a shortest solution, or None where there is none."""
     found = pushes.get(key_of(room, player, boxes))
     if found is None or found[0] == 0:

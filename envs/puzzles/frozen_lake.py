@@ -12,7 +12,7 @@ from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
 from envgym.envs.puzzles._grids import MOVES, board_of, canonical_rows, neighbors, rows_of
-from envgym.envs.puzzles._play import check_range, said
+from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.errors import InvalidInput, sentence
 
 ICE, HOLE, GOAL, AGENT = ".OGA"
@@ -28,7 +28,7 @@ _HINT = "Say up, down, left or right."
 
 
 @dataclass(frozen=True, slots=True)
-class Lake:
+class LakeMap:
     """What does not change in an episode."""
 
     size: int
@@ -39,7 +39,7 @@ class Lake:
     """By slips left and place: how many moves the goal is away, however it slips; infinite where it can be missed."""
 
     @classmethod
-    def of(cls, rows: Sequence[str], slips: int) -> "Lake":
+    def of(cls, rows: Sequence[str], slips: int) -> "LakeMap":
         """Survey a lake on which the agent stands on its start."""
         cells = "".join(rows)
         special = (cells.index(GOAL), *(place for place, cell in enumerate(cells) if cell == HOLE))
@@ -48,10 +48,10 @@ class Lake:
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class FrozenLakeState:
     """Where the agent is."""
 
-    lake: Lake
+    lake: LakeMap
     place: int
     slips: int
     """How often the ice may still carry the agent to a side."""
@@ -61,7 +61,7 @@ class Walk:
     """Rewards of the turns so far."""
 
 
-class FrozenLake(Env[Walk]):
+class FrozenLake(Env[FrozenLakeState]):
     """The agent says one move a turn, sees the lake, and must reach G without stepping on O."""
 
     def __init__(
@@ -129,13 +129,13 @@ class FrozenLake(Env[Walk]):
 
     def begin(self, task: Task) -> str:
         """Put the agent on its start."""
-        lake = Lake.of(board_of(task), self.slips)
-        self.state = Walk(lake, lake.start, self.slips, lake.moves[0][lake.start])
+        lake = LakeMap.of(board_of(task), self.slips)
+        self.state = FrozenLakeState(lake, lake.start, self.slips, lake.moves[0][lake.start])
         return self._show()
 
     def respond(self, action: Action) -> Reply:
         """Move, and pay."""
-        word = said(action)
+        word = read_answer(action)
         if word not in MOVES:
             return Reply(observation=f"{_HINT}\n{self._show()}")
         walk, lake, slip = self.state, self.state.lake, self._slip()
@@ -143,7 +143,7 @@ class FrozenLake(Env[Walk]):
         nearest = min(walk.nearest, lake.moves[0][place])
         first, is_goal = lake.moves[0][lake.start], lake.cells[place] == GOAL
         earned = float(is_goal) or self.turn_reward * TURN_SHARE * (first - nearest) / first
-        self.state = Walk(lake, place, walk.slips - abs(slip), nearest, earned)
+        self.state = FrozenLakeState(lake, place, walk.slips - abs(slip), nearest, earned)
         if lake.cells[place] == ICE:
             return Reply(observation=self._show(), reward=earned - walk.paid)
         reward = Scored(value=earned - walk.paid, components={"goal": float(is_goal)})
@@ -173,7 +173,7 @@ class FrozenLake(Env[Walk]):
 
         return MOVES[min(range(4), key=needed)]
 
-    def fork_state(self) -> Walk:
+    def fork_state(self) -> FrozenLakeState:
         """Share the walk: it is immutable."""
         return self.state
 

@@ -13,7 +13,7 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
-from envgym.envs.puzzles._play import check_range, said
+from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.envs.puzzles._statements import (
     KINDS,
     Statement,
@@ -50,7 +50,7 @@ _FILLERS = frozenset(("is", "a", "and"))
 
 
 @dataclass(frozen=True, slots=True)
-class Island:
+class KnightsKnavesState:
     """Who lives here, and who has been named."""
 
     kinds: tuple[tuple[str, str], ...]
@@ -61,7 +61,7 @@ class Island:
     """Rewards of the turns so far."""
 
 
-class KnightsKnaves(Env[Island]):
+class KnightsKnaves(Env[KnightsKnavesState]):
     """The agent says who is what, one by one or all at once; a wrong claim ends the episode."""
 
     system_prompt = (
@@ -112,12 +112,12 @@ class KnightsKnaves(Env[Island]):
     def begin(self, task: Task) -> str:
         """Land on the island."""
         names, kinds = _texts(task.metadata["names"]), _texts(task.payload["kinds"])
-        self.state = Island(tuple((name.lower(), kind) for name, kind in zip(names, kinds, strict=True)))
+        self.state = KnightsKnavesState(tuple((name.lower(), kind) for name, kind in zip(names, kinds, strict=True)))
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
         """Check the claims in their order, and pay."""
-        claims = _claims(said(action), dict(self.state.kinds))
+        claims = _claims(read_answer(action), dict(self.state.kinds))
         if not claims:
             names = ", ".join(name.capitalize() for name in self._left())
             return Reply(observation=f"Say NAME is a knight, or NAME is a knave. Left: {names}.")
@@ -130,7 +130,7 @@ class KnightsKnaves(Env[Island]):
             named.add(name)
         is_solved = not is_wrong and len(named) == len(kinds)
         earned = float(is_solved) or self.turn_reward * TURN_SHARE * len(named) / len(kinds)
-        self.state = Island(before.kinds, frozenset(named), earned)
+        self.state = KnightsKnavesState(before.kinds, frozenset(named), earned)
         if not is_wrong and not is_solved:
             left = ", ".join(name.capitalize() for name in self._left())
             return Reply(observation=f"Right so far. Left: {left}.", reward=earned - before.paid)
@@ -146,7 +146,7 @@ class KnightsKnaves(Env[Island]):
         kinds = dict(self.state.kinds)
         return ", ".join(f"{name.capitalize()} is a {kinds[name]}" for name in self._left())
 
-    def fork_state(self) -> Island:
+    def fork_state(self) -> KnightsKnavesState:
         """Share the island: it is immutable."""
         return self.state
 

@@ -14,7 +14,7 @@ from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
 from envgym.envs.puzzles._codes import Board, Codes, chance_score, narrowing_guess
-from envgym.envs.puzzles._play import check_range, said
+from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.errors import InvalidInput, sentence
 
 LETTERS = "ABCDEFGHIJ"
@@ -88,7 +88,7 @@ class Mastermind(Env[Board]):
 
     def respond(self, action: Action) -> Reply:
         """Judge a guess, and pay."""
-        guess = "".join(said(action).upper().replace(",", " ").split())
+        guess = "".join(read_answer(action).upper().replace(",", " ").split())
         if len(guess) != self.length or not set(guess) <= set(LETTERS[: self.colors]):
             return Reply(observation=self.hint)
         if not self.repeats and len(set(guess)) < self.length:

@@ -13,7 +13,7 @@ from envgym.core.tasks import Task
 from envgym.env import Env, Reply
 from envgym.envs.puzzles._grids import board_of, canonical_rows, rows_of
 from envgym.envs.puzzles._minesweeper import UNKNOWN, View, conclusions, draw_mines, opened
-from envgym.envs.puzzles._play import check_range, said
+from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.errors import InvalidInput, sentence
 
 MINE, START, SAFE = "*s."
@@ -27,7 +27,7 @@ _MOVE = re.compile(r"(open|flag) (\d{1,2}) (\d{1,2})")
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class MinesweeperState:
     """A board, and what is seen of it."""
 
     size: int
@@ -50,7 +50,7 @@ class Field:
         return len(self.view) - len(self.mines)
 
 
-class Minesweeper(Env[Field]):
+class Minesweeper(Env[MinesweeperState]):
     """The agent opens one place a turn; a mine ends the episode, as does the last safe place."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Minesweeper(Env[Field]):
 
     def respond(self, action: Action) -> Reply:
         """Open or flag a place, and pay."""
-        found = _MOVE.fullmatch(said(action).replace(",", " ").replace("  ", " "))
+        found = _MOVE.fullmatch(read_answer(action).replace(",", " ").replace("  ", " "))
         row, column = (int(number) - 1 for number in found.groups()[1:]) if found else (-1, -1)
         field = self.state
         if found is None or not (0 <= row < field.size and 0 <= column < field.size):
@@ -147,22 +147,22 @@ class Minesweeper(Env[Field]):
         place = min(safe) if safe else next(unknown)
         return f"open {place // field.size + 1} {place % field.size + 1}"
 
-    def fork_state(self) -> Field:
+    def fork_state(self) -> MinesweeperState:
         """Share the field: it is immutable."""
         return self.state
 
 
-def _begun(cells: str, size: int) -> Field:
+def _begun(cells: str, size: int) -> MinesweeperState:
     mines = frozenset(place for place, cell in enumerate(cells) if cell == MINE)
     view = opened((UNKNOWN,) * len(cells), mines, cells.index(START), size)
-    return Field(size, mines, view, len(view) - view.count(UNKNOWN))
+    return MinesweeperState(size, mines, view, len(view) - view.count(UNKNOWN))
 
 
-def _changed(field: Field, view: View, flags: frozenset[int], paid: float) -> Field:
-    return Field(field.size, field.mines, view, field.at_start, flags, paid)
+def _changed(field: MinesweeperState, view: View, flags: frozenset[int], paid: float) -> MinesweeperState:
+    return MinesweeperState(field.size, field.mines, view, field.at_start, flags, paid)
 
 
-def _shown(field: Field) -> str:
+def _shown(field: MinesweeperState) -> str:
     cells = "".join(
         str(number) if number != UNKNOWN else "F" if place in field.flags else "#"
         for place, number in enumerate(field.view)

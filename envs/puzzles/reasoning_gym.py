@@ -14,7 +14,7 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import NoOracle, Reply
-from envgym.envs.puzzles._reasoning_client import Source, config_keys, dataset_names
+from envgym.envs.puzzles._reasoning_client import ItemGenerator, config_keys, dataset_names
 from envgym.envs.puzzles._reasoning_facts import CHANCE, CHANCE_ELSEWHERE, CHANCE_PARTIAL, WITHOUT_SOLUTION
 from envgym.errors import EnvFailure, InvalidInput, sentence, unknown_name
 from envgym.verifiers import Verdict, wrong
@@ -53,7 +53,7 @@ class ReasoningGymScore:
         origin = task.metadata
         index = origin["index"]
         assert isinstance(index, int), "put there by ReasoningGym"
-        verdict = Source(dataset=str(origin["dataset"]), config=str(origin["config"])).score(index, said)
+        verdict = ItemGenerator(dataset=str(origin["dataset"]), config=str(origin["config"])).score(index, said)
         return verdict if self.partial_credit or verdict.score == 1.0 else wrong(verdict.reason)
 
 
@@ -142,7 +142,7 @@ class ReasoningGym(RubricEnv):
         return str(answer)
 
 
-def _source(dataset: str, config: JsonObject) -> Source:
+def _source(dataset: str, config: JsonObject) -> ItemGenerator:
     """Check the names and values. Raises: UnknownName, InvalidInput."""
     names = dataset_names()
     if dataset not in names:
@@ -156,6 +156,6 @@ def _source(dataset: str, config: JsonObject) -> Source:
     except (TypeError, ValueError) as error:
         do = "pass numbers, texts and lists"
         raise InvalidInput(sentence("config", "be JSON", str(error), where=_WHERE, do=do)) from None
-    source = Source(dataset=dataset, config=text)
+    source = ItemGenerator(dataset=dataset, config=text)
     source.check()
     return source

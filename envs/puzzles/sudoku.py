@@ -12,8 +12,8 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
-from envgym.envs.puzzles._latin import BOXES, Grid, Look, draw_puzzle, look_of
-from envgym.envs.puzzles._play import check_range, said
+from envgym.envs.puzzles._latin import BOXES, Grid, GridSymmetry, draw_puzzle, look_of
+from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.errors import InvalidInput, sentence
 
 TURN_SHARE = 0.5
@@ -28,7 +28,7 @@ DIGITS = "123456789"
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class SudokuState:
     """A grid and what belongs into it."""
 
     cells: Grid
@@ -39,7 +39,7 @@ class Sheet:
     """Rewards of the turns so far."""
 
 
-class Sudoku(Env[Sheet]):
+class Sudoku(Env[SudokuState]):
     """The agent fills one place or several a turn; a wrong digit ends the episode, as does the full grid."""
 
     def __init__(
@@ -91,15 +91,15 @@ class Sudoku(Env[Sheet]):
         """Show the grid."""
         symmetry = task.metadata.get("symmetry", 0)
         assert isinstance(symmetry, int), "made by _draw"
-        look = Look(_size_of(task), symmetry, _grid(task.metadata.get("digits", "")))
+        look = GridSymmetry(_size_of(task), symmetry, _grid(task.metadata.get("digits", "")))
         cells, solution = (look.shown(_grid(task.payload[name])) for name in ("grid", "solution"))
-        self.state = Sheet(cells, solution, cells.count(0))
+        self.state = SudokuState(cells, solution, cells.count(0))
         return _shown(cells, look.size)
 
     def respond(self, action: Action) -> Reply:
         """Fill places in the order in which they are said, until one cannot be filled, and pay."""
         size, before = _size_of(self.task), self.state
-        words = said(action).replace(",", " ").replace(";", " ").split()
+        words = read_answer(action).replace(",", " ").replace(";", " ").split()
         if not words or len(words) % 3 or not set(words) <= set(DIGITS[:size]):
             return Reply(observation=f"{self.hint}\n{_shown(before.cells, size)}")
         cells, problem, is_wrong = list(before.cells), "", False
@@ -115,7 +115,7 @@ class Sudoku(Env[Sheet]):
         is_solved = 0 not in cells
         filled = TURN_SHARE * (before.blanks - cells.count(0)) / before.blanks
         earned = float(is_solved) or self.turn_reward * filled
-        self.state = Sheet(tuple(cells), before.solution, before.blanks, earned)
+        self.state = SudokuState(tuple(cells), before.solution, before.blanks, earned)
         if not is_solved and not is_wrong:
             return Reply(observation=problem + _shown(cells, size), reward=earned - before.paid)
         reward = Scored(value=earned - before.paid, components={"solved": float(is_solved)})
@@ -129,7 +129,7 @@ class Sudoku(Env[Sheet]):
         places = [place for place in range(row * size, (row + 1) * size) if not cells[place]]
         return "; ".join(f"{row + 1} {place % size + 1} {self.state.solution[place]}" for place in places)
 
-    def fork_state(self) -> Sheet:
+    def fork_state(self) -> SudokuState:
         """Share the sheet: it is immutable."""
         return self.state
 

@@ -13,7 +13,7 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
-from envgym.envs.puzzles._play import check_range, said
+from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.envs.puzzles._tours import SIDE, Cities, canonical_cities, length, mean_length, shortest
 
 CHANCE = {
@@ -28,7 +28,7 @@ _WHERE = "puzzles/tsp-v0"
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class TourState:
     """The cities, and the best tour so far."""
 
     cities: Cities
@@ -40,7 +40,7 @@ class Map:
     """Rewards of the turns so far, which are the quality of the best tour."""
 
 
-class TravelingSalesman(Env[Map]):
+class TravelingSalesman(Env[TourState]):
     """Every well-formed message is a tour; a turn pays by how much it is better than those before."""
 
     def __init__(
@@ -85,13 +85,13 @@ class TravelingSalesman(Env[Map]):
 
     def begin(self, task: Task) -> str:
         """Unfold the map."""
-        self.state = Map(_cities(task.metadata.get("shown", task.payload["cities"])), self.tours)
+        self.state = TourState(_cities(task.metadata.get("shown", task.payload["cities"])), self.tours)
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
         """Measure a tour, and pay by how much it is better."""
         now = self.state
-        text, num = said(action), len(now.cities)
+        text, num = read_answer(action), len(now.cities)
         tour = [int(number) - 1 for number in re.findall(r"\d{1,3}", text)] if re.fullmatch(r"[\d ,>-]+", text) else []
         if len(tour) == num + 1 and tour[0] == tour[-1]:
             tour.pop()
@@ -100,7 +100,7 @@ class TravelingSalesman(Env[Map]):
         found, (fewest, _) = length(now.cities, tour), shortest(now.cities)
         best = found if now.best is None else min(found, now.best)
         quality = max(now.paid, quality_of(now.cities, best))
-        self.state = Map(now.cities, now.left - 1, best, quality)
+        self.state = TourState(now.cities, now.left - 1, best, quality)
         if self.state.left and best > fewest:
             text = f"Length {found}. Best {best}. Tours left: {self.state.left}."
             return Reply(observation=text, reward=quality - now.paid)
@@ -112,7 +112,7 @@ class TravelingSalesman(Env[Map]):
         """Say a shortest tour."""
         return " ".join(str(city + 1) for city in shortest(self.state.cities)[1])
 
-    def fork_state(self) -> Map:
+    def fork_state(self) -> TourState:
         """Share the map: it is immutable."""
         return self.state
 

@@ -13,8 +13,8 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
 from envgym.env import Env, Reply
-from envgym.envs.puzzles._play import check_range, said
-from envgym.envs.puzzles._points import OPERATORS, Unreadable, read, solution
+from envgym.envs.puzzles._expressions import OPERATORS, UnreadableExpression, read, solution
+from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.errors import InvalidInput, sentence, unknown_name
 
 NUM_CARDS = 4
@@ -27,7 +27,7 @@ _WHERE = "puzzles/twenty_four-v0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class CardRule:
     """What cards count, and what is to be made with which operators."""
 
     faces: tuple[int, int, int] = (11, 12, 13)
@@ -51,20 +51,20 @@ class Rule:
         )
 
 
-RULES: Mapping[str, Rule] = MappingProxyType(
+RULES: Mapping[str, CardRule] = MappingProxyType(
     {
-        "standard": Rule(),
-        "faces_ten": Rule(faces=(10, 10, 10)),
-        "aces_eleven": Rule(ace=11),
-        "no_division": Rule(operators="+-*"),
-        "thirty_six": Rule(target=36),
-        "faces_down": Rule(faces=(3, 2, 1)),
+        "standard": CardRule(),
+        "faces_ten": CardRule(faces=(10, 10, 10)),
+        "aces_eleven": CardRule(ace=11),
+        "no_division": CardRule(operators="+-*"),
+        "thirty_six": CardRule(target=36),
+        "faces_down": CardRule(faces=(3, 2, 1)),
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TwentyFourState:
     """The numbers on the table, and how often they were tried."""
 
     numbers: tuple[int, ...]
@@ -76,7 +76,7 @@ class Table:
     """Rewards of the turns so far."""
 
 
-class TwentyFour(Env[Table]):
+class TwentyFour(Env[TwentyFourState]):
     """Every readable expression is an attempt, answered by what it makes; right, or out of attempts: the end."""
 
     system_prompt = "Reply with one expression in numbers, such as (13 - 1) * (8 - 6)."
@@ -131,20 +131,20 @@ class TwentyFour(Env[Table]):
         assert isinstance(numbers, Sequence), "made by _draw"
         assert isinstance(target, int), "made by _draw"
         values = tuple(int(str(number)) for number in numbers)
-        self.state = Table(values, target, str(task.payload["operators"]), self.attempts)
+        self.state = TwentyFourState(values, target, str(task.payload["operators"]), self.attempts)
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
         """Compute the expression, and pay."""
         table = self.state
         try:
-            value, numbers, signs = read(said(action))
-        except Unreadable as error:
+            value, numbers, signs = read(read_answer(action))
+        except UnreadableExpression as error:
             return Reply(observation=f"{error} Attempts left: {table.left}.")
         is_legal = tuple(numbers) == table.numbers and signs <= set(table.operators)
         is_right = is_legal and value == table.target
         earned = float(is_right) or max(table.paid, FORM_SHARE * (is_legal and self.turn_reward))
-        self.state = Table(table.numbers, table.target, table.operators, table.left - 1, earned)
+        self.state = TwentyFourState(table.numbers, table.target, table.operators, table.left - 1, earned)
         if self.state.left and not is_right:
             return Reply(observation=self._judged(str(value), numbers, signs), reward=earned - table.paid)
         reward = Scored(value=earned - table.paid, components={"solved": float(is_right)})
@@ -166,7 +166,7 @@ class TwentyFour(Env[Table]):
         table = self.state
         return str(solution(table.numbers, table.target, table.operators))
 
-    def fork_state(self) -> Table:
+    def fork_state(self) -> TwentyFourState:
         """Share the table: it is immutable."""
         return self.state
 

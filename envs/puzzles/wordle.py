@@ -9,7 +9,7 @@ from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
 from envgym.env import Env, Reply
 from envgym.envs.puzzles._codes import Board, chance_score, narrowing_guess
-from envgym.envs.puzzles._play import check_range, said
+from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.envs.puzzles._wordle import LENGTH, all_marks, encoded, hidden_codes, load_words, marks, number_of
 from envgym.seeds import generator
 
@@ -60,7 +60,7 @@ class Wordle(Env[Board]):
 
     def respond(self, action: Action) -> Reply:
         """Mark a guess, and pay."""
-        guess = said(action).replace(" ", "")
+        guess = read_answer(action).replace(" ", "")
         if len(guess) != LENGTH or not guess.isascii() or not guess.isalpha():
             return Reply(observation=_HINT)
         if self.only_words and guess not in load_words().allowed:

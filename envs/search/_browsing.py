@@ -16,7 +16,7 @@ MAX_RESULTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Browsed:
+class BrowsingState:
     """What an episode has looked at so far."""
 
     searches: int = 0
@@ -29,7 +29,7 @@ class Browsed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class BrowsingLimits:
     """How much may be looked at."""
 
     searches: int = 12
@@ -52,13 +52,13 @@ class Budget:
                 raise InvalidInput(sentence(name, f"be 1 to {limit}", value, where="search environment", do=do))
 
 
-class Browsing(Env[Browsed]):
+class BrowsingEnv(Env[BrowsingState]):
     """An env whose agent searches, opens pages, and finds text in them."""
 
     retriever: Retriever
-    budget: Budget
+    budget: BrowsingLimits
 
-    def browse(self, retriever: Retriever, budget: Budget) -> None:
+    def browse(self, retriever: Retriever, budget: BrowsingLimits) -> None:
         """Take what is searched, and how much of it may be looked at; a constructor calls this."""
         self.retriever, self.budget = retriever, budget
         self.blocking = retriever.blocking
@@ -126,11 +126,11 @@ class Browsing(Env[Browsed]):
         rest = [f"Further lines with it: {len(places) - len(shown)}."] if len(shown) < len(places) else []
         return "\n".join([f"{document.id} ({document.title}):", *_numbered(lines, shown), *rest])
 
-    def fork_state(self) -> Browsed:
+    def fork_state(self) -> BrowsingState:
         """Share the state: it is immutable."""
         return self.state
 
-    def _spend(self, what: str) -> Browsed:
+    def _spend(self, what: str) -> BrowsingState:
         """Return the state with one more search or page. Raises: ToolError: there is none left."""
         used, most = getattr(self.state, what), getattr(self.budget, what)
         if used >= most:

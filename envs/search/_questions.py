@@ -13,12 +13,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from envgym.authoring.sources import TaskDraft, finished
+from envgym.authoring.sources import TaskDraft, task_from_draft
 from envgym.core.json_types import JsonValue, canonical
 from envgym.core.tasks import Split, Task, split_of
-from envgym.envs.search._fields import Field, load_fields
-from envgym.envs.search._pages import plain
-from envgym.envs.search._world import Country, Fact, Place
+from envgym.envs.world_factbook.countries import Country, LineReference, NumberFact
+from envgym.envs.world_factbook.fields import FactbookField, load_fields
+from envgym.envs.world_factbook.pages import plain
 from envgym.seeds import generator
 
 ItemT = TypeVar("ItemT")
@@ -62,7 +62,7 @@ _NAMES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class SplitCountries:
     """The countries of one split."""
 
     countries: Mapping[str, Country]
@@ -75,7 +75,7 @@ class Side:
         return sorted({name for name, _ in self.by_year})
 
     @classmethod
-    def of(cls, countries: Iterable[Country], split: Split) -> "Side":
+    def of(cls, countries: Iterable[Country], split: Split) -> "SplitCountries":
         """Take the countries of a split: a fifth is test, by a hash of the name."""
         own = {item.name: item for item in countries if split_of({"country": item.name}) is split}
         by_year: dict[tuple[str, int | None], list[str]] = defaultdict(list)
@@ -94,14 +94,14 @@ def questions(countries: Sequence[Country], kinds: Sequence[str]) -> list[Task]:
     """Return the questions of the given kinds, train and test; the same ones on every machine."""
     tasks = []
     for split in Split:
-        side = Side.of(countries, split)
+        side = SplitCountries.of(countries, split)
         drafts = [draft for kind in kinds for draft in _of_kind(kind, side, split)]
         order = generator("search/factbook", split.value, "order").permutation(len(drafts)).tolist()
-        tasks += [finished(drafts[place], split, f"{split}/{index}") for index, place in enumerate(order)]
+        tasks += [task_from_draft(drafts[place], split, f"{split}/{index}") for index, place in enumerate(order)]
     return tasks
 
 
-def _of_kind(kind: str, side: Side, split: Split) -> list[TaskDraft]:
+def _of_kind(kind: str, side: SplitCountries, split: Split) -> list[TaskDraft]:
     """Draw different questions until there are enough, or the side holds no more."""
     draws, wanted = generator("search/factbook", kind, split.value), SIZES[kind][split]
     found: dict[str, TaskDraft] = {}
@@ -117,7 +117,7 @@ def _of_kind(kind: str, side: Side, split: Split) -> list[TaskDraft]:
 # ---- kinds --------------------------------------------------------------------------------------------------------
 
 
-def _one_hop(rng: np.random.Generator, side: Side) -> TaskDraft | None:
+def _one_hop(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
     country = _drawn(rng, list(side.countries.values()))
     if country.names and rng.random() < 0.1:
         kind = _drawn(rng, list(country.names))
@@ -126,14 +126,14 @@ def _one_hop(rng: np.random.Generator, side: Side) -> TaskDraft | None:
     return _number("one_hop", key, said(country.name), country, [], {})
 
 
-def _join(rng: np.random.Generator, side: Side) -> TaskDraft | None:
+def _join(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
     """Describe a country by a name, as the other side of a link, or as the other side for one described by a name."""
     country = _drawn(rng, list(side.countries.values()))
     has_name, has_link = ((True, False), (False, True), (True, True))[int(rng.integers(3))]
     links = {kind: item for kind, item in country.links.items() if item.text in side.countries}
     if (has_name and not country.names) or (has_link and not links):
         return None
-    phrase, via, places = said(country.name), list[JsonValue](), list[Place]()
+    phrase, via, places = said(country.name), list[JsonValue](), list[LineReference]()
     spec: Spec = {"start": country.name, "via": via}
     asked_before = None
     if has_name:
@@ -153,15 +153,15 @@ def _join(rng: np.random.Generator, side: Side) -> TaskDraft | None:
     return _number("join", _drawn(rng, list(country.facts)), phrase, country, places, spec)
 
 
-def _compare(rng: np.random.Generator, side: Side) -> TaskDraft | None:
+def _compare(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
     return _extreme(rng, side, "compare", 2)
 
 
-def _superlative(rng: np.random.Generator, side: Side) -> TaskDraft | None:
+def _superlative(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
     return _extreme(rng, side, "superlative", int(rng.integers(3, 6)))
 
 
-def _extreme(rng: np.random.Generator, side: Side, kind: str, count: int) -> TaskDraft | None:
+def _extreme(rng: np.random.Generator, side: SplitCountries, kind: str, count: int) -> TaskDraft | None:
     """Ask which of some countries has most or least."""
     field, year, names, facts = _some(rng, side, count)
     order = sorted(names, key=lambda name: facts[name].reading.value)
@@ -178,7 +178,7 @@ def _extreme(rng: np.random.Generator, side: Side, kind: str, count: int) -> Tas
     return _draft(kind, prompt, spec, answer.name, answer.accepted, [facts[name].place for name in names])
 
 
-def _filter_count(rng: np.random.Generator, side: Side) -> TaskDraft | None:
+def _filter_count(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
     """Ask how many of some countries are above, or below, a number that lies between two of theirs."""
     field, year, names, facts = _some(rng, side, int(rng.integers(4, 7)))
     values = sorted(float(facts[name].reading.value) for name in names)
@@ -194,7 +194,7 @@ def _filter_count(rng: np.random.Generator, side: Side) -> TaskDraft | None:
     return _draft("filter_count", prompt, spec, int(count), (), [facts[name].place for name in names])
 
 
-def _unanswerable(rng: np.random.Generator, side: Side) -> TaskDraft | None:
+def _unanswerable(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
     """Ask for a field that the country's pages do not have, or for a year that they do not go back to."""
     country = _drawn(rng, list(side.countries.values()))
     if rng.random() < 0.6:
@@ -212,10 +212,10 @@ def _unanswerable(rng: np.random.Generator, side: Side) -> TaskDraft | None:
         page = country.facts[name, first].place.page
     prompt = _asked(load_fields()[name], said(country.name), year)
     spec: Spec = {"field": name, "year": year, "countries": [country.name]}
-    return _draft("unanswerable", prompt, spec, UNKNOWN, (UNKNOWN,), [Place(page, None)])
+    return _draft("unanswerable", prompt, spec, UNKNOWN, (UNKNOWN,), [LineReference(page, None)])
 
 
-_WRITERS: Mapping[str, Callable[[np.random.Generator, Side], TaskDraft | None]] = {
+_WRITERS: Mapping[str, Callable[[np.random.Generator, SplitCountries], TaskDraft | None]] = {
     "one_hop": _one_hop,
     "join": _join,
     "compare": _compare,
@@ -229,7 +229,7 @@ _WRITERS: Mapping[str, Callable[[np.random.Generator, Side], TaskDraft | None]] 
 
 
 def _number(
-    kind: str, key: tuple[str, int | None], phrase: str, country: Country, places: Sequence[Place], spec: Spec
+    kind: str, key: tuple[str, int | None], phrase: str, country: Country, places: Sequence[LineReference], spec: Spec
 ) -> TaskDraft:
     """Ask for a number of a country that `phrase` describes."""
     fact, (name, year) = country.facts[key], key
@@ -239,7 +239,9 @@ def _number(
     return _draft(kind, prompt, spec, int(value) if value == int(value) else float(value), (), [*places, fact.place])
 
 
-def _text(kind: str, name: str, phrase: str, country: Country, places: Sequence[Place], spec: Spec) -> TaskDraft:
+def _text(
+    kind: str, name: str, phrase: str, country: Country, places: Sequence[LineReference], spec: Spec
+) -> TaskDraft:
     """Ask for a name of a country that `phrase` describes."""
     found = country.names[name]
     spec = {"name": name, "countries": [country.name], **spec}
@@ -248,7 +250,12 @@ def _text(kind: str, name: str, phrase: str, country: Country, places: Sequence[
 
 
 def _draft(
-    kind: str, prompt: str, spec: Spec, answer: str | int | float, accepted: Sequence[str], places: Sequence[Place]
+    kind: str,
+    prompt: str,
+    spec: Spec,
+    answer: str | int | float,
+    accepted: Sequence[str],
+    places: Sequence[LineReference],
 ) -> TaskDraft:
     """Put a question together: with accepted texts, or with a number."""
     key: dict[str, JsonValue] = {"answer": answer, "accepted": list(accepted)}
@@ -261,8 +268,8 @@ def _draft(
 
 
 def _some(
-    rng: np.random.Generator, side: Side, count: int
-) -> tuple[Field, int | None, Sequence[str], Mapping[str, Fact]]:
+    rng: np.random.Generator, side: SplitCountries, count: int
+) -> tuple[FactbookField, int | None, Sequence[str], Mapping[str, NumberFact]]:
     """Draw a field, a year, and some countries with that fact."""
     name = _drawn(rng, side.fields)
     year = _drawn(rng, [year for other, year in side.by_year if other == name])
@@ -285,7 +292,7 @@ def _round_between(low: float, high: float) -> float | None:
     return next((number for number in rounded if low < number < high), None)
 
 
-def _asked(field: Field, phrase: str, year: int | None) -> str:
+def _asked(field: FactbookField, phrase: str, year: int | None) -> str:
     start = "What is" if year is None else f"In {year}, what was"
     return f"{start} {field.asks.format(phrase)}{f', in {field.unit}' if field.unit else ''}?"
 

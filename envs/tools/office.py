@@ -12,13 +12,13 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
-from envgym.envs._speaking import calling
 from envgym.envs.tools._office.apps import Office, office_tools
-from envgym.envs.tools._office.plans import Call, Plan, after, flaw, joined
-from envgym.envs.tools._office.recipes import RECIPES, Recipe
-from envgym.envs.tools._office.scene import Scene, Unfit, spoken_day
-from envgym.envs.tools._office.world import Change, World, changes, from_json, to_json
+from envgym.envs.tools._office.plans import PlannedCall, TaskPlan, after, flaw, joined
+from envgym.envs.tools._office.sampler import OfficeSampler, UnsuitableOffice, spoken_day
+from envgym.envs.tools._office.state import Change, OfficeState, changes, from_json, to_json
+from envgym.envs.tools._office.task_kinds import TASK_KINDS, TaskKind
 from envgym.errors import InvalidInput, ToolError, sentence
+from envgym.parsing import tool_call_action
 from envgym.tools import Tool
 
 LEVELS = range(1, 6)
@@ -68,12 +68,12 @@ class OfficeWork(Env[Office]):
 
     def _draw(self, rng: np.random.Generator) -> TaskDraft:
         level = self.level if self.level is not None else int(rng.integers(LEVELS.start, LEVELS.stop))
-        recipes = RECIPES[level if level in RECIPES else _JOINED_LEVELS[int(rng.integers(len(_JOINED_LEVELS)))]]
+        recipes = TASK_KINDS[level if level in TASK_KINDS else _JOINED_LEVELS[int(rng.integers(len(_JOINED_LEVELS)))]]
         recipe = recipes[int(rng.integers(len(recipes)))]
         for _ in range(MAX_DRAWS):
             try:
                 return _draft(rng, level, recipe)
-            except Unfit:
+            except UnsuitableOffice:
                 continue
         raise InvalidInput(sentence("level", "leave tasks to draw", level, where=_WHERE, do="choose another level"))
 
@@ -110,12 +110,12 @@ class OfficeWork(Env[Office]):
     def oracle(self) -> str:
         """Look up what must be known, then make the changes that are still missing."""
         if self._turn < len(self._reads) and self.state.world == self._start:
-            item: Call | None = self._reads[self._turn]
+            item: PlannedCall | None = self._reads[self._turn]
         else:
             item = self._next_write()
-        return "Everything is done." if item is None else calling(item.tool, **item.arguments)
+        return "Everything is done." if item is None else tool_call_action(item.tool, **item.arguments)
 
-    def _next_write(self) -> Call | None:
+    def _next_write(self) -> PlannedCall | None:
         """Return the call that follows the longest beginning of the plan that has been carried out, else one that "
         "helps."""
         now, world = self.state.world, self._start
@@ -125,7 +125,7 @@ class OfficeWork(Env[Office]):
             world = after(world, [item])
         return next((item for item in self._writes if self._helps(item)), None)
 
-    def _helps(self, item: Call) -> bool:
+    def _helps(self, item: PlannedCall) -> bool:
         made = changes(self._start, self.state.world)
         try:
             then = changes(self._start, after(self.state.world, [item]))
@@ -141,31 +141,31 @@ class OfficeWork(Env[Office]):
 # ---- drawing ------------------------------------------------------------------------------------------------------
 
 
-def _draft(rng: np.random.Generator, level: int, recipe: Recipe) -> TaskDraft:
+def _draft(rng: np.random.Generator, level: int, recipe: TaskKind) -> TaskDraft:
     """Draw an office and a task of some kind in it. Raises: Unfit: what was drawn does not make one."""
-    scene = Scene(rng)
+    scene = OfficeSampler(rng)
     plan, kinds, start = recipe(scene), [recipe.__name__], scene.world
-    if level not in RECIPES:
+    if level not in TASK_KINDS:
         scene.is_closed, scene.world = True, plan.goal
         other, second = _second(scene, recipe)
         plan, kinds = joined(plan, second), [*kinds, other.__name__]
     if flaw(start, plan):
-        raise Unfit
+        raise UnsuitableOffice
     return _task_draft(start, plan, level, kinds, int(rng.integers(len(plan.texts))))
 
 
-def _second(scene: Scene, first: Recipe) -> tuple[Recipe, Plan]:
+def _second(scene: OfficeSampler, first: TaskKind) -> tuple[TaskKind, TaskPlan]:
     """Return a second request, of another kind, that needs nothing new in the office. Raises: Unfit: none is found."""
-    recipes = [recipe for level in _JOINED_LEVELS for recipe in RECIPES[level] if recipe is not first]
+    recipes = [recipe for level in _JOINED_LEVELS for recipe in TASK_KINDS[level] if recipe is not first]
     for recipe in scene.some(recipes, len(recipes)):
         try:
             return recipe, recipe(scene)
-        except Unfit:
+        except UnsuitableOffice:
             continue
-    raise Unfit
+    raise UnsuitableOffice
 
 
-def _task_draft(start: World, plan: Plan, level: int, kinds: list[str], wording: int) -> TaskDraft:
+def _task_draft(start: OfficeState, plan: TaskPlan, level: int, kinds: list[str], wording: int) -> TaskDraft:
     goal = sorted((_plain(item) for item in changes(start, plan.goal).elements()), key=repr)
     return TaskDraft(
         prompt=f"{_introduction(start)}\n\n{plan.texts[wording]}",
@@ -179,7 +179,7 @@ def _task_draft(start: World, plan: Plan, level: int, kinds: list[str], wording:
     )
 
 
-def _introduction(world: World) -> str:
+def _introduction(world: OfficeState) -> str:
     who = world.owner
     return (
         f"It is {spoken_day(world.today)} {world.today[:4]}, {world.now[11:]}. You work for {who.name} ({who.email}), "
@@ -198,8 +198,8 @@ def _change(item: JsonValue) -> Change:
     return tuple(_change(part) if isinstance(part, list) else part for part in _list(item))
 
 
-def _calls(items: JsonValue) -> tuple[Call, ...]:
-    return tuple(Call(str(_list(item)[0]), _mapping(_list(item)[1])) for item in _list(items))
+def _calls(items: JsonValue) -> tuple[PlannedCall, ...]:
+    return tuple(PlannedCall(str(_list(item)[0]), _mapping(_list(item)[1])) for item in _list(items))
 
 
 def _list(value: JsonValue) -> list[JsonValue]:

@@ -13,13 +13,12 @@ from envgym.core.json_types import JsonObject, content_hash
 from envgym.core.messages import Action, Message, Role
 from envgym.core.tasks import Split, Task
 from envgym.env import Env, Reply
-from envgym.envs._speaking import calling
 from envgym.envs.tools._tau2 import grading, source
+from envgym.envs.tools._tau2.domain import Called, Tau2Domain, agent_tools, phone_tools
 from envgym.envs.tools._tau2.phone import asking
 from envgym.envs.tools._tau2.user import GREETING, OUT_OF_SCOPE, STOP, TRANSFER, ScriptedUser, spoken
-from envgym.envs.tools._tau2.world import Called, World, agent_tools, phone_tools
 from envgym.errors import PartyFailure, unknown_name
-from envgym.parsing import parse_action
+from envgym.parsing import parse_action, tool_call_action
 from envgym.party import Party
 from envgym.text import well_formed
 from envgym.tools import Tool, run_calls
@@ -43,10 +42,10 @@ _USER_ROLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class Tau2State:
     """The world, and the conversation as the user has it."""
 
-    world: World
+    world: Tau2Domain
     heard: tuple[Message, ...]
     """What the agent said is of role USER, what the user said ASSISTANT; the agent's calls are not among them."""
 
@@ -56,7 +55,7 @@ class Talk:
         return tuple(message.content for message in self.heard if message.role is Role.USER)[1:]
 
 
-class Tau2(Env[Talk]):
+class Tau2(Env[Tau2State]):
     """Calls go to the tools, words to the user, whose end of the conversation is the end of the episode."""
 
     def __init__(
@@ -90,11 +89,11 @@ class Tau2(Env[Talk]):
         self._raw = _raw_task(self.domain, str(task.payload["task"]))
         scenario = _scenario(self._raw)
         initial = self._raw.get("initial_state")
-        world = World.of(self.domain, initial if isinstance(initial, Mapping) else None)
+        world = Tau2Domain.of(self.domain, initial if isinstance(initial, Mapping) else None)
         seed = int(self.np_random.integers(2**31))
         self._user: Party = self.parties.get("user") or ScriptedUser(scenario, seed=seed, has_phone=self._has_phone)
         role = Message(role=Role.SYSTEM, content=_user_prompt(self._raw, has_phone=self._has_phone))
-        self.state = Talk(world, (role, Message(role=Role.USER, content=GREETING)))
+        self.state = Tau2State(world, (role, Message(role=Role.USER, content=GREETING)))
         return self._answer_of_user()
 
     @property
@@ -135,11 +134,11 @@ class Tau2(Env[Talk]):
         raise PartyFailure(f"the user used the phone {MAX_PHONE_TURNS} times without a word")
 
     def _hear(self, message: Message) -> None:
-        self.state = Talk(self.state.world, (*self.state.heard, message))
+        self.state = Tau2State(self.state.world, (*self.state.heard, message))
 
-    def fork_state(self) -> Talk:
+    def fork_state(self) -> Tau2State:
         """Fork the world, whose data base is shared until it changes, and share the conversation."""
-        return Talk(self.state.world.fork(), self.state.heard)
+        return Tau2State(self.state.world.fork(), self.state.heard)
 
     # ---- the oracle ------------------------------------------------------------------------------------------------
 
@@ -172,7 +171,7 @@ class Tau2(Env[Talk]):
                 if not item["name"].startswith(("get_", "find_", "search_", "list_", "calc", "transfer_"))
             ]
             return f"I would make these changes: {'; '.join(changes)}. Do you agree (yes/no)?"
-        return calling(name, **arguments)
+        return tool_call_action(name, **arguments)
 
 
 def _next_action(golden: list[dict[str, Any]], called: tuple[Called, ...]) -> dict[str, Any] | None:

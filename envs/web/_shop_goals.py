@@ -10,8 +10,8 @@ from envgym.authoring.sources import MAX_DRAWS, checked_index
 from envgym.core.json_types import JsonObject, JsonValue
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task, split_of
-from envgym.envs.web._shop_catalogue import Catalogue, Kind, Product, catalogue
-from envgym.envs.web._shop_store import Piece, dollars
+from envgym.envs.web._shop_catalogue import Catalogue, Product, ProductKind, catalogue
+from envgym.envs.web._shop_store import CartItem, dollars
 from envgym.errors import InvalidInput, sentence
 from envgym.seeds import generator
 
@@ -22,7 +22,7 @@ SAME_CATEGORY, SAME_DEPARTMENT = 0.5, 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class GoalItem:
     """One thing that is asked for."""
 
     type: str
@@ -52,7 +52,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class GoalMatch:
     """How far a piece is what was wished for: each part in [0, 1]."""
 
     type: float
@@ -62,10 +62,10 @@ class Match:
     reward: float
 
 
-NOTHING = Match(type=0.0, attributes=0.0, options=0.0, price=0.0, reward=0.0)
+NOTHING = GoalMatch(type=0.0, attributes=0.0, options=0.0, price=0.0, reward=0.0)
 
 
-def match(wish: Wish, kind: Kind, product: Product, chosen: Mapping[str, str]) -> Match:
+def match(wish: GoalItem, kind: ProductKind, product: Product, chosen: Mapping[str, str]) -> GoalMatch:
     """Compare a product, with its options as chosen, to a wish for a product of `kind`.
 
     r = r_type (|A ∩ A*| + |O ∩ O*| + [price <= limit]) / (|A*| + |O*| + 1), with A* and O* the attributes and options
@@ -85,7 +85,7 @@ def match(wish: Wish, kind: Kind, product: Product, chosen: Mapping[str, str]) -
     options = sum(chosen.get(name) == value for name, value in wish.options.items())
     is_cheap = product.price(chosen) <= wish.limit
     asked = len(wish.attributes) + len(wish.options) + 1
-    return Match(
+    return GoalMatch(
         type=r_type,
         attributes=attributes / len(wish.attributes) if wish.attributes else 1.0,
         options=options / len(wish.options) if wish.options else 1.0,
@@ -94,7 +94,9 @@ def match(wish: Wish, kind: Kind, product: Product, chosen: Mapping[str, str]) -
     )
 
 
-def order_reward(shop: Catalogue, wishes: Sequence[Wish], cart: Sequence[Piece], *, all_or_nothing: bool) -> Scored:
+def order_reward(
+    shop: Catalogue, wishes: Sequence[GoalItem], cart: Sequence[CartItem], *, all_or_nothing: bool
+) -> Scored:
     """Return what an order is worth: the best assignment of pieces to wishes, over the larger of both numbers.
 
     R = max over one-to-one assignments of sum r(piece, wish) / max(pieces, wishes). For one wish and one piece that is
@@ -131,7 +133,7 @@ def cheapest(product: Product, asked: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def target(shop: Catalogue, wish: Wish) -> Product:
+def target(shop: Catalogue, wish: GoalItem) -> Product:
     """Return the cheapest product that meets the wish. Raises: InvalidInput: none does."""
     meeting = [product for product in shop.by_type.get(wish.type, ()) if wish.met_by(product)]
     if not meeting:
@@ -140,19 +142,19 @@ def target(shop: Catalogue, wish: Wish) -> Product:
     return min(meeting, key=lambda product: (product.price(cheapest(product, wish.options)), product.id))
 
 
-def wishes_of(payload: JsonObject) -> tuple[Wish, ...]:
+def wishes_of(payload: JsonObject) -> tuple[GoalItem, ...]:
     """Read the wishes of a task. Raises: KeyError, TypeError: the task is of another env."""
     found: object = payload["wishes"]
     if not isinstance(found, list):
         raise TypeError(f"wishes are a list, not {type(found).__name__}")
     return tuple(
-        Wish(type=one["type"], attributes=tuple(one["attributes"]), options=one["options"], limit=one["limit"])
+        GoalItem(type=one["type"], attributes=tuple(one["attributes"]), options=one["options"], limit=one["limit"])
         for one in found
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Errands:
+class ShopTasks:
     """Tasks without end: each is one to three wishes that some product meets.
 
     A wish belongs to one side of the split by its type, attributes and options, whatever its price limit and whatever
@@ -175,7 +177,7 @@ class Errands:
         settings = (self.store, self.products, self.attributes, self.options, self.items)
         rng = generator("web/shop", *settings, split.value, index)
         shop = catalogue(self.store, self.products)
-        wishes: dict[str, Wish] = {}
+        wishes: dict[str, GoalItem] = {}
         for _ in range(MAX_DRAWS):
             wish = self._draw(rng, shop)
             if split_of(wish.content) is split:
@@ -192,7 +194,7 @@ class Errands:
             metadata={"store": self.store, "items": self.items},
         )
 
-    def _draw(self, rng: np.random.Generator, shop: Catalogue) -> Wish:
+    def _draw(self, rng: np.random.Generator, shop: Catalogue) -> GoalItem:
         """Draw a product and wish for some of what it is."""
         product = list(shop.products.values())[int(rng.integers(len(shop.products)))]
         names = _some(rng, list(product.options), self.options)
@@ -200,7 +202,7 @@ class Errands:
         price = product.price(cheapest(product, options))
         limit = GRID_CENTS * (price // GRID_CENTS + 1 + int(rng.integers(GRID_STEPS)))
         attributes = tuple(_some(rng, list(product.features), self.attributes))
-        return Wish(type=product.kind.name, attributes=attributes, options=options, limit=limit)
+        return GoalItem(type=product.kind.name, attributes=attributes, options=options, limit=limit)
 
 
 def _some(rng: np.random.Generator, words: Sequence[str], count: int) -> list[str]:
@@ -211,7 +213,7 @@ _OPENINGS = ("Please buy", "I need", "I am looking for", "Find and order")
 _LIMITS = ("for at most {}", "priced at {} or less", "costing no more than {}")
 
 
-def told(rng: np.random.Generator, wishes: Sequence[Wish]) -> str:
+def told(rng: np.random.Generator, wishes: Sequence[GoalItem]) -> str:
     """Say the wishes in words; which words is drawn."""
     opening, limit = (words[int(rng.integers(len(words)))] for words in (_OPENINGS, _LIMITS))
     if len(wishes) == 1:
@@ -219,7 +221,7 @@ def told(rng: np.random.Generator, wishes: Sequence[Wish]) -> str:
     return "\n".join([f"{opening} one of each:", *(f"- {_told(wish, limit)}" for wish in wishes)])
 
 
-def _told(wish: Wish, limit: str) -> str:
+def _told(wish: GoalItem, limit: str) -> str:
     """Say one wish, such as `a desk lamp (dimmable; oak) with finish: copper, for at most $40.00`."""
     article = "" if wish.type[-1] == "s" != wish.type[-2] else "an " if wish.type[0] in "aeiou" else "a "
     attributes = f" ({'; '.join(wish.attributes)})" if wish.attributes else ""

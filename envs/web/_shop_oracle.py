@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from envgym.envs.web._shop_catalogue import Catalogue
-from envgym.envs.web._shop_goals import Wish, cheapest, target
-from envgym.envs.web._shop_pages import Act
-from envgym.envs.web._shop_store import PER_PAGE, Piece, Place, Visit, searched
+from envgym.envs.web._shop_goals import GoalItem, cheapest, target
+from envgym.envs.web._shop_pages import PageAction
+from envgym.envs.web._shop_store import PER_PAGE, CartItem, OpenPage, ShopVisit, searched
 
 
-def next_act(shop: Catalogue, visit: Visit, wishes: Sequence[Wish]) -> Act:
+def next_act(shop: Catalogue, visit: ShopVisit, wishes: Sequence[GoalItem]) -> PageAction:
     """Return the next act towards exactly the cart that is wished for, and its order, from any page.
 
     Searches by the words of the wish, as an agent would; by the title where they do not bring the product up.
@@ -21,29 +21,29 @@ def next_act(shop: Catalogue, visit: Visit, wishes: Sequence[Wish]) -> Act:
         else:
             missing.remove(wish)
     if extra:
-        return Act("remove", str(extra[0])) if visit.place is Place.CART else Act("view_cart")
+        return PageAction("remove", str(extra[0])) if visit.place is OpenPage.CART else PageAction("view_cart")
     if missing:
         return _towards(shop, visit, missing[0])
-    if visit.place is Place.CHECKOUT:
-        return Act("place_order")
-    return Act("checkout") if visit.place is Place.CART else Act("view_cart")
+    if visit.place is OpenPage.CHECKOUT:
+        return PageAction("place_order")
+    return PageAction("checkout") if visit.place is OpenPage.CART else PageAction("view_cart")
 
 
-def _towards(shop: Catalogue, visit: Visit, wish: Wish) -> Act:
+def _towards(shop: Catalogue, visit: ShopVisit, wish: GoalItem) -> PageAction:
     """Return the next act towards one more thing in the cart."""
     piece = _piece(shop, wish)
-    if visit.place is Place.PRODUCT and visit.product == piece.product:
+    if visit.place is OpenPage.PRODUCT and visit.product == piece.product:
         chosen = dict(visit.chosen)
         wrong = next((f"{name}: {value}" for name, value in piece.chosen if chosen.get(name) != value), None)
-        return Act("choose", wrong) if wrong is not None else Act("add_to_cart")
+        return PageAction("choose", wrong) if wrong is not None else PageAction("add_to_cart")
     words, rank = _query(shop, wish, piece.product)
-    if visit.place is not Place.RESULTS or visit.query != words:
-        return Act("search", words)
+    if visit.place is not OpenPage.RESULTS or visit.query != words:
+        return PageAction("search", words)
     page = rank // PER_PAGE + 1
-    return Act("open", piece.product) if visit.number == page else Act("show_page", str(page))
+    return PageAction("open", piece.product) if visit.number == page else PageAction("show_page", str(page))
 
 
-def _query(shop: Catalogue, wish: Wish, product: str) -> tuple[str, int]:
+def _query(shop: Catalogue, wish: GoalItem, product: str) -> tuple[str, int]:
     """Return words that bring the product onto the pages of results, and its rank there, from 0."""
     for text in (f"{' '.join(wish.attributes)} {wish.type}", shop.products[product].title):
         words = searched(text)
@@ -53,7 +53,7 @@ def _query(shop: Catalogue, wish: Wish, product: str) -> tuple[str, int]:
     return words, found.index(product)
 
 
-def _piece(shop: Catalogue, wish: Wish) -> Piece:
+def _piece(shop: Catalogue, wish: GoalItem) -> CartItem:
     """Return the piece that meets the wish at the lowest price."""
     product = target(shop, wish)
-    return Piece(product=product.id, chosen=tuple(cheapest(product, wish.options).items()))
+    return CartItem(product=product.id, chosen=tuple(cheapest(product, wish.options).items()))

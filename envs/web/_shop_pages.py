@@ -14,14 +14,14 @@ MAX_SHOWN = 60
 """Characters of an argument that a refusal repeats."""
 
 
-class Act(NamedTuple):
+class PageAction(NamedTuple):
     """Something done on a page, written `verb[argument]`."""
 
     verb: str
     argument: str = ""
 
     @classmethod
-    def read(cls, text: str) -> "Act | None":
+    def read(cls, text: str) -> "PageAction | None":
         """Read `verb[argument]`; None where the text is nothing of the kind."""
         found = _ACT.fullmatch(text.strip())
         return cls(found[1], " ".join(found[2].split())) if found else None
@@ -31,15 +31,15 @@ class Act(NamedTuple):
         return f"{self.verb}[{self.argument}]"
 
 
-SEARCH = Act("search")
+SEARCH = PageAction("search")
 """The search field; it takes any words."""
 
 
-class Cell(NamedTuple):
+class LineCell(NamedTuple):
     """A piece of a line; with an act, a link or a button."""
 
     text: str
-    act: Act | None = None
+    act: PageAction | None = None
     is_chosen: bool = False
 
     @property
@@ -48,11 +48,11 @@ class Cell(NamedTuple):
         return f"[{self.text}]" if self.is_chosen else self.text
 
 
-class Line(NamedTuple):
+class PageLine(NamedTuple):
     """A label with cells behind it."""
 
     label: str = ""
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[LineCell, ...] = ()
 
     def __str__(self) -> str:
         """Join label and cells."""
@@ -61,10 +61,10 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ShopPage:
     """All that is seen of the store at once. The search field stands on every page."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[PageLine, ...]
     is_end: bool = False
     """True where nothing more can be done, not even a search."""
 
@@ -73,7 +73,7 @@ class Page:
         """The page for the agent."""
         return "\n".join([str(line) for line in self.lines])
 
-    def find(self, act: Act) -> Act | None:
+    def find(self, act: PageAction) -> PageAction | None:
         """Return the act as the page offers it, whatever the case of its letters; None where it does not."""
         if act.verb == SEARCH.verb and not self.is_end:
             return act
@@ -81,10 +81,10 @@ class Page:
         offers = (offered for offered in self._acts() if offered.verb == act.verb)
         return next((offered for offered in offers if offered.argument.casefold() == asked), None)
 
-    def _acts(self) -> Iterator[Act]:
+    def _acts(self) -> Iterator[PageAction]:
         return (cell.act for line in self.lines for cell in line.cells if cell.act is not None)
 
-    def refusal(self, act: Act) -> str:
+    def refusal(self, act: PageAction) -> str:
         """Say that the page does not offer `act`, and what it does offer."""
         offers: dict[str, list[str]] = {} if self.is_end else {SEARCH.verb: ["words"]}
         for offered in self._acts():

@@ -7,14 +7,14 @@ from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
-from envgym.envs._speaking import calling
 from envgym.envs.web._shop_catalogue import Catalogue, catalogue
-from envgym.envs.web._shop_engine import Door, Engine, Seen
-from envgym.envs.web._shop_goals import Errands, Wish, order_reward, wishes_of
+from envgym.envs.web._shop_clients import ShopClient, ShopView, TextShop
+from envgym.envs.web._shop_goals import GoalItem, ShopTasks, order_reward, wishes_of
 from envgym.envs.web._shop_oracle import next_act
-from envgym.envs.web._shop_pages import Act
-from envgym.envs.web._shop_store import MAX_QUERY, Visit, searched
+from envgym.envs.web._shop_pages import PageAction
+from envgym.envs.web._shop_store import MAX_QUERY, ShopVisit, searched
 from envgym.errors import InvalidInput, ToolError, sentence
+from envgym.parsing import tool_call_action
 from envgym.tools import tool
 
 CHANCE, CHANCE_TYPE_ONLY = 0.04, 0.07
@@ -24,17 +24,17 @@ _HINT = "Call a tool, or write one act such as search[desk lamp]."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shopping:
+class ShopState:
     """An episode: what is wanted, and what is seen."""
 
-    wishes: tuple[Wish, ...]
-    seen: Seen
+    wishes: tuple[GoalItem, ...]
+    seen: ShopView
 
 
-class Shop(Env[Shopping]):
+class Shop(Env[ShopState]):
     """The agent searches, opens, chooses, and fills a cart; the order ends the episode and is paid."""
 
-    tasks: Errands
+    tasks: ShopTasks
     system_prompt = (
         "You shop in an online store for the person who writes to you. Order exactly what is asked for and nothing "
         "else: search, open a product, choose its options, add it to the cart, go to the checkout and place the order. "
@@ -83,7 +83,7 @@ class Shop(Env[Shopping]):
         super().__init__(max_turns=max_turns, **options_of_env)
         self.chance_score = CHANCE if attributes or options else CHANCE_TYPE_ONLY
         self.all_or_nothing = all_or_nothing
-        self.tasks = Errands(**given)
+        self.tasks = ShopTasks(**given)
         self.blocking = browser
         self._door = _door(store, products, browser=browser)
 
@@ -97,7 +97,7 @@ class Shop(Env[Shopping]):
         if task.payload.get("catalogue") != self.shop.fingerprint:
             do = "take it from an env with the same store and products"
             raise InvalidInput(sentence("task", "be of this store", task.id, where=_WHERE, do=do))
-        self.state = Shopping(wishes=wishes_of(task.payload), seen=self._door.enter(Visit()))
+        self.state = ShopState(wishes=wishes_of(task.payload), seen=self._door.enter(ShopVisit()))
         return f"{task.prompt}\n\n{self.state.seen.page.text}"
 
     # ---- what can be done -------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Shop(Env[Shopping]):
         Args:
             query: Words such as: dimmable desk lamp.
         """
-        return self._do(Act("search", query))
+        return self._do(PageAction("search", query))
 
     @tool
     def open(self, product: str) -> str:
@@ -118,7 +118,7 @@ class Shop(Env[Shopping]):
         Args:
             product: Its id in the results, such as P1234.
         """
-        return self._do(Act("open", product))
+        return self._do(PageAction("open", product))
 
     @tool
     def show_page(self, number: int) -> str:
@@ -127,7 +127,7 @@ class Shop(Env[Shopping]):
         Args:
             number: From 1.
         """
-        return self._do(Act("show_page", str(number)))
+        return self._do(PageAction("show_page", str(number)))
 
     @tool
     def choose(self, option: str, value: str) -> str:
@@ -137,12 +137,12 @@ class Shop(Env[Shopping]):
             option: Such as color.
             value: Such as navy.
         """
-        return self._do(Act("choose", f"{option}: {value}"))
+        return self._do(PageAction("choose", f"{option}: {value}"))
 
     @tool
     def add_to_cart(self) -> str:
         """Put the open product with the chosen options into the cart."""
-        return self._do(Act("add_to_cart"))
+        return self._do(PageAction("add_to_cart"))
 
     @tool
     def remove(self, line: int) -> str:
@@ -151,43 +151,43 @@ class Shop(Env[Shopping]):
         Args:
             line: Its number in the cart, from 1.
         """
-        return self._do(Act("remove", str(line)))
+        return self._do(PageAction("remove", str(line)))
 
     @tool
     def view_cart(self) -> str:
         """Open the cart."""
-        return self._do(Act("view_cart"))
+        return self._do(PageAction("view_cart"))
 
     @tool
     def back(self) -> str:
         """Go back to the results of the last search."""
-        return self._do(Act("back"))
+        return self._do(PageAction("back"))
 
     @tool
     def checkout(self) -> str:
         """Go from the cart to the checkout."""
-        return self._do(Act("checkout"))
+        return self._do(PageAction("checkout"))
 
     @tool
     def place_order(self) -> str:
         """Order what is in the cart, at the checkout. This is final."""
-        return self._do(Act("place_order"))
+        return self._do(PageAction("place_order"))
 
-    def _do(self, act: Act) -> str:
+    def _do(self, act: PageAction) -> str:
         """Do what the page offers. Raises: ToolError: it does not."""
         seen = self.state.seen
         if len(act.argument) > MAX_QUERY:
             raise ToolError(f"{act.verb} takes at most {MAX_QUERY} characters, got {len(act.argument)}.")
         words = searched(act.argument) if act.verb == "search" else " ".join(act.argument.split())
-        offered = seen.page.find(Act(act.verb, words))
+        offered = seen.page.find(PageAction(act.verb, words))
         if offered is None:
             raise ToolError(seen.page.refusal(act))
-        self.state = Shopping(wishes=self.state.wishes, seen=self._door.act(seen, offered))
+        self.state = ShopState(wishes=self.state.wishes, seen=self._door.act(seen, offered))
         return self.state.seen.page.text
 
     def respond(self, action: Action) -> Reply:
         """Do an act that is written as `verb[argument]`."""
-        act = Act.read(action.content)
+        act = PageAction.read(action.content)
         if act is None:
             return Reply(observation=_HINT)
         try:
@@ -211,9 +211,9 @@ class Shop(Env[Shopping]):
     def oracle(self) -> str:
         """Go for the cheapest products that meet the wishes."""
         act = next_act(self.shop, self.state.seen.visit, self.state.wishes)
-        return calling(act.verb, **_arguments(act))
+        return tool_call_action(act.verb, **_arguments(act))
 
-    def fork_state(self) -> Shopping:
+    def fork_state(self) -> ShopState:
         """Share the state: it is immutable."""
         return self.state
 
@@ -228,16 +228,16 @@ class Shop(Env[Shopping]):
         self._door.close()
 
 
-def _door(store: int, products: int, *, browser: bool) -> Door:
+def _door(store: int, products: int, *, browser: bool) -> ShopClient:
     """Return the way into the store. Raises: InvalidInput: no browser is installed."""
     if not browser:
-        return Engine(store, products)
-    from envgym.envs.web._shop_browser import Browser
+        return TextShop(store, products)
+    from envgym.envs.web._shop_browser import BrowserShop
 
-    return Browser(store, products)
+    return BrowserShop(store, products)
 
 
-def _arguments(act: Act) -> dict[str, JsonValue]:
+def _arguments(act: PageAction) -> dict[str, JsonValue]:
     """Return an act's argument as its tool takes it."""
     match act.verb:
         case "search":

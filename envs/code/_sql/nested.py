@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from envgym.envs.code._sql.conditions import Scene, Unfit
+from envgym.envs.code._sql.conditions import NoSuchQuestion, QuestionSampler
 from envgym.envs.code._sql.questions import (
     Ask,
     Question,
@@ -16,11 +16,11 @@ from envgym.envs.code._sql.questions import (
     noun_of,
     numbers,
 )
-from envgym.envs.code._sql.schema import Kind
+from envgym.envs.code._sql.schema import ColumnKind
 
 
-def _above_average(scene: Scene) -> Question:
-    table = a_table(scene, Kind.NUMBER)
+def _above_average(scene: QuestionSampler) -> Question:
+    table = a_table(scene, ColumnKind.NUMBER)
     column = scene.pick(numbers(table))
     met = scene.condition(table, but=[column, *labels(table)])
     is_above = scene.rng.random() < 0.5
@@ -38,7 +38,7 @@ def _above_average(scene: Scene) -> Question:
     return Question(text=text, sql=sql)
 
 
-def _above_own_average(scene: Scene) -> Question:
+def _above_own_average(scene: QuestionSampler) -> Question:
     table, parent = a_link(scene)
     column = scene.pick(numbers(table))
     is_above = scene.rng.random() < 0.5
@@ -57,12 +57,12 @@ def _above_own_average(scene: Scene) -> Question:
     return Question(text=text, sql=sql)
 
 
-def _both(scene: Scene) -> Question:
+def _both(scene: QuestionSampler) -> Question:
     table, parent = a_link(scene)
     first = scene.condition(table)
     second = scene.condition(table)
     if first.sql == second.sql:
-        raise Unfit
+        raise NoSuchQuestion
     operator, words = scene.pick(
         (("INTERSECT", "and also at least one"), ("EXCEPT", "but none"), ("UNION", "or at least one"))
     )
@@ -76,7 +76,7 @@ def _both(scene: Scene) -> Question:
     return Question(text=text, sql=f" {operator} ".join(parts))
 
 
-def _best_of_each(scene: Scene) -> Question:
+def _best_of_each(scene: QuestionSampler) -> Question:
     table, parent = a_link(scene)
     column, count = scene.pick(numbers(table, is_known=True)), scene.number(1, 3)
     met = scene.condition(table, but=[column])
@@ -95,7 +95,7 @@ def _best_of_each(scene: Scene) -> Question:
     return Question(text=text, sql=f"SELECT owner, item, size FROM ({inner}) WHERE place <= {count}")
 
 
-def _largest_group(scene: Scene) -> Question:
+def _largest_group(scene: QuestionSampler) -> Question:
     table, parent = a_link(scene)
     column, count = scene.pick(numbers(table, is_known=True)), scene.number(1, 3)
     function, words = aggregate(scene, column)
@@ -112,7 +112,7 @@ def _largest_group(scene: Scene) -> Question:
     return Question(text=text, sql=sql, is_ordered=True)
 
 
-def _three_tables(scene: Scene) -> Question:
+def _three_tables(scene: QuestionSampler) -> Question:
     table, middle = scene.pick([pair for pair in scene.world.links() if pair[1].parent is not None])
     parent = scene.world.table(str(middle.parent))
     column = scene.pick(numbers(table))
@@ -132,11 +132,11 @@ def _three_tables(scene: Scene) -> Question:
     return Question(text=text, sql=sql)
 
 
-def _share(scene: Scene) -> Question:
+def _share(scene: QuestionSampler) -> Question:
     table, parent = a_link(scene)
     met = scene.condition(table)
     if "NULL" not in met.sql and any(column.unknown and f".{column.name} " in met.sql for column in table.columns):
-        raise Unfit  # a row of which it is not known would count as one where it is not so
+        raise NoSuchQuestion  # a row of which it is not known would count as one where it is not so
     text = (
         f"For every {parent.noun} that has {table.plural}, give its {noun_of(parent)} and the percentage of its "
         f"{table.plural} whose {met.words}, from 0 to 100 and not rounded."
@@ -148,9 +148,9 @@ def _share(scene: Scene) -> Question:
     return Question(text=text, sql=sql)
 
 
-def _change(scene: Scene) -> Question:
-    table = a_table(scene, Kind.DATE)
-    column = scene.pick([column for column in table.of(Kind.DATE) if not column.unknown])
+def _change(scene: QuestionSampler) -> Question:
+    table = a_table(scene, ColumnKind.DATE)
+    column = scene.pick([column for column in table.of(ColumnKind.DATE) if not column.unknown])
     met = scene.condition(table, but=[column])
     text = (
         f"Count the {table.plural} whose {met.words} by the year of their {column.noun}. For every year that occurs, "
@@ -165,9 +165,9 @@ def _change(scene: Scene) -> Question:
     return Question(text=text, sql=sql, is_ordered=True)
 
 
-def _running(scene: Scene) -> Question:
-    table = a_table(scene, Kind.DATE, Kind.NUMBER)
-    date = scene.pick([column for column in table.of(Kind.DATE) if not column.unknown])
+def _running(scene: QuestionSampler) -> Question:
+    table = a_table(scene, ColumnKind.DATE, ColumnKind.NUMBER)
+    date = scene.pick([column for column in table.of(ColumnKind.DATE) if not column.unknown])
     number = scene.pick(numbers(table, is_known=True))
     met = scene.condition(table, but=[date, number])
     order = f"{table.name}.{date.name}, {table.name}.id"
@@ -182,7 +182,7 @@ def _running(scene: Scene) -> Question:
     return Question(text=text, sql=sql, is_ordered=True)
 
 
-def _above_average_groups(scene: Scene) -> Question:
+def _above_average_groups(scene: QuestionSampler) -> Question:
     table, parent = a_link(scene)
     column = scene.pick(numbers(table, is_known=True))
     met = scene.condition(parent, but=labels(parent))
@@ -198,14 +198,14 @@ def _above_average_groups(scene: Scene) -> Question:
     return Question(text=text, sql=sql)
 
 
-def _some_and_none(scene: Scene) -> Question:
+def _some_and_none(scene: QuestionSampler) -> Question:
     table, parent = a_link(scene)
     own, theirs = scene.condition(parent, but=labels(parent)), scene.condition(table)
     text = (
         f"Count, for every value of {{}}, the {parent.plural} whose {own.words}, and that have no {table.noun} whose "
         f"{theirs.words}. Give the value and the count, where it is not 0."
     )
-    column = scene.pick([column for column in parent.of(Kind.CATEGORY) if f".{column.name} " not in own.sql])
+    column = scene.pick([column for column in parent.of(ColumnKind.CATEGORY) if f".{column.name} " not in own.sql])
     name = f"{parent.name}.{column.name}"
     sql = (
         f"SELECT {name}, COUNT(*) FROM {parent.name} WHERE {own.sql} AND NOT {exists(table, parent, theirs)} GROUP BY "

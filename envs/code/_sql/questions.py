@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from envgym.envs.code._sql.conditions import Condition, Scene
-from envgym.envs.code._sql.schema import Column, Kind, Table
+from envgym.envs.code._sql.conditions import Condition, QuestionSampler
+from envgym.envs.code._sql.schema import ColumnKind, ColumnSchema, TableSchema
 
 _AGGREGATES = {"AVG": "average", "SUM": "total", "MAX": "highest", "MIN": "lowest"}
 
@@ -18,40 +18,40 @@ class Question:
     is_ordered: bool = False
 
 
-Ask = Callable[[Scene], Question]
+Ask = Callable[[QuestionSampler], Question]
 
 
-def a_table(scene: Scene, *kinds: Kind) -> Table:
+def a_table(scene: QuestionSampler, *kinds: ColumnKind) -> TableSchema:
     """Draw a table that has columns of all these kinds."""
     return scene.pick([table for table in scene.world.tables if all(table.of(kind) for kind in kinds)])
 
 
-def a_link(scene: Scene) -> tuple[Table, Table]:
+def a_link(scene: QuestionSampler) -> tuple[TableSchema, TableSchema]:
     """Draw a table with its parent."""
     return scene.pick(scene.world.links())
 
 
-def numbers(table: Table, *, is_known: bool = False) -> list[Column]:
+def numbers(table: TableSchema, *, is_known: bool = False) -> list[ColumnSchema]:
     """Return the columns of numbers, of those known everywhere."""
-    return [column for column in table.of(Kind.NUMBER) if not (is_known and column.unknown)]
+    return [column for column in table.of(ColumnKind.NUMBER) if not (is_known and column.unknown)]
 
 
-def labels(*tables: Table) -> list[Column]:
+def labels(*tables: TableSchema) -> list[ColumnSchema]:
     """Return the columns that tell rows apart, the first for a table without a name."""
     return [found for table in tables for found in table.columns if found.name == table.label]
 
 
-def noun_of(table: Table) -> str:
+def noun_of(table: TableSchema) -> str:
     """Return how a question calls the column that tells rows apart."""
     return next((column.noun for column in table.columns if column.name == table.label), "id")
 
 
-def a(table: Table) -> str:
+def a(table: TableSchema) -> str:
     """Return a table's noun with its article."""
     return f"{'an' if table.noun[0] in 'aeiou' else 'a'} {table.noun}"
 
 
-def aggregate(scene: Scene, column: Column) -> tuple[str, str]:
+def aggregate(scene: QuestionSampler, column: ColumnSchema) -> tuple[str, str]:
     """Draw an aggregate of a column: its function, and words for it."""
     function = scene.pick(list(_AGGREGATES))
     recorded = " (where it is recorded)" if column.unknown else ""
@@ -61,7 +61,7 @@ def aggregate(scene: Scene, column: Column) -> tuple[str, str]:
 # ---- one table ----------------------------------------------------------------------------------------------------
 
 
-def _list(scene: Scene) -> Question:
+def _list(scene: QuestionSampler) -> Question:
     table = a_table(scene)
     shown = scene.pick([column for column in table.columns if column.name != table.label])
     met = scene.condition(table, but=[shown, *labels(table)], depth=1)
@@ -70,15 +70,15 @@ def _list(scene: Scene) -> Question:
     return Question(text=text, sql=f"SELECT {columns} FROM {table.name} WHERE {met.sql}")
 
 
-def _count(scene: Scene) -> Question:
+def _count(scene: QuestionSampler) -> Question:
     table = a_table(scene)
     met = scene.condition(table, depth=1)
     text = f"How many {table.plural} are there whose {met.words}?"
     return Question(text=text, sql=f"SELECT COUNT(*) FROM {table.name} WHERE {met.sql}")
 
 
-def _summary(scene: Scene) -> Question:
-    table = a_table(scene, Kind.NUMBER)
+def _summary(scene: QuestionSampler) -> Question:
+    table = a_table(scene, ColumnKind.NUMBER)
     column = scene.pick(numbers(table))
     function, words = aggregate(scene, column)
     met = scene.condition(table, but=[column])
@@ -86,8 +86,8 @@ def _summary(scene: Scene) -> Question:
     return Question(text=text, sql=f"SELECT {function}({table.name}.{column.name}) FROM {table.name} WHERE {met.sql}")
 
 
-def _top(scene: Scene) -> Question:
-    table = a_table(scene, Kind.NUMBER)
+def _top(scene: QuestionSampler) -> Question:
+    table = a_table(scene, ColumnKind.NUMBER)
     column = scene.pick(numbers(table))
     met = scene.condition(table, but=[column, *labels(table)])
     is_highest, count = scene.rng.random() < 0.5, scene.number(2, 6)
@@ -104,9 +104,9 @@ def _top(scene: Scene) -> Question:
     return Question(text=text, sql=sql, is_ordered=True)
 
 
-def _different(scene: Scene) -> Question:
-    table = a_table(scene, Kind.CATEGORY)
-    column = scene.pick(table.of(Kind.CATEGORY))
+def _different(scene: QuestionSampler) -> Question:
+    table = a_table(scene, ColumnKind.CATEGORY)
+    column = scene.pick(table.of(ColumnKind.CATEGORY))
     met = scene.condition(table, but=[column])
     text = f"Which different values of {column.noun} occur among the {table.plural} whose {met.words}? Give each once."
     return Question(text=text, sql=f"SELECT DISTINCT {table.name}.{column.name} FROM {table.name} WHERE {met.sql}")
@@ -115,9 +115,9 @@ def _different(scene: Scene) -> Question:
 # ---- groups, and a table with its parent -------------------------------------------------------------------------
 
 
-def _groups(scene: Scene) -> Question:
-    table = a_table(scene, Kind.CATEGORY, Kind.NUMBER)
-    column, number = scene.pick(table.of(Kind.CATEGORY)), scene.pick(numbers(table))
+def _groups(scene: QuestionSampler) -> Question:
+    table = a_table(scene, ColumnKind.CATEGORY, ColumnKind.NUMBER)
+    column, number = scene.pick(table.of(ColumnKind.CATEGORY)), scene.pick(numbers(table))
     function, words = aggregate(scene, number)
     met = scene.condition(table, but=[column, number])
     text = (
@@ -129,7 +129,7 @@ def _groups(scene: Scene) -> Question:
     return Question(text=text, sql=f"SELECT {columns} FROM {table.name} WHERE {met.sql} GROUP BY {name}")
 
 
-def _large_groups(scene: Scene) -> Question:
+def _large_groups(scene: QuestionSampler) -> Question:
     table, parent = a_link(scene)
     met, least = scene.condition(table), scene.number(2, 9)
     text = (
@@ -143,7 +143,7 @@ def _large_groups(scene: Scene) -> Question:
     return Question(text=text, sql=sql)
 
 
-def _of_parents(scene: Scene) -> Question:
+def _of_parents(scene: QuestionSampler) -> Question:
     table, parent = a_link(scene)
     own, theirs = scene.condition(table, but=labels(table)), scene.condition(parent, but=labels(parent))
     text = (
@@ -154,7 +154,7 @@ def _of_parents(scene: Scene) -> Question:
     return Question(text=text, sql=f"SELECT {columns} FROM {joined(table, parent)} WHERE {own.sql} AND {theirs.sql}")
 
 
-def _by_parent(scene: Scene) -> Question:
+def _by_parent(scene: QuestionSampler) -> Question:
     table, parent = a_link(scene)
     column = scene.pick(numbers(table))
     function, words = aggregate(scene, column)
@@ -170,7 +170,7 @@ def _by_parent(scene: Scene) -> Question:
     return Question(text=text, sql=sql)
 
 
-def _with_zero(scene: Scene) -> Question:
+def _with_zero(scene: QuestionSampler) -> Question:
     table, parent = a_link(scene)
     met = scene.condition(table)
     text = (
@@ -184,9 +184,9 @@ def _with_zero(scene: Scene) -> Question:
     return Question(text=text, sql=sql)
 
 
-def _by_year(scene: Scene) -> Question:
-    table = a_table(scene, Kind.DATE)
-    column = scene.pick(table.of(Kind.DATE))
+def _by_year(scene: QuestionSampler) -> Question:
+    table = a_table(scene, ColumnKind.DATE)
+    column = scene.pick(table.of(ColumnKind.DATE))
     met = scene.condition(table, but=[column])
     year = f"strftime('%Y', {table.name}.{column.name})"
     known = f" AND {table.name}.{column.name} IS NOT NULL" if column.unknown else ""
@@ -199,7 +199,7 @@ def _by_year(scene: Scene) -> Question:
     return Question(text=text, sql=sql, is_ordered=True)
 
 
-def _without(scene: Scene) -> Question:
+def _without(scene: QuestionSampler) -> Question:
     table, parent = a_link(scene)
     met = scene.condition(table)
     text = f"Which {parent.plural} have no {table.noun} whose {met.words}? Give the {noun_of(parent)} of each."
@@ -208,12 +208,12 @@ def _without(scene: Scene) -> Question:
     )
 
 
-def joined(table: Table, parent: Table) -> str:
+def joined(table: TableSchema, parent: TableSchema) -> str:
     """Return the two tables joined."""
     return f"{table.name} JOIN {parent.name} ON {parent.name}.id = {table.name}.{parent.name}_id"
 
 
-def exists(table: Table, parent: Table, met: Condition) -> str:
+def exists(table: TableSchema, parent: TableSchema, met: Condition) -> str:
     """Return that a parent has a row that meets a condition."""
     return f"EXISTS (SELECT 1 FROM {table.name} WHERE {table.name}.{parent.name}_id = {parent.name}.id AND {met.sql})"
 

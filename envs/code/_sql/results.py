@@ -14,7 +14,7 @@ _DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class QueryResult:
     """A result."""
 
     columns: tuple[str, ...]
@@ -24,13 +24,13 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class QueryError:
     """Why there is no result: the query's own fault."""
 
     reason: str
 
 
-def same(said: Rows, wanted: Rows, *, is_ordered: bool) -> bool:
+def same(said: QueryResult, wanted: QueryResult, *, is_ordered: bool) -> bool:
     """Tell whether two results hold the same rows, each as often; in the same order where that was asked for.
 
     Columns count by their place, whatever their names. Whole numbers and floats of the same value are the same; a
@@ -44,7 +44,7 @@ def same(said: Rows, wanted: Rows, *, is_ordered: bool) -> bool:
     return all(_same_row(one, other) for one, other in zip(left, right, strict=True))
 
 
-def overlap(said: Rows, wanted: Rows) -> float:
+def overlap(said: QueryResult, wanted: QueryResult) -> float:
     """Return the F1 of two results' rows, in any order."""
     if len(said.columns) != len(wanted.columns) or not said.rows or not wanted.rows:
         return 0.0
@@ -52,14 +52,14 @@ def overlap(said: Rows, wanted: Rows) -> float:
     return 2 * (left & right).total() / (left.total() + right.total())
 
 
-def table_text(result: Rows, max_chars: int) -> str:
+def table_text(result: QueryResult, max_chars: int) -> str:
     """Write a result for a reader, cell for cell within `max_chars`."""
     lines = [result.columns, *([_shown(cell, max_chars) for cell in row] for row in result.rows)]
     text = "\n".join(" | ".join(line) for line in lines)
     return f"{text}\n({_counted(result)})"
 
 
-def _counted(result: Rows) -> str:
+def _counted(result: QueryResult) -> str:
     count = len(result.rows)
     return f"the first {count} rows; there are more" if result.is_cut else f"{count} row{'s' * (count != 1)}"
 

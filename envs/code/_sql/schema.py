@@ -14,7 +14,7 @@ FIRST_DAY = dt.date(2018, 1, 1)
 NUM_DAYS = 6 * 365
 
 
-class Kind(StrEnum):
+class ColumnKind(StrEnum):
     """What a column holds."""
 
     NAME = "name"
@@ -25,13 +25,13 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class ColumnSchema:
     """One column, besides the key and the reference to a parent."""
 
     name: str
     noun: str
     """How a question names it."""
-    kind: Kind
+    kind: ColumnKind
     values: tuple[str, ...] = ()
     """Of names and categories."""
     low: float = 0
@@ -44,16 +44,16 @@ class Column:
     @property
     def type(self) -> str:
         """SQLite's type."""
-        return ("INTEGER" if self.step >= 1 else "REAL") if self.kind is Kind.NUMBER else "TEXT"
+        return ("INTEGER" if self.step >= 1 else "REAL") if self.kind is ColumnKind.NUMBER else "TEXT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class TableSchema:
     """One table with the key `id`; `parent_id` refers to its parent, if it has one."""
 
     name: str
     plural: str
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnSchema, ...]
     parent: str | None = None
     rows: tuple[int, int] = (0, 0)
     """Least and most."""
@@ -66,36 +66,36 @@ class Table:
     @property
     def label(self) -> str:
         """The column that tells rows apart in a question."""
-        return next((column.name for column in self.columns if column.kind is Kind.NAME), "id")
+        return next((column.name for column in self.columns if column.kind is ColumnKind.NAME), "id")
 
-    def of(self, *kinds: Kind) -> list[Column]:
+    def of(self, *kinds: ColumnKind) -> list[ColumnSchema]:
         """Return the columns of these kinds."""
         return [column for column in self.columns if column.kind in kinds]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class DatabaseSchema:
     """The tables of one database, parents first."""
 
     name: str
-    tables: tuple[Table, ...]
+    tables: tuple[TableSchema, ...]
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> TableSchema:
         """Return a table by name."""
         return next(table for table in self.tables if table.name == name)
 
-    def links(self) -> list[tuple[Table, Table]]:
+    def links(self) -> list[tuple[TableSchema, TableSchema]]:
         """Return each table that has a parent, with it."""
         return [(table, self.table(table.parent)) for table in self.tables if table.parent is not None]
 
 
-def definition(table: Table) -> str:
+def definition(table: TableSchema) -> str:
     """Return the statement that creates a table."""
     lines = ["id INTEGER PRIMARY KEY"]
     if table.parent is not None:
         lines.append(f"{table.parent}_id INTEGER NOT NULL REFERENCES {table.parent}(id)")
     for column in table.columns:
-        rule = " NOT NULL" * (not column.unknown) + " UNIQUE" * (column.kind is Kind.NAME)
+        rule = " NOT NULL" * (not column.unknown) + " UNIQUE" * (column.kind is ColumnKind.NAME)
         lines.append(f"{column.name} {column.type}{rule}")
     units = [column.unit for column in table.columns]
     notes = ["", *([""] if table.parent is not None else []), *(f"  -- {unit}" if unit else "" for unit in units)]
@@ -104,7 +104,7 @@ def definition(table: Table) -> str:
     return f"CREATE TABLE {table.name} (\n{body}\n)"
 
 
-def database_of(world: World, rows: Mapping[str, Sequence[Row]]) -> bytes:
+def database_of(world: DatabaseSchema, rows: Mapping[str, Sequence[Row]]) -> bytes:
     """Return the SQLite file of a world with these rows; each begins with its key and its reference."""
     base = sqlite3.connect(":memory:")
     for table in world.tables:
@@ -117,7 +117,7 @@ def database_of(world: World, rows: Mapping[str, Sequence[Row]]) -> bytes:
     return base.serialize()
 
 
-def drawn_rows(world: World, rng: np.random.Generator) -> Mapping[str, list[Row]]:
+def drawn_rows(world: DatabaseSchema, rng: np.random.Generator) -> Mapping[str, list[Row]]:
     """Draw rows for every table."""
     rows: dict[str, list[Row]] = {}
     for table in world.tables:
@@ -136,15 +136,15 @@ def _parents(num_parents: int, count: int, rng: np.random.Generator) -> list[Val
     return [int(number) for number in rng.choice(chosen, size=count, p=shares)]
 
 
-def _drawn(column: Column, count: int, rng: np.random.Generator) -> list[Value]:
+def _drawn(column: ColumnSchema, count: int, rng: np.random.Generator) -> list[Value]:
     match column.kind:
-        case Kind.NAME:
+        case ColumnKind.NAME:
             drawn: list[Value] = [column.values[int(i)] for i in rng.permutation(len(column.values))[:count]]
-        case Kind.CATEGORY:
+        case ColumnKind.CATEGORY:
             drawn = [column.values[int(i)] for i in rng.integers(len(column.values), size=count)]
-        case Kind.DATE:
+        case ColumnKind.DATE:
             drawn = [str(FIRST_DAY + dt.timedelta(days=int(day))) for day in rng.integers(NUM_DAYS, size=count)]
-        case Kind.NUMBER:
+        case ColumnKind.NUMBER:
             steps = int((column.high - column.low) / column.step) + 1
             numbers = [column.low + column.step * int(i) for i in rng.integers(steps, size=count)]
             drawn = [int(number) if column.step >= 1 else round(number, 2) for number in numbers]

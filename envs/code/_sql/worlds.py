@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from envgym.envs.code._sql.schema import Column, Kind, Table, World
+from envgym.envs.code._sql.schema import ColumnKind, ColumnSchema, DatabaseSchema, TableSchema
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -23,32 +23,34 @@ _CHILDREN = (36, 52)
 _GRANDCHILDREN = (110, 150)
 
 
-def _name(noun: str, values: tuple[str, ...], name: str = "name") -> Column:
-    return Column(name=name, noun=noun, kind=Kind.NAME, values=values)
+def _name(noun: str, values: tuple[str, ...], name: str = "name") -> ColumnSchema:
+    return ColumnSchema(name=name, noun=noun, kind=ColumnKind.NAME, values=values)
 
 
-def _category(name: str, values: str, noun: str = "") -> Column:
-    return Column(name=name, noun=noun or name, kind=Kind.CATEGORY, values=tuple(values.split()))
+def _category(name: str, values: str, noun: str = "") -> ColumnSchema:
+    return ColumnSchema(name=name, noun=noun or name, kind=ColumnKind.CATEGORY, values=tuple(values.split()))
 
 
-def _number(name: str, low: float, high: float, step: float, noun: str = "", unknown: float = 0.0) -> Column:
-    return Column(name=name, noun=noun or name, kind=Kind.NUMBER, low=low, high=high, step=step, unknown=unknown)
+def _number(name: str, low: float, high: float, step: float, noun: str = "", unknown: float = 0.0) -> ColumnSchema:
+    return ColumnSchema(
+        name=name, noun=noun or name, kind=ColumnKind.NUMBER, low=low, high=high, step=step, unknown=unknown
+    )
 
 
-def _date(name: str, noun: str, unknown: float = 0.0) -> Column:
-    return Column(name=name, noun=noun, kind=Kind.DATE, unknown=unknown)
+def _date(name: str, noun: str, unknown: float = 0.0) -> ColumnSchema:
+    return ColumnSchema(name=name, noun=noun, kind=ColumnKind.DATE, unknown=unknown)
 
 
-def _table(name: str, plural: str, *columns: Column, parent: str | None = None, depth: int = 0) -> Table:
+def _table(name: str, plural: str, *columns: ColumnSchema, parent: str | None = None, depth: int = 0) -> TableSchema:
     rows = (_PARENTS, _CHILDREN, _GRANDCHILDREN)[depth]
-    return Table(name=name, plural=plural, columns=columns, parent=parent, rows=rows)
+    return TableSchema(name=name, plural=plural, columns=columns, parent=parent, rows=rows)
 
 
-def _cities(name: str = "city", noun: str = "") -> Column:
+def _cities(name: str = "city", noun: str = "") -> ColumnSchema:
     return _category(name, " ".join(_CITIES), noun)
 
 
-COMPANY = World(
+COMPANY = DatabaseSchema(
     name="company",
     tables=(
         _table(
@@ -84,7 +86,7 @@ COMPANY = World(
         ),
     ),
 )
-SHOP = World(
+SHOP = DatabaseSchema(
     name="shop",
     tables=(
         _table(
@@ -117,7 +119,7 @@ SHOP = World(
         ),
     ),
 )
-LIBRARY = World(
+LIBRARY = DatabaseSchema(
     name="library",
     tables=(
         _table(
@@ -151,7 +153,7 @@ LIBRARY = World(
         ),
     ),
 )
-CLINIC = World(
+CLINIC = DatabaseSchema(
     name="clinic",
     tables=(
         _table(
@@ -185,7 +187,7 @@ CLINIC = World(
         ),
     ),
 )
-AIRLINE = World(
+AIRLINE = DatabaseSchema(
     name="airline",
     tables=(
         _table(
@@ -223,7 +225,7 @@ AIRLINE = World(
         ),
     ),
 )
-MUSIC = World(
+MUSIC = DatabaseSchema(
     name="music",
     tables=(
         _table(
@@ -257,7 +259,7 @@ MUSIC = World(
         ),
     ),
 )
-SPORT = World(
+SPORT = DatabaseSchema(
     name="sport",
     tables=(
         _table(
@@ -291,7 +293,7 @@ SPORT = World(
         ),
     ),
 )
-FARMING = World(
+FARMING = DatabaseSchema(
     name="farming",
     tables=(
         _table(
@@ -324,4 +326,4 @@ FARMING = World(
         ),
     ),
 )
-WORLDS = {world.name: world for world in (COMPANY, SHOP, LIBRARY, CLINIC, AIRLINE, MUSIC, SPORT, FARMING)}
+SCHEMAS = {world.name: world for world in (COMPANY, SHOP, LIBRARY, CLINIC, AIRLINE, MUSIC, SPORT, FARMING)}

@@ -11,7 +11,7 @@ from typing import Any
 
 from envgym.core.json_types import JsonObject
 from envgym.core.rewards import Scored
-from envgym.envs.tools._tau2.world import World, rows
+from envgym.envs.tools._tau2.domain import Tau2Domain, rows
 from envgym.errors import ToolError
 
 DEFAULT_BASIS = ("DB", "COMMUNICATE")
@@ -29,10 +29,10 @@ def golden_actions(task: JsonObject) -> list[dict[str, Any]]:
     return rows(criteria_of(task), "actions")
 
 
-def golden_world(domain: str, task: JsonObject) -> World:
+def golden_world(domain: str, task: JsonObject) -> Tau2Domain:
     """Return the world after the golden actions; those that fail are passed over, as in tau2-bench."""
     initial = task.get("initial_state")
-    world = World.of(domain, initial if isinstance(initial, Mapping) else None)
+    world = Tau2Domain.of(domain, initial if isinstance(initial, Mapping) else None)
     for action in golden_actions(task):
         try:
             world.run(side_of(action), action["name"], action["arguments"])
@@ -49,11 +49,11 @@ def side_of(action: Mapping[str, Any]) -> Any:
 def needs_nothing(domain: str, task: JsonObject) -> bool:
     """Tell whether a task is solved without a change and without a word, as where a request must be refused."""
     initial = task.get("initial_state")
-    untouched = World.of(domain, initial if isinstance(initial, Mapping) else None)
+    untouched = Tau2Domain.of(domain, initial if isinstance(initial, Mapping) else None)
     return all(part == 1.0 for part in parts(domain, task, untouched, ()).values())
 
 
-def parts(domain: str, task: JsonObject, world: World, said: Sequence[str]) -> dict[str, float]:
+def parts(domain: str, task: JsonObject, world: Tau2Domain, said: Sequence[str]) -> dict[str, float]:
     """Return each part of the reward by its name, 0 or 1."""
     criteria = criteria_of(task)
     found: dict[str, float] = {}
@@ -74,13 +74,13 @@ def parts(domain: str, task: JsonObject, world: World, said: Sequence[str]) -> d
     return found
 
 
-def reward_of(domain: str, task: JsonObject, world: World, said: Sequence[str]) -> Scored:
+def reward_of(domain: str, task: JsonObject, world: Tau2Domain, said: Sequence[str]) -> Scored:
     """Return the product of the parts, with each of them as a component."""
     found = parts(domain, task, world, said)
     return Scored(value=float(all(found.values())), components=found)
 
 
-def _was_called(action: Mapping[str, Any], world: World) -> bool:
+def _was_called(action: Mapping[str, Any], world: Tau2Domain) -> bool:
     """Tell whether a golden action was called, by either side, with the arguments that count: by default all given."""
     for _, name, written in world.called:
         given = json.loads(written)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from envgym.errors import InvalidInput, ToolError, ToolInfraFailure
 from envgym.sandbox import MIB, LocalSandbox, RunEnding, Sandbox
-from envgym.sandbox._shell_tree import EMPTY, Entry, Garbled, outcome_in, packed, with_files
+from envgym.sandbox._shell_tree import EMPTY, InvalidTree, TreeEntry, outcome_in, packed, with_files
 from envgym.sandbox.records import Completed, Limits
 from envgym.sandbox.shell import ShellSession
 
@@ -171,8 +171,8 @@ GARBLED = {
 
 @pytest.mark.parametrize("what", GARBLED)
 def test_what_no_sandbox_of_ours_writes_is_refused(what: str) -> None:
-    assert outcome_in(forged(), EMPTY, 10).tree == {"x": Entry("file", b"!", 420, 0)}
-    with pytest.raises(Garbled):
+    assert outcome_in(forged(), EMPTY, 10).tree == {"x": TreeEntry("file", b"!", 420, 0)}
+    with pytest.raises(InvalidTree):
         outcome_in(GARBLED[what], EMPTY, 10)
 
 
@@ -191,7 +191,7 @@ def test_a_command_that_speaks_for_its_shell_can_change_its_own_files_alone(shel
 )
 def test_no_bytes_break_the_reader(text: bytes) -> None:
     for said_ in (text, text + b"\n", forged(entries=[text.decode(errors="replace")])):
-        with pytest.raises(Garbled):
+        with pytest.raises(InvalidTree):
             outcome_in(said_, EMPTY, 1000)
 
 

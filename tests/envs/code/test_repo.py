@@ -16,13 +16,13 @@ from envgym.core.messages import GUIDE
 from envgym.core.rewards import Scored
 from envgym.core.segments import Origin
 from envgym.core.tasks import Split, Task
-from envgym.envs._speaking import calling
 from envgym.envs.code import _repo_grading as grading
 from envgym.envs.code import repo
 from envgym.envs.code._repo_patch import applied, read_patch, turned
 from envgym.envs.code._repo_tasks import checkout, repair_of, repositories, tree_of
 from envgym.envs.code.repo import Repositories
 from envgym.errors import InvalidInput, ToolInfraFailure
+from envgym.parsing import tool_call_action
 from envgym.party import ScriptedParty
 from envgym.sandbox import BwrapSandbox, Completed, Limits, RunEnding
 
@@ -49,7 +49,7 @@ def begun(task: str = PRECEDENCE, **settings: Any) -> Repositories:  # Any: the 
 
 
 def said(env: Repositories, tool: str, **arguments: Any) -> str:  # Any: the tool's own arguments
-    return str(env.step(calling(tool, **arguments)).observation)
+    return str(env.step(tool_call_action(tool, **arguments)).observation)
 
 
 def test_38_tasks_lie_in_6_repositories_and_whole_repositories_are_held_out() -> None:
@@ -175,7 +175,11 @@ def test_trick_pays_nothing_and_is_a_score(trick: str, monkeypatch: pytest.Monke
 
 def test_only_python_files_of_the_package_are_graded_and_links_are_not() -> None:
     env = begun()
-    env.step(calling("shell", command="cp -r exprs /tmp/x; ln -sf /etc/passwd exprs/tokens.py; ln -s / exprs/root; ls"))
+    env.step(
+        tool_call_action(
+            "shell", command="cp -r exprs /tmp/x; ln -sf /etc/passwd exprs/tokens.py; ln -s / exprs/root; ls"
+        )
+    )
     assert env.step("Done.").info["envgym"].reward.value == 0.0
     assert [path for path in ("exprs/a.py", "exprs/a/b.py", "exprs.py", "x/exprs/a.py", "exprs/a.txt")
             if grading.is_source(path, "exprs")] == ["exprs/a.py", "exprs/a/b.py"]  # fmt: skip
@@ -312,7 +316,9 @@ def test_words_of_a_guide_are_injected_and_do_not_train() -> None:
     hinted = agent.extend([], generation, env.step("Done.").info["envgym"].observation, ())
     assert {segment.origin for segment in hinted.segments} == {Origin.INJECTED, Origin.TEMPLATE}
     assert not any(segment.trains for segment in hinted.segments)
-    listed = agent.extend([], generation, begun().step(calling("view", path=".")).info["envgym"].observation, ())
+    listed = agent.extend(
+        [], generation, begun().step(tool_call_action("view", path=".")).info["envgym"].observation, ()
+    )
     assert Origin.INJECTED not in {segment.origin for segment in listed.segments}
 
 

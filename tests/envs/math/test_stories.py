@@ -8,7 +8,7 @@ import pytest
 
 from envgym.envs.math import _stories
 from envgym.envs.math._expressions import canonical, evaluate, num_operations, write
-from envgym.envs.math._settings import SETTINGS
+from envgym.envs.math._settings import THEMES
 from envgym.envs.math._stories import draw_story
 
 
@@ -45,8 +45,8 @@ def test_every_story_ends_in_a_question_and_begins_in_its_setting() -> None:
 
 
 def test_there_are_at_least_twelve_settings_and_each_tells_every_event() -> None:
-    assert len(SETTINGS) >= 12
-    for setting in SETTINGS:
+    assert len(THEMES) >= 12
+    for setting in THEMES:
         for field in fields(setting):
             text = getattr(setting, field.name)
             wanted = {"start": "n", "gain": "n", "lose": "n", "ask": "", "times": "k", "share": "k"}
@@ -57,8 +57,8 @@ def test_there_are_at_least_twelve_settings_and_each_tells_every_event() -> None
 
 def test_one_problem_told_in_two_settings_is_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
     told = []
-    for setting in SETTINGS[:2]:
-        monkeypatch.setattr(_stories, "SETTINGS", (setting,))
+    for setting in THEMES[:2]:
+        monkeypatch.setattr(_stories, "THEMES", (setting,))
         told.append(draw_story(np.random.default_rng(5), 3, 2))
     assert told[0].text != told[1].text
     assert canonical(told[0].expression) == canonical(told[1].expression)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
 from envgym.envs.puzzles._statements import Statement, canonical_statements, draw_statement, is_true, words, worlds
@@ -38,7 +38,7 @@ ISLAND = Task(
 )
 
 
-def say(env: KnightsKnaves, *claims: str) -> Episode:
+def say(env: KnightsKnaves, *claims: str) -> ObservedEpisode:
     return play(env, lambda turn, _: claims[turn], seed=0, task=ISLAND, max_turns=len(claims))
 
 

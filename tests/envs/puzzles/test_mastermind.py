@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
 from envgym.envs.puzzles.mastermind import Mastermind, _numbers, _packed, all_codes, hints, judge
@@ -32,7 +32,7 @@ def task_of(code: str) -> Task:
     return Task(id="t", prompt="Find it.", payload={"code": code, "colors": 6}, split=Split.TRAIN)
 
 
-def say(env: Mastermind, code: str, *guesses: str) -> Episode:
+def say(env: Mastermind, code: str, *guesses: str) -> ObservedEpisode:
     return play(env, lambda turn, _: guesses[turn], seed=0, task=task_of(code), max_turns=len(guesses))
 
 

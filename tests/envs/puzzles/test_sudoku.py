@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.json_types import JsonObject
 from envgym.core.tasks import Split, Task
@@ -34,7 +34,7 @@ def task_of(grid: str, full: str) -> Task:
     return Task(id="t", prompt="", payload=payload, split=Split.TRAIN)
 
 
-def say(env: Sudoku, *words: str) -> Episode:
+def say(env: Sudoku, *words: str) -> ObservedEpisode:
     return play(env, lambda turn, _: words[turn], seed=0, task=task_of(GRID, FULL), max_turns=len(words))
 
 

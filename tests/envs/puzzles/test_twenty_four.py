@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.json_types import JsonObject
 from envgym.core.tasks import Split, Task
-from envgym.envs.puzzles._points import Unreadable, read, solution
+from envgym.envs.puzzles._expressions import UnreadableExpression, read, solution
 from envgym.envs.puzzles.twenty_four import NAMES, RULES, TwentyFour
 from envgym.errors import InvalidInput, UnknownName
 
@@ -34,7 +34,7 @@ def task_of(*numbers: int, operators: str = "+-*/") -> Task:
     return Task(id="t", prompt="Make 24.", payload=payload, split=Split.TRAIN)
 
 
-def say(env: TwentyFour, task: Task, *words: str) -> Episode:
+def say(env: TwentyFour, task: Task, *words: str) -> ObservedEpisode:
     return play(env, lambda turn, _: words[turn], seed=0, task=task, max_turns=len(words))
 
 
@@ -109,7 +109,7 @@ def test_solver_on_known_hands(numbers: tuple[int, ...], is_solvable: bool) -> N
 
 
 def test_division_by_zero_is_unreadable() -> None:
-    with pytest.raises(Unreadable, match="divides by zero"):
+    with pytest.raises(UnreadableExpression, match="divides by zero"):
         read("1 / (2 - 2)")
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import envgym
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput
@@ -33,7 +33,7 @@ def task_of(word: str) -> Task:
     return Task(id="t", prompt="Find it.", payload={"word": word}, split=Split.TRAIN)
 
 
-def say(env: Wordle, word: str, *guesses: str) -> Episode:
+def say(env: Wordle, word: str, *guesses: str) -> ObservedEpisode:
     return play(env, lambda turn, _: guesses[turn], seed=0, task=task_of(word), max_turns=len(guesses))
 
 

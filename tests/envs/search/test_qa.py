@@ -11,13 +11,13 @@ pytest.importorskip("bm25s")
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import oracle_of, play
+from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
-from envgym.envs._speaking import calling
 from envgym.envs.search._qa import answers_of, context_documents, supporting_titles
 from envgym.envs.search.qa import OpenQa
 from envgym.errors import InvalidInput
+from envgym.parsing import tool_call_action
 
 Row = dict[str, Any]  # a row of a data set
 
@@ -134,7 +134,7 @@ def test_right_words_pay_and_unread_evidence_does_not(data: str, said: str, scor
     assert env.step(said.format(answers[0])).reward == pytest.approx(0.6 * score)
     env.reset(options={"task": task})
     opened = task.prompt.split()[2]
-    env.step(calling("open", page=opened))
+    env.step(tool_call_action("open", page=opened))
     assert env.step(said.format(answers[0])).reward == pytest.approx(0.8 * score)  # 1 of 2 pages: 0.6 + 0.4 / 2
 
 

@@ -10,49 +10,49 @@ from hypothesis import strategies as st
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import oracle_of, play
+from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Role
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task, distinct_tasks
-from envgym.envs._speaking import calling
 from envgym.envs.tools._office import plans
 from envgym.envs.tools._office.apps import office_tools
 from envgym.envs.tools._office.calendar import free_starts
-from envgym.envs.tools._office.plans import Call, Plan, after, call, flaw, joined
-from envgym.envs.tools._office.recipes import RECIPES, Recipe
-from envgym.envs.tools._office.scene import Scene, Unfit
-from envgym.envs.tools._office.world import (
+from envgym.envs.tools._office.plans import PlannedCall, TaskPlan, after, call, flaw, joined
+from envgym.envs.tools._office.sampler import OfficeSampler, UnsuitableOffice
+from envgym.envs.tools._office.state import (
     Contact,
     Event,
-    File,
-    Folder,
+    FileFolder,
     Mail,
-    Ticket,
-    World,
+    OfficeState,
+    SupportTicket,
+    TextFile,
     changes,
     from_json,
     to_json,
 )
+from envgym.envs.tools._office.task_kinds import TASK_KINDS, TaskKind
 from envgym.envs.tools.office import OfficeWork
 from envgym.errors import InvalidInput
+from envgym.parsing import tool_call_action
 
 ME = Contact("C1000", "Ida Falk", "ida@a.example", "1", "Sales", "Account Manager", "ben@a.example")
 BEN = Contact("C1001", "Ben Ruiz", "ben@a.example", "2", "Sales", "Head of Sales", "")
 ANA = Contact("C1002", "Ana Sato", "ana@a.example", "3", "Sales", "Account Manager", "ben@a.example")
 CALL = Event("E1000", "Partner call", "2026-03-03 10:00", 45, "Room Oak", ("ana@a.example",))
 HELLO = Mail("M1000", "inbox", "ana@a.example", ("ida@a.example",), "Hello", "Call me.", "2026-03-01 12:00")
-NOTE = File("/notes/a.txt", "One.", "2026-03-01")
-JAM = Ticket("T1000", "Printer jams", "It jams.", "open", "low", "ana@a.example", "")
-WORLD = World(
+NOTE = TextFile("/notes/a.txt", "One.", "2026-03-01")
+JAM = SupportTicket("T1000", "Printer jams", "It jams.", "open", "low", "ana@a.example", "")
+WORLD = OfficeState(
     "2026-03-02 08:50",
     ME,
     {item.id: item for item in (BEN, ANA)},
     {CALL.id: CALL},
     {HELLO.id: HELLO},
     {NOTE.path: NOTE},
-    {"/notes": Folder("/notes")},
+    {"/notes": FileFolder("/notes")},
     {JAM.id: JAM},
 )
 RAISE, MOVE = (
@@ -67,7 +67,7 @@ class TestOffice(EnvConformance):
     num_tasks = 2
 
 
-def task_of(*writes: Call) -> Task:
+def task_of(*writes: PlannedCall) -> Task:
     """Return the task whose golden state these calls reach."""
     goal = [list(change) for change in changes(WORLD, after(WORLD, writes)).elements()]
     calls: JsonValue = [[item.tool, item.arguments] for item in writes]
@@ -75,9 +75,9 @@ def task_of(*writes: Call) -> Task:
     return Task(id="t", prompt="", payload=payload, split=Split.TRAIN)
 
 
-def paid(env: OfficeWork, task: Task, *calls: Call) -> Scored:
+def paid(env: OfficeWork, task: Task, *calls: PlannedCall) -> Scored:
     """Make calls, say that all is done, and return the reward."""
-    said = [*(calling(item.tool, **item.arguments) for item in calls), "Done."]
+    said = [*(tool_call_action(item.tool, **item.arguments) for item in calls), "Done."]
     episode = play(env, lambda turn, _: said[turn], seed=0, task=task)
     reward = episode.turns[-1].reward
     assert isinstance(reward, Scored)
@@ -99,7 +99,7 @@ def paid(env: OfficeWork, task: Task, *calls: Call) -> Scored:
     ],
 )
 def test_reward_counts_missing_and_unwanted_changes(
-    calls: list[Call], value: float, done: float, unwanted: int
+    calls: list[PlannedCall], value: float, done: float, unwanted: int
 ) -> None:
     task = task_of(RAISE, MOVE)
     solved = float(value == 1.0)
@@ -165,10 +165,10 @@ def test_texts_count_as_equal_up_to_case_spaces_full_stop_and_thousands(said: st
         (call("tickets_close", ticket_id="T1000"), "There is no tool 'tickets_close'. Did you mean tickets_"),
     ],
 )
-def test_what_cannot_be_done_is_told_and_changes_nothing(item: Call, told: str) -> None:
+def test_what_cannot_be_done_is_told_and_changes_nothing(item: PlannedCall, told: str) -> None:
     env = OfficeWork()
     env.reset(options={"task": task_of(RAISE)})
-    result = env.step(calling(item.tool, **item.arguments))
+    result = env.step(tool_call_action(item.tool, **item.arguments))
     record = result.info["envgym"]
     assert told in result.observation
     assert (record.tool_errors, record.ending, env.state.world) == (1, None, WORLD)
@@ -189,13 +189,13 @@ def test_free_starts_leave_out_what_overlaps() -> None:
     assert starts == ["09:00", *(f"{hour}:{half}" for hour in range(11, 16) for half in ("00", "30")), "16:00"]
 
 
-@pytest.mark.parametrize("recipe", [recipe for level in RECIPES.values() for recipe in level])
-def test_every_kind_of_task_is_proved_and_worded_in_three_ways(recipe: Recipe) -> None:
+@pytest.mark.parametrize("recipe", [recipe for level in TASK_KINDS.values() for recipe in level])
+def test_every_kind_of_task_is_proved_and_worded_in_three_ways(recipe: TaskKind) -> None:
     for seed in range(60):
-        scene = Scene(np.random.default_rng(seed))
+        scene = OfficeSampler(np.random.default_rng(seed))
         try:
             plan = recipe(scene)
-        except Unfit:
+        except UnsuitableOffice:
             continue
         assert flaw(scene.world, plan) == ""
         assert len(set(plan.texts)) == 3
@@ -215,14 +215,16 @@ def test_every_kind_of_task_is_proved_and_worded_in_three_ways(recipe: Recipe) -
         (WORLD, (), (call("calendar_cancel", event_id="E1"),), "a call is refused: There is no event 'E1'"),
     ],
 )
-def test_flawed_plans_are_found(goal: World, reads: tuple[Call, ...], writes: tuple[Call, ...], told: str) -> None:
-    assert flaw(WORLD, Plan(texts=(), goal=goal, reads=reads, writes=writes)).startswith(told)
+def test_flawed_plans_are_found(
+    goal: OfficeState, reads: tuple[PlannedCall, ...], writes: tuple[PlannedCall, ...], told: str
+) -> None:
+    assert flaw(WORLD, TaskPlan(texts=(), goal=goal, reads=reads, writes=writes)).startswith(told)
 
 
 def test_joined_plans_make_both_changes() -> None:
     middle = after(WORLD, [RAISE])
-    first = Plan(texts=("A.", "B.", "C."), goal=middle, reads=(), writes=(RAISE,))
-    second = Plan(texts=("D.", "E.", "F."), goal=after(middle, [MOVE]), reads=(), writes=(MOVE,))
+    first = TaskPlan(texts=("A.", "B.", "C."), goal=middle, reads=(), writes=(RAISE,))
+    second = TaskPlan(texts=("D.", "E.", "F."), goal=after(middle, [MOVE]), reads=(), writes=(MOVE,))
     both = joined(first, second)
     assert (both.writes, flaw(WORLD, both)) == ((RAISE, MOVE), "")
     assert both.texts[0] == "Two things. First: A.\nSecond: D."
@@ -231,8 +233,8 @@ def test_joined_plans_make_both_changes() -> None:
 def test_oracle_mends_what_others_left_undone() -> None:
     env = OfficeWork()
     env.reset(options={"task": task_of(RAISE, MOVE)})
-    env.step(calling("calendar_list", first_day="2026-03-02", last_day="2026-03-06"))
-    env.step(calling("calendar_cancel", event_id="E1000"))
+    env.step(tool_call_action("calendar_list", first_day="2026-03-02", last_day="2026-03-06"))
+    env.step(tool_call_action("calendar_cancel", event_id="E1000"))
     env.step(env.oracle())
     assert env.oracle() == "Everything is done."
     assert env.step(env.oracle()).reward == 1.0
@@ -258,8 +260,8 @@ def test_fork_goes_its_own_way() -> None:
     env = OfficeWork()
     env.reset(options={"task": task_of(RAISE)})
     twin = env.fork()
-    twin.step(calling(MOVE.tool, **MOVE.arguments))
-    env.step(calling(RAISE.tool, **RAISE.arguments))
+    twin.step(tool_call_action(MOVE.tool, **MOVE.arguments))
+    env.step(tool_call_action(RAISE.tool, **RAISE.arguments))
     assert (env.step("Done.").reward, twin.step("Done.").reward) == (1.0, 0.0)
 
 
@@ -267,8 +269,8 @@ def test_fork_goes_its_own_way() -> None:
 @given(st.integers(0, 10_000))
 def test_offices_come_back_from_json_and_hold_no_overlaps(seed: int) -> None:
     try:
-        world = Scene(np.random.default_rng(seed)).world
-    except Unfit:
+        world = OfficeSampler(np.random.default_rng(seed)).world
+    except UnsuitableOffice:
         return
     assert from_json(to_json(world)) == world
     assert changes(world, world) == Counter()
@@ -290,7 +292,7 @@ def test_independent_changes_count_the_same_in_any_order(order: list[int]) -> No
 
 @settings(max_examples=20)
 @given(st.sampled_from([JAM, CALL, HELLO, NOTE, ANA]))
-def test_a_deleted_record_is_one_change(record: Ticket | Event | Mail | File | Contact) -> None:
+def test_a_deleted_record_is_one_change(record: SupportTicket | Event | Mail | TextFile | Contact) -> None:
     assert changes(WORLD, WORLD.drop(record)).total() == 1
     assert changes(WORLD, WORLD.put(replace(WORLD.tickets["T1000"], title="A", priority="high"))).total() == 2
 

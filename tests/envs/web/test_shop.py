@@ -9,13 +9,13 @@ import pytest
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import oracle_of, play
+from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task, distinct_tasks, split_of
-from envgym.envs._speaking import calling
 from envgym.envs.web._shop_goals import cheapest, target, wishes_of
 from envgym.envs.web.shop import Shop
 from envgym.errors import InvalidInput
+from envgym.parsing import tool_call_action
 from envgym.seeds import generator
 
 
@@ -122,11 +122,11 @@ def test_text_and_tools_are_the_same() -> None:
         "show_page[2]",
     )
     calls = (
-        calling("search", query=product.title),
-        calling("open", product=product.id),
-        calling("choose", option=option.name, value=value),
-        calling("back"),
-        calling("show_page", number=2),
+        tool_call_action("search", query=product.title),
+        tool_call_action("open", product=product.id),
+        tool_call_action("choose", option=option.name, value=value),
+        tool_call_action("back"),
+        tool_call_action("show_page", number=2),
     )
     assert said(by_text, *text) == said(by_tool, *calls)
     assert by_text.state == by_tool.state
@@ -142,8 +142,11 @@ def test_text_and_tools_are_the_same() -> None:
         ("place_order[]", "This page does not offer place_order[]. It offers search[words], view_cart[]."),
         ("open[P0000]", "This page does not offer open[P0000]. It offers search[words], view_cart[]."),
         ("steal[P1001]", "This page does not offer steal[P1001]. It offers search[words], view_cart[]."),
-        (calling("show_page", number=10**30), None),
-        (calling("remove", line=-1), "This page does not offer remove[-1]. It offers search[words], view_cart[]."),
+        (tool_call_action("show_page", number=10**30), None),
+        (
+            tool_call_action("remove", line=-1),
+            "This page does not offer remove[-1]. It offers search[words], view_cart[].",
+        ),
     ],
 )
 def test_what_a_page_does_not_offer_is_answered_with_what_it_offers(act: str, answer: str | None) -> None:
@@ -158,7 +161,7 @@ def test_an_order_is_final_and_calls_behind_it_change_nothing() -> None:
     env = begun()
     while env.state.seen.visit.place != "checkout":
         env.step(env.oracle())
-    both = calling("place_order") + calling("view_cart")
+    both = tool_call_action("place_order") + tool_call_action("view_cart")
     result = env.step(both)
     assert (result.reward, result.terminated) == (1.0, True)
     assert result.observation.endswith("This page does not offer view_cart[]. It offers nothing more.")

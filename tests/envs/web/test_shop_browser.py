@@ -10,11 +10,11 @@ import pytest
 from envgym.core.endings import Ending
 from envgym.envs.web import _browser
 from envgym.envs.web._browser import check_browser
-from envgym.envs.web._shop_browser import Browser, read_page
-from envgym.envs.web._shop_engine import Engine
-from envgym.envs.web._shop_pages import Act, Cell, Line, Page
+from envgym.envs.web._shop_browser import BrowserShop, read_page
+from envgym.envs.web._shop_clients import TextShop
+from envgym.envs.web._shop_pages import LineCell, PageAction, PageLine, ShopPage
 from envgym.envs.web._shop_server import rendered, server
-from envgym.envs.web._shop_store import Visit
+from envgym.envs.web._shop_store import ShopVisit
 from envgym.envs.web.shop import Shop
 from envgym.errors import InvalidInput
 from envgym.records import StepResult
@@ -37,8 +37,8 @@ def browser() -> Iterator[Shop]:
     env.close()
 
 
-def door(env: Shop) -> Browser:
-    assert isinstance(env._door, Browser)
+def door(env: Shop) -> BrowserShop:
+    assert isinstance(env._door, BrowserShop)
     return env._door
 
 
@@ -101,13 +101,15 @@ def test_a_fork_has_a_tab_of_its_own(browser: Shop) -> None:
 
 def test_texts_are_escaped(browser: Shop) -> None:
     cells = (
-        Cell("</p><script>document.title = 'broken'</script>", Act("choose", "size: 9.5\" <i> & \\ '")),
-        Cell("&lt;b&gt; &amp; é 漢", Act("open", "<P1>"), True),
-        Cell("  two  spaces ", None),
+        LineCell("</p><script>document.title = 'broken'</script>", PageAction("choose", "size: 9.5\" <i> & \\ '")),
+        LineCell("&lt;b&gt; &amp; é 漢", PageAction("open", "<P1>"), True),
+        LineCell("  two  spaces ", None),
     )
-    page = Page((Line('<h2 onclick="x()">&quot;', cells), Line("", ()), Line("", cells[1:])), is_end=True)
+    page = ShopPage(
+        (PageLine('<h2 onclick="x()">&quot;', cells), PageLine("", ()), PageLine("", cells[1:])), is_end=True
+    )
 
-    async def job(document: "Document") -> Page:
+    async def job(document: "Document") -> ShopPage:
         await document.set_content(rendered(page, "session"))
         return await read_page(document)
 
@@ -152,14 +154,14 @@ def test_a_store_that_does_not_answer_makes_the_turn_invalid(browser: Shop) -> N
 def test_the_server_knows_its_sessions_alone(browser: Shop) -> None:
     import httpx
 
-    visitor = server().begin(Engine(0, 1500), Visit())
+    visitor = server().begin(TextShop(0, 1500), ShopVisit())
     url = server().url(visitor)
     assert "Welcome" in httpx.get(url).text
     # A link cannot press a button, and a page that is not open offers nothing.
     assert "Welcome" in httpx.get(url, params={"act": "place_order[]"}).text
     assert httpx.post(url, data={"act": "add_to_cart[]"}).status_code == 303
     assert httpx.post(url, content=b"\xff" * 20_000).status_code == 404
-    assert visitor.seen.visit == Visit()
+    assert visitor.seen.visit == ShopVisit()
     server().end(visitor)
     assert httpx.get(url).status_code == 404
 

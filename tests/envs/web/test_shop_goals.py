@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.envs.web._shop_catalogue import Kind, Option, Product, catalogue
-from envgym.envs.web._shop_goals import Wish, cheapest, match, order_reward, target
-from envgym.envs.web._shop_store import Piece
+from envgym.envs.web._shop_catalogue import Product, ProductKind, ProductOption, catalogue
+from envgym.envs.web._shop_goals import GoalItem, cheapest, match, order_reward, target
+from envgym.envs.web._shop_store import CartItem
 from envgym.errors import InvalidInput
 
 SHOP = catalogue(0, 1500)
-LAMP = Kind(department="Home", category="Lighting", name="desk lamp")
-WISH = Wish(type="desk lamp", attributes=("dimmable", "oak"), options={"finish": "copper"}, limit=3000)
+LAMP = ProductKind(department="Home", category="Lighting", name="desk lamp")
+WISH = GoalItem(type="desk lamp", attributes=("dimmable", "oak"), options={"finish": "copper"}, limit=3000)
 
 
 def product(**changes: Any) -> Product:  # any field of a product
-    finish = Option(name="finish", prices={"white": 0, "copper": 500})
+    finish = ProductOption(name="finish", prices={"white": 0, "copper": 500})
     whole = Product(
         id="P1000",
         kind=LAMP,
@@ -58,21 +58,21 @@ def test_without_attributes_and_options_only_type_and_price_count() -> None:
     assert match(replace(wish, limit=100), LAMP, product(), {"finish": "white"}).reward == 0.0
 
 
-def piece_for(wish: Wish) -> Piece:
+def piece_for(wish: GoalItem) -> CartItem:
     found = target(SHOP, wish)
-    return Piece(product=found.id, chosen=tuple(cheapest(found, wish.options).items()))
+    return CartItem(product=found.id, chosen=tuple(cheapest(found, wish.options).items()))
 
 
-def wish_for(place: int) -> Wish:
+def wish_for(place: int) -> GoalItem:
     """A wish that product number `place` meets."""
     found = list(SHOP.products.values())[place]
     name, option = next(iter(found.options.items()))
     options = {name: next(iter(option.prices))}
     limit = found.price(cheapest(found, options))
-    return Wish(type=found.kind.name, attributes=found.features[:2], options=options, limit=limit)
+    return GoalItem(type=found.kind.name, attributes=found.features[:2], options=options, limit=limit)
 
 
-def worth(wishes: list[Wish], cart: list[Piece], *, strict: bool = False) -> float:
+def worth(wishes: list[GoalItem], cart: list[CartItem], *, strict: bool = False) -> float:
     return order_reward(SHOP, wishes, cart, all_or_nothing=strict).value
 
 

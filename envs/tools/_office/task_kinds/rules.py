@@ -1,0 +1,282 @@
+"""Level 4: conditions, exceptions and sums over several apps."""
+
+from collections import Counter
+from dataclasses import replace
+
+from envgym.envs.tools._office import words
+from envgym.envs.tools._office.calendar import free_starts
+from envgym.envs.tools._office.mail import sent_mail
+from envgym.envs.tools._office.plans import TaskPlan, call
+from envgym.envs.tools._office.sampler import OfficeSampler, UnsuitableOffice, spoken_day
+from envgym.envs.tools._office.state import Event, TextFile, minute_of, moment_at
+from envgym.envs.tools._office.task_kinds.bulk import ITEMS, table
+
+
+def team_meeting(scene: OfficeSampler) -> TaskPlan:
+    """Invite a team without those who are away, and share a file with the guests."""
+    lead, day, minutes = scene.person(is_lead=True), scene.one(scene.days), scene.one((30, 60, 90))
+    team = [who for who in scene.world.contacts.values() if who.team == lead.team]
+    away, back = scene.some(team, 2)
+    start, *_, end = sorted([day, *scene.some(scene.days, 2)])
+    other = scene.one([moment for moment in scene.days if moment != day])
+    rows = [(away.name, start, end), (back.name, other, other), (scene.person(*team).name, start, end)]
+    absences = scene.add_file("/notes/absences.csv", table("name,first_day,last_day", scene.some(rows, len(rows))))
+    guests = tuple(who.email for who in team if who != away)
+    title, file, start = scene.fresh(words.NEW_EVENTS), scene.file(), scene.free(day, minutes)[0]
+    world = scene.world
+    if any(email in file.shared for email in guests):
+        raise UnsuitableOffice
+    new = Event(world.new_id("events"), title, start, minutes, "", guests)
+    return TaskPlan(
+        texts=(
+            f'Schedule "{title}" with the {lead.team} team on {spoken_day(day)}: {minutes} minutes at my earliest free '
+            "time between 9:00 and 17:00, on a full or half hour, no place. Invite everybody of that team in my "
+            "contacts "
+            f"except those who are away on that day according to {absences.path}. Share {file.path} with all you "
+            f"invite.",
+            f"I want to meet the {lead.team} team on {spoken_day(day)} at the first full or half hour from 9:00 on at "
+            f'which I have {minutes} free minutes before 17:00. Call it "{title}" and leave the place empty. Whoever '
+            f"is "
+            f"listed in {absences.path} as away on that day is not invited. All guests need to be able to read "
+            f"{file.path}.",
+            f'Enter "{title}" ({minutes} minutes, no place) on {spoken_day(day)} as early as my calendar allows within '
+            f"9:00 and 17:00, starting on a full or half hour. The guests are all my contacts in {lead.team} who are "
+            f"not "
+            f"away then; see {absences.path}. Then share {file.path} with each guest.",
+        ),
+        goal=world.put(new, replace(file, shared=(*file.shared, *guests))),
+        reads=(
+            call("contacts_search", text=lead.team),
+            call("files_read", path=absences.path),
+            call("calendar_free", day=day, minutes=minutes),
+        ),
+        writes=(
+            call("calendar_create", title=title, start=start, minutes=minutes, attendees=[*guests]),
+            *(call("files_share", path=file.path, email=email) for email in guests),
+        ),
+    )
+
+
+def new_numbers(scene: OfficeSampler) -> TaskPlan:
+    """Enter telephone numbers from mails, of which the latest counts."""
+    people = [scene.person() for _ in range(3)]
+    latest: dict[str, tuple[str, str]] = {}
+    for who in [*people, people[0]]:
+        phone = f"+49 69 {scene.rng.integers(1000, 10000)} {scene.rng.integers(100, 1000)}"
+        first, owner = who.name.split()[0], scene.world.owner.name.split()[0]
+        mail = scene.add_mail(who, "New phone number", f"Hi {owner},\nmy phone number is now {phone}.\n{first}")
+        latest[who.email] = max(latest.get(who.email, ("", "")), (mail.sent, phone))
+    found = [mail for mail in scene.world.mails.values() if mail.subject == "New phone number"]
+    return TaskPlan(
+        texts=(
+            'Some colleagues sent me mails with the subject "New phone number". Update my contacts with the new '
+            "numbers. "
+            "Where somebody wrote twice, the later mail counts.",
+            'Go through the mails "New phone number" in my inbox and change the phone numbers of the senders in my '
+            "contacts. If there are several mails from one person, use the most recent one.",
+            'My contacts are out of date. The mails in my inbox titled "New phone number" say what the numbers are '
+            "now; "
+            "please enter them. A newer mail replaces an older one from the same person.",
+        ),
+        goal=scene.world.put(*(replace(who, phone=latest[who.email][1]) for who in people)),
+        reads=(
+            call("mail_search", text="New phone number", folder="inbox"),
+            *(call("mail_read", mail_id=mail.id) for mail in found),
+            *(call("contacts_get", email=who.email) for who in people),
+        ),
+        writes=tuple(call("contacts_change", contact_id=who.id, phone=latest[who.email][1]) for who in people),
+    )
+
+
+def overdue(scene: OfficeSampler) -> TaskPlan:
+    """Make tickets urgent that are due soon, and tell each assignee's manager how many there are."""
+    limit = scene.days[int(scene.rng.integers(2, 5))]
+    staff = [scene.person(is_lead=False) for _ in range(2)]
+    for _ in range(2):
+        scene.add_ticket(assignee=scene.one(staff).email, due=scene.one([day for day in scene.days if day <= limit]))
+    tickets = [
+        item
+        for item in scene.world.tickets.values()
+        if item.status in ("open", "in_progress") and item.assignee and item.due and item.due <= limit
+    ]
+    by_email = {who.email: who for who in scene.world.contacts.values()}
+    counts = Counter(by_email[item.assignee].manager for item in tickets)
+    if len(tickets) > 4 or any(not by_email[item.assignee].manager for item in tickets):
+        raise UnsuitableOffice  # a lead has nobody above
+    subject, world, goal = "Urgent tickets", scene.world, scene.world
+    goal = goal.put(*(replace(item, priority="urgent") for item in tickets))
+    for lead, count in counts.items():
+        goal = goal.put(sent_mail(goal, (lead,), subject, str(count)))
+    assert goal != world, "two tickets at least are due"
+    return TaskPlan(
+        texts=(
+            f"Set every ticket to urgent that is open or in progress, has an assignee and is due by "
+            f"{spoken_day(limit)} "
+            f'at the latest. Then write to the manager of each assignee, one mail per manager: subject "{subject}", '
+            f"and "
+            "as the text only the number of these tickets in the manager's team.",
+            f"Tickets that somebody has, that are open or in progress, and that are due on or before "
+            f"{spoken_day(limit)}, "
+            "become urgent. Each manager of the people who have them gets one mail with the subject "
+            f'"{subject}" whose text is nothing but how many such tickets their people have.',
+            f"Find the assigned tickets (open or in progress) with a due date up to and including {spoken_day(limit)}. "
+            f'Their priority is urgent from now on. To each assignee\'s manager send a single mail, "{subject}", with '
+            "just the count of these tickets among the people they manage.",
+        ),
+        goal=goal,
+        reads=(
+            call("tickets_list", status="open"),
+            call("tickets_list", status="in_progress"),
+            *(call("contacts_get", email=email) for email in sorted({item.assignee for item in tickets})),
+        ),
+        writes=(
+            *(
+                call("tickets_set_priority", ticket_id=item.id, priority="urgent")
+                for item in tickets
+                if item.priority != "urgent"
+            ),
+            *(call("mail_send", to=[lead], subject=subject, body=str(count)) for lead, count in counts.items()),
+        ),
+    )
+
+
+def order_total(scene: OfficeSampler) -> TaskPlan:
+    """Join prices with orders, write the total of a team into a file, and mail it to the lead."""
+    lead = scene.person(is_lead=True)
+    items = scene.some(ITEMS, 5)
+    prices = {item: int(scene.rng.integers(2, 25)) for item in items}
+    teams = sorted({who.team for who in scene.world.contacts.values() if who.team in words.TEAMS})
+    orders = [(scene.one(teams), scene.one(items), int(scene.rng.integers(1, 12))) for _ in range(8)]
+    orders += [(lead.team, item, int(scene.rng.integers(1, 12))) for item in scene.some(items, 2)]
+    orders = scene.some(orders, len(orders))
+    first = scene.add_file("/reports/prices.csv", table("item,price", [*prices.items()]))
+    second = scene.add_file("/reports/orders.csv", table("team,item,quantity", orders))
+    total = str(sum(prices[item] * quantity for team, item, quantity in orders if team == lead.team))
+    path, subject = f"/reports/total_{lead.team.lower()}.txt", f"Orders of {lead.team}"
+    world = scene.world
+    return TaskPlan(
+        texts=(
+            f"Work out what the orders of {lead.team} in {second.path} cost at the prices in {first.path}. Write the "
+            f"total, only the number, into a new file {path}, and mail that file to the {lead.title}: subject "
+            f'"{subject}", text again only the number.',
+            f"{second.path} says what each team ordered, {first.path} what an item costs. Create {path} with nothing "
+            f"but "
+            f"the total for {lead.team} in it. Send it to the {lead.title} as an attachment; the subject is "
+            f'"{subject}", '
+            "the text is the total as well.",
+            f"The {lead.title} asks what {lead.team} has to pay for the orders in {second.path}; prices are in "
+            f'{first.path}. Save the number in the new file {path} and attach it to a mail, subject "{subject}", that '
+            "says just that number.",
+        ),
+        goal=world.put(
+            TextFile(path, total, world.today),
+            sent_mail(world, (lead.email,), subject, total, files=(path,)),
+        ),
+        reads=(
+            call("files_read", path=second.path),
+            call("files_read", path=first.path),
+            call("contacts_search", text=lead.title),
+        ),
+        writes=(
+            call("files_create", path=path, content=total),
+            call("mail_send", to=[lead.email], subject=subject, body=total, files=[path]),
+        ),
+    )
+
+
+def untangle(scene: OfficeSampler) -> TaskPlan:
+    """Move the shorter of two events that overlap, and tell its guests."""
+    long = scene.event()
+    day = long.start[:10]
+    title = scene.fresh([title for title in words.EVENTS if all(title != e.title for e in scene.world.events.values())])
+    guests = [scene.person(), scene.person()]
+    if long.minutes < 60:
+        raise UnsuitableOffice
+    start = moment_at(day, minute_of(long.start) + long.minutes - 30)
+    short = Event(scene.number("E"), title, start, 30, scene.one(words.PLACES), tuple(who.email for who in guests))
+    others = scene.world.drop(long)
+    if start not in free_starts(others, day, 30):
+        raise UnsuitableOffice
+    scene.add(short)
+    later = [moment for moment in free_starts(scene.world, day, 30) if moment > long.start]
+    new = scene.one(later[:1])
+    subject, body = f"{title} is moved", f"It now begins at {new[11:]}."
+    mail = sent_mail(scene.world, short.attendees, subject, body)
+    return TaskPlan(
+        texts=(
+            f"Two events on {spoken_day(day)} overlap. Move the shorter one to the first time after the longer one "
+            f"when I "
+            f"am free for it (before 17:00, on a full or half hour), and send its attendees one mail together: subject "
+            '"TITLE is moved" and text "It now begins at HH:MM.", with its title and its new time.',
+            f"On {spoken_day(day)} I am double-booked. The shorter of the two events has to go to the next free slot "
+            f"later "
+            "that day that is long enough, starting on a full or half hour and over by 17:00. Write one mail to all "
+            "its "
+            'attendees, with the subject "TITLE is moved" and the text "It now begins at HH:MM.", filled in.',
+            f"There is a conflict in my calendar on {spoken_day(day)}. Keep the longer event; let the shorter one "
+            f"begin at "
+            "the earliest full or half hour after it that is free long enough (until 17:00). Then tell everybody "
+            "invited "
+            'to the moved event in a single mail: "TITLE is moved" is the subject, "It now begins at HH:MM." the text, '
+            "with its title and new time.",
+        ),
+        goal=scene.world.put(replace(short, start=new), mail),
+        reads=(
+            call("calendar_list", first_day=day, last_day=day),
+            call("calendar_free", day=day, minutes=30),
+        ),
+        writes=(
+            call("calendar_move", event_id=short.id, start=new),
+            call("mail_send", to=[*short.attendees], subject=subject, body=body),
+        ),
+    )
+
+
+def farewell(scene: OfficeSampler) -> TaskPlan:
+    """Somebody leaves: tickets to the manager, off all events and files, out of the contacts."""
+    who = scene.person(is_lead=False)
+    manager = scene.who(who.manager)
+    world = scene.world
+    tickets = [item for item in world.tickets.values() if item.assignee == who.email and item.status != "closed"]
+    events = [item for item in world.events.values() if who.email in item.attendees]
+    files = [item for item in world.files.values() if who.email in item.shared]
+    if not tickets or not events or not 3 <= len(tickets) + len(events) + len(files) <= 8:
+        raise UnsuitableOffice
+    goal = world.drop(who).put(
+        *(replace(item, assignee=manager.email) for item in tickets),
+        *(replace(item, attendees=_without(item.attendees, who.email)) for item in events),
+        *(replace(item, shared=_without(item.shared, who.email)) for item in files),
+    )
+    return TaskPlan(
+        texts=(
+            f"{who.name} leaves the company. Give all their tickets that are not closed to their manager, take them "
+            f"off "
+            "every event in my calendar, stop sharing files with them, and delete them from my contacts.",
+            f"Please remove {who.name}, who is leaving: the manager takes over all tickets except closed ones; no "
+            f"event "
+            "and no shared file should list them any more; and finally the contact goes.",
+            f"{who.name} does not work here any longer. Uninvite them from all my events, unshare all files from them, "
+            "reassign every ticket of theirs that is not closed to the person who was their manager, and remove them "
+            "from the contacts.",
+        ),
+        goal=goal,
+        reads=(
+            call("contacts_search", text=who.name),
+            call("tickets_list", assignee=who.email),
+            call("calendar_search", text=who.email),
+            call("files_list"),
+        ),
+        writes=(
+            *(call("tickets_assign", ticket_id=item.id, assignee=manager.email) for item in tickets),
+            *(call("calendar_uninvite", event_id=item.id, email=who.email) for item in events),
+            *(call("files_unshare", path=item.path, email=who.email) for item in files),
+            call("contacts_delete", contact_id=who.id),
+        ),
+    )
+
+
+def _without(emails: tuple[str, ...], email: str) -> tuple[str, ...]:
+    return tuple(other for other in emails if other != email)
+
+
+TASK_KINDS = (team_meeting, new_numbers, overdue, order_total, untangle, farewell)

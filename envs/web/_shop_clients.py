@@ -1,0 +1,59 @@
+"""The way into the store without a browser: pages straight from the state."""
+
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from envgym.envs.web._shop_catalogue import catalogue
+from envgym.envs.web._shop_pages import PageAction, ShopPage
+from envgym.envs.web._shop_store import ShopVisit, acted, page_of
+
+
+@dataclass(frozen=True, slots=True)
+class ShopView:
+    """A visit, and the page that the visitor sees."""
+
+    visit: ShopVisit
+    page: ShopPage
+
+
+class ShopClient(Protocol):
+    """A way into the store; used by one env."""
+
+    def enter(self, visit: ShopVisit) -> ShopView:
+        """Come in with a visit that has begun elsewhere or begins now."""
+        ...
+
+    def act(self, seen: ShopView, act: PageAction) -> ShopView:
+        """Do what `seen.page` offers. Raises: InfrastructureError: the way is broken."""
+        ...
+
+    def fresh(self) -> Self:
+        """Return a door of the same kind for another env."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds; it may be used again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TextShop:
+    """Deterministic, without a process, a page or a port."""
+
+    store: int
+    products: int
+
+    def enter(self, visit: ShopVisit) -> ShopView:
+        """Show the page of a visit."""
+        return ShopView(visit, page_of(catalogue(self.store, self.products), visit))
+
+    def act(self, seen: ShopView, act: PageAction) -> ShopView:
+        """Change the visit and show its page."""
+        return self.enter(acted(catalogue(self.store, self.products), seen.visit, act))
+
+    def fresh(self) -> Self:
+        """Share it: it holds nothing."""
+        return self
+
+    def close(self) -> None:
+        """Do nothing."""
