@@ -20,7 +20,7 @@ from envgym.envs.code._sql.question_sets import (
 )
 from envgym.envs.code._sql.results import QueryError, QueryResult, overlap, same, table_text
 from envgym.envs.code._sql.runner import QueryLimits, QueryRunner
-from envgym.envs.code._sql.worlds import SCHEMAS
+from envgym.envs.code._sql.schema import generated_schemas
 from envgym.errors import EnvFailure, InvalidInput, ToolError, sentence, unknown_name
 from envgym.parsing import tool_call_action
 from envgym.tools import tool
@@ -240,8 +240,8 @@ def _supply(
     chosen = (levels,) if isinstance(levels, int) else tuple(levels)
     if not chosen or not set(chosen) <= set(LEVELS):
         raise InvalidInput(sentence("levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2"))
-    if held_out is not None and (databases != "generated" or held_out not in SCHEMAS):
-        raise unknown_name("generated world", held_out, SCHEMAS, where=f"{_WHERE}, held_out")
+    if held_out is not None and (databases != "generated" or held_out not in generated_schemas()):
+        raise unknown_name("generated world", held_out, generated_schemas(), where=f"{_WHERE}, held_out")
     if databases in _SHIPPED:
         if source is not None:
             do = "name a folder of databases, or leave source out"

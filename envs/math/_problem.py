@@ -18,7 +18,7 @@ import numpy as np
 
 from envgym.authoring import TaskDraft
 from envgym.core.json_types import JsonValue
-from envgym.envs.math._settings import NAMES
+from envgym.envs.math._stories import NAMES
 
 Item = TypeVar("Item")
 

@@ -19,8 +19,7 @@ from envgym.envs.code._sql.mutants import mutants
 from envgym.envs.code._sql.nested import NESTED
 from envgym.envs.code._sql.questions import ONE_TABLE, TWO_TABLES, Ask, Question
 from envgym.envs.code._sql.results import QueryResult, same
-from envgym.envs.code._sql.schema import DatabaseSchema, database_of, drawn_rows
-from envgym.envs.code._sql.worlds import SCHEMAS
+from envgym.envs.code._sql.schema import SCHEMA_FILE, DatabaseSchema, database_of, drawn_rows, generated_schemas
 from envgym.envs.world_factbook.pages import fingerprint
 from envgym.seeds import generator
 
@@ -164,7 +163,7 @@ def _is_empty(result: QueryResult) -> bool:
 def _generated(name: str, variant: int) -> bytes:
     world, _, number = name.partition("/")
     rng = generator("code/sql", world, int(number), "rows", variant)
-    return database_of(SCHEMAS[world], drawn_rows(SCHEMAS[world], rng))
+    return database_of(generated_schemas()[world], drawn_rows(generated_schemas()[world], rng))
 
 
 @lru_cache(maxsize=8)
@@ -182,7 +181,11 @@ def _keep(path: Path, content: bytes) -> None:
 
 def _write(source: str, folder: Path) -> None:
     if source == "generated":
-        names = [(world, f"{world.name}/{number}") for world in SCHEMAS.values() for number in range(_NUM_DATABASES)]
+        names = [
+            (world, f"{world.name}/{number}")
+            for world in generated_schemas().values()
+            for number in range(_NUM_DATABASES)
+        ]
         shelf: DatabaseSource = GeneratedDatabases()
         repeats = 1
     else:
@@ -208,4 +211,4 @@ def _opened(content: bytes) -> sqlite3.Connection:
 @cache
 def _fingerprint() -> str:
     """Return what questions and databases depend on: this code, the factbook's, its version."""
-    return fingerprint(sorted(Path(__file__).parent.glob("*.*")))
+    return fingerprint([*sorted(Path(__file__).parent.glob("*.py")), SCHEMA_FILE])

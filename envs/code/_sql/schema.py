@@ -2,14 +2,23 @@
 
 import datetime as dt
 import sqlite3
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
+from itertools import product
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from envgym.envs.code._sql.results import Row, Value
 
+SCHEMA_FILE = Path(__file__).parents[1] / "data" / "sql_schemas.toml"
+NUM_ROWS = ((8, 11), (36, 52), (110, 150))
+"""Least and most rows of a generated table, by the number of tables above it."""
 FIRST_DAY = dt.date(2018, 1, 1)
 NUM_DAYS = 6 * 365
 
@@ -87,6 +96,40 @@ class DatabaseSchema:
     def links(self) -> list[tuple[TableSchema, TableSchema]]:
         """Return each table that has a parent, with it."""
         return [(table, self.table(table.parent)) for table in self.tables if table.parent is not None]
+
+
+@cache
+def generated_schemas() -> Mapping[str, DatabaseSchema]:
+    """Read the schemas of the generated databases, by name."""
+    data = tomllib.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    lists = {
+        name: tuple(item["between"].join(parts) for parts in product(*map(str.split, item["parts"])))
+        for name, item in data["lists"].items()
+    }
+    return MappingProxyType({name: _read_schema(name, tables, lists) for name, tables in data["schemas"].items()})
+
+
+def _read_schema(name: str, tables: Sequence[Any], lists: Mapping[str, tuple[str, ...]]) -> DatabaseSchema:  # TOML
+    schemas: list[TableSchema] = []
+    depths: dict[str | None, int] = {None: -1}
+    for table in tables:
+        parent = table.get("parent")
+        depths[table["name"]] = depths[parent] + 1
+        columns = tuple(_read_column(column, lists) for column in table["columns"])
+        rows = NUM_ROWS[depths[table["name"]]]
+        schemas.append(
+            TableSchema(name=table["name"], plural=table["plural"], columns=columns, parent=parent, rows=rows)
+        )
+    return DatabaseSchema(name=name, tables=tuple(schemas))
+
+
+def _read_column(column: Mapping[str, Any], lists: Mapping[str, tuple[str, ...]]) -> ColumnSchema:  # TOML
+    fields = {"noun": column["name"], **column, "kind": ColumnKind(column["kind"])}
+    if "list" in column:
+        fields["values"] = lists[fields.pop("list")]
+    elif "values" in column:
+        fields["values"] = tuple(column["values"].split())
+    return ColumnSchema(**fields)
 
 
 def definition(table: TableSchema) -> str:

@@ -15,7 +15,7 @@ from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
 from envgym.envs.code import sql
 from envgym.envs.code._sql.runner import QueryRunner
-from envgym.envs.code._sql.worlds import SCHEMAS
+from envgym.envs.code._sql.schema import generated_schemas
 from envgym.envs.code.sql import Sql, query_in
 from envgym.errors import InvalidInput
 from envgym.parsing import tool_call_action
@@ -241,4 +241,4 @@ def test_a_world_held_out_is_the_test_split() -> None:
     tasks = Sql(held_out="clinic").tasks
     for split in Split:
         found = {tasks.task(split, index).metadata["schema"] for index in range(tasks.size(split) or 0)}
-        assert found == ({"clinic"} if split is Split.TEST else set(SCHEMAS) - {"clinic"})
+        assert found == ({"clinic"} if split is Split.TEST else set(generated_schemas()) - {"clinic"})

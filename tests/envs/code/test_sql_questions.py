@@ -15,7 +15,7 @@ from envgym.envs.code._sql.question_sets import DatabaseSource, FactbookDatabase
 from envgym.envs.code._sql.questions import Question
 from envgym.envs.code._sql.results import QueryResult, same
 from envgym.envs.code._sql.runner import QueryLimits
-from envgym.envs.code._sql.worlds import SCHEMAS
+from envgym.envs.code._sql.schema import generated_schemas
 
 ALL = tuple(question_sets.LEVELS)
 
@@ -52,7 +52,7 @@ def test_500_generated_questions_and_more_of_all_kinds_are_proved() -> None:
     kinds = Counter(task.metadata["kind"] for task in tasks)
     assert set(kinds) == {kind for level in question_sets.LEVELS.values() for kind in level}
     assert min(kinds.values()) >= 20
-    assert set(Counter(task.metadata["schema"] for task in tasks)) == set(SCHEMAS)
+    assert set(Counter(task.metadata["schema"] for task in tasks)) == set(generated_schemas())
     assert min(shipped("generated", ALL, None).size(split) for split in Split) >= 100
     assert check_all(tasks, GeneratedDatabases(), step=9) > 300
 
