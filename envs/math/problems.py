@@ -12,8 +12,8 @@ from envgym.core.tasks import Split, TaskSource
 from envgym.env import Reply
 from envgym.envs.attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
 from envgym.envs.math._judging import WorkedOut, bare
-from envgym.envs.math._problem import PREAMBLE
-from envgym.envs.math._problem_sets import FAMILIES, LEVELS, MAX_COUNT, PRESETS, ProblemSelection, ProblemTasks, shipped
+from envgym.envs.math._problem import FAMILIES, PREAMBLE
+from envgym.envs.math._problem_sets import LEVELS, MAX_COUNT, PRESETS, ProblemSelection, ProblemTasks, shipped
 from envgym.errors import InvalidInput, sentence, unknown_name
 from envgym.parsing import tool_call_action
 from envgym.sandbox import MIB, Limits

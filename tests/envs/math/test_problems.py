@@ -12,8 +12,9 @@ from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
 from envgym.envs.math._judging import WorkedOut
-from envgym.envs.math._problem import polynomial, root, times
-from envgym.envs.math._problem_sets import FAMILIES, PRESETS
+from envgym.envs.math._notation import polynomial, root, times
+from envgym.envs.math._problem import FAMILIES
+from envgym.envs.math._problem_sets import PRESETS
 from envgym.envs.math.problems import Problems
 from envgym.errors import InvalidInput, UnknownName
 from envgym.parsing import tool_call_action
