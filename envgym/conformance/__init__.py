@@ -1,4 +1,4 @@
-"""The conformance suite behind `envgym check`: what every environment must keep, as functions and as a test class."""
+"""The conformance suite of `envgym check`: what every environment must keep, as functions and as a test class."""
 
 from envgym.conformance.mixin import EnvConformance as EnvConformance
 from envgym.conformance.report import Check as Check

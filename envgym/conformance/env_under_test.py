@@ -77,7 +77,7 @@ class ObservedEpisode:
 
     @property
     def reward(self) -> float:
-        """Sum of the rewards. Raises: Failed: infrastructure broke."""
+        """Sum of the rewards. Raises: CheckFailed: infrastructure broke."""
         reward = total(turn.reward for turn in self.turns)
         if isinstance(reward, Invalid):
             raise CheckFailed(f"task {self.first.task.id}: {reward.cause}: {reward.reason}")
@@ -157,12 +157,12 @@ class EnvUnderTest:
 
     @cached_property
     def oracle_episodes(self) -> tuple[ObservedEpisode, ...]:
-        """The oracle's episode on each played task. Raises: Skipped: the env has no oracle."""
+        """The oracle's episode on each played task. Raises: CheckSkipped: the env has no oracle."""
         return self._oracle_on(self.played_tasks)
 
     @cached_property
     def candidates(self) -> tuple[str, ...]:
-        """Distinct last actions of the oracle, of many tasks even where few are played. Raises: Skipped: no oracle."""
+        """Distinct last actions of the oracle, of many tasks. Raises: CheckSkipped: no oracle."""
         count = max(self.num_tasks, MIN_CANDIDATE_TASKS)
         episodes = self._oracle_on([task for split in Split for task in self.tasks(split, count)])
         return tuple(dict.fromkeys(episode.actions[-1] for episode in episodes if episode.actions))

@@ -135,7 +135,7 @@ def all_candidates_pay_nothing(subject: EnvUnderTest) -> str:
 
 
 def _refute(subject: EnvUnderTest, tricks: Mapping[str, AgentFor], tasks: Sequence[Task]) -> str:
-    """Play every trick on every task. Raises: Failed: one pays more than chance."""
+    """Play every trick on every task. Raises: CheckFailed: one pays more than chance."""
     if not tasks:
         raise CheckSkipped("there is no task to play")
     worst, allowed = -math.inf, 0.0

@@ -85,7 +85,7 @@ def answer_is_hidden(subject: EnvUnderTest) -> str:
     """Look for the answer in what the agent sees at the start (a heuristic).
 
     An answer is taken from the oracle's last action and from payload entries that are named like one. It counts as
-    told where, in nearly every task, it stands right behind the same words at their first occurrence.
+    told where, in nearly every task, it stands right after the same words at their first occurrence.
     """
     episodes = subject.oracle_episodes
     sources: dict[str, list[tuple[ObservedEpisode, str]]] = {}
@@ -100,9 +100,9 @@ def answer_is_hidden(subject: EnvUnderTest) -> str:
     if not usable:
         raise CheckSkipped("no answer that varies between tasks was found in the payload or the oracle's last action")
     for name, found in usable.items():
-        told = _told_behind(found)
+        told = _words_before_answer(found)
         if told is not None:
-            raise CheckFailed(f"the answer ({name}) stands in the first observation, behind {told!r}")
+            raise CheckFailed(f"the answer ({name}) stands in the first observation, after {told!r}")
     return f"heuristic: {', '.join(usable)} not told in {len(episodes)} first observations"
 
 
@@ -133,8 +133,8 @@ def _leaves(value: JsonValue, path: str) -> Iterator[tuple[str, str]]:
             yield from _leaves(part, f"{path}.{name}" if path else name)
 
 
-def _told_behind(found: Sequence[tuple[ObservedEpisode, str]]) -> str | None:
-    """Return words behind which nearly every observation has its answer, or None."""
+def _words_before_answer(found: Sequence[tuple[ObservedEpisode, str]]) -> str | None:
+    """Return the words after which nearly every observation has its answer, or None."""
     contexts: Counter[str] = Counter()
     for episode, answer in found:
         contexts.update(set(_contexts(_visible(episode), answer)))

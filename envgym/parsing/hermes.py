@@ -45,7 +45,7 @@ class Hermes:
 
 
 def _read_call(text: str, opening: re.Match[str]) -> tuple[ToolCall, int]:
-    """Read the call behind its opening tag; return it and where the text goes on. Raises: ValueError: one clause."""
+    """Read the call after its opening tag; return it and where the text goes on. Raises: ValueError: one clause."""
     fence = _FENCE.match(text, opening.end())
     value, end = read_json_at(text, fence.end() if fence else opening.end())
     close = _END.match(text, end)

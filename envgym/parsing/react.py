@@ -1,6 +1,6 @@
 """ReAct: `Thought:`, then either `Action:` with `Action Input:` (a JSON object), or `Final Answer:`.
 
-What a model writes behind `Observation:` is its own invention and is left out. Text without any label is content.
+What a model writes after `Observation:` is its own invention and is left out. Text without any label is content.
 Source: 2210.03629, with JSON arguments instead of one string.
 """
 

@@ -29,7 +29,7 @@ def state_of(pid: int) -> str:
 
 
 def stop(pid: int) -> None:
-    """Stop all threads of a process. Raises: Refused: it is gone."""
+    """Stop all threads of a process. Raises: CloneRefused: it is gone."""
     deadline = time.monotonic() + _STOP_S
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)

@@ -180,7 +180,7 @@ def end_others() -> None:
 
 
 def pack(root: str, marks: dict[str, tuple[int, Mark]], job: Job) -> tuple[list[list[Any]], list[str]]:
-    """Return what lies in the directory, and the changed files. Raises: NotKept: it is too much."""
+    """Return what lies in the directory, and the changed files. Raises: TooMuchToKeep: it is too much."""
     entries: list[list[Any]] = []
     changed: list[str] = []
     total, waiting = 0, [""]

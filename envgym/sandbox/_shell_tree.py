@@ -98,7 +98,7 @@ def packed(tree: Tree, head: Mapping[str, object]) -> bytes:
 
 
 def outcome_in(said: bytes, before: Tree, max_size: int) -> CommandResult:
-    """Read what `_shell_guest` wrote. Raises: Garbled: it is not what that writes."""
+    """Read what `_shell_guest` wrote. Raises: InvalidTree: the format is wrong."""
     end = said.find(b"\n", 0, MAX_HEAD)
     try:
         head = json.loads(said[:end]) if end > 0 else None

@@ -212,7 +212,7 @@ def _special(directory: str, names: list[str]) -> list[str]:
 
 
 def _check_alone(pid: int, own: str) -> None:
-    """See that a stopped clone shares nothing that can be written. Raises: Refused."""
+    """See that a stopped clone shares nothing that can be written. Raises: CloneRefused."""
     status = status_of(pid)
     if status["Threads"] != "1" or len(descendants(pid)) != 1:
         raise CloneRefused("it has threads or programs of its own running")

@@ -74,8 +74,8 @@ class PythonSession:
         self.limits = limits
         self._supervisor: SupervisorClient = shared_supervisor()
         self._remote: RemoteSession | None = None
-        self._litter: _ClonePool | None = None
-        self._family = _ForkGroup()
+        self._pool: _ClonePool | None = None
+        self._fork_group = _ForkGroup()
         self._is_closed = False
 
     def run(self, code: str) -> SessionResult:
@@ -118,17 +118,17 @@ class PythonSession:
         twin = type(self)(self.limits)
         with self._supervisor.lock:
             self._supervisor.sweep()
-            if self._family.num_alive >= MAX_LIVE_FORKS:
+            if self._fork_group.num_alive >= MAX_LIVE_FORKS:
                 do = "close some, or drop the last reference to them"
-                got = str(self._family.num_alive + 1)
+                got = str(self._fork_group.num_alive + 1)
                 raise ForkUnsupported(
                     sentence("live forks", f"be at most {MAX_LIVE_FORKS}", got, where="session", do=do)
                 )
             if self._remote is not None:
                 twin._remote = self._spare(self._remote)
-                twin._litter = self._litter
-            self._family.num_alive += 1
-            twin._family = self._family
+                twin._pool = self._pool
+            self._fork_group.num_alive += 1
+            twin._fork_group = self._fork_group
         return twin
 
     def close(self) -> None:
@@ -157,20 +157,20 @@ class PythonSession:
             raise InvalidInput(sentence("session", "be open", "a closed one", where="session", do="start a new one"))
         with self._supervisor.lock:
             self._supervisor.sweep()
-            self._leave_litter()
+            self._leave_pool()
             if self._remote is None:
                 self._remote = self._supervisor.spawn(_kernel_limits(self.limits), self.limits.disk, self.limits.output)
         return self._remote
 
     def _spare(self, remote: RemoteSession) -> RemoteSession:
         """Return a process in the state of this session's, which has not run since."""
-        if self._litter is None or not self._litter.spares:
-            size = 2 if self._litter is None else min(2 * self._litter.size, _MOST_CLONES)
+        if self._pool is None or not self._pool.spares:
+            size = 2 if self._pool is None else min(2 * self._pool.size, _MOST_CLONES)
             self._remote, *spares = self._clones(remote, size)
-            self._litter = self._litter or _ClonePool(size)
-            self._litter.size, self._litter.spares = size, spares
-        self._litter.users += 1
-        return self._litter.spares.pop()
+            self._pool = self._pool or _ClonePool(size)
+            self._pool.size, self._pool.spares = size, spares
+        self._pool.users += 1
+        return self._pool.spares.pop()
 
     def _clones(self, remote: RemoteSession, count: int) -> Sequence[RemoteSession]:
         """Clone a process `count` times; it stands still from then on, so its clones do not meet through it."""
@@ -209,12 +209,12 @@ class PythonSession:
             self._supervisor.confirm(remote)
             raise _unforkable(str(end.args[0])) from None
 
-    def _leave_litter(self) -> None:
-        litter, self._litter = self._litter, None
-        if litter is not None:
-            litter.users -= 1
-            if litter.users == 0:
-                self._supervisor.garbage += litter.spares
+    def _leave_pool(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.users -= 1
+            if pool.users == 0:
+                self._supervisor.garbage += pool.spares
 
     def _drop(self) -> None:
         """Give the process up."""
@@ -225,8 +225,8 @@ class PythonSession:
     def _release(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self._family.num_alive -= 1
-            self._leave_litter()
+            self._fork_group.num_alive -= 1
+            self._leave_pool()
             self._drop()
 
     # ---- questions -------------------------------------------------------------------------------------------

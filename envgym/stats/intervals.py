@@ -72,7 +72,7 @@ class Estimate:
 
 
 def wilson_interval(num_successes: int, num_trials: int, *, level: float = DEFAULT_LEVEL) -> Interval:
-    """Return Wilson's score interval for the proportion behind independent trials.
+    """Return Wilson's score interval for the success probability of independent trials.
 
     (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n), with p = successes/n.
     Use it where every task has one sample; several samples of a task are not independent.

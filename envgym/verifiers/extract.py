@@ -47,13 +47,13 @@ class Tagged:
 
 
 def after_hashes(text: str) -> Extracted:
-    """Take the rest of the line behind `####`."""
-    return _one(_behind_hashes(text), "#### ...")
+    """Take the rest of the line after `####`."""
+    return _one(_after_hashes(text), "#### ...")
 
 
 def final(text: str) -> Extracted:
     r"""Take the marked answer (`\boxed{}`, `<answer>`, `####`), and the whole text where none is marked."""
-    marked = [*_boxes(text), *_between(text, "answer"), *_behind_hashes(text)]
+    marked = [*_boxes(text), *_between(text, "answer"), *_after_hashes(text)]
     return _one(marked, "final answer") if marked else whole(text)
 
 
@@ -103,5 +103,5 @@ def _between(text: str, tag: str) -> list[str]:
     return found
 
 
-def _behind_hashes(text: str) -> list[str]:
+def _after_hashes(text: str) -> list[str]:
     return [line.strip()[4:] for line in text.splitlines() if line.strip().startswith("####")]

@@ -35,7 +35,7 @@ class Numeric:
     rel_tol: float | None = None
     """None: 0 for a whole key, 1e-9 for any other (the rounding of floats)."""
     units: tuple[str, ...] | None = None
-    """Words that may stand right behind the number, case aside; None: any word may."""
+    """Words that may stand right after the number, case aside; None: any word may."""
     percent_is_hundredth: bool = False
     """True: 50% is 0.5. False: the sign is a unit, 50% is 50."""
 

@@ -130,7 +130,7 @@ def distance(first: str, second: str) -> int:
 
 
 def postfix_drawn(rng: np.random.Generator) -> str:
-    """Draw an expression with its operators behind their operands."""
+    """Draw an expression with its operators after their operands."""
     size = int(rng.integers(1, 5))
     if size == 1:
         return f"{rng.integers(1, 10)} {rng.integers(1, 10)} {rng.choice(list('+-*'))}"

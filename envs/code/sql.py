@@ -70,7 +70,7 @@ class Sql(Env[QueryRunner]):
             databases: generated, factbook, or a folder with `<db_id>/<db_id>.sqlite`, as Spider and BIRD have it.
             source: The questions of such a folder: a JSON list of {question, query or SQL, db_id}; or one for each
                 split, as {"train": ..., "test": ...}.
-            held_out: A generated world, as company, that is all of the test split; the others are the train split.
+            held_out: A generated schema, such as company, that is all of the test split; the others are for training.
             schema_shown: Whether the first observation shows the tables; else the agent asks.
             rows_shown: Rows that a query tool's call shows, 1 to 200.
             partial: Pay up to half for rows that are right, where not all are.
@@ -88,16 +88,16 @@ class Sql(Env[QueryRunner]):
             raise InvalidInput(sentence("seconds", "lie in (0, 60]", seconds, where=_WHERE, do="pass e.g. seconds=2"))
         self.is_schema_shown, self.rows_shown, self.is_partial = schema_shown, rows_shown, partial
         self.limits = QueryLimits(seconds=seconds)
-        self.tasks, self.shelf = _supply(databases, source, levels, held_out)
+        self.tasks, self.source = _supply(databases, source, levels, held_out)
 
     def begin(self, task: Task) -> str:
         """Show the question, and the tables."""
         self.close()
         name = str(task.payload["database"])
-        self.state = QueryRunner([self.shelf.database(name, 0)], self.limits)
+        self.state = QueryRunner([self.source.database(name, 0)], self.limits)
         if not self.is_schema_shown:
             return task.prompt
-        return f"{_definitions(self.shelf, name, self.limits)}\n\n{task.prompt}"
+        return f"{_definitions(self.source, name, self.limits)}\n\n{task.prompt}"
 
     @tool
     def query(self, sql: str) -> str:
@@ -136,7 +136,7 @@ class Sql(Env[QueryRunner]):
         sql = query_in(action.content)
         if sql is None:
             return Reply(observation="There is no query in it.", terminated=True)
-        wanted = wanted_of(self.shelf, self.task, self.limits)
+        wanted = wanted_of(self.source, self.task, self.limits)
         found = self._results(sql)
         is_ordered = bool(self.task.payload["ordered"])
         right = [
@@ -155,7 +155,7 @@ class Sql(Env[QueryRunner]):
 
     def _results(self, sql: str) -> list[QueryResult | QueryError]:
         """Run a query on the visible and the hidden databases, in a process that holds no answers."""
-        runner = QueryRunner(databases_of(self.shelf, str(self.task.payload["database"])), self.limits)
+        runner = QueryRunner(databases_of(self.source, str(self.task.payload["database"])), self.limits)
         try:
             return [runner.ask(sql, number) for number in range(1 + NUM_HIDDEN)]
         finally:
@@ -187,19 +187,19 @@ def query_in(text: str) -> str | None:
     return sql.strip().rstrip(";").rstrip() or None
 
 
-def databases_of(shelf: DatabaseSource, name: str) -> list[bytes]:
+def databases_of(source: DatabaseSource, name: str) -> list[bytes]:
     """Return the visible database and the hidden ones."""
-    return [shelf.database(name, variant) for variant in range(1 + NUM_HIDDEN)]
+    return [source.database(name, variant) for variant in range(1 + NUM_HIDDEN)]
 
 
-def wanted_of(shelf: DatabaseSource, task: Task, limits: QueryLimits) -> tuple[QueryResult, ...]:
+def wanted_of(source: DatabaseSource, task: Task, limits: QueryLimits) -> tuple[QueryResult, ...]:
     """Return what the reference gives on every database. Raises: EnvFailure: it gives nothing that can be compared."""
-    return _wanted(shelf, str(task.payload["database"]), str(task.payload["sql"]), limits)
+    return _wanted(source, str(task.payload["database"]), str(task.payload["sql"]), limits)
 
 
 @lru_cache(maxsize=4096)
-def _wanted(shelf: DatabaseSource, name: str, sql: str, limits: QueryLimits) -> tuple[QueryResult, ...]:
-    runner = QueryRunner(databases_of(shelf, name), limits)
+def _wanted(source: DatabaseSource, name: str, sql: str, limits: QueryLimits) -> tuple[QueryResult, ...]:
+    runner = QueryRunner(databases_of(source, name), limits)
     try:
         found = [runner.ask(sql, number) for number in range(1 + NUM_HIDDEN)]
     finally:
@@ -212,8 +212,8 @@ def _wanted(shelf: DatabaseSource, name: str, sql: str, limits: QueryLimits) -> 
 
 
 @lru_cache(maxsize=256)
-def _definitions(shelf: DatabaseSource, name: str, limits: QueryLimits) -> str:
-    runner = QueryRunner([shelf.database(name, 0)], limits)
+def _definitions(source: DatabaseSource, name: str, limits: QueryLimits) -> str:
+    runner = QueryRunner([source.database(name, 0)], limits)
     try:
         return _joined(runner.tables())
     finally:
@@ -241,7 +241,7 @@ def _supply(
     if not chosen or not set(chosen) <= set(LEVELS):
         raise InvalidInput(sentence("levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2"))
     if held_out is not None and (databases != "generated" or held_out not in generated_schemas()):
-        raise unknown_name("generated world", held_out, generated_schemas(), where=f"{_WHERE}, held_out")
+        raise unknown_name("generated schema", held_out, generated_schemas(), where=f"{_WHERE}, held_out")
     if databases in _SHIPPED:
         if source is not None:
             do = "name a folder of databases, or leave source out"

@@ -65,7 +65,7 @@ class WorkedOut:
 
 
 def bare(text: str) -> str:
-    """Return an expression without a name in front, a unit behind, and marks of size."""
+    """Return an expression without a name in front, a unit after it, and marks of size."""
     return _UNIT.sub("", _NAME.sub("", _DROPPED.sub("", text).strip())).strip()
 
 

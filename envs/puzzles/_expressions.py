@@ -24,7 +24,7 @@ class UnreadableExpression(ValueError):
 def read(text: str) -> tuple[Fraction, list[int], set[str]]:
     """Return the value of an expression, the numbers in it and its operators.
 
-    Raises: Unreadable: it is none, has a sign before a number, or divides by zero.
+    Raises: UnreadableExpression: it is none, has a sign before a number, or divides by zero.
     """
     plain = text.replace("\u00d7", "*").replace("\u00f7", "/").partition("=")[0].strip()
     if len(plain) > MAX_CHARS or not _READABLE.fullmatch(plain):

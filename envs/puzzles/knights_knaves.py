@@ -18,10 +18,10 @@ from envgym.envs.puzzles._statements import (
     KINDS,
     Statement,
     canonical_statements,
+    consistent_assignments,
     draw_statement,
     is_true,
     words,
-    worlds,
 )
 
 NAMES = (
@@ -96,16 +96,16 @@ class KnightsKnaves(Env[KnightsKnavesState]):
 
     def _draw(self, rng: np.random.Generator) -> TaskDraft:
         """Draw who is what, then statements until nobody could be anything else."""
-        world = tuple(rng.integers(2, size=self.persons).tolist())
+        assignment = tuple(rng.integers(2, size=self.persons).tolist())
         statements: list[Statement] = []
-        while not statements or worlds(statements) != [world]:
-            statements = [_draw_said(rng, world, speaker) for speaker in range(self.persons)]
+        while not statements or consistent_assignments(statements) != [assignment]:
+            statements = [_draw_true_statement(rng, assignment, speaker) for speaker in range(self.persons)]
         names = [NAMES[place] for place in rng.permutation(len(NAMES))[: self.persons]]
         lines = [f"{names[at]}: {words(statement, names)}" for at, statement in enumerate(statements)]
         ordered, order = canonical_statements(statements)
         return TaskDraft(
             prompt="\n".join(lines),
-            payload={"statements": ordered, "kinds": [KINDS[world[person]] for person in order]},
+            payload={"statements": ordered, "kinds": [KINDS[assignment[person]] for person in order]},
             metadata={"names": [names[person] for person in order], "persons": self.persons},
         )
 
@@ -151,10 +151,10 @@ class KnightsKnaves(Env[KnightsKnavesState]):
         return self.state
 
 
-def _draw_said(rng: np.random.Generator, world: tuple[int, ...], speaker: int) -> Statement:
+def _draw_true_statement(rng: np.random.Generator, assignment: tuple[int, ...], speaker: int) -> Statement:
     while True:
-        statement = draw_statement(rng, len(world), speaker)
-        if is_true(statement, world) == bool(world[speaker]):
+        statement = draw_statement(rng, len(assignment), speaker)
+        if is_true(statement, assignment) == bool(assignment[speaker]):
             return statement
 
 

@@ -1,4 +1,4 @@
-"""What search environments share: a corpus behind three tools, with budgets."""
+"""What search environments share: a corpus, three tools to read it, and limits."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -161,7 +161,7 @@ class BrowsingEnv(Env[BrowsingState]):
         return "\n".join([f"{rank}. {document.id} ({document.title})", *rows])
 
     def _end(self, lines: Sequence[str], start: int) -> int:
-        """Return the line behind the last one that fits on a page; the first always does."""
+        """Return the line after the last one that fits on a page; the first always does."""
         left, end = self.budget.page_chars, start
         while end < len(lines) and (end == start or len(lines[end]) <= left):
             left -= len(lines[end])

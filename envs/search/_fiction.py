@@ -156,10 +156,10 @@ class Fiction:
         for word in _CAPITALIZED.finditer(text):
             start = word.start()
             for phrase in self._phrases.get(word[0], ()) if start >= end else ():
-                behind = start + len(phrase)
-                if text.startswith(phrase, start) and not text[behind : behind + 1].isalpha():
+                after = start + len(phrase)
+                if text.startswith(phrase, start) and not text[after : after + 1].isalpha():
                     parts += [text[end:start], _OPEN, self._invented[phrase], _CLOSE]
-                    end = behind
+                    end = after
                     break
         return "".join([*parts, text[end:]])
 
@@ -188,7 +188,7 @@ def _lines(entry: FactbookEntry, *labels: str) -> list[str]:
 
 
 def _forms(entry: FactbookEntry) -> list[str]:
-    """Return the short and the long form of a name, without what stands behind it."""
+    """Return the short and the long form of a name, without what stands after it."""
     government = {label.lower(): text for label, text in entry.sections.get("Government", {}).items()}
     forms = [re.split(r" ?[;(]", government[form])[0] for form in FORMS if form in government]
     return [form.removeprefix("The ") for form in forms if form.lower() != "none"]

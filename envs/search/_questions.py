@@ -306,7 +306,7 @@ def _in(year: int | None) -> str:
 
 
 def _counted(unit: str) -> str:
-    """Return a unit behind a number: 3 billion US dollars."""
+    """Return a unit after a number: 3 billion US dollars."""
     return re.sub(r"^(million|billion)s(?: of)?\b", r"\1", unit)
 
 

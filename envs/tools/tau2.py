@@ -14,7 +14,7 @@ from envgym.core.messages import Action, Message, Role
 from envgym.core.tasks import Split, Task
 from envgym.env import Env, Reply
 from envgym.envs.tools._tau2 import grading, source
-from envgym.envs.tools._tau2.domain import Called, Tau2Domain, agent_tools, phone_tools
+from envgym.envs.tools._tau2.databases import Called, Tau2Databases, agent_tools, phone_tools
 from envgym.envs.tools._tau2.phone import asking
 from envgym.envs.tools._tau2.user import GREETING, OUT_OF_SCOPE, STOP, TRANSFER, ScriptedUser, spoken
 from envgym.errors import PartyFailure, unknown_name
@@ -43,9 +43,9 @@ _USER_ROLE = (
 
 @dataclass(frozen=True, slots=True)
 class Tau2State:
-    """The world, and the conversation as the user has it."""
+    """The databases, and the conversation as the user has it."""
 
-    world: Tau2Domain
+    databases: Tau2Databases
     heard: tuple[Message, ...]
     """What the agent said is of role USER, what the user said ASSISTANT; the agent's calls are not among them."""
 
@@ -85,15 +85,15 @@ class Tau2(Env[Tau2State]):
         self.tasks = _all_tasks(domain)
 
     def begin(self, task: Task) -> str:
-        """Furnish the world, and let the user speak first."""
+        """Prepare the databases, and let the user speak first."""
         self._raw = _raw_task(self.domain, str(task.payload["task"]))
         scenario = _scenario(self._raw)
         initial = self._raw.get("initial_state")
-        world = Tau2Domain.of(self.domain, initial if isinstance(initial, Mapping) else None)
+        databases = Tau2Databases.of(self.domain, initial if isinstance(initial, Mapping) else None)
         seed = int(self.np_random.integers(2**31))
         self._user: Party = self.parties.get("user") or ScriptedUser(scenario, seed=seed, has_phone=self._has_phone)
         role = Message(role=Role.SYSTEM, content=_user_prompt(self._raw, has_phone=self._has_phone))
-        self.state = Tau2State(world, (role, Message(role=Role.USER, content=GREETING)))
+        self.state = Tau2State(databases, (role, Message(role=Role.USER, content=GREETING)))
         return self._answer_of_user()
 
     @property
@@ -105,8 +105,8 @@ class Tau2(Env[Tau2State]):
         return agent_tools(self.domain)
 
     def tool_owner(self) -> object:
-        """Return the world."""
-        return self.state.world
+        """Return the databases."""
+        return self.state.databases
 
     def respond(self, action: Action) -> Reply:
         """Let the user answer; grade when the user ends the conversation."""
@@ -116,7 +116,7 @@ class Tau2(Env[Tau2State]):
             return Reply(observation=text)
         for mark in (STOP, TRANSFER, OUT_OF_SCOPE):
             text = text.replace(mark, "").strip()
-        reward = grading.reward_of(self.domain, self._raw, self.state.world, self.state.said)
+        reward = grading.reward_of(self.domain, self._raw, self.state.databases, self.state.said)
         return Reply(observation=text, reward=reward, terminated=True)
 
     def _answer_of_user(self) -> str:
@@ -129,16 +129,16 @@ class Tau2(Env[Tau2State]):
             self._hear(replace(message, role=Role.ASSISTANT, tool_calls=calls))
             if not calls:
                 return message.content
-            for answer in run_calls(phone_tools(), self.state.world, Action(tool_calls=calls)).messages:
+            for answer in run_calls(phone_tools(), self.state.databases, Action(tool_calls=calls)).messages:
                 self._hear(answer)
         raise PartyFailure(f"the user used the phone {MAX_PHONE_TURNS} times without a word")
 
     def _hear(self, message: Message) -> None:
-        self.state = Tau2State(self.state.world, (*self.state.heard, message))
+        self.state = Tau2State(self.state.databases, (*self.state.heard, message))
 
     def fork_state(self) -> Tau2State:
-        """Fork the world, whose data base is shared until it changes, and share the conversation."""
-        return Tau2State(self.state.world.fork(), self.state.heard)
+        """Fork the databases, which are shared until they change, and share the conversation."""
+        return Tau2State(self.state.databases.fork(), self.state.heard)
 
     # ---- the oracle ------------------------------------------------------------------------------------------------
 
@@ -147,10 +147,10 @@ class Tau2(Env[Tau2State]):
         said = self.state.said
         if not said:
             return "I am glad to help. Who are you, and what else do I need to know?"
-        action = _next_action(grading.golden_actions(self._raw), self.state.world.called)
+        action = _next_action(grading.golden_actions(self._raw), self.state.databases.called)
         if action is not None:
             return self._towards(action, said)
-        if any(name == "transfer_to_human_agents" for _, name, _ in self.state.world.called):
+        if any(name == "transfer_to_human_agents" for _, name, _ in self.state.databases.called):
             return _HAND_OVER
         told = grading.criteria_of(self._raw).get("communicate_info") or []
         facts = "; ".join(told)

@@ -110,7 +110,7 @@ _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def parse(text: str) -> PageCommand:
-    """Read the one line of `text` that is an action. Raises: Refused: none is, several are, or one is malformed."""
+    """Read the one line of `text` that is an action. Raises: ActionRefused: there is not exactly one."""
     lines = [line.strip(_BLANK) for line in text.split("\n")]
     found = [line for line in lines if line.partition(" ")[0].lower() in _FORMS]
     if len(found) != 1:
@@ -124,7 +124,7 @@ def parse(text: str) -> PageCommand:
 
 
 def checked(command: PageCommand) -> PageCommand:
-    """Return a command that may be tried. Raises: Refused: a key or a text that is not taken."""
+    """Return a command that may be tried. Raises: ActionRefused: a key or a text that is not taken."""
     if len(command.text) > MAX_TEXT or sum(map(len, command.options)) > MAX_TEXT:
         raise ActionRefused(f"A text must have at most {MAX_TEXT} characters.")
     if len(command.keys) > MAX_KEYS:

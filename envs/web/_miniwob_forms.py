@@ -78,7 +78,7 @@ def _unknown(view: PageView) -> list[str]:
 
 
 def _movie(view: PageView) -> str:
-    """Fill each field as its label says: there is one for each, before or behind it."""
+    """Fill each field as its label says: there is one for each, before or after it."""
     genre, director, year = re.findall(r"for (\w+) movies directed by (\w+) from year (\d+)", view.task)[0]
     wanted = {"genre": genre, "director": director, "year": year, "date": year}
     names = (next((word for word in wanted if word in node.name.lower()), "") for node in view.nodes)

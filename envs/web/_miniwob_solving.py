@@ -29,7 +29,7 @@ def every(view: PageView, *roles: str, name: str | None = None) -> list[PageElem
 
 
 def first(view: PageView, *roles: str, name: str | None = None) -> PageElement:
-    """Return the first of them. Raises: Stuck: there is none."""
+    """Return the first of them. Raises: ElementMissing: there is none."""
     found = every(view, *roles, name=name)
     if not found:
         raise ElementMissing(f"no {' or '.join(roles) or 'element'} {name or ''} on {view.page}")
@@ -37,7 +37,7 @@ def first(view: PageView, *roles: str, name: str | None = None) -> PageElement:
 
 
 def leading(candidates: Iterable[FoundT]) -> FoundT:
-    """Return the first of what fits. Raises: Stuck: nothing does."""
+    """Return the first of what fits. Raises: ElementMissing: nothing does."""
     for candidate in candidates:
         return candidate
     raise ElementMissing("nothing on the page fits")
@@ -54,7 +54,7 @@ def quoted_in(task: str) -> list[str]:
 
 
 def found_in(pattern: str, text: str) -> str:
-    """Return what the group of a pattern matches. Raises: Stuck: nothing."""
+    """Return what the group of a pattern matches. Raises: ElementMissing: nothing."""
     match = re.search(pattern, text)
     if match is None:
         raise ElementMissing(f"{pattern} is not in {text}")

@@ -93,7 +93,7 @@ class BrowserShop:
         self._tab.close()
 
     def __reduce__(self) -> tuple[type[Self], tuple[int, int]]:
-        """Leave tab and session behind: the copy opens its own."""
+        """Leave out the tab and the session: the copy opens its own."""
         return type(self), self._arguments
 
 

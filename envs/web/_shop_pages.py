@@ -49,7 +49,7 @@ class LineCell(NamedTuple):
 
 
 class PageLine(NamedTuple):
-    """A label with cells behind it."""
+    """A label and the cells after it."""
 
     label: str = ""
     cells: tuple[LineCell, ...] = ()

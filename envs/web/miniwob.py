@@ -119,7 +119,7 @@ class MiniWob(PageTools, Env[PageView]):
         self._page.close()
 
     def _do(self, command: PageCommand) -> None:
-        """Do an action. Raises: Refused: it cannot be done."""
+        """Do an action. Raises: ActionRefused: it cannot be done."""
         view = self.state
         if view.is_over:
             raise ActionRefused("The episode is over.")

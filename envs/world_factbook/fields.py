@@ -67,7 +67,7 @@ class FactbookField(BaseModel):
     def read(self, label: str, text: str) -> FieldValue | None:
         """Return what a line of this field says, or None where its text has another form than the table's.
 
-        That is so for ranges, notes behind the number, `NA`, and where label and text name different years.
+        That is so for ranges, notes after the number, `NA`, and where label and text name different years.
         """
         found = self.pattern.fullmatch(text)
         if found is None:

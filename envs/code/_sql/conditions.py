@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class NoSuchQuestion(Exception):
-    """This world, or what was drawn from it, has no such question."""
+    """The schema, or what was drawn from it, allows no such question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,20 +26,20 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionSampler:
-    """A world, its visible database, and chance."""
+    """A schema, its visible database, and the generator that questions are drawn with."""
 
-    world: DatabaseSchema
+    schema: DatabaseSchema
     base: sqlite3.Connection
     rng: np.random.Generator
 
     def pick(self, items: Sequence[T]) -> T:
-        """Draw one. Raises: Unfit: there is none."""
+        """Draw one. Raises: NoSuchQuestion: there is none."""
         if not items:
             raise NoSuchQuestion
         return items[int(self.rng.integers(len(items)))]
 
     def two(self, items: Sequence[T]) -> tuple[T, T]:
-        """Draw two different ones. Raises: Unfit: there are not so many."""
+        """Draw two different ones. Raises: NoSuchQuestion: there are not so many."""
         if len(items) < 2:
             raise NoSuchQuestion
         first, second = (int(number) for number in self.rng.permutation(len(items))[:2])

@@ -6,7 +6,7 @@ from decimal import Decimal
 from functools import cache
 
 from envgym.envs.code._sql.results import Row, Value
-from envgym.envs.code._sql.schema import ColumnKind, ColumnSchema, DatabaseSchema, TableSchema, database_of
+from envgym.envs.code._sql.schema import ColumnKind, ColumnSchema, DatabaseSchema, TableSchema, write_database
 from envgym.envs.world_factbook.countries import Country, read_countries
 from envgym.envs.world_factbook.fields import load_fields
 from envgym.envs.world_factbook.pages import pages_of, read_entries
@@ -39,7 +39,7 @@ _OTHER_REGION = "several"
 
 
 @cache
-def world() -> DatabaseSchema:
+def factbook_schema() -> DatabaseSchema:
     """Describe the tables; what is not in the factbook is NULL."""
     known = load_fields()
     columns = [
@@ -90,7 +90,7 @@ def world() -> DatabaseSchema:
     )
 
 
-def database() -> bytes:
+def factbook_file() -> bytes:
     """Read the wheel and return its SQLite file. Raises: InvalidInput: the wheel is not installed."""
     entries = read_entries()
     lines = {entry.name: entry.sections for entry in entries}
@@ -107,7 +107,7 @@ def database() -> bytes:
         ):
             for name, value in _items(sections.get(section, {}).get(label, ""), between, form):
                 rows[table].append((len(rows[table]) + 1, number, name, value))
-    return database_of(world(), rows)
+    return write_database(factbook_schema(), rows)
 
 
 def _region(sections: Mapping[str, Mapping[str, str]]) -> str:

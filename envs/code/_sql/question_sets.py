@@ -19,7 +19,7 @@ from envgym.envs.code._sql.mutants import mutants
 from envgym.envs.code._sql.nested import NESTED
 from envgym.envs.code._sql.questions import ONE_TABLE, TWO_TABLES, Ask, Question
 from envgym.envs.code._sql.results import QueryResult, same
-from envgym.envs.code._sql.schema import SCHEMA_FILE, DatabaseSchema, database_of, drawn_rows, generated_schemas
+from envgym.envs.code._sql.schema import SCHEMA_FILE, DatabaseSchema, draw_rows, generated_schemas, write_database
 from envgym.envs.world_factbook.pages import fingerprint
 from envgym.seeds import generator
 
@@ -27,7 +27,7 @@ LEVELS: Mapping[int, Mapping[str, Ask]] = {1: ONE_TABLE, 2: TWO_TABLES, 3: NESTE
 NUM_HIDDEN = 2
 """Databases besides the visible one."""
 _NUM_DATABASES = 4
-"""Of each world."""
+"""Databases of each generated schema."""
 _OF_FACTBOOK = 13
 """Questions of each kind."""
 _MAX_ROWS = 200
@@ -38,7 +38,7 @@ class DatabaseSource(Protocol):
     """A collection of databases."""
 
     def __hash__(self) -> int:
-        """Equal shelves hold the same databases: results are kept by it."""
+        """Equal sources hold the same databases: results are kept by it."""
         ...
 
     def database(self, name: str, variant: int) -> bytes:
@@ -48,7 +48,7 @@ class DatabaseSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GeneratedDatabases:
-    """The worlds, drawn: `company/2` is the third company."""
+    """Databases with drawn rows: `company/2` is the third one of the schema `company`."""
 
     def database(self, name: str, variant: int) -> bytes:
         """Return a database."""
@@ -65,9 +65,9 @@ class FactbookDatabase:
 
 
 @cache
-def shipped(source: str, levels: tuple[int, ...], held_out: str | None) -> ListTasks:
-    """Return the questions of `generated` or `factbook` databases; a world held out is all of the test split."""
-    path = build_once(cache_directory() / f"sql-{source}-{_fingerprint()}", lambda work: _write(source, work))
+def shipped(kind: str, levels: tuple[int, ...], held_out: str | None) -> ListTasks:
+    """Return the questions of `generated` or `factbook` databases; a schema held out is all of the test split."""
+    path = build_once(cache_directory() / f"sql-{kind}-{_fingerprint()}", lambda work: _write(kind, work))
     lines = (path / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     drafts = [TaskDraft(**json.loads(line)) for line in lines]
     chosen = [draft for draft in drafts if draft.metadata["level"] in levels]
@@ -92,28 +92,28 @@ def _with_sides(drafts: Sequence[TaskDraft], held_out: str) -> ListTasks:
 # ---- questions ----------------------------------------------------------------------------------------------------
 
 
-def questions_of(world: DatabaseSchema, name: str, databases: Sequence[bytes], repeats: int) -> Iterator[TaskDraft]:
+def questions_of(schema: DatabaseSchema, name: str, databases: Sequence[bytes], repeats: int) -> Iterator[TaskDraft]:
     """Draw questions of every kind about one database; its first is the visible one."""
-    bases = [_opened(content) for content in databases]
+    bases = [_open_database(content) for content in databases]
     seen: set[str] = set()
     for level, kinds in LEVELS.items():
         for kind, ask in kinds.items():
             for number in range(repeats):
-                scene = QuestionSampler(world=world, base=bases[0], rng=generator("code/sql", name, kind, number))
-                question = _proved(ask, scene, bases)
+                sampler = QuestionSampler(schema=schema, base=bases[0], rng=generator("code/sql", name, kind, number))
+                question = _proved(ask, sampler, bases)
                 if question is None or question.sql in seen:
                     continue
                 seen.add(question.sql)
                 payload: JsonObject = {"database": name, "sql": question.sql, "ordered": question.is_ordered}
-                metadata: JsonObject = {"level": level, "kind": kind, "schema": world.name}
+                metadata: JsonObject = {"level": level, "kind": kind, "schema": schema.name}
                 yield TaskDraft(prompt=question.text, payload=payload, metadata=metadata)
 
 
-def _proved(ask: Ask, scene: QuestionSampler, bases: Sequence[sqlite3.Connection]) -> Question | None:
+def _proved(ask: Ask, sampler: QuestionSampler, bases: Sequence[sqlite3.Connection]) -> Question | None:
     """Draw until a question has an answer that no fixed rows and no mutant gives on all databases."""
     for _ in range(_MAX_DRAWS):
         try:
-            question = ask(scene)
+            question = ask(sampler)
         except NoSuchQuestion:
             continue
         if is_proved(question, bases):
@@ -161,9 +161,9 @@ def _is_empty(result: QueryResult) -> bool:
 
 @lru_cache(maxsize=256)
 def _generated(name: str, variant: int) -> bytes:
-    world, _, number = name.partition("/")
-    rng = generator("code/sql", world, int(number), "rows", variant)
-    return database_of(generated_schemas()[world], drawn_rows(generated_schemas()[world], rng))
+    schema_name, _, number = name.partition("/")
+    rng = generator("code/sql", schema_name, int(number), "rows", variant)
+    return write_database(generated_schemas()[schema_name], draw_rows(generated_schemas()[schema_name], rng))
 
 
 @lru_cache(maxsize=8)
@@ -171,7 +171,7 @@ def _factbook(variant: int) -> bytes:
     if variant:
         return guest.varied(_factbook(0), variant)
     target = cache_directory() / f"sql-database-{_fingerprint()}"
-    folder = build_once(target, lambda work: _keep(work / "factbook_database.db", factbook_database.database()))
+    folder = build_once(target, lambda work: _keep(work / "factbook_database.db", factbook_database.factbook_file()))
     return (folder / "factbook_database.db").read_bytes()
 
 
@@ -179,21 +179,21 @@ def _keep(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def _write(source: str, folder: Path) -> None:
-    if source == "generated":
+def _write(kind: str, folder: Path) -> None:
+    if kind == "generated":
         names = [
-            (world, f"{world.name}/{number}")
-            for world in generated_schemas().values()
+            (schema, f"{schema.name}/{number}")
+            for schema in generated_schemas().values()
             for number in range(_NUM_DATABASES)
         ]
-        shelf: DatabaseSource = GeneratedDatabases()
+        source: DatabaseSource = GeneratedDatabases()
         repeats = 1
     else:
-        names, shelf, repeats = [(factbook_database.world(), "factbook")], FactbookDatabase(), _OF_FACTBOOK
+        names, source, repeats = [(factbook_database.factbook_schema(), "factbook")], FactbookDatabase(), _OF_FACTBOOK
     drafts: dict[str, TaskDraft] = {}
-    for world, name in names:
-        databases = [shelf.database(name, variant) for variant in range(1 + NUM_HIDDEN)]
-        for draft in questions_of(world, name, databases, repeats):
+    for schema, name in names:
+        databases = [source.database(name, variant) for variant in range(1 + NUM_HIDDEN)]
+        for draft in questions_of(schema, name, databases, repeats):
             drafts.setdefault(json.dumps(draft.payload), draft)
     lines = (
         json.dumps({"prompt": draft.prompt, "payload": draft.payload, "metadata": draft.metadata})
@@ -202,7 +202,7 @@ def _write(source: str, folder: Path) -> None:
     (folder / "questions.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _opened(content: bytes) -> sqlite3.Connection:
+def _open_database(content: bytes) -> sqlite3.Connection:
     base = sqlite3.connect(":memory:")
     base.deserialize(content)
     return base

@@ -60,7 +60,7 @@ class QueryRunner:
         return dict(reply)
 
     def fork(self) -> "QueryRunner":
-        """Return another runner of the same databases: queries leave nothing behind that it could lack."""
+        """Return another runner of the same databases: a query changes nothing."""
         return QueryRunner(self.databases, self.limits)
 
     def close(self) -> None:

@@ -132,7 +132,7 @@ def _read_column(column: Mapping[str, Any], lists: Mapping[str, tuple[str, ...]]
     return ColumnSchema(**fields)
 
 
-def definition(table: TableSchema) -> str:
+def create_statement(table: TableSchema) -> str:
     """Return the statement that creates a table."""
     lines = ["id INTEGER PRIMARY KEY"]
     if table.parent is not None:
@@ -147,11 +147,11 @@ def definition(table: TableSchema) -> str:
     return f"CREATE TABLE {table.name} (\n{body}\n)"
 
 
-def database_of(world: DatabaseSchema, rows: Mapping[str, Sequence[Row]]) -> bytes:
-    """Return the SQLite file of a world with these rows; each begins with its key and its reference."""
+def write_database(schema: DatabaseSchema, rows: Mapping[str, Sequence[Row]]) -> bytes:
+    """Return the SQLite file of a schema with these rows; each begins with its key and its reference."""
     base = sqlite3.connect(":memory:")
-    for table in world.tables:
-        base.execute(definition(table))
+    for table in schema.tables:
+        base.execute(create_statement(table))
         if table.parent is not None:
             base.execute(f"CREATE INDEX {table.name}_{table.parent} ON {table.name}({table.parent}_id)")
         holes = ", ".join("?" * (1 + (table.parent is not None) + len(table.columns)))
@@ -160,10 +160,10 @@ def database_of(world: DatabaseSchema, rows: Mapping[str, Sequence[Row]]) -> byt
     return base.serialize()
 
 
-def drawn_rows(world: DatabaseSchema, rng: np.random.Generator) -> Mapping[str, list[Row]]:
+def draw_rows(schema: DatabaseSchema, rng: np.random.Generator) -> Mapping[str, list[Row]]:
     """Draw rows for every table."""
     rows: dict[str, list[Row]] = {}
-    for table in world.tables:
+    for table in schema.tables:
         count = int(rng.integers(table.rows[0], table.rows[1] + 1))
         columns = [_drawn(column, count, rng) for column in table.columns]
         if table.parent is not None:

@@ -1,4 +1,4 @@
-"""What every app shares: the world, how a record is found, and how a refusal is worded."""
+"""What every app shares: the office, how a record is found, and how a refusal is worded."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -17,15 +17,15 @@ _ADDRESS = re.compile(r"[^\s@,;]+@[^\s@,;]+\.[a-z]+")
 
 
 class OfficeApp:
-    """The world as it is now. An app adds methods that read it or put another in its place: the tools."""
+    """The current state of the office. A subclass adds methods that read or replace it: the tools."""
 
-    def __init__(self, world: OfficeState) -> None:
-        """Sit down in front of a world."""
-        self.world = world
+    def __init__(self, office: OfficeState) -> None:
+        """Work on the records of an office."""
+        self.office = office
 
     def _keep(self, record: Record) -> RecordFields:
-        """Put a record into the world, in place of one with its key, and show it."""
-        self.world = self.world.put(record)
+        """Put a record into the office, in place of one with its key, and show it."""
+        self.office = self.office.put(record)
         return shown(record)
 
 
@@ -99,10 +99,10 @@ def addresses(texts: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(address(text) for text in texts))
 
 
-def colleague(world: OfficeState, text: str) -> str:
+def colleague(office: OfficeState, text: str) -> str:
     """Return the address of somebody in the contacts, or the owner's. Raises: ToolError: it is nobody's."""
     found = address(text)
-    if found != world.owner.email and all(item.email != found for item in world.contacts.values()):
+    if found != office.owner.email and all(item.email != found for item in office.contacts.values()):
         raise ToolError(f"{found} is nobody's address in the contacts; contacts_search shows the addresses of people.")
     return found
 

@@ -26,7 +26,7 @@ class Calendar(OfficeApp):
         first, last = app_base.day("first_day", first_day), app_base.day("last_day", last_day)
         if last < first:
             raise ToolError(f"last_day must not be before first_day, got {first} to {last}.")
-        found = [event for event in self.world.events.values() if first <= event.start[:10] <= last]
+        found = [event for event in self.office.events.values() if first <= event.start[:10] <= last]
         return app_base.listing(sorted(found, key=lambda event: event.start))
 
     def calendar_search(self, text: str) -> list[RecordFields] | str:
@@ -36,7 +36,7 @@ class Calendar(OfficeApp):
             text: Words that all must occur.
         """
         found = app_base.matching(
-            self.world.events, text, lambda event: (event.title, event.place, *event.attendees), lambda event: True
+            self.office.events, text, lambda event: (event.title, event.place, *event.attendees), lambda event: True
         )
         return app_base.listing(sorted(found, key=lambda event: event.start))
 
@@ -49,7 +49,7 @@ class Calendar(OfficeApp):
         """
         if not 1 <= minutes <= MAX_MINUTES:
             raise ToolError(f"minutes must be from 1 to {MAX_MINUTES}, got {minutes}.")
-        return {"free_starts": free_starts(self.world, app_base.day("day", day), minutes)}
+        return {"free_starts": free_starts(self.office, app_base.day("day", day), minutes)}
 
     def calendar_create(
         self, title: str, start: str, minutes: int, place: str = "", attendees: list[str] | None = None
@@ -65,14 +65,14 @@ class Calendar(OfficeApp):
         """
         if not 1 <= minutes <= MAX_MINUTES:
             raise ToolError(f"minutes must be from 1 to {MAX_MINUTES}, got {minutes}.")
-        people = tuple(dict.fromkeys(app_base.colleague(self.world, who) for who in attendees or []))
+        people = tuple(dict.fromkeys(app_base.colleague(self.office, who) for who in attendees or []))
         event = Event(
-            id=self.world.new_id("events"),
+            id=self.office.new_id("events"),
             title=app_base.clean("title", title),
             start=app_base.moment("start", start),
             minutes=minutes,
             place=app_base.clean("place", place, required=False),
-            attendees=tuple(who for who in people if who != self.world.owner.email),
+            attendees=tuple(who for who in people if who != self.office.owner.email),
         )
         return self._keep(event)
 
@@ -115,8 +115,8 @@ class Calendar(OfficeApp):
             event_id: Such as E1042.
             email: Address of somebody in the contacts.
         """
-        event, who = self._event(event_id), app_base.colleague(self.world, email)
-        if who in event.attendees or who == self.world.owner.email:
+        event, who = self._event(event_id), app_base.colleague(self.office, email)
+        if who in event.attendees or who == self.office.owner.email:
             raise ToolError(f"{who} attends {event.id} already.")
         return self._keep(replace(event, attendees=(*event.attendees, who)))
 
@@ -141,18 +141,18 @@ class Calendar(OfficeApp):
             event_id: Such as E1042.
         """
         event = self._event(event_id)
-        self.world = self.world.drop(event)
+        self.office = self.office.drop(event)
         return f"{event.id} {event.title!r} is cancelled."
 
     def _event(self, event_id: str) -> Event:
-        return app_base.find(self.world.events, event_id, "event", _LOOK)
+        return app_base.find(self.office.events, event_id, "event", _LOOK)
 
 
-def free_starts(world: OfficeState, day: str, minutes: int) -> list[str]:
+def free_starts(office: OfficeState, day: str, minutes: int) -> list[str]:
     """Return the moments of a day, every half hour, from which there are so many free minutes within working hours."""
     busy = [
         (minute_of(event.start), minute_of(event.start) + event.minutes)
-        for event in world.events.values()
+        for event in office.events.values()
         if event.start[:10] == day
     ]
     starts = range(60 * FIRST_HOUR, 60 * LAST_HOUR - minutes + 1, 30)

@@ -19,7 +19,7 @@ class Contacts(OfficeApp):
         """
         return app_base.listing(
             app_base.matching(
-                self.world.contacts, text, lambda who: (who.name, who.email, who.team, who.title), lambda who: True
+                self.office.contacts, text, lambda who: (who.name, who.email, who.team, who.title), lambda who: True
             )
         )
 
@@ -30,7 +30,7 @@ class Contacts(OfficeApp):
             email: The address.
         """
         wanted = app_base.address(email)
-        for contact in (self.world.owner, *self.world.contacts.values()):
+        for contact in (self.office.owner, *self.office.contacts.values()):
             if contact.email == wanted:
                 return shown(contact)
         raise ToolError(f"{wanted} is nobody's address in the contacts; contacts_search finds people by name.")
@@ -46,13 +46,13 @@ class Contacts(OfficeApp):
             title: What the person does.
         """
         new = app_base.address(email)
-        if any(item.email == new for item in (self.world.owner, *self.world.contacts.values())):
+        if any(item.email == new for item in (self.office.owner, *self.office.contacts.values())):
             raise ToolError(f"{new} is in the contacts already; contacts_change changes it.")
         phone, team, title = (
             app_base.clean(what, text, required=False)
             for what, text in (("phone", phone), ("team", team), ("title", title))
         )
-        contact = Contact(self.world.new_id("contacts"), app_base.clean("name", name), new, phone, team, title, "")
+        contact = Contact(self.office.new_id("contacts"), app_base.clean("name", name), new, phone, team, title, "")
         return self._keep(contact)
 
     def contacts_change(
@@ -79,7 +79,7 @@ class Contacts(OfficeApp):
                 phone=contact.phone if phone is None else app_base.clean("phone", phone, required=False),
                 team=contact.team if team is None else app_base.clean("team", team, required=False),
                 title=contact.title if title is None else app_base.clean("title", title, required=False),
-                manager=contact.manager if manager is None else app_base.colleague(self.world, manager),
+                manager=contact.manager if manager is None else app_base.colleague(self.office, manager),
             )
         )
 
@@ -90,8 +90,8 @@ class Contacts(OfficeApp):
             contact_id: Such as C1042.
         """
         contact = self._contact(contact_id)
-        self.world = self.world.drop(contact)
+        self.office = self.office.drop(contact)
         return f"{contact.id} {contact.name} is deleted."
 
     def _contact(self, contact_id: str) -> Contact:
-        return app_base.find(self.world.contacts, contact_id, "contact", "contacts_search")
+        return app_base.find(self.office.contacts, contact_id, "contact", "contacts_search")

@@ -18,15 +18,15 @@ class Files(OfficeApp):
             folder: Such as /reports; all files if empty.
         """
         if not folder.strip():
-            found = [*self.world.files.values()]
+            found = [*self.office.files.values()]
         else:
-            parent = app_base.find(self.world.folders, folder, "folder", "files_folders").path
-            found = [file for file in self.world.files.values() if parent_of(file.path) == parent]
+            parent = app_base.find(self.office.folders, folder, "folder", "files_folders").path
+            found = [file for file in self.office.files.values() if parent_of(file.path) == parent]
         return app_base.listing(sorted(found, key=lambda file: file.path), "content")
 
     def files_folders(self) -> list[str]:
         """List the folders."""
-        return sorted(self.world.folders)
+        return sorted(self.office.folders)
 
     def files_search(self, text: str) -> list[RecordFields] | str:
         """Find files by words of their path or content.
@@ -34,7 +34,7 @@ class Files(OfficeApp):
         Args:
             text: Words that all must occur.
         """
-        found = app_base.matching(self.world.files, text, lambda file: (file.path, file.content), lambda file: True)
+        found = app_base.matching(self.office.files, text, lambda file: (file.path, file.content), lambda file: True)
         return app_base.listing(found, "content")
 
     def files_read(self, path: str) -> RecordFields:
@@ -53,7 +53,7 @@ class Files(OfficeApp):
             content: Its text.
         """
         return self._keep(
-            TextFile(self._free(path), app_base.clean("content", content, required=False), self.world.today)
+            TextFile(self._free(path), app_base.clean("content", content, required=False), self.office.today)
         )
 
     def files_write(self, path: str, content: str) -> RecordFields:
@@ -64,7 +64,7 @@ class Files(OfficeApp):
             content: Its new text.
         """
         file, text = self._file(path), app_base.clean("content", content, required=False)
-        return self._keep(replace(file, content=text, modified=self.world.today))
+        return self._keep(replace(file, content=text, modified=self.office.today))
 
     def files_move(self, path: str, new_path: str) -> RecordFields:
         """Move a file to a folder that exists, or rename it.
@@ -75,7 +75,7 @@ class Files(OfficeApp):
         """
         file = self._file(path)
         moved = replace(file, path=self._free(new_path))
-        self.world = self.world.drop(file)
+        self.office = self.office.drop(file)
         return self._keep(moved)
 
     def files_delete(self, path: str) -> str:
@@ -85,7 +85,7 @@ class Files(OfficeApp):
             path: Such as /reports/costs.csv.
         """
         file = self._file(path)
-        self.world = self.world.drop(file)
+        self.office = self.office.drop(file)
         return f"{file.path} is deleted."
 
     def files_share(self, path: str, email: str) -> RecordFields:
@@ -95,7 +95,7 @@ class Files(OfficeApp):
             path: Such as /reports/costs.csv.
             email: Address of somebody in the contacts.
         """
-        file, who = self._file(path), app_base.colleague(self.world, email)
+        file, who = self._file(path), app_base.colleague(self.office, email)
         if who in file.shared:
             raise ToolError(f"{file.path} is shared with {who} already.")
         return self._keep(replace(file, shared=(*file.shared, who)))
@@ -119,22 +119,22 @@ class Files(OfficeApp):
             path: Such as /archive/2025.
         """
         new = _path(path)
-        if new in self.world.folders:
+        if new in self.office.folders:
             raise ToolError(f"The folder {new} is there already.")
-        if parent_of(new) and parent_of(new) not in self.world.folders:
+        if parent_of(new) and parent_of(new) not in self.office.folders:
             raise ToolError(f"There is no folder {parent_of(new)}; create it first.")
-        self.world = self.world.put(FileFolder(new))
+        self.office = self.office.put(FileFolder(new))
         return f"{new} is created."
 
     def _file(self, path: str) -> TextFile:
-        return app_base.find(self.world.files, path, "file", "files_list")
+        return app_base.find(self.office.files, path, "file", "files_list")
 
     def _free(self, path: str) -> str:
         """Return a path where a file can be put. Raises: ToolError: its folder is missing, or it is taken."""
         new = _path(path)
-        if parent_of(new) not in self.world.folders:
+        if parent_of(new) not in self.office.folders:
             raise ToolError(f"There is no folder {parent_of(new) or '/'!r}; files_create_folder creates one.")
-        if new in self.world.files or new in self.world.folders:
+        if new in self.office.files or new in self.office.folders:
             raise ToolError(f"{new} is there already.")
         return new
 

@@ -18,7 +18,7 @@ class Mailbox(OfficeApp):
             folder: inbox, archive, projects, sent or trash.
         """
         name = app_base.one_of("folder", folder, MAIL_FOLDERS)
-        return _latest_first([mail for mail in self.world.mails.values() if mail.folder == name])
+        return _latest_first([mail for mail in self.office.mails.values() if mail.folder == name])
 
     def mail_search(self, text: str = "", sender: str = "", folder: str = "") -> list[RecordFields] | str:
         """Find mails, latest first, shown without their texts.
@@ -35,7 +35,7 @@ class Mailbox(OfficeApp):
             return part in mail.sender and name in ("", mail.folder)
 
         return _latest_first(
-            app_base.matching(self.world.mails, text, lambda mail: (mail.subject, mail.body), is_wanted)
+            app_base.matching(self.office.mails, text, lambda mail: (mail.subject, mail.body), is_wanted)
         )
 
     def mail_read(self, mail_id: str) -> RecordFields:
@@ -59,10 +59,10 @@ class Mailbox(OfficeApp):
         if not receivers:
             raise ToolError("to must hold at least one address.")
         for path in files or []:
-            app_base.find(self.world.files, path, "file", "files_search")
+            app_base.find(self.office.files, path, "file", "files_search")
         paths = tuple(dict.fromkeys(path.strip() for path in files or []))
         texts = app_base.clean("subject", subject), app_base.clean("body", body)
-        return self._keep(sent_mail(self.world, receivers, *texts, files=paths))
+        return self._keep(sent_mail(self.office, receivers, *texts, files=paths))
 
     def mail_reply(self, mail_id: str, body: str) -> RecordFields:
         """Answer the sender of a mail.
@@ -72,9 +72,9 @@ class Mailbox(OfficeApp):
             body: The text of the answer.
         """
         mail = self._mail(mail_id)
-        if mail.sender == self.world.owner.email:
+        if mail.sender == self.office.owner.email:
             raise ToolError(f"{mail.id} is from yourself; use mail_send to write to somebody else.")
-        return self._keep(reply_to(self.world, mail, app_base.clean("body", body)))
+        return self._keep(reply_to(self.office, mail, app_base.clean("body", body)))
 
     def mail_forward(self, mail_id: str, to: list[str], note: str = "") -> RecordFields:
         """Send a mail on to others.
@@ -87,7 +87,7 @@ class Mailbox(OfficeApp):
         mail, receivers = self._mail(mail_id), app_base.addresses(to)
         if not receivers:
             raise ToolError("to must hold at least one address.")
-        return self._keep(forward_of(self.world, mail, receivers, app_base.clean("note", note, required=False)))
+        return self._keep(forward_of(self.office, mail, receivers, app_base.clean("note", note, required=False)))
 
     def mail_move(self, mail_id: str, folder: str) -> RecordFields:
         """Move a mail to another folder; trash deletes it.
@@ -101,7 +101,7 @@ class Mailbox(OfficeApp):
         return self._keep(replace(mail, folder=new))
 
     def _mail(self, mail_id: str) -> Mail:
-        return app_base.find(self.world.mails, mail_id, "mail", "mail_list")
+        return app_base.find(self.office.mails, mail_id, "mail", "mail_list")
 
 
 def _latest_first(mails: list[Mail]) -> list[RecordFields] | str:
@@ -109,18 +109,18 @@ def _latest_first(mails: list[Mail]) -> list[RecordFields] | str:
 
 
 def sent_mail(
-    world: OfficeState, to: tuple[str, ...], subject: str, body: str, *, answers: str = "", files: tuple[str, ...] = ()
+    office: OfficeState, to: tuple[str, ...], subject: str, body: str, *, answers: str = "", files: tuple[str, ...] = ()
 ) -> Mail:
     """Return the mail that the owner sends now."""
-    new = world.new_id("mails")
-    return Mail(new, "sent", world.owner.email, to, subject, body, world.now, answers, files)
+    new = office.new_id("mails")
+    return Mail(new, "sent", office.owner.email, to, subject, body, office.now, answers, files)
 
 
-def reply_to(world: OfficeState, mail: Mail, body: str) -> Mail:
+def reply_to(office: OfficeState, mail: Mail, body: str) -> Mail:
     """Return the answer to a mail."""
-    return sent_mail(world, (mail.sender,), f"Re: {mail.subject}", body, answers=mail.id)
+    return sent_mail(office, (mail.sender,), f"Re: {mail.subject}", body, answers=mail.id)
 
 
-def forward_of(world: OfficeState, mail: Mail, to: tuple[str, ...], note: str = "") -> Mail:
+def forward_of(office: OfficeState, mail: Mail, to: tuple[str, ...], note: str = "") -> Mail:
     """Return a mail as it is sent on; its text is left to the original."""
-    return sent_mail(world, to, f"Fwd: {mail.subject}", note, answers=mail.id, files=mail.files)
+    return sent_mail(office, to, f"Fwd: {mail.subject}", note, answers=mail.id, files=mail.files)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from envgym.core.json_types import JsonObject, JsonValue
-from envgym.envs.tools._office.apps import Office, office_tools
+from envgym.envs.tools._office.apps import OfficeTools, office_tools
 from envgym.envs.tools._office.state import OfficeState, changes
 from envgym.errors import ToolError
 
@@ -24,7 +24,7 @@ def call(tool: str, **arguments: JsonValue) -> PlannedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPlan:
-    """A task in a scene. The golden state is made from the records alone, so the calls are tried against it."""
+    """A task in an office. The goal is made from the records alone, so that the calls can be tested against it."""
 
     texts: tuple[str, ...]
     """The request, in several wordings."""
@@ -35,17 +35,17 @@ class TaskPlan:
     """What changes the office, in order; none can be left out."""
 
 
-def after(world: OfficeState, calls: Sequence[PlannedCall]) -> OfficeState:
-    """Return the world after calls. Raises: ToolError: one is refused."""
-    office, tools = Office(world), office_tools()
+def after(office: OfficeState, calls: Sequence[PlannedCall]) -> OfficeState:
+    """Return the office after calls. Raises: ToolError: one is refused."""
+    apps, tools = OfficeTools(office), office_tools()
     for item in calls:
-        tools[item.tool].call(office, item.arguments)
-    return office.world
+        tools[item.tool].call(apps, item.arguments)
+    return apps.office
 
 
-def distance(start: OfficeState, goal: OfficeState, world: OfficeState) -> int:
+def distance(start: OfficeState, goal: OfficeState, office: OfficeState) -> int:
     """Return how many changes are missing or unwanted, of those that lead from `start` to `goal`."""
-    wanted, made = changes(start, goal), changes(start, world)
+    wanted, made = changes(start, goal), changes(start, office)
     return ((wanted - made) + (made - wanted)).total()
 
 
@@ -81,13 +81,13 @@ _ONE_TOO_MANY = call("tickets_create", title="Something nobody asked for")
 _KEYS = {"event_id": "events", "mail_id": "mails", "contact_id": "contacts", "ticket_id": "tickets", "path": "files"}
 
 
-def _elsewhere(world: OfficeState, item: PlannedCall) -> list[PlannedCall]:
+def _elsewhere(office: OfficeState, item: PlannedCall) -> list[PlannedCall]:
     """Return the same call on other records of its table, if it is on one."""
     return [
         replace_argument(item, name, key)
         for name, table in _KEYS.items()
-        if item.arguments.get(name) in getattr(world, table)
-        for key in getattr(world, table)
+        if item.arguments.get(name) in getattr(office, table)
+        for key in getattr(office, table)
         if key != item.arguments[name]
     ][:3]
 

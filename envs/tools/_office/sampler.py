@@ -46,13 +46,13 @@ class RecordSampler:
         }
 
     def one(self, items: Sequence[ItemT]) -> ItemT:
-        """Draw an item. Raises: Unfit: there is none."""
+        """Draw an item. Raises: UnsuitableOffice: there is none."""
         if not items:
             raise UnsuitableOffice
         return items[int(self.rng.integers(len(items)))]
 
     def some(self, items: Sequence[ItemT], count: int) -> list[ItemT]:
-        """Draw different items, in random order. Raises: Unfit: there are fewer."""
+        """Draw different items, in random order. Raises: UnsuitableOffice: there are fewer."""
         if count > len(items):
             raise UnsuitableOffice
         return [items[index] for index in self.rng.choice(len(items), size=count, replace=False)]
@@ -71,8 +71,8 @@ class OfficeSampler(RecordSampler):
         self.is_closed = False
         """True where nothing may be added any more."""
         self._taken: set[str] = set()
-        self.world = _empty_office(self)
-        self.days = _working_days(self.world.today)
+        self.office = _empty_office(self)
+        self.days = _working_days(self.office.today)
         """The days, after today, that hold events."""
         for draw in (self._events, self._mails, self._files, self._tickets):
             draw()
@@ -90,7 +90,7 @@ class OfficeSampler(RecordSampler):
         who = self.one(
             [
                 item
-                for item in self.world.contacts.values()
+                for item in self.office.contacts.values()
                 if item not in others
                 and item.email not in self._taken
                 and item.team in words.TEAMS
@@ -102,26 +102,26 @@ class OfficeSampler(RecordSampler):
         return who
 
     def who(self, email: str) -> Contact:
-        """Return the person with an address, who counts as named. Raises: Unfit: it is nobody else's."""
+        """Return the person with an address, who counts as named. Raises: UnsuitableOffice: it is nobody else's."""
         self._taken.add(email)
-        return self.one([item for item in self.world.contacts.values() if item.email == email])
+        return self.one([item for item in self.office.contacts.values() if item.email == email])
 
     def event(self) -> Event:
         """Draw an event that the task has not used."""
-        event = self.one([item for item in self.world.events.values() if item.id not in self._taken])
+        event = self.one([item for item in self.office.events.values() if item.id not in self._taken])
         self._taken.add(event.id)
         return event
 
     def mail(self) -> Mail:
         """Draw a mail of the inbox that the task has not used."""
-        mails = self.world.mails.values()
+        mails = self.office.mails.values()
         mail = self.one([item for item in mails if item.folder == "inbox" and item.id not in self._taken])
         self._taken.add(mail.id)
         return mail
 
     def file(self) -> TextFile:
         """Draw a file that the task has not used."""
-        file = self.one([item for item in self.world.files.values() if item.path not in self._taken])
+        file = self.one([item for item in self.office.files.values() if item.path not in self._taken])
         self._taken.add(file.path)
         return file
 
@@ -130,7 +130,7 @@ class OfficeSampler(RecordSampler):
         ticket = self.one(
             [
                 item
-                for item in self.world.tickets.values()
+                for item in self.office.tickets.values()
                 if item.status in statuses and item.id not in self._taken and (item.assignee or not is_assigned)
             ]
         )
@@ -138,8 +138,8 @@ class OfficeSampler(RecordSampler):
         return ticket
 
     def free(self, day: str, minutes: int) -> list[str]:
-        """Return the free starts of a day. Raises: Unfit: there is none."""
-        starts = free_starts(self.world, day, minutes)
+        """Return the free starts of a day. Raises: UnsuitableOffice: there is none."""
+        starts = free_starts(self.office, day, minutes)
         if not starts:
             raise UnsuitableOffice
         return starts
@@ -147,10 +147,10 @@ class OfficeSampler(RecordSampler):
     # ---- adding what a task needs -----------------------------------------------------------------------------------
 
     def add(self, *records: Contact | Event | Mail | TextFile | FileFolder | SupportTicket) -> None:
-        """Put records into the office. Raises: Unfit: it is closed."""
+        """Put records into the office. Raises: UnsuitableOffice: it is closed."""
         if self.is_closed:
             raise UnsuitableOffice
-        self.world = self.world.put(*records)
+        self.office = self.office.put(*records)
 
     def add_event(self, title: str, day: str, minutes: int, attendees: Sequence[Contact]) -> Event:
         """Add an event at a free time of a day."""
@@ -163,15 +163,15 @@ class OfficeSampler(RecordSampler):
 
     def add_mail(self, sender: Contact, subject: str, body: str, *, files: tuple[str, ...] = ()) -> Mail:
         """Add a mail to the inbox."""
-        to = (self.world.owner.email,)
+        to = (self.office.owner.email,)
         mail = Mail(self.number("M"), "inbox", sender.email, to, subject, body, self.past(), "", files)
         self._taken.add(mail.id)
         self.add(mail)
         return mail
 
     def add_file(self, path: str, content: str) -> TextFile:
-        """Add a file. Raises: Unfit: the path is taken."""
-        if path in self.world.files:
+        """Add a file. Raises: UnsuitableOffice: the path is taken."""
+        if path in self.office.files:
             raise UnsuitableOffice
         file = TextFile(path, content, self.past()[:10])
         self._taken.add(path)
@@ -182,7 +182,7 @@ class OfficeSampler(RecordSampler):
         self, *, status: str = "open", priority: str | None = None, assignee: str = "", due: str = ""
     ) -> SupportTicket:
         """Add a ticket with a title that no other has."""
-        used = {ticket.title for ticket in self.world.tickets.values()}
+        used = {ticket.title for ticket in self.office.tickets.values()}
         title, text = self.one([pair for pair in words.TICKETS if pair[0] not in used])
         priority = priority or self.one(PRIORITIES[:3])
         ticket = SupportTicket(self.number("T"), title, text, status, priority, assignee, due)
@@ -192,7 +192,7 @@ class OfficeSampler(RecordSampler):
 
     def past(self) -> str:
         """Return a moment of the last ten days that no mail has."""
-        begin, taken = when(self.world.now), {mail.sent for mail in self.world.mails.values()}
+        begin, taken = when(self.office.now), {mail.sent for mail in self.office.mails.values()}
         while True:
             sent = written(begin - timedelta(minutes=int(self.rng.integers(30, 14_000))))
             if sent not in taken:
@@ -201,30 +201,30 @@ class OfficeSampler(RecordSampler):
     # ---- filling ---------------------------------------------------------------------------------------------------
 
     def _events(self) -> None:
-        colleagues = [*self.world.contacts.values()]
+        colleagues = [*self.office.contacts.values()]
         for title in self.some(words.EVENTS, NUM_EVENTS):
             guests = self.some(colleagues, int(self.rng.integers(1, 5)))
             self.add_event(title, self.one(self.days), self.one(_LENGTHS), guests)
         self._taken.clear()
 
     def _mails(self) -> None:
-        senders = [*self.world.contacts.values()]
+        senders = [*self.office.contacts.values()]
         for index, (subject, body) in enumerate(self.some(words.MAILS, NUM_MAILS)):
             sender = self.one(senders)
-            mail = self.add_mail(sender, subject, f"Hi {self.world.owner.name.split()[0]},\n{body}\n{sender.name}")
+            mail = self.add_mail(sender, subject, f"Hi {self.office.owner.name.split()[0]},\n{body}\n{sender.name}")
             if index % 5 == 4:
-                self.world = self.world.put(_in_folder(mail, self.one(("archive", "projects"))))
+                self.office = self.office.put(_in_folder(mail, self.one(("archive", "projects"))))
         self._taken.clear()
 
     def _files(self) -> None:
         self.add(*(FileFolder(path) for path in words.FOLDERS))
-        colleagues = [*self.world.contacts.values()]
+        colleagues = [*self.office.contacts.values()]
         for folder, name, content in self.some(words.FILES, NUM_FILES):
             shared = tuple(who.email for who in self.some(colleagues, int(self.rng.integers(0, 3))))
             self.add(TextFile(f"{folder}/{name}", content, self.past()[:10], shared))
 
     def _tickets(self) -> None:
-        colleagues = [who for who in self.world.contacts.values() if who.team in words.TEAMS]
+        colleagues = [who for who in self.office.contacts.values() if who.team in words.TEAMS]
         for index, (title, text) in enumerate(self.some(words.TICKETS, NUM_TICKETS)):
             status = ("open", "open", "in_progress", "open", "resolved", "open", "closed")[index % 7]
             assignee = self.one(colleagues).email if status != "open" or self.rng.integers(3) else ""

@@ -1,6 +1,6 @@
 """The office as one immutable value: records in tables, and what differs between two offices.
 
-A tool makes a new world, so a fork shares it, and the golden state of a task is a world like any other.
+A tool makes a new state, so a fork shares it, and the golden state of a task is a state like any other.
 """
 
 import re
@@ -125,21 +125,21 @@ class OfficeState:
         return self.now[:10]
 
     def put(self, *records: Record) -> "OfficeState":
-        """Return the world with records added, or in place of those with their keys."""
-        world = self
+        """Return the office with records added, or in place of those with their keys."""
+        office = self
         for record in records:
             table = _TABLE_OF[type(record)]
-            world = world._with(table, {**getattr(world, table), key_of(record): record})
-        return world
+            office = office._with(table, {**getattr(office, table), key_of(record): record})
+        return office
 
     def drop(self, *records: Record) -> "OfficeState":
-        """Return the world without records."""
-        world = self
+        """Return the office without records."""
+        office = self
         for record in records:
             table = _TABLE_OF[type(record)]
-            rest = {key: kept for key, kept in getattr(world, table).items() if key != key_of(record)}
-            world = world._with(table, rest)
-        return world
+            rest = {key: kept for key, kept in getattr(office, table).items() if key != key_of(record)}
+            office = office._with(table, rest)
+        return office
 
     def _with(self, table: str, records: Mapping[str, Record]) -> "OfficeState":
         changed: dict[str, Any] = {table: records}  # one of the tables, by its name
@@ -252,12 +252,12 @@ def _plain(value: str | int | tuple[str, ...]) -> object:
 # ---- as JSON ------------------------------------------------------------------------------------------------------
 
 
-def to_json(world: OfficeState) -> JsonObject:
-    """Write a world as JSON: rows of values, table by table."""
+def to_json(office: OfficeState) -> JsonObject:
+    """Write an office as JSON: rows of values, table by table."""
     return {
-        "now": world.now,
-        "owner": _row(world.owner),
-        **{table: [_row(record) for record in getattr(world, table).values()] for table in _TYPES},
+        "now": office.now,
+        "owner": _row(office.owner),
+        **{table: [_row(record) for record in getattr(office, table).values()] for table in _TYPES},
     }
 
 

@@ -24,7 +24,7 @@ class Tickets(OfficeApp):
         who = assignee.strip().lower()
         found = [
             ticket
-            for ticket in self.world.tickets.values()
+            for ticket in self.office.tickets.values()
             if wanted_status in ("", ticket.status)
             and wanted_priority in ("", ticket.priority)
             and (not who or who == (ticket.assignee or "none"))
@@ -38,7 +38,7 @@ class Tickets(OfficeApp):
             text: Words that all must occur.
         """
         found = app_base.matching(
-            self.world.tickets, text, lambda ticket: (ticket.title, ticket.text), lambda ticket: True
+            self.office.tickets, text, lambda ticket: (ticket.title, ticket.text), lambda ticket: True
         )
         return app_base.listing(found, "text", "comments")
 
@@ -60,12 +60,12 @@ class Tickets(OfficeApp):
             assignee: E-mail address of somebody in the contacts; nobody if empty.
         """
         ticket = SupportTicket(
-            id=self.world.new_id("tickets"),
+            id=self.office.new_id("tickets"),
             title=app_base.clean("title", title),
             text=app_base.clean("text", text, required=False),
             status="open",
             priority=app_base.one_of("priority", priority, PRIORITIES),
-            assignee=app_base.colleague(self.world, assignee) if assignee.strip() else "",
+            assignee=app_base.colleague(self.office, assignee) if assignee.strip() else "",
             due="",
         )
         return self._keep(ticket)
@@ -77,7 +77,7 @@ class Tickets(OfficeApp):
             ticket_id: Such as T1042.
             assignee: E-mail address of somebody in the contacts.
         """
-        return self._keep(replace(self._not_closed(ticket_id), assignee=app_base.colleague(self.world, assignee)))
+        return self._keep(replace(self._not_closed(ticket_id), assignee=app_base.colleague(self.office, assignee)))
 
     def tickets_set_priority(self, ticket_id: str, priority: str) -> RecordFields:
         """Set how urgent a ticket is.
@@ -125,7 +125,7 @@ class Tickets(OfficeApp):
         return self._keep(replace(ticket, comments=(*ticket.comments, app_base.clean("text", text))))
 
     def _ticket(self, ticket_id: str) -> SupportTicket:
-        return app_base.find(self.world.tickets, ticket_id, "ticket", "tickets_list")
+        return app_base.find(self.office.tickets, ticket_id, "ticket", "tickets_list")
 
     def _not_closed(self, ticket_id: str) -> SupportTicket:
         ticket = self._ticket(ticket_id)

@@ -237,7 +237,7 @@ def test_a_query_is_the_last_block_or_the_whole_text(text: str, query: str | Non
     assert query_in(text) == query
 
 
-def test_a_world_held_out_is_the_test_split() -> None:
+def test_a_schema_held_out_is_the_test_split() -> None:
     tasks = Sql(held_out="clinic").tasks
     for split in Split:
         found = {tasks.task(split, index).metadata["schema"] for index in range(tasks.size(split) or 0)}

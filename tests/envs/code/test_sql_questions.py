@@ -25,21 +25,21 @@ def tasks_of(source: str) -> list[Task]:
     return [tasks.task(split, index) for split in Split for index in range(tasks.size(split) or 0)]
 
 
-def bases_of(shelf: DatabaseSource, name: str) -> list[sqlite3.Connection]:
-    return [question_sets._opened(content) for content in sql.databases_of(shelf, name)]
+def bases_of(source: DatabaseSource, name: str) -> list[sqlite3.Connection]:
+    return [question_sets._open_database(content) for content in sql.databases_of(source, name)]
 
 
 def question_of(task: Task) -> Question:
     return Question(text=task.prompt, sql=str(task.payload["sql"]), is_ordered=bool(task.payload["ordered"]))
 
 
-def check_all(tasks: Sequence[Task], shelf: DatabaseSource, step: int) -> int:
+def check_all(tasks: Sequence[Task], source: DatabaseSource, step: int) -> int:
     """Prove every `step`-th question anew; return how many mutants there were."""
     bases: dict[str, list[sqlite3.Connection]] = {}
     count = 0
     for task in tasks[::step]:
         name = str(task.payload["database"])
-        held = bases.setdefault(name, bases_of(shelf, name))
+        held = bases.setdefault(name, bases_of(source, name))
         assert question_sets.is_proved(question_of(task), held), task.prompt
         count += sum(1 for _ in mutants(str(task.payload["sql"])))
     return count

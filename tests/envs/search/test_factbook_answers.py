@@ -64,7 +64,7 @@ def raw_text(country: str, page: str, line: str, year: int | None) -> str:
 
 
 def number(country: str, field_name: str, year: int | None) -> float:
-    """Read the first number of a raw text, with the word behind it."""
+    """Read the first number of a raw text, with the word after it."""
     field = load_fields()[field_name]
     text = raw_text(country, field.page, field.line, year)
     found = re.search(r"(-?)\$?([\d,.]*\d)(?:\s+([a-z]+))?", text)

@@ -171,7 +171,7 @@ def test_what_cannot_be_done_is_told_and_changes_nothing(item: PlannedCall, told
     result = env.step(tool_call_action(item.tool, **item.arguments))
     record = result.info["envgym"]
     assert told in result.observation
-    assert (record.tool_errors, record.ending, env.state.world) == (1, None, WORLD)
+    assert (record.tool_errors, record.ending, env.state.office) == (1, None, WORLD)
     assert record.observation.messages[0].role is Role.TOOL
 
 
@@ -189,15 +189,15 @@ def test_free_starts_leave_out_what_overlaps() -> None:
     assert starts == ["09:00", *(f"{hour}:{half}" for hour in range(11, 16) for half in ("00", "30")), "16:00"]
 
 
-@pytest.mark.parametrize("recipe", [recipe for level in TASK_KINDS.values() for recipe in level])
-def test_every_kind_of_task_is_proved_and_worded_in_three_ways(recipe: TaskKind) -> None:
+@pytest.mark.parametrize("task_kind", [task_kind for level in TASK_KINDS.values() for task_kind in level])
+def test_every_kind_of_task_is_proved_and_worded_in_three_ways(task_kind: TaskKind) -> None:
     for seed in range(60):
-        scene = OfficeSampler(np.random.default_rng(seed))
+        sampler = OfficeSampler(np.random.default_rng(seed))
         try:
-            plan = recipe(scene)
+            plan = task_kind(sampler)
         except UnsuitableOffice:
             continue
-        assert flaw(scene.world, plan) == ""
+        assert flaw(sampler.office, plan) == ""
         assert len(set(plan.texts)) == 3
         assert not any("{" in text or "  " in text for text in plan.texts)
         break
@@ -244,8 +244,8 @@ def test_tools_see_the_office_and_nothing_of_the_goal() -> None:
     env = OfficeWork()
     task = env.tasks.task(Split.TEST, 0)
     env.reset(options={"task": task})
-    assert vars(env.state).keys() == {"world"}
-    assert to_json(env.state.world) == task.payload["office"]
+    assert vars(env.state).keys() == {"office"}
+    assert to_json(env.state.office) == task.payload["office"]
     assert len(office_tools()) == 41
 
 
@@ -269,13 +269,13 @@ def test_fork_goes_its_own_way() -> None:
 @given(st.integers(0, 10_000))
 def test_offices_come_back_from_json_and_hold_no_overlaps(seed: int) -> None:
     try:
-        world = OfficeSampler(np.random.default_rng(seed)).world
+        office = OfficeSampler(np.random.default_rng(seed)).office
     except UnsuitableOffice:
         return
-    assert from_json(to_json(world)) == world
-    assert changes(world, world) == Counter()
-    for event in world.events.values():
-        assert event.start in free_starts(world.drop(event), event.start[:10], event.minutes)
+    assert from_json(to_json(office)) == office
+    assert changes(office, office) == Counter()
+    for event in office.events.values():
+        assert event.start in free_starts(office.drop(event), event.start[:10], event.minutes)
 
 
 @settings(max_examples=20)

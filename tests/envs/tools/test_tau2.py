@@ -19,7 +19,7 @@ from envgym.core.messages import Message, Role
 from envgym.core.rewards import Invalid, Scored
 from envgym.core.tasks import Split
 from envgym.envs.tools._tau2 import grading, source
-from envgym.envs.tools._tau2.domain import Tau2Domain
+from envgym.envs.tools._tau2.databases import Tau2Databases
 from envgym.envs.tools._tau2.overlay import Overlay
 from envgym.envs.tools._tau2.phone import REQUESTS, asking, wanted_calls, wanted_state
 from envgym.envs.tools._tau2.user import GREETING, STOP, TRANSFER, ScriptedUser, spoken
@@ -72,7 +72,7 @@ def test_chance_is_the_share_of_tasks_that_nothing_solves() -> None:
         sum(grading.needs_nothing("airline", task) for task in tasks) / len(tasks)
         for tasks in source.raw_tasks("airline").values()
     ]
-    # 13 of 30 train tasks and 6 of 20 test tasks end with the data base as it was.
+    # 13 of 30 train tasks and 6 of 20 test tasks end with the database as it was.
     assert (shares, CHANCE["airline"]) == ([13 / 30, 6 / 20], 13 / 30)
 
 
@@ -130,19 +130,19 @@ def test_forks_part_ways_and_leave_the_shared_data_base_alone() -> None:
         env_.step(tool_call_action("get_user_details", user_id="yusuf_rossi_9620")).observation for env_ in (env, twin)
     )
     assert ("1 Main" in first, "1 Main" in second) == (True, False)
-    assert env.state.world.differs_from(twin.state.world)
+    assert env.state.databases.differs_from(twin.state.databases)
     assert json.dumps(source.database("retail").users["yusuf_rossi_9620"].model_dump()) == before
 
 
 @needs_data
 def test_forks_of_the_phone_part_ways() -> None:
-    world = Tau2Domain.of("telecom", None)
-    twin = world.fork()
-    assert "OFF" in str(world.run("user", "toggle_data", {}))
+    databases = Tau2Databases.of("telecom", None)
+    twin = databases.fork()
+    assert "OFF" in str(databases.run("user", "toggle_data", {}))
     assert "OFF" in str(twin.run("user", "toggle_data", {}))
-    assert not world.differs_from(twin)
+    assert not databases.differs_from(twin)
     twin.run("user", "toggle_data", {})
-    assert world.differs_from(twin)
+    assert databases.differs_from(twin)
 
 
 @needs_data
@@ -151,17 +151,17 @@ def test_forks_of_the_phone_part_ways() -> None:
 def test_grading_agrees_with_tau2_bench(domain: str, index: int, num_actions: int) -> None:
     raw = source.raw_tasks(domain)[Split.TRAIN][index]
     initial: Any = raw.get("initial_state")
-    world = Tau2Domain.of(domain, initial)
+    databases = Tau2Databases.of(domain, initial)
     messages: list[Any] = []
     for number, action in enumerate(grading.golden_actions(raw)[:num_actions]):
-        answer = world.run(grading.side_of(action), action["name"], action["arguments"])
+        answer = databases.run(grading.side_of(action), action["name"], action["arguments"])
         messages += _their_messages(f"c{number}", action, str(answer))
     theirs = source.load("evaluator.evaluator_env:EnvironmentEvaluator").calculate_reward(
         source.load(f"domains.{domain}.environment:get_environment"),
         source.load("data_model.tasks:Task").model_validate(raw),
         messages,
     )
-    ours = grading.parts(domain, raw, world, ())
+    ours = grading.parts(domain, raw, databases, ())
     assert all(ours[str(part.value).lower()] == value for part, value in theirs.reward_breakdown.items())
     assert theirs.reward == float(num_actions > 0 or grading.needs_nothing(domain, raw))
 
@@ -322,7 +322,7 @@ def test_a_policy_can_play_the_user_and_use_the_phone() -> None:
     env = Tau2(domain="telecom", parties={"user": party(*script)})
     episode = say(env, 0, "Toggle airplane mode.", "Goodbye.")
     assert [turn.observation for turn in episode.turns] == ["Airplane mode is on now.", "Bye."]
-    assert [call[:2] for call in env.state.world.called] == [("user", "toggle_airplane_mode")]
+    assert [call[:2] for call in env.state.databases.called] == [("user", "toggle_airplane_mode")]
     assert (episode.observation, episode.ending, env.blocking) == ("It does not work.", Ending.TERMINATED, True)
 
 

@@ -157,7 +157,7 @@ def test_what_a_page_does_not_offer_is_answered_with_what_it_offers(act: str, an
     assert (result.reward, result.terminated, env.state.seen.visit.cart) == (0.0, False, before)
 
 
-def test_an_order_is_final_and_calls_behind_it_change_nothing() -> None:
+def test_an_order_is_final_and_calls_after_it_change_nothing() -> None:
     env = begun()
     while env.state.seen.visit.place != "checkout":
         env.step(env.oracle())

@@ -17,11 +17,11 @@ def table(head: str, rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([head, *(",".join(str(cell) for cell in row) for row in rows)])
 
 
-def hand_over(scene: OfficeSampler) -> TaskPlan:
+def hand_over(sampler: OfficeSampler) -> TaskPlan:
     """Hand over all open tickets of somebody, with a comment."""
-    old = scene.who(scene.ticket("open", is_assigned=True).assignee)
-    tickets = [item for item in scene.world.tickets.values() if item.assignee == old.email and item.status == "open"]
-    new, text = scene.person(), f"Handed over by {old.name}."
+    old = sampler.who(sampler.ticket("open", is_assigned=True).assignee)
+    tickets = [item for item in sampler.office.tickets.values() if item.assignee == old.email and item.status == "open"]
+    new, text = sampler.person(), f"Handed over by {old.name}."
     if not 2 <= len(tickets) <= 4:
         raise UnsuitableOffice
     changed = (replace(item, assignee=new.email, comments=(*item.comments, text)) for item in tickets)
@@ -36,7 +36,7 @@ def hand_over(scene: OfficeSampler) -> TaskPlan:
             f"each "
             f'the comment "{text}" Tickets with another status stay as they are.',
         ),
-        goal=scene.world.put(*changed),
+        goal=sampler.office.put(*changed),
         reads=(
             call("contacts_search", text=old.name),
             call("contacts_search", text=new.name),
@@ -53,11 +53,11 @@ def hand_over(scene: OfficeSampler) -> TaskPlan:
     )
 
 
-def ticket_from_mail(scene: OfficeSampler) -> TaskPlan:
+def ticket_from_mail(sampler: OfficeSampler) -> TaskPlan:
     """Make a ticket of a mail, for the lead of a team, and answer with its number."""
-    world, mail = scene.world, scene.mail()
-    lead, level = scene.person(is_lead=True), scene.one(("high", "urgent"))
-    new = SupportTicket(world.new_id("tickets"), mail.subject, "", "open", level, lead.email, "")
+    office, mail = sampler.office, sampler.mail()
+    lead, level = sampler.person(is_lead=True), sampler.one(("high", "urgent"))
+    new = SupportTicket(office.new_id("tickets"), mail.subject, "", "open", level, lead.email, "")
     text = f"This is now ticket {new.id}."
     return TaskPlan(
         texts=(
@@ -73,7 +73,7 @@ def ticket_from_mail(scene: OfficeSampler) -> TaskPlan:
             f"its id "
             "in place of NUMBER.",
         ),
-        goal=world.put(new).put(reply_to(world, mail, text)),
+        goal=office.put(new).put(reply_to(office, mail, text)),
         reads=(call("mail_search", text=mail.subject), call("contacts_search", text=lead.title)),
         writes=(
             call("tickets_create", title=mail.subject, priority=level, assignee=lead.email),
@@ -82,21 +82,21 @@ def ticket_from_mail(scene: OfficeSampler) -> TaskPlan:
     )
 
 
-def expense_total(scene: OfficeSampler) -> TaskPlan:
+def expense_total(sampler: OfficeSampler) -> TaskPlan:
     """Add up what somebody spent, and mail the sum."""
-    people = [scene.person() for _ in range(4)]
-    who, receiver = people[0], scene.person()
+    people = [sampler.person() for _ in range(4)]
+    who, receiver = people[0], sampler.person()
     rows = [
         (
-            scene.past()[:10],
+            sampler.past()[:10],
             item.name,
-            scene.one(("train", "hotel", "meal", "taxi")),
-            int(scene.rng.integers(8, 240)),
+            sampler.one(("train", "hotel", "meal", "taxi")),
+            int(sampler.rng.integers(8, 240)),
         )
-        for item in [*people, *(scene.one(people) for _ in range(7)), who]
+        for item in [*people, *(sampler.one(people) for _ in range(7)), who]
     ]
-    rows = scene.some(rows, len(rows))
-    file = scene.add_file(f"/reports/expenses_{scene.world.today[:7]}.csv", table("date,name,kind,amount", rows))
+    rows = sampler.some(rows, len(rows))
+    file = sampler.add_file(f"/reports/expenses_{sampler.office.today[:7]}.csv", table("date,name,kind,amount", rows))
     total = sum(row[3] for row in rows if row[1] == who.name)
     subject = f"Expenses of {who.name}"
     return TaskPlan(
@@ -108,18 +108,20 @@ def expense_total(scene: OfficeSampler) -> TaskPlan:
             f"{receiver.name} needs the total of what {who.name} spent. It is in {file.path}. Write a mail, subject "
             f'"{subject}", text: only the number.',
         ),
-        goal=scene.world.put(sent_mail(scene.world, (receiver.email,), subject, str(total))),
+        goal=sampler.office.put(sent_mail(sampler.office, (receiver.email,), subject, str(total))),
         reads=(call("files_read", path=file.path), call("contacts_search", text=receiver.name)),
         writes=(call("mail_send", to=[receiver.email], subject=subject, body=str(total)),),
     )
 
 
-def clear_day(scene: OfficeSampler) -> TaskPlan:
+def clear_day(sampler: OfficeSampler) -> TaskPlan:
     """Cancel all events with somebody on a day, and say so by mail."""
-    who, day = scene.person(), scene.one(scene.days)
-    title = scene.fresh([title for title in words.EVENTS if all(title != e.title for e in scene.world.events.values())])
-    scene.add_event(title, day, 30, [who])
-    today = [event for event in scene.world.events.values() if event.start[:10] == day]
+    who, day = sampler.person(), sampler.one(sampler.days)
+    title = sampler.fresh(
+        [title for title in words.EVENTS if all(title != e.title for e in sampler.office.events.values())]
+    )
+    sampler.add_event(title, day, 30, [who])
+    today = [event for event in sampler.office.events.values() if event.start[:10] == day]
     events = [event for event in today if who.email in event.attendees]
     subject, body = "Cancelled", f"I have to cancel our meetings on {spoken_day(day)}."
     if not 1 <= len(events) <= 3 or len(events) == len(today):
@@ -134,7 +136,7 @@ def clear_day(scene: OfficeSampler) -> TaskPlan:
             f"Please take everything with {who.name} off my calendar on {spoken_day(day)}; other events stay. Tell "
             f'{who.name} by mail, with "{subject}" as the subject and "{body}" as the text.',
         ),
-        goal=scene.world.drop(*events).put(sent_mail(scene.world, (who.email,), subject, body)),
+        goal=sampler.office.drop(*events).put(sent_mail(sampler.office, (who.email,), subject, body)),
         reads=(
             call("contacts_search", text=who.name),
             call("calendar_list", first_day=day, last_day=day),
@@ -146,11 +148,11 @@ def clear_day(scene: OfficeSampler) -> TaskPlan:
     )
 
 
-def archive_folder(scene: OfficeSampler) -> TaskPlan:
+def archive_folder(sampler: OfficeSampler) -> TaskPlan:
     """Move all files of a folder into a new one."""
-    folder = scene.one([path for path in words.FOLDERS if path != "/archive"])
-    files = [file for file in scene.world.files.values() if file.path.startswith(f"{folder}/")]
-    target = f"/archive/{folder[1:]}_{scene.world.today[:4]}"
+    folder = sampler.one([path for path in words.FOLDERS if path != "/archive"])
+    files = [file for file in sampler.office.files.values() if file.path.startswith(f"{folder}/")]
+    target = f"/archive/{folder[1:]}_{sampler.office.today[:4]}"
     if not 2 <= len(files) <= 4:
         raise UnsuitableOffice
     moved = [replace(file, path=f"{target}/{file.path.rpartition('/')[2]}") for file in files]
@@ -163,7 +165,7 @@ def archive_folder(scene: OfficeSampler) -> TaskPlan:
             f"Please archive {folder}: make a folder {target}, and move each file of {folder} there without renaming "
             f"it.",
         ),
-        goal=scene.world.drop(*files).put(FileFolder(target), *moved),
+        goal=sampler.office.drop(*files).put(FileFolder(target), *moved),
         reads=(call("files_list", folder=folder),),
         writes=(
             call("files_create_folder", path=target),
@@ -172,21 +174,25 @@ def archive_folder(scene: OfficeSampler) -> TaskPlan:
     )
 
 
-def reorder(scene: OfficeSampler) -> TaskPlan:
+def reorder(sampler: OfficeSampler) -> TaskPlan:
     """Make a ticket for each item that runs low."""
-    names = scene.some(ITEMS, 6)
-    minimum = scene.rng.integers(10, 60, size=6)
-    low = set(scene.rng.choice(6, size=int(scene.rng.integers(2, 4)), replace=False).tolist())
+    names = sampler.some(ITEMS, 6)
+    minimum = sampler.rng.integers(10, 60, size=6)
+    low = set(sampler.rng.choice(6, size=int(sampler.rng.integers(2, 4)), replace=False).tolist())
     rows = [
-        (name, int(least - scene.rng.integers(1, 9) if place in low else least + scene.rng.integers(0, 30)), int(least))
+        (
+            name,
+            int(least - sampler.rng.integers(1, 9) if place in low else least + sampler.rng.integers(0, 30)),
+            int(least),
+        )
         for place, (name, least) in enumerate(zip(names, minimum, strict=True))
     ]
-    file, who = scene.add_file("/reports/stock.csv", table("item,in_stock,minimum", rows)), scene.person()
-    world, goal = scene.world, scene.world
+    file, who = sampler.add_file("/reports/stock.csv", table("item,in_stock,minimum", rows)), sampler.person()
+    office, goal = sampler.office, sampler.office
     titles = [f"Reorder {name}" for name, stock, least in rows if stock < least]
     for title in titles:
         goal = goal.put(SupportTicket(goal.new_id("tickets"), title, "", "open", "normal", who.email, ""))
-    assert goal != world, "two items at least run low"
+    assert goal != office, "two items at least run low"
     return TaskPlan(
         texts=(
             f'For each item in {file.path} of which there is less than the minimum, create a ticket "Reorder ITEM" '
@@ -204,15 +210,15 @@ def reorder(scene: OfficeSampler) -> TaskPlan:
     )
 
 
-def on_call(scene: OfficeSampler) -> TaskPlan:
+def on_call(sampler: OfficeSampler) -> TaskPlan:
     """Give all tickets that nobody has to whoever is on call."""
-    people = [scene.person() for _ in range(5)]
-    week = scene.days[:5]
+    people = [sampler.person() for _ in range(5)]
+    week = sampler.days[:5]
     rows = [(day, who.name) for day, who in zip(week, people, strict=True)]
-    file = scene.add_file("/plans/on_call.csv", table("day,name", rows))
-    place = int(scene.rng.integers(5))
+    file = sampler.add_file("/plans/on_call.csv", table("day,name", rows))
+    place = int(sampler.rng.integers(5))
     day, who = week[place], people[place]
-    tickets = [item for item in scene.world.tickets.values() if item.status == "open" and not item.assignee]
+    tickets = [item for item in sampler.office.tickets.values() if item.status == "open" and not item.assignee]
     if not 1 <= len(tickets) <= 4:
         raise UnsuitableOffice
     body = str(len(tickets))
@@ -227,8 +233,8 @@ def on_call(scene: OfficeSampler) -> TaskPlan:
             f"Tickets with the status open and without an assignee go to whoever is on call on {spoken_day(day)} (see "
             f'{file.path}). Tell them by mail how many: subject "New tickets", text only the number.',
         ),
-        goal=scene.world.put(*(replace(item, assignee=who.email) for item in tickets)).put(
-            sent_mail(scene.world, (who.email,), "New tickets", body)
+        goal=sampler.office.put(*(replace(item, assignee=who.email) for item in tickets)).put(
+            sent_mail(sampler.office, (who.email,), "New tickets", body)
         ),
         reads=(
             call("files_read", path=file.path),

@@ -10,9 +10,9 @@ from envgym.envs.tools._office.sampler import OfficeSampler, UnsuitableOffice, s
 from envgym.envs.tools._office.state import Contact, Event
 
 
-def invite_assignee(scene: OfficeSampler) -> TaskPlan:
+def invite_assignee(sampler: OfficeSampler) -> TaskPlan:
     """Invite whoever has a ticket to an event."""
-    ticket, event = scene.ticket("open", "in_progress", is_assigned=True), scene.event()
+    ticket, event = sampler.ticket("open", "in_progress", is_assigned=True), sampler.event()
     if ticket.assignee in event.attendees:
         raise UnsuitableOffice
     return TaskPlan(
@@ -21,15 +21,15 @@ def invite_assignee(scene: OfficeSampler) -> TaskPlan:
             f'Whoever is assigned to the ticket "{ticket.title}" should join the event "{event.title}". Add them.',
             f'For "{event.title}" we also need the assignee of the ticket "{ticket.title}". Please invite them.',
         ),
-        goal=scene.world.put(replace(event, attendees=(*event.attendees, ticket.assignee))),
+        goal=sampler.office.put(replace(event, attendees=(*event.attendees, ticket.assignee))),
         reads=(call("tickets_search", text=ticket.title), call("calendar_search", text=event.title)),
         writes=(call("calendar_invite", event_id=event.id, email=ticket.assignee),),
     )
 
 
-def share_with_attendees(scene: OfficeSampler) -> TaskPlan:
+def share_with_attendees(sampler: OfficeSampler) -> TaskPlan:
     """Share a file with the guests of an event."""
-    file, event = scene.file(), scene.event()
+    file, event = sampler.file(), sampler.event()
     missing = [email for email in event.attendees if email not in file.shared]
     if not missing:
         raise UnsuitableOffice
@@ -39,37 +39,37 @@ def share_with_attendees(scene: OfficeSampler) -> TaskPlan:
             f'All attendees of "{event.title}" need to be able to read {file.path}. Please see to it.',
             f'Make sure that the file {file.path} is shared with each attendee of the event "{event.title}".',
         ),
-        goal=scene.world.put(replace(file, shared=(*file.shared, *missing))),
+        goal=sampler.office.put(replace(file, shared=(*file.shared, *missing))),
         reads=(call("calendar_search", text=event.title), call("files_read", path=file.path)),
         writes=tuple(call("files_share", path=file.path, email=email) for email in missing),
     )
 
 
-def assign_to_manager(scene: OfficeSampler) -> TaskPlan:
+def assign_to_manager(sampler: OfficeSampler) -> TaskPlan:
     """Hand a ticket to its assignee's manager."""
-    ticket = scene.ticket("open", "in_progress", is_assigned=True)
-    who = scene.who(ticket.assignee)
-    manager = scene.who(who.manager)
+    ticket = sampler.ticket("open", "in_progress", is_assigned=True)
+    who = sampler.who(ticket.assignee)
+    manager = sampler.who(who.manager)
     return TaskPlan(
         texts=(
             f'Assign the ticket "{ticket.title}" to the manager of the person who has it now.',
             f'{who.name} cannot work on "{ticket.title}". Give that ticket to their manager.',
             f'The ticket "{ticket.title}" must be escalated: its new assignee is the manager of its current one.',
         ),
-        goal=scene.world.put(replace(ticket, assignee=manager.email)),
+        goal=sampler.office.put(replace(ticket, assignee=manager.email)),
         reads=(call("tickets_search", text=ticket.title), call("contacts_get", email=who.email)),
         writes=(call("tickets_assign", ticket_id=ticket.id, assignee=manager.email),),
     )
 
 
-def meet_when_free(scene: OfficeSampler) -> TaskPlan:
+def meet_when_free(sampler: OfficeSampler) -> TaskPlan:
     """Enter an event with a guest at the first free time of a day."""
-    world, who, day = scene.world, scene.person(), scene.one(scene.days)
-    title, minutes = scene.fresh(words.NEW_EVENTS), scene.one((30, 60, 90, 120))
-    start = scene.free(day, minutes)[0]
-    if start.endswith("09:00") and scene.rng.integers(4):
+    office, who, day = sampler.office, sampler.person(), sampler.one(sampler.days)
+    title, minutes = sampler.fresh(words.NEW_EVENTS), sampler.one((30, 60, 90, 120))
+    start = sampler.free(day, minutes)[0]
+    if start.endswith("09:00") and sampler.rng.integers(4):
         raise UnsuitableOffice  # mostly, one has to look
-    new = Event(world.new_id("events"), title, start, minutes, "", (who.email,))
+    new = Event(office.new_id("events"), title, start, minutes, "", (who.email,))
     return TaskPlan(
         texts=(
             f'Schedule "{title}" with {who.name} on {spoken_day(day)}, at the earliest time when I am free for '
@@ -79,7 +79,7 @@ def meet_when_free(scene: OfficeSampler) -> TaskPlan:
             f'I want to meet {who.name} for "{title}", {minutes} minutes, on {spoken_day(day)}. Take the earliest slot '
             "between 9:00 and 17:00, on a full or half hour, in which I have nothing else. Leave the place empty.",
         ),
-        goal=world.put(new),
+        goal=office.put(new),
         reads=(
             call("contacts_search", text=who.name),
             call("calendar_free", day=day, minutes=minutes),
@@ -88,13 +88,13 @@ def meet_when_free(scene: OfficeSampler) -> TaskPlan:
     )
 
 
-def forward_latest(scene: OfficeSampler) -> TaskPlan:
+def forward_latest(sampler: OfficeSampler) -> TaskPlan:
     """Forward the latest mail of somebody to somebody's manager."""
-    writer = scene.who(scene.mail().sender)
-    mails = [mail for mail in scene.world.mails.values() if mail.sender == writer.email and mail.folder == "inbox"]
+    writer = sampler.who(sampler.mail().sender)
+    mails = [mail for mail in sampler.office.mails.values() if mail.sender == writer.email and mail.folder == "inbox"]
     mail = max(mails, key=lambda mail: mail.sent)
-    colleague, note = scene.person(is_lead=False), scene.one(words.NOTES)
-    manager = scene.who(colleague.manager)
+    colleague, note = sampler.person(is_lead=False), sampler.one(words.NOTES)
+    manager = sampler.who(colleague.manager)
     if manager == writer:
         raise UnsuitableOffice
     return TaskPlan(
@@ -106,7 +106,7 @@ def forward_latest(scene: OfficeSampler) -> TaskPlan:
             f"The manager of {colleague.name} should see the newest mail from {writer.name} in my inbox. Please "
             f'forward it; the note is "{note}"',
         ),
-        goal=scene.world.put(forward_of(scene.world, mail, (manager.email,), note)),
+        goal=sampler.office.put(forward_of(sampler.office, mail, (manager.email,), note)),
         reads=(
             call("mail_search", sender=writer.email, folder="inbox"),
             call("contacts_search", text=colleague.name),
@@ -115,20 +115,20 @@ def forward_latest(scene: OfficeSampler) -> TaskPlan:
     )
 
 
-def add_contact(scene: OfficeSampler) -> TaskPlan:
+def add_contact(sampler: OfficeSampler) -> TaskPlan:
     """Enter a person whom a mail introduces."""
-    names = {part for who in scene.world.contacts.values() for part in who.name.split()}
-    first = scene.one([name for name in words.FIRST_NAMES if name not in names])
-    last = scene.one([name for name in words.LAST_NAMES if name not in names])
-    company, writer = scene.one(words.PARTNERS), scene.person()
+    names = {part for who in sampler.office.contacts.values() for part in who.name.split()}
+    first = sampler.one([name for name in words.FIRST_NAMES if name not in names])
+    last = sampler.one([name for name in words.LAST_NAMES if name not in names])
+    company, writer = sampler.one(words.PARTNERS), sampler.person()
     email = f"{first}.{last}@{company.split()[0]}.example".lower()
-    phone = f"+49 89 {scene.rng.integers(1000, 10000)} {scene.rng.integers(100, 1000)}"
+    phone = f"+49 89 {sampler.rng.integers(1000, 10000)} {sampler.rng.integers(100, 1000)}"
     body = (
-        f"Hi {scene.world.owner.name.split()[0]},\nfrom next month on, {first} {last} looks after us at {company}. "
+        f"Hi {sampler.office.owner.name.split()[0]},\nfrom next month on, {first} {last} looks after us at {company}. "
         f"The number is {phone}, the address {email}.\n{writer.name}"
     )
-    mail = scene.add_mail(writer, f"New at {company}", body)
-    new = Contact(scene.world.new_id("contacts"), f"{first} {last}", email, phone, company, "", "")
+    mail = sampler.add_mail(writer, f"New at {company}", body)
+    new = Contact(sampler.office.new_id("contacts"), f"{first} {last}", email, phone, company, "", "")
     return TaskPlan(
         texts=(
             f"{writer.name} wrote me about somebody new at {company}. Add that person to my contacts, with name, "
@@ -140,17 +140,17 @@ def add_contact(scene: OfficeSampler) -> TaskPlan:
             f"I need our new person at {company} in my contacts (team: {company}). Everything you need is in a mail by "
             f"{writer.name}: full name, e-mail and phone.",
         ),
-        goal=scene.world.put(new),
+        goal=sampler.office.put(new),
         reads=(call("mail_search", text=mail.subject), call("mail_read", mail_id=mail.id)),
         writes=(call("contacts_add", name=new.name, email=email, phone=phone, team=company),),
     )
 
 
-def move_behind(scene: OfficeSampler) -> TaskPlan:
+def move_behind(sampler: OfficeSampler) -> TaskPlan:
     """Move an event to the end of another."""
-    first, second = scene.event(), scene.event()
+    first, second = sampler.event(), sampler.event()
     start = end_of(first)
-    if start not in free_starts(scene.world.drop(second), start[:10], second.minutes) or start == second.start:
+    if start not in free_starts(sampler.office.drop(second), start[:10], second.minutes) or start == second.start:
         raise UnsuitableOffice
     return TaskPlan(
         texts=(
@@ -158,23 +158,23 @@ def move_behind(scene: OfficeSampler) -> TaskPlan:
             f'"{second.title}" should follow directly after "{first.title}", on the same day. Please move it.',
             f'I would like to have "{second.title}" immediately after "{first.title}" is over. Change its time.',
         ),
-        goal=scene.world.put(replace(second, start=start)),
+        goal=sampler.office.put(replace(second, start=start)),
         reads=(call("calendar_search", text=first.title), call("calendar_search", text=second.title)),
         writes=(call("calendar_move", event_id=second.id, start=start),),
     )
 
 
-def close_ticket(scene: OfficeSampler) -> TaskPlan:
+def close_ticket(sampler: OfficeSampler) -> TaskPlan:
     """Close a ticket, which has to be resolved first, with a comment."""
-    ticket = scene.ticket("open", "in_progress", is_assigned=True)
-    text = scene.one(("Fixed and tested.", "Solved by a restart.", "The part was replaced."))
+    ticket = sampler.ticket("open", "in_progress", is_assigned=True)
+    text = sampler.one(("Fixed and tested.", "Solved by a restart.", "The part was replaced."))
     return TaskPlan(
         texts=(
             f'The problem behind the ticket "{ticket.title}" is solved. Comment "{text}" and close the ticket.',
             f'Please close the ticket "{ticket.title}" and leave the comment "{text}"',
             f'"{ticket.title}" is done: the ticket should be closed, with "{text}" as a comment.',
         ),
-        goal=scene.world.put(replace(ticket, status="closed", comments=(*ticket.comments, text))),
+        goal=sampler.office.put(replace(ticket, status="closed", comments=(*ticket.comments, text))),
         reads=(call("tickets_search", text=ticket.title),),
         writes=(
             call("tickets_comment", ticket_id=ticket.id, text=text),

@@ -12,21 +12,21 @@ from envgym.envs.tools._office.state import Event, TextFile, minute_of, moment_a
 from envgym.envs.tools._office.task_kinds.bulk import ITEMS, table
 
 
-def team_meeting(scene: OfficeSampler) -> TaskPlan:
+def team_meeting(sampler: OfficeSampler) -> TaskPlan:
     """Invite a team without those who are away, and share a file with the guests."""
-    lead, day, minutes = scene.person(is_lead=True), scene.one(scene.days), scene.one((30, 60, 90))
-    team = [who for who in scene.world.contacts.values() if who.team == lead.team]
-    away, back = scene.some(team, 2)
-    start, *_, end = sorted([day, *scene.some(scene.days, 2)])
-    other = scene.one([moment for moment in scene.days if moment != day])
-    rows = [(away.name, start, end), (back.name, other, other), (scene.person(*team).name, start, end)]
-    absences = scene.add_file("/notes/absences.csv", table("name,first_day,last_day", scene.some(rows, len(rows))))
+    lead, day, minutes = sampler.person(is_lead=True), sampler.one(sampler.days), sampler.one((30, 60, 90))
+    team = [who for who in sampler.office.contacts.values() if who.team == lead.team]
+    away, back = sampler.some(team, 2)
+    start, *_, end = sorted([day, *sampler.some(sampler.days, 2)])
+    other = sampler.one([moment for moment in sampler.days if moment != day])
+    rows = [(away.name, start, end), (back.name, other, other), (sampler.person(*team).name, start, end)]
+    absences = sampler.add_file("/notes/absences.csv", table("name,first_day,last_day", sampler.some(rows, len(rows))))
     guests = tuple(who.email for who in team if who != away)
-    title, file, start = scene.fresh(words.NEW_EVENTS), scene.file(), scene.free(day, minutes)[0]
-    world = scene.world
+    title, file, start = sampler.fresh(words.NEW_EVENTS), sampler.file(), sampler.free(day, minutes)[0]
+    office = sampler.office
     if any(email in file.shared for email in guests):
         raise UnsuitableOffice
-    new = Event(world.new_id("events"), title, start, minutes, "", guests)
+    new = Event(office.new_id("events"), title, start, minutes, "", guests)
     return TaskPlan(
         texts=(
             f'Schedule "{title}" with the {lead.team} team on {spoken_day(day)}: {minutes} minutes at my earliest free '
@@ -44,7 +44,7 @@ def team_meeting(scene: OfficeSampler) -> TaskPlan:
             f"not "
             f"away then; see {absences.path}. Then share {file.path} with each guest.",
         ),
-        goal=world.put(new, replace(file, shared=(*file.shared, *guests))),
+        goal=office.put(new, replace(file, shared=(*file.shared, *guests))),
         reads=(
             call("contacts_search", text=lead.team),
             call("files_read", path=absences.path),
@@ -57,16 +57,16 @@ def team_meeting(scene: OfficeSampler) -> TaskPlan:
     )
 
 
-def new_numbers(scene: OfficeSampler) -> TaskPlan:
+def new_numbers(sampler: OfficeSampler) -> TaskPlan:
     """Enter telephone numbers from mails, of which the latest counts."""
-    people = [scene.person() for _ in range(3)]
+    people = [sampler.person() for _ in range(3)]
     latest: dict[str, tuple[str, str]] = {}
     for who in [*people, people[0]]:
-        phone = f"+49 69 {scene.rng.integers(1000, 10000)} {scene.rng.integers(100, 1000)}"
-        first, owner = who.name.split()[0], scene.world.owner.name.split()[0]
-        mail = scene.add_mail(who, "New phone number", f"Hi {owner},\nmy phone number is now {phone}.\n{first}")
+        phone = f"+49 69 {sampler.rng.integers(1000, 10000)} {sampler.rng.integers(100, 1000)}"
+        first, owner = who.name.split()[0], sampler.office.owner.name.split()[0]
+        mail = sampler.add_mail(who, "New phone number", f"Hi {owner},\nmy phone number is now {phone}.\n{first}")
         latest[who.email] = max(latest.get(who.email, ("", "")), (mail.sent, phone))
-    found = [mail for mail in scene.world.mails.values() if mail.subject == "New phone number"]
+    found = [mail for mail in sampler.office.mails.values() if mail.subject == "New phone number"]
     return TaskPlan(
         texts=(
             'Some colleagues sent me mails with the subject "New phone number". Update my contacts with the new '
@@ -78,7 +78,7 @@ def new_numbers(scene: OfficeSampler) -> TaskPlan:
             "now; "
             "please enter them. A newer mail replaces an older one from the same person.",
         ),
-        goal=scene.world.put(*(replace(who, phone=latest[who.email][1]) for who in people)),
+        goal=sampler.office.put(*(replace(who, phone=latest[who.email][1]) for who in people)),
         reads=(
             call("mail_search", text="New phone number", folder="inbox"),
             *(call("mail_read", mail_id=mail.id) for mail in found),
@@ -88,26 +88,28 @@ def new_numbers(scene: OfficeSampler) -> TaskPlan:
     )
 
 
-def overdue(scene: OfficeSampler) -> TaskPlan:
+def overdue(sampler: OfficeSampler) -> TaskPlan:
     """Make tickets urgent that are due soon, and tell each assignee's manager how many there are."""
-    limit = scene.days[int(scene.rng.integers(2, 5))]
-    staff = [scene.person(is_lead=False) for _ in range(2)]
+    limit = sampler.days[int(sampler.rng.integers(2, 5))]
+    staff = [sampler.person(is_lead=False) for _ in range(2)]
     for _ in range(2):
-        scene.add_ticket(assignee=scene.one(staff).email, due=scene.one([day for day in scene.days if day <= limit]))
+        sampler.add_ticket(
+            assignee=sampler.one(staff).email, due=sampler.one([day for day in sampler.days if day <= limit])
+        )
     tickets = [
         item
-        for item in scene.world.tickets.values()
+        for item in sampler.office.tickets.values()
         if item.status in ("open", "in_progress") and item.assignee and item.due and item.due <= limit
     ]
-    by_email = {who.email: who for who in scene.world.contacts.values()}
+    by_email = {who.email: who for who in sampler.office.contacts.values()}
     counts = Counter(by_email[item.assignee].manager for item in tickets)
     if len(tickets) > 4 or any(not by_email[item.assignee].manager for item in tickets):
         raise UnsuitableOffice  # a lead has nobody above
-    subject, world, goal = "Urgent tickets", scene.world, scene.world
+    subject, office, goal = "Urgent tickets", sampler.office, sampler.office
     goal = goal.put(*(replace(item, priority="urgent") for item in tickets))
     for lead, count in counts.items():
         goal = goal.put(sent_mail(goal, (lead,), subject, str(count)))
-    assert goal != world, "two tickets at least are due"
+    assert goal != office, "two tickets at least are due"
     return TaskPlan(
         texts=(
             f"Set every ticket to urgent that is open or in progress, has an assignee and is due by "
@@ -140,20 +142,20 @@ def overdue(scene: OfficeSampler) -> TaskPlan:
     )
 
 
-def order_total(scene: OfficeSampler) -> TaskPlan:
+def order_total(sampler: OfficeSampler) -> TaskPlan:
     """Join prices with orders, write the total of a team into a file, and mail it to the lead."""
-    lead = scene.person(is_lead=True)
-    items = scene.some(ITEMS, 5)
-    prices = {item: int(scene.rng.integers(2, 25)) for item in items}
-    teams = sorted({who.team for who in scene.world.contacts.values() if who.team in words.TEAMS})
-    orders = [(scene.one(teams), scene.one(items), int(scene.rng.integers(1, 12))) for _ in range(8)]
-    orders += [(lead.team, item, int(scene.rng.integers(1, 12))) for item in scene.some(items, 2)]
-    orders = scene.some(orders, len(orders))
-    first = scene.add_file("/reports/prices.csv", table("item,price", [*prices.items()]))
-    second = scene.add_file("/reports/orders.csv", table("team,item,quantity", orders))
+    lead = sampler.person(is_lead=True)
+    items = sampler.some(ITEMS, 5)
+    prices = {item: int(sampler.rng.integers(2, 25)) for item in items}
+    teams = sorted({who.team for who in sampler.office.contacts.values() if who.team in words.TEAMS})
+    orders = [(sampler.one(teams), sampler.one(items), int(sampler.rng.integers(1, 12))) for _ in range(8)]
+    orders += [(lead.team, item, int(sampler.rng.integers(1, 12))) for item in sampler.some(items, 2)]
+    orders = sampler.some(orders, len(orders))
+    first = sampler.add_file("/reports/prices.csv", table("item,price", [*prices.items()]))
+    second = sampler.add_file("/reports/orders.csv", table("team,item,quantity", orders))
     total = str(sum(prices[item] * quantity for team, item, quantity in orders if team == lead.team))
     path, subject = f"/reports/total_{lead.team.lower()}.txt", f"Orders of {lead.team}"
-    world = scene.world
+    office = sampler.office
     return TaskPlan(
         texts=(
             f"Work out what the orders of {lead.team} in {second.path} cost at the prices in {first.path}. Write the "
@@ -168,9 +170,9 @@ def order_total(scene: OfficeSampler) -> TaskPlan:
             f'{first.path}. Save the number in the new file {path} and attach it to a mail, subject "{subject}", that '
             "says just that number.",
         ),
-        goal=world.put(
-            TextFile(path, total, world.today),
-            sent_mail(world, (lead.email,), subject, total, files=(path,)),
+        goal=office.put(
+            TextFile(path, total, office.today),
+            sent_mail(office, (lead.email,), subject, total, files=(path,)),
         ),
         reads=(
             call("files_read", path=second.path),
@@ -184,24 +186,26 @@ def order_total(scene: OfficeSampler) -> TaskPlan:
     )
 
 
-def untangle(scene: OfficeSampler) -> TaskPlan:
+def untangle(sampler: OfficeSampler) -> TaskPlan:
     """Move the shorter of two events that overlap, and tell its guests."""
-    long = scene.event()
+    long = sampler.event()
     day = long.start[:10]
-    title = scene.fresh([title for title in words.EVENTS if all(title != e.title for e in scene.world.events.values())])
-    guests = [scene.person(), scene.person()]
+    title = sampler.fresh(
+        [title for title in words.EVENTS if all(title != e.title for e in sampler.office.events.values())]
+    )
+    guests = [sampler.person(), sampler.person()]
     if long.minutes < 60:
         raise UnsuitableOffice
     start = moment_at(day, minute_of(long.start) + long.minutes - 30)
-    short = Event(scene.number("E"), title, start, 30, scene.one(words.PLACES), tuple(who.email for who in guests))
-    others = scene.world.drop(long)
+    short = Event(sampler.number("E"), title, start, 30, sampler.one(words.PLACES), tuple(who.email for who in guests))
+    others = sampler.office.drop(long)
     if start not in free_starts(others, day, 30):
         raise UnsuitableOffice
-    scene.add(short)
-    later = [moment for moment in free_starts(scene.world, day, 30) if moment > long.start]
-    new = scene.one(later[:1])
+    sampler.add(short)
+    later = [moment for moment in free_starts(sampler.office, day, 30) if moment > long.start]
+    new = sampler.one(later[:1])
     subject, body = f"{title} is moved", f"It now begins at {new[11:]}."
-    mail = sent_mail(scene.world, short.attendees, subject, body)
+    mail = sent_mail(sampler.office, short.attendees, subject, body)
     return TaskPlan(
         texts=(
             f"Two events on {spoken_day(day)} overlap. Move the shorter one to the first time after the longer one "
@@ -220,7 +224,7 @@ def untangle(scene: OfficeSampler) -> TaskPlan:
             'to the moved event in a single mail: "TITLE is moved" is the subject, "It now begins at HH:MM." the text, '
             "with its title and new time.",
         ),
-        goal=scene.world.put(replace(short, start=new), mail),
+        goal=sampler.office.put(replace(short, start=new), mail),
         reads=(
             call("calendar_list", first_day=day, last_day=day),
             call("calendar_free", day=day, minutes=30),
@@ -232,17 +236,17 @@ def untangle(scene: OfficeSampler) -> TaskPlan:
     )
 
 
-def farewell(scene: OfficeSampler) -> TaskPlan:
+def farewell(sampler: OfficeSampler) -> TaskPlan:
     """Somebody leaves: tickets to the manager, off all events and files, out of the contacts."""
-    who = scene.person(is_lead=False)
-    manager = scene.who(who.manager)
-    world = scene.world
-    tickets = [item for item in world.tickets.values() if item.assignee == who.email and item.status != "closed"]
-    events = [item for item in world.events.values() if who.email in item.attendees]
-    files = [item for item in world.files.values() if who.email in item.shared]
+    who = sampler.person(is_lead=False)
+    manager = sampler.who(who.manager)
+    office = sampler.office
+    tickets = [item for item in office.tickets.values() if item.assignee == who.email and item.status != "closed"]
+    events = [item for item in office.events.values() if who.email in item.attendees]
+    files = [item for item in office.files.values() if who.email in item.shared]
     if not tickets or not events or not 3 <= len(tickets) + len(events) + len(files) <= 8:
         raise UnsuitableOffice
-    goal = world.drop(who).put(
+    goal = office.drop(who).put(
         *(replace(item, assignee=manager.email) for item in tickets),
         *(replace(item, attendees=_without(item.attendees, who.email)) for item in events),
         *(replace(item, shared=_without(item.shared, who.email)) for item in files),

@@ -9,10 +9,14 @@ from envgym.envs.tools._office.sampler import OfficeSampler, spoken_day
 from envgym.envs.tools._office.state import Event
 
 
-def create_event(scene: OfficeSampler) -> TaskPlan:
+def create_event(sampler: OfficeSampler) -> TaskPlan:
     """Enter an event without guests."""
-    world, day, minutes = scene.world, scene.one(scene.days), scene.one((30, 45, 60))
-    title, place, start = scene.fresh(words.NEW_EVENTS), scene.one(words.PLACES), scene.one(scene.free(day, minutes))
+    office, day, minutes = sampler.office, sampler.one(sampler.days), sampler.one((30, 45, 60))
+    title, place, start = (
+        sampler.fresh(words.NEW_EVENTS),
+        sampler.one(words.PLACES),
+        sampler.one(sampler.free(day, minutes)),
+    )
     at = f"{spoken_day(day)} at {start[11:]}"
     return TaskPlan(
         texts=(
@@ -20,15 +24,15 @@ def create_event(scene: OfficeSampler) -> TaskPlan:
             f'I need an entry "{title}" in my calendar: {at}, {minutes} minutes, {place}. Nobody else is invited.',
             f'Please block {minutes} minutes on {at} for "{title}", with {place} as the place.',
         ),
-        goal=world.put(Event(world.new_id("events"), title, start, minutes, place)),
+        goal=office.put(Event(office.new_id("events"), title, start, minutes, place)),
         reads=(),
         writes=(call("calendar_create", title=title, start=start, minutes=minutes, place=place),),
     )
 
 
-def cancel_event(scene: OfficeSampler) -> TaskPlan:
+def cancel_event(sampler: OfficeSampler) -> TaskPlan:
     """Cancel an event."""
-    event = scene.event()
+    event = sampler.event()
     on = spoken_day(event.start[:10])
     return TaskPlan(
         texts=(
@@ -36,31 +40,31 @@ def cancel_event(scene: OfficeSampler) -> TaskPlan:
             f'"{event.title}" on {on} does not take place. Take it off my calendar.',
             f"I cannot make it on {on}: please cancel {event.title}.",
         ),
-        goal=scene.world.drop(event),
+        goal=sampler.office.drop(event),
         reads=(call("calendar_search", text=event.title),),
         writes=(call("calendar_cancel", event_id=event.id),),
     )
 
 
-def move_mail(scene: OfficeSampler) -> TaskPlan:
+def move_mail(sampler: OfficeSampler) -> TaskPlan:
     """Move a mail to a folder."""
-    mail, folder = scene.mail(), scene.one(("archive", "projects", "trash"))
-    name = next(who.name for who in scene.world.contacts.values() if who.email == mail.sender)
+    mail, folder = sampler.mail(), sampler.one(("archive", "projects", "trash"))
+    name = next(who.name for who in sampler.office.contacts.values() if who.email == mail.sender)
     return TaskPlan(
         texts=(
             f'Move the mail "{mail.subject}" from my inbox to {folder}.',
             f'The mail from {name} with the subject "{mail.subject}" belongs into the folder {folder}. Put it there.',
             f'I am done with "{mail.subject}" by {name}; please file that mail under {folder}.',
         ),
-        goal=scene.world.put(replace(mail, folder=folder)),
+        goal=sampler.office.put(replace(mail, folder=folder)),
         reads=(call("mail_search", text=mail.subject),),
         writes=(call("mail_move", mail_id=mail.id, folder=folder),),
     )
 
 
-def reply_mail(scene: OfficeSampler) -> TaskPlan:
+def reply_mail(sampler: OfficeSampler) -> TaskPlan:
     """Answer a mail."""
-    mail, body = scene.mail(), scene.one(words.REPLIES)
+    mail, body = sampler.mail(), sampler.one(words.REPLIES)
     return TaskPlan(
         texts=(
             f'Reply to the mail "{mail.subject}" with exactly this text: "{body}"',
@@ -68,48 +72,48 @@ def reply_mail(scene: OfficeSampler) -> TaskPlan:
             f'The mail with the subject "{mail.subject}" needs a reply from me. It should say "{body}" and nothing '
             f"else.",
         ),
-        goal=scene.world.put(reply_to(scene.world, mail, body)),
+        goal=sampler.office.put(reply_to(sampler.office, mail, body)),
         reads=(call("mail_search", text=mail.subject),),
         writes=(call("mail_reply", mail_id=mail.id, body=body),),
     )
 
 
-def set_priority(scene: OfficeSampler) -> TaskPlan:
+def set_priority(sampler: OfficeSampler) -> TaskPlan:
     """Set the priority of a ticket."""
-    ticket = scene.ticket("open", "in_progress")
-    level = scene.one([name for name in ("low", "high", "urgent") if name != ticket.priority])
+    ticket = sampler.ticket("open", "in_progress")
+    level = sampler.one([name for name in ("low", "high", "urgent") if name != ticket.priority])
     return TaskPlan(
         texts=(
             f'Set the priority of the ticket "{ticket.title}" to {level}.',
             f'The ticket "{ticket.title}" should have the priority {level}. Please change that.',
             f'Change the ticket "{ticket.title}" from {ticket.priority} to {level} priority.',
         ),
-        goal=scene.world.put(replace(ticket, priority=level)),
+        goal=sampler.office.put(replace(ticket, priority=level)),
         reads=(call("tickets_search", text=ticket.title),),
         writes=(call("tickets_set_priority", ticket_id=ticket.id, priority=level),),
     )
 
 
-def comment_ticket(scene: OfficeSampler) -> TaskPlan:
+def comment_ticket(sampler: OfficeSampler) -> TaskPlan:
     """Comment on a ticket."""
-    ticket, text = scene.ticket("open", "in_progress", "resolved"), scene.one(words.REPLIES)
+    ticket, text = sampler.ticket("open", "in_progress", "resolved"), sampler.one(words.REPLIES)
     return TaskPlan(
         texts=(
             f'Add this comment to the ticket "{ticket.title}": "{text}"',
             f'Please comment on the ticket "{ticket.title}" with the words "{text}"',
             f'Under the ticket "{ticket.title}" there should be a comment that says "{text}" Write it, please.',
         ),
-        goal=scene.world.put(replace(ticket, comments=(*ticket.comments, text))),
+        goal=sampler.office.put(replace(ticket, comments=(*ticket.comments, text))),
         reads=(call("tickets_search", text=ticket.title),),
         writes=(call("tickets_comment", ticket_id=ticket.id, text=text),),
     )
 
 
-def move_file(scene: OfficeSampler) -> TaskPlan:
+def move_file(sampler: OfficeSampler) -> TaskPlan:
     """Move a file to another folder."""
-    file = scene.file()
+    file = sampler.file()
     folder, _, name = file.path.rpartition("/")
-    target = scene.one([other for other in words.FOLDERS if other != folder])
+    target = sampler.one([other for other in words.FOLDERS if other != folder])
     moved = replace(file, path=f"{target}/{name}")
     return TaskPlan(
         texts=(
@@ -117,23 +121,23 @@ def move_file(scene: OfficeSampler) -> TaskPlan:
             f"The file {file.path} is in the wrong place. Put it into {target}; its name stays.",
             f"Please put {name}, which is in {folder} now, into the folder {target}.",
         ),
-        goal=scene.world.drop(file).put(moved),
+        goal=sampler.office.drop(file).put(moved),
         reads=(call("files_list", folder=folder),),
         writes=(call("files_move", path=file.path, new_path=moved.path),),
     )
 
 
-def change_phone(scene: OfficeSampler) -> TaskPlan:
+def change_phone(sampler: OfficeSampler) -> TaskPlan:
     """Enter a new telephone number."""
-    who = scene.person()
-    phone = f"+49 40 {scene.rng.integers(1000, 10000)} {scene.rng.integers(100, 1000)}"
+    who = sampler.person()
+    phone = f"+49 40 {sampler.rng.integers(1000, 10000)} {sampler.rng.integers(100, 1000)}"
     return TaskPlan(
         texts=(
             f"{who.name} has a new phone number: {phone}. Update the contact.",
             f"Change the phone number of {who.name} in my contacts to {phone}.",
             f"Please enter {phone} as the new number of {who.name}.",
         ),
-        goal=scene.world.put(replace(who, phone=phone)),
+        goal=sampler.office.put(replace(who, phone=phone)),
         reads=(call("contacts_search", text=who.name),),
         writes=(call("contacts_change", contact_id=who.id, phone=phone),),
     )

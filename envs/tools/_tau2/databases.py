@@ -1,4 +1,4 @@
-"""The world of one episode: a copy of a domain's data base, the tools on it, and what has been called."""
+"""The databases of one episode, the tools that use them, and the calls so far."""
 
 import json
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ Called = tuple[Side, str, str]
 MAX_EXPRESSION = 500
 
 
-class Tau2Domain:
-    """Data base, tools and calls. A fork shares both data bases until one of the two goes on."""
+class Tau2Databases:
+    """Data base, tools and calls. A fork shares both databases until one of the two goes on."""
 
     def __init__(self, domain: str, db: Any, phone: Any = None, called: tuple[Called, ...] = ()) -> None:
-        """Put tools on data bases of the wheel, which are this world's own."""
+        """Put tools on databases of the wheel, which are this object's own."""
         self.domain = domain
         self.called = called
         self._db, self._phone = db, phone
@@ -33,21 +33,21 @@ class Tau2Domain:
         self._env = self._equipped()
 
     @classmethod
-    def of(cls, domain: str, initial: JsonObject | None) -> "Tau2Domain":
-        """Return the world in which a task begins."""
+    def of(cls, domain: str, initial: JsonObject | None) -> "Tau2Databases":
+        """Return the databases at the start of a task."""
         base = source.database(domain)
         if domain == "telecom":
-            world = cls(domain, base.model_copy(deep=True), source.user_database().model_copy(deep=True))
+            databases = cls(domain, base.model_copy(deep=True), source.user_database().model_copy(deep=True))
         else:
-            world = cls(domain, type(base).model_construct(**{name: Overlay(table) for name, table in base}))
+            databases = cls(domain, type(base).model_construct(**{name: Overlay(table) for name, table in base}))
         for item in rows(initial, "initialization_actions"):
-            world._env.run_env_function_call(source.load("data_model.tasks:EnvFunctionCall")(**item))
-        world._settle()
-        return world
+            databases._env.run_env_function_call(source.load("data_model.tasks:EnvFunctionCall")(**item))
+        databases._settle()
+        return databases
 
-    def fork(self) -> "Tau2Domain":
+    def fork(self) -> "Tau2Databases":
         """Return an independent copy, at once; what is shared is taken apart before either of the two goes on."""
-        twin = Tau2Domain.__new__(Tau2Domain)
+        twin = Tau2Databases.__new__(Tau2Databases)
         twin.__dict__.update(self.__dict__)
         self._is_shared = twin._is_shared = True
         return twin
@@ -70,15 +70,15 @@ class Tau2Domain:
         made = source.load("data_model.tasks:EnvAssertion")(**assertion)
         return bool(self._env.run_env_assertion(made, raise_assertion_error=False))
 
-    def differs_from(self, other: "Tau2Domain") -> bool:
-        """Compare the data bases."""
+    def differs_from(self, other: "Tau2Databases") -> bool:
+        """Compare the databases."""
         if self.domain == "telecom":
             pairs = [(self._db, other._db), (self._phone, other._phone)]
             return any(_dumped(one) != _dumped(two) for one, two in pairs)
         return any(_differ(table, getattr(other._db, name)) for name, table in self._db)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Leave the shared data base out: another process reads it itself."""
+        """Leave the shared database out: another process reads it itself."""
         own = self._db if self.domain == "telecom" else {name: dict(table.touched()) for name, table in self._db}
         return (_restored, (self.domain, own, self._phone, self.called))
 
@@ -115,23 +115,23 @@ class Tau2Domain:
                 bill.bill_id = f"B{number}"
 
 
-def _restored(domain: str, own: Any, phone: Any, called: tuple[Called, ...]) -> Tau2Domain:
-    """Return a world that was pickled."""
+def _restored(domain: str, own: Any, phone: Any, called: tuple[Called, ...]) -> Tau2Databases:
+    """Restore pickled databases."""
     base = source.database(domain)
     if domain != "telecom":
         own = type(base).model_construct(**{name: Overlay(table, own[name]) for name, table in base})
-    return Tau2Domain(domain, own, phone, called)
+    return Tau2Databases(domain, own, phone, called)
 
 
 @cache
 def agent_tools(domain: str) -> Mapping[str, Tool]:
-    """Return the agent's tools by name; they are called on a `Tau2Domain`."""
+    """Return the agent's tools by name; they are called on a `Tau2Databases`."""
     return _tools(source.toolkit(domain), "assistant")
 
 
 @cache
 def phone_tools() -> Mapping[str, Tool]:
-    """Return the user's tools by name; they are called on a `Tau2Domain`."""
+    """Return the user's tools by name; they are called on a `Tau2Databases`."""
     return _tools(source.phone_toolkit(), "user")
 
 
@@ -144,7 +144,7 @@ def _tool(function: Any, name: str, side: Side) -> Tool:
     signature = Signature.read(function, where=name, skip=1)
 
     def call(owner: object, arguments: JsonObject) -> object:
-        assert isinstance(owner, Tau2Domain), "the env's tool owner"
+        assert isinstance(owner, Tau2Databases), "the env's tool owner"
         checked = signature.check(name, arguments)
         if name == "calculate":
             _check_expression(str(checked["expression"]))
