@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envgym.authoring.sources import TaskDraft, checked_index, task_from_draft
+from envgym.authoring.sources import TaskDraft, check_index, task_from_draft
 from envgym.core.json_types import JsonValue, canonical, content_hash
 from envgym.core.tasks import TEST_FRACTION, Split, Task, check_ids, split_of
 from envgym.errors import InvalidInput, sentence, unknown_name
@@ -75,7 +75,7 @@ class FileTasks:
 
     def task(self, split: Split, index: int) -> Task:
         """Return a task. Raises: InvalidInput: beyond the end, or the source cannot be read."""
-        return self._tasks[split][checked_index(index, self.size(split), f"{split} of {self._source}")]
+        return self._tasks[split][check_index(index, self.size(split), f"{split} of {self._source}")]
 
     def __getstate__(self) -> dict[str, object]:
         """Leave the rows out: another process reads them itself."""

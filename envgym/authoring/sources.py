@@ -29,7 +29,7 @@ def task_from_draft(draft: TaskDraft, split: Split, id: str) -> Task:
     return Task(id=id, prompt=draft.prompt, payload=draft.payload, split=split, metadata=draft.metadata)
 
 
-def checked_index(index: int, size: int | None, where: str) -> int:
+def check_index(index: int, size: int | None, where: str) -> int:
     """Return `index`. Raises: InvalidInput: it is negative or beyond the end."""
     if index < 0 or (size is not None and index >= size):
         rule = "be at least 0" if size is None else f"lie in [0, {size})"
@@ -67,7 +67,7 @@ class ListTasks:
 
     def task(self, split: Split, index: int) -> Task:
         """Return a task. Raises: InvalidInput: beyond the end."""
-        return self._tasks[split][checked_index(index, self.size(split), f"{split} of ListTasks")]
+        return self._tasks[split][check_index(index, self.size(split), f"{split} of ListTasks")]
 
 
 class GeneratedTasks:
@@ -96,7 +96,7 @@ class GeneratedTasks:
 
         Raises: InvalidInput: a negative index, or all of 1000 drafts were on the other side.
         """
-        checked_index(index, None, f"{split} of {self._name}")
+        check_index(index, None, f"{split} of {self._name}")
         draws = generator(self._name, self._seed, split.value, index)
         for _ in range(MAX_DRAWS):
             draft = self._generate(draws)

@@ -4,7 +4,7 @@ import math
 import time
 from contextlib import closing
 
-from envgym.conformance.agents import echo, hostile_actions, randomly
+from envgym.conformance.agents import echo, hostile_actions, random_agent
 from envgym.conformance.env_under_test import EnvUnderTest, ObservedEpisode, oracle_of, play
 from envgym.conformance.report import CheckFailed
 from envgym.core.endings import Ending
@@ -80,7 +80,7 @@ def _some_episodes(subject: EnvUnderTest) -> list[ObservedEpisode]:
     with closing(subject.make()) as env:
         for task in subject.played_tasks:
             episodes.append(play(env, echo, seed=subject.seed, task=task))
-            agent = randomly(episodes[-1].first.tools, subject.seed + len(episodes))
+            agent = random_agent(episodes[-1].first.tools, subject.seed + len(episodes))
             episodes.append(play(env, agent, seed=subject.seed, task=task))
     return episodes
 

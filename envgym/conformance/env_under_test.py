@@ -95,11 +95,11 @@ def play(
         task_key=first.task.key,
         observation=str(first.observation),
         messages=first.observation.messages,
-        turns=tuple(go_on(env, agent, str(first.observation), max_turns=max_turns)),
+        turns=tuple(continue_episode(env, agent, str(first.observation), max_turns=max_turns)),
     )
 
 
-def go_on(
+def continue_episode(
     env: AnyEnv, agent: Agent, observation: str, *, start: int = 0, max_turns: int = MAX_TURNS
 ) -> Iterator[ObservedTurn]:
     """Play the running episode from turn `start` until it ends."""
@@ -231,10 +231,10 @@ class ActionScript:
         count = len(self.actions) if num_turns is None else num_turns
         return play(env, agent or self.agent, seed=self.seed, max_turns=count)
 
-    def go_on(self, env: AnyEnv, begun: ObservedEpisode) -> ObservedEpisode:
+    def continue_episode(self, env: AnyEnv, begun: ObservedEpisode) -> ObservedEpisode:
         """Play the rest of an episode whose beginning is `begun`."""
         start = len(begun.turns)
-        rest = go_on(env, self.agent, "", start=start, max_turns=len(self.actions))
+        rest = continue_episode(env, self.agent, "", start=start, max_turns=len(self.actions))
         return replace(begun, turns=(*begun.turns, *rest))
 
 

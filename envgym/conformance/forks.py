@@ -5,7 +5,13 @@ from contextlib import closing
 from functools import partial
 
 from envgym.conformance.agents import random_actions
-from envgym.conformance.env_under_test import ActionScript, EnvUnderTest, ObservedEpisode, first_difference, go_on
+from envgym.conformance.env_under_test import (
+    ActionScript,
+    EnvUnderTest,
+    ObservedEpisode,
+    continue_episode,
+    first_difference,
+)
 from envgym.conformance.report import CheckFailed
 from envgym.env import ForkCapability
 from envgym.errors import ForkUnsupported, ResetNeeded
@@ -23,11 +29,11 @@ def fork_agrees(subject: EnvUnderTest) -> str:
             if env.fork_capability is ForkCapability.NONE:
                 return _refuses(env)
             expected = script.play(env)
-            for turn in range(_forked_turns(env, expected)):
+            for turn in range(_play_forked(env, expected)):
                 begun = script.play(env, turn)
                 with closing(env.fork()) as twin, closing(twin.fork()) as grandchild:
                     for name, copy in (("the fork", twin), ("the original", env), ("the fork of the fork", grandchild)):
-                        _agree(expected, script.go_on(copy, begun), f"{name} after turn {turn}, seed {script.seed}")
+                        _agree(expected, script.continue_episode(copy, begun), f"{name} after turn {turn}, seed {script.seed}")
                 count += 1
     return f"{count} forks, each with its original and its own fork"
 
@@ -40,7 +46,7 @@ def forks_are_independent(subject: EnvUnderTest) -> str:
             if env.fork_capability is ForkCapability.NONE:
                 return _refuses(env)
             expected = script.play(env)
-            for turn in range(_forked_turns(env, expected)):
+            for turn in range(_play_forked(env, expected)):
                 _play_apart(env, script, expected, turn)
                 count += 1
     return f"{count} forks that went another way"
@@ -51,14 +57,14 @@ def _play_apart(env: AnyEnv, script: ActionScript, expected: ObservedEpisode, tu
     astray = tuple(random_actions(expected.first.tools, turn + 1, len(expected.turns)))
     begun = script.play(env, turn)
     with closing(env.fork()) as twin, closing(env.fork()) as other:
-        list(go_on(twin, lambda index, _: astray[index], "", start=turn, max_turns=len(astray)))
+        list(continue_episode(twin, lambda index, _: astray[index], "", start=turn, max_turns=len(astray)))
         twin.reset(seed=script.seed + 1)
         where = f"after turn {turn}, seed {script.seed}"
-        _agree(expected, script.go_on(env, begun), f"the original, whose fork went another way {where},")
-        _agree(expected, script.go_on(other, begun), f"a fork, whose original and sibling went on {where},")
+        _agree(expected, script.continue_episode(env, begun), f"the original, whose fork went another way {where},")
+        _agree(expected, script.continue_episode(other, begun), f"a fork, whose original and sibling went on {where},")
 
 
-def _forked_turns(env: AnyEnv, expected: ObservedEpisode) -> int:
+def _play_forked(env: AnyEnv, expected: ObservedEpisode) -> int:
     if env.fork_capability is ForkCapability.REPLAY:
         return min(len(expected.turns), MAX_REPLAYED_TURNS)
     return len(expected.turns)

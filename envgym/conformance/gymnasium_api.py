@@ -69,10 +69,10 @@ def costs_are_known(subject: EnvUnderTest) -> str:
                 if result.terminated or result.truncated:
                     break
         env.reset(seed=script.seed)
-        cost = f"reset {_shown(resets)}, turn {_shown(turns)}"
+        cost = f"reset {_format(resets)}, turn {_format(turns)}"
         if env.fork_capability is not ForkCapability.NONE:
             forks = [_seconds(lambda: env.fork().close()) for _ in range(_REPEATS)]
-            cost += f", fork {_shown(forks)} ({env.fork_capability})"
+            cost += f", fork {_format(forks)} ({env.fork_capability})"
         if median(turns) > _SLOW_TURN_S and not env.blocking:
             raise CheckFailed(f"{cost}: a turn this slow must be declared with blocking = True")
     return cost
@@ -84,6 +84,6 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _shown(durations: list[float]) -> str:
+def _format(durations: list[float]) -> str:
     value = median(durations)
     return f"{value * 1e6:.0f} us" if value < 1e-3 else f"{value * 1e3:.1f} ms"

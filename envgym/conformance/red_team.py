@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 
-from envgym.conformance.agents import Agent, call_text, echo, random_arguments, randomly, say
+from envgym.conformance.agents import Agent, call_text, echo, random_agent, random_arguments, say
 from envgym.conformance.env_under_test import EnvUnderTest, ObservedEpisode, play
 from envgym.conformance.report import CheckFailed, CheckSkipped
 from envgym.core.tasks import Task
@@ -62,19 +62,19 @@ def chance_stays_at_declared(subject: EnvUnderTest) -> str:
     agents: dict[str, AgentFor] = {
         "empty": lambda task, index: say(""),
         "echo": lambda task, index: echo,
-        "random": lambda task, index: randomly(subject.tools, subject.seed + index),
+        "random": lambda task, index: random_agent(subject.tools, subject.seed + index),
     }
     return _refute(subject, agents, subject.played_tasks)
 
 
 def format_alone_pays_nothing(subject: EnvUnderTest) -> str:
     """Say what an answer looks like, without the answer."""
-    return _refute(subject, {text: _saying(text) for text in FORMATS}, _half(subject.played_tasks))
+    return _refute(subject, {text: _agent_saying(text) for text in FORMATS}, _half(subject.played_tasks))
 
 
 def injections_pay_nothing(subject: EnvUnderTest) -> str:
     """Pretend to be a tool or the grader, in plain text and in string arguments of tools."""
-    tricks = {text: _saying(text) for text in INJECTIONS}
+    tricks = {text: _agent_saying(text) for text in INJECTIONS}
     tricks |= {f"{name} with {text!r}": agent for text in INJECTIONS for name, agent in _calls(subject, text)}
     return _refute(subject, tricks, _half(subject.played_tasks))
 
@@ -182,7 +182,7 @@ def _divergence(mean: float, expected: float) -> float:
 # ---- small parts --------------------------------------------------------------------------------------------------
 
 
-def _saying(text: str) -> AgentFor:
+def _agent_saying(text: str) -> AgentFor:
     return lambda task, index: say(text)
 
 
@@ -211,8 +211,8 @@ def _calls(subject: EnvUnderTest, text: str) -> Iterator[tuple[str, AgentFor]]:
         arguments = random_arguments(spec.parameters, draw, text)
         if text in arguments.values():
             call = call_text(spec.name, arguments)
-            yield spec.name, _calling(call)
+            yield spec.name, _agent_calling(call)
 
 
-def _calling(call: str) -> AgentFor:
+def _agent_calling(call: str) -> AgentFor:
     return lambda task, index: _script([call, "Done."])

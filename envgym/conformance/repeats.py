@@ -46,12 +46,12 @@ def interleaved_with_another(subject: EnvUnderTest) -> str:
     for script in subject.scripts:
         with closing(subject.make()) as env, closing(subject.make()) as neighbour:
             expected = script.play(env)
-            beside = script.play(env, agent=_disturbed(script, neighbour))
+            beside = script.play(env, agent=_play_disturbed(script, neighbour))
             _agree(expected, beside, f"seed {script.seed} beside a second instance")
     return f"{len(subject.scripts)} scripts beside a second instance"
 
 
-def _disturbed(script: ActionScript, neighbour: AnyEnv) -> Agent:
+def _play_disturbed(script: ActionScript, neighbour: AnyEnv) -> Agent:
     """Return the script's agent, which lets `neighbour` play a turn of another episode before each of its own."""
     is_over = True
 
@@ -94,7 +94,7 @@ def survives_pickle(subject: EnvUnderTest) -> str:
             middle = len(expected.turns) // 2
             begun = script.play(env, middle)
             with closing(_through_pickle(env)) as twin:
-                _agree(expected, script.go_on(twin, begun), f"seed {script.seed}, pickled after turn {middle}")
+                _agree(expected, script.continue_episode(twin, begun), f"seed {script.seed}, pickled after turn {middle}")
             if _through_pickle(expected.first) != expected.first or _through_pickle(expected) != expected:
                 raise CheckFailed("a typed record differs after a trip through pickle")
     return f"{len(subject.scripts)} scripts, pickled in the middle"

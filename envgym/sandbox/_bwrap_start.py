@@ -116,13 +116,13 @@ def start_bwrap(
         launcher.start(LaunchRequest(bwrap=bwrap, options=words, argv=tuple(argv), limits=limits), theirs)
         close_all(*theirs)
         theirs.clear()
-        return _opened(*ours)
+        return _open_gate(*ours)
     except BaseException:
         close_all(*ours, *theirs, *unsent)
         raise
 
 
-def _opened(stdout: int, stderr: int, report: int, gate: int) -> tuple[RunningProgram, int]:
+def _open_gate(stdout: int, stderr: int, report: int, gate: int) -> tuple[RunningProgram, int]:
     """Wait until the sandbox stands, let the program go; return it, and a descriptor of its first process.
 
     Raises: ToolInfraFailure: the sandbox does not stand.

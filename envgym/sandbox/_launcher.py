@@ -46,7 +46,7 @@ def main() -> None:
     control.set_inheritable(False)  # a sandbox must not talk to its launcher
     is_root = os.geteuid() == 0
     try:
-        clone = _enclosed_clone(json.loads(sys.argv[2]))
+        clone = _clone_enclosed(json.loads(sys.argv[2]))
     except OSError as error:
         if is_root:
             control.send(json.dumps({"failed": error.strerror or str(error)}).encode())
@@ -140,7 +140,7 @@ class _Launcher:
             self._is_over = True
             return
         order = json.loads(message)
-        sandbox = _SandboxRequest(*_spawned(order, descriptors), descriptors[3])
+        sandbox = _SandboxRequest(*_spawn(order, descriptors), descriptors[3])
         self._sandboxes[sandbox.pid] = sandbox
 
         def limit() -> None:
@@ -173,7 +173,7 @@ class _Launcher:
             os.waitpid(pid, 0)
 
 
-def _spawned(order: dict[str, Any], descriptors: list[int]) -> tuple[int, int]:  # Any: decoded JSON
+def _spawn(order: dict[str, Any], descriptors: list[int]) -> tuple[int, int]:  # Any: decoded JSON
     """Start bwrap with the descriptors under the numbers that they have here; return its id and what it tells."""
     info, telling = os.pipe()
     numbers = [*descriptors, telling]
@@ -197,7 +197,7 @@ def _spawned(order: dict[str, Any], descriptors: list[int]) -> tuple[int, int]: 
 # ---- the enclosure ---------------------------------------------------------------------------------------------------
 
 
-def _enclosed_clone(root: dict[str, Any]) -> int:  # Any: decoded JSON
+def _clone_enclosed(root: dict[str, Any]) -> int:  # Any: decoded JSON
     """Clone this process into an enclosure; return 0 in the clone, else its id. Raises: OSError: it cannot be made."""
     is_root, user, group = os.geteuid() == 0, os.geteuid(), os.getegid()
     ours, theirs = socket.socketpair()

@@ -63,7 +63,7 @@ def checked_path(path: str) -> str:
     return "/".join(parts)
 
 
-def with_files(tree: Tree, files: Mapping[str, bytes]) -> Tree:
+def add_files(tree: Tree, files: Mapping[str, bytes]) -> Tree:
     """Return the tree with files written, and the directories above them made. Raises: ToolError: it cannot be."""
     entries = dict(tree)
     for path, content in files.items():
@@ -90,14 +90,14 @@ def size_of(tree: Tree) -> int:
     return sum(len(entry.content) for entry in tree.values() if entry.kind == "file")
 
 
-def packed(tree: Tree, head: Mapping[str, object]) -> bytes:
+def pack_tree(tree: Tree, head: Mapping[str, object]) -> bytes:
     """Return a tree as `_shell_guest` reads it."""
     listed = [[path, entry.kind, entry.mode, entry.mtime_ns, len(entry.content)] for path, entry in tree.items()]
     line = json.dumps({**head, "entries": listed}).encode() + b"\n"
     return b"".join([line, *(entry.content for entry in tree.values())])
 
 
-def outcome_in(said: bytes, before: Tree, max_size: int) -> CommandResult:
+def read_result(said: bytes, before: Tree, max_size: int) -> CommandResult:
     """Read what `_shell_guest` wrote. Raises: InvalidTree: the format is wrong."""
     end = said.find(b"\n", 0, MAX_HEAD)
     try:

@@ -21,11 +21,11 @@ from envgym.sandbox._shell_tree import (
     MAX_HEAD,
     InvalidTree,
     Tree,
+    add_files,
     checked_path,
-    outcome_in,
-    packed,
+    pack_tree,
+    read_result,
     size_of,
-    with_files,
 )
 from envgym.sandbox.bwrap import BwrapSandbox
 from envgym.sandbox.local import LocalSandbox
@@ -83,7 +83,7 @@ class ShellSession:
         self._tree: Tree = EMPTY
         self._is_closed = False
         try:
-            self._take(with_files(EMPTY, files))
+            self._take(add_files(EMPTY, files))
         except ToolError as refusal:
             do = "name files as in src/main.py"
             raise InvalidInput(sentence("files", "make a directory", str(refusal), where="shell", do=do)) from None
@@ -112,7 +112,7 @@ class ShellSession:
             "limits": _kernel_limits(chosen),
             "alone": not isinstance(self.sandbox, LocalSandbox),
         }
-        said = packed(self._tree, job)
+        said = pack_tree(self._tree, job)
         done = self.sandbox.run(["python3", "-I", "-S", "-c", _script()], said, {}, _outer(chosen, self.limits.disk))
         return self._taken(done, chosen)
 
@@ -129,7 +129,7 @@ class ShellSession:
     def write(self, path: str, content: bytes) -> None:
         """Write a file, with its directories. Raises: ToolError: it leads out, is no file, or too much."""
         self._check_open()
-        self._take(with_files(self._tree, {path: content}))
+        self._take(add_files(self._tree, {path: content}))
 
     def files(self) -> Sequence[str]:
         """Return the paths of all files, sorted: no directories and no links."""
@@ -181,19 +181,21 @@ class ShellSession:
         ending = done.ending
         if ending is RunEnding.EXITED:
             try:
-                said = outcome_in(done.stdout, self._tree, self.limits.disk)
+                said = read_result(done.stdout, self._tree, self.limits.disk)
                 ending = RunEnding(said.ending)
             except (InvalidTree, ValueError):
-                return _undone(done, "the command broke its own shell")
+                return _undone_result(done, "the command broke its own shell")
             if said.reason is not None:
-                return replace(_undone(done, said.reason), output=said.output, ending=RunEnding.DISK, exit_code=-1)
+                return replace(
+                    _undone_result(done, said.reason), output=said.output, ending=RunEnding.DISK, exit_code=-1
+                )
             self._tree, self.cwd = said.tree, said.cwd
             code = -1 if ending.is_limit else said.code
             return ShellResult(output=said.output, exit_code=code, ending=ending, seconds=said.seconds)
-        return _undone(done, "all of it was stopped" if ending.is_limit else "the command ended its own shell")
+        return _undone_result(done, "all of it was stopped" if ending.is_limit else "the command ended its own shell")
 
 
-def _undone(done: Completed, why: str) -> ShellResult:
+def _undone_result(done: Completed, why: str) -> ShellResult:
     ending = RunEnding.SIGNALED if done.ending is RunEnding.EXITED else done.ending
     return ShellResult(output=b"", exit_code=done.exit_code, ending=ending, seconds=done.seconds, undone=why)
 

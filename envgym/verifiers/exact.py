@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from envgym.core.tasks import Task
 from envgym.verifiers.base import Verdict, right, text_keys_of, wrong
-from envgym.verifiers.extract import Extractor, whole
+from envgym.verifiers.extract import Extractor, whole_answer
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -17,7 +17,7 @@ class Exact:
 
     key: str = "answer"
     """Payload field: the accepted text, or a list of them."""
-    extract: Extractor = whole
+    extract: Extractor = whole_answer
     ignore_case: bool = False
     ignore_space: bool = True
     """Runs of white space count as one space."""

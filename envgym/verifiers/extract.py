@@ -19,7 +19,7 @@ Extractor = Callable[[str], Extracted]
 """Finds the one final answer in a text; a plain function, so that verifiers can be pickled."""
 
 
-def whole(text: str) -> Extracted:
+def whole_answer(text: str) -> Extracted:
     """Take the whole text, stripped."""
     stripped = text.strip()
     return Extracted(answer=stripped) if stripped else Extracted(answer=None, reason="the answer is empty")
@@ -27,7 +27,7 @@ def whole(text: str) -> Extracted:
 
 def last_line(text: str) -> Extracted:
     """Take the last line that is not empty."""
-    return whole(text.strip().rpartition("\n")[2])
+    return whole_answer(text.strip().rpartition("\n")[2])
 
 
 def boxed(text: str) -> Extracted:
@@ -54,7 +54,7 @@ def after_hashes(text: str) -> Extracted:
 def final(text: str) -> Extracted:
     r"""Take the marked answer (`\boxed{}`, `<answer>`, `####`), and the whole text where none is marked."""
     marked = [*_boxes(text), *_between(text, "answer"), *_after_hashes(text)]
-    return _one(marked, "final answer") if marked else whole(text)
+    return _one(marked, "final answer") if marked else whole_answer(text)
 
 
 def _one(found: Iterable[str], form: str) -> Extracted:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from envgym.core.tasks import Task
 from envgym.verifiers.base import Verdict, text_keys_of, wrong
-from envgym.verifiers.extract import Extractor, whole
+from envgym.verifiers.extract import Extractor, whole_answer
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
@@ -23,7 +23,7 @@ class F1:
 
     key: str = "answer"
     """Payload field: the accepted text, or a list of them."""
-    extract: Extractor = whole
+    extract: Extractor = whole_answer
 
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`. Raises: InvalidInput: the payload field holds no text."""

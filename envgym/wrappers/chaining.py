@@ -9,7 +9,7 @@ from envgym.records import ResetResult, StepRecord, StepResult, step_result
 from envgym.wrappers.base import reset_record_of
 
 
-def gone_on(last: StepRecord, reward: Reward, said: str, begun: ResetResult | None) -> StepResult:
+def continued_result(last: StepRecord, reward: Reward, said: str, begun: ResetResult | None) -> StepResult:
     """Return the last turn of an episode as one that goes on: after its observation `said`, then the next beginning."""
     messages: Sequence[Message] = (*last.observation.messages, Message(role=Role.USER, content=said))
     if begun is not None:

@@ -47,7 +47,7 @@ class FunctionGrade:
         return self.num_passed == self.num_checks
 
 
-def program_in(text: str, problem: FunctionProblem) -> str | None:
+def extract_program(text: str, problem: FunctionProblem) -> str | None:
     """Return the code of an answer: its last block, or all of it; None where it has none.
 
     Code that does not define the function continues the prompt, as a model without instructions does.
@@ -64,9 +64,9 @@ def grade(problem: FunctionProblem, code: str, limits: Limits) -> FunctionGrade:
 
     Raises: ToolInfraFailure: a sandbox does not work. EnvFailure: the problem's own tests do not.
     """
-    calls, num_checks = _calls(problem)
+    calls, num_checks = _record_calls(problem)
     with PythonSession(limits) as session:
-        problems = _prepared(session, problem, code)
+        problems = _define_function(session, problem, code)
         if problems is not None:
             return FunctionGrade(num_passed=0, num_checks=num_checks, reason=problems)
         try:
@@ -79,12 +79,12 @@ def grade(problem: FunctionProblem, code: str, limits: Limits) -> FunctionGrade:
             answers = session.read_file("answers.json")
         except ToolError as refusal:
             return FunctionGrade(num_passed=0, num_checks=num_checks, reason=f"The answers cannot be read: {refusal}")
-    passed = _judge().num_passed(problem, calls, answers)
+    passed = _grading_session().num_passed(problem, calls, answers)
     reason = "" if passed == num_checks else "The function gives a wrong result, or raises an error."
     return FunctionGrade(num_passed=min(passed, num_checks), num_checks=num_checks, reason=reason)
 
 
-def _prepared(session: PythonSession, problem: FunctionProblem, code: str) -> str | None:
+def _define_function(session: PythonSession, problem: FunctionProblem, code: str) -> str | None:
     """Define the function in an agent's sandbox; return what went wrong."""
     try:
         session.write_file("_function_guest.py", _GUEST_SCRIPT.read_bytes())
@@ -106,9 +106,9 @@ def _failure_reason(result: SessionResult) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _calls(problem: FunctionProblem) -> tuple[Data, int]:
+def _record_calls(problem: FunctionProblem) -> tuple[Data, int]:
     """Return the calls that the tests make of the reference, and how many checks there are."""
-    return _judge().calls(problem)
+    return _grading_session().calls(problem)
 
 
 class _GradingSession:
@@ -155,5 +155,5 @@ def _fields(problem: FunctionProblem) -> tuple[str, str, str, str]:
 
 
 @cache
-def _judge() -> _GradingSession:
+def _grading_session() -> _GradingSession:
     return _GradingSession()

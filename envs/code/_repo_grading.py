@@ -51,7 +51,7 @@ def grade(repair: RepoTask, files: Mapping[str, bytes], sandbox: Sandbox) -> Rep
     if done.ending is not RunEnding.EXITED:
         return RepoGrade(wanted=0.0, kept=0.0, reason=f"The hidden tests were stopped: {done.ending.value}.")
     said = _read(done.stdout)
-    held = {name: _held(examples, said.get(name)) for name, examples in checks.items()}
+    held = {name: _check_examples(examples, said.get(name)) for name, examples in checks.items()}
     others = [is_right for name, rights in held.items() if name != _OWN for is_right in rights]
     wanted, kept = sum(held[_OWN]) / len(held[_OWN]), sum(others) / len(others) if others else 1.0
     return RepoGrade(wanted=wanted, kept=kept, reason=_reason(wanted, kept))
@@ -78,7 +78,7 @@ def _read(said: bytes) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _held(examples: Sequence[Example], said: object) -> Sequence[bool]:
+def _check_examples(examples: Sequence[Example], said: object) -> Sequence[bool]:
     answers = said if isinstance(said, list) and len(said) == len(examples) else [None] * len(examples)
     return [_holds(example, answer) for example, answer in zip(examples, answers, strict=True)]
 

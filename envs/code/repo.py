@@ -14,7 +14,7 @@ from envgym.core.tasks import Task
 from envgym.env import Env, Reply
 from envgym.envs.code._repo_grading import RepoGrade, grade
 from envgym.envs.code._repo_patch import Hunk, read_patch
-from envgym.envs.code._repo_tasks import RepoTask, checkout, repair_of, shipped_tasks
+from envgym.envs.code._repo_tasks import RepoTask, checkout, read_repo_task, shipped_tasks
 from envgym.errors import InvalidInput, ToolError, sentence
 from envgym.parsing import tool_call_action
 from envgym.sandbox import MIB, BwrapSandbox, Limits, RunEnding
@@ -98,10 +98,10 @@ class Repositories(Env[RepoState]):
 
     def begin(self, task: Task) -> str:
         """Check the repository out, and show the issue."""
-        repair = repair_of(task)
+        repair = read_repo_task(task)
         self.state = RepoState(shell=checkout(repair.repository, repair.patch, _LIMITS).fork(), repair=repair)
         hints = "".join(f"\n\nHint: {hint}" for hint in repair.hints[: self.guidance])
-        return f"{task.prompt}{hints}\n\nFiles:\n{_listed(self.state.shell, '')}"
+        return f"{task.prompt}{hints}\n\nFiles:\n{_list_files(self.state.shell, '')}"
 
     # ---- tools -------------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class Repositories(Env[RepoState]):
         shell = self.state.shell
         folder = "" if path.strip("./") == "" else f"{path.rstrip('/')}/"
         if not folder or any(name.startswith(folder) for name in shell.files()):
-            return _listed(shell, folder)
+            return _list_files(shell, folder)
         lines = _text(shell, path).splitlines()
         last = len(lines) if last is None else min(last, len(lines))
         if not 1 <= first <= max(last, 1):
@@ -201,7 +201,7 @@ class Repositories(Env[RepoState]):
             )
         result = shell.run(command)
         self.state = replace(self.state, seconds=self.state.seconds + result.seconds)
-        return _format_result(result)
+        return format_result(result)
 
     # ---- the end -----------------------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ def _names(shell: ShellSession) -> list[str]:
     return [name for name in shell.files() if not name.startswith(".git/")]
 
 
-def _listed(shell: ShellSession, folder: str) -> str:
+def _list_files(shell: ShellSession, folder: str) -> str:
     names = [name for name in _names(shell) if name.startswith(folder)]
     more = [f"({len(names) - MAX_HITS} more)"] if len(names) > MAX_HITS else []
     return well_formed("\n".join([*names[:MAX_HITS], *more])) or "(no files)"
@@ -284,7 +284,7 @@ def _text(shell: ShellSession, path: str) -> str:
         raise ToolError(f"{path} is not text.") from None
 
 
-def _format_result(result: ShellResult) -> str:
+def format_result(result: ShellResult) -> str:
     """Return the output of a command, and how it ended unless it just exited with 0."""
     text = result.output.decode(errors="replace").rstrip("\n")
     if len(text) > 2 * _SHOWN:

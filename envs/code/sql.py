@@ -18,7 +18,7 @@ from envgym.envs.code._sql.question_sets import (
     GeneratedDatabases,
     shipped,
 )
-from envgym.envs.code._sql.results import QueryError, QueryResult, overlap, same, table_text
+from envgym.envs.code._sql.results import QueryError, QueryResult, overlap, same_results, table_text
 from envgym.envs.code._sql.runner import QueryLimits, QueryRunner
 from envgym.envs.code._sql.schema import generated_schemas
 from envgym.errors import EnvFailure, InvalidInput, ToolError, sentence, unknown_name
@@ -88,7 +88,7 @@ class Sql(Env[QueryRunner]):
             raise InvalidInput(sentence("seconds", "lie in (0, 60]", seconds, where=_WHERE, do="pass e.g. seconds=2"))
         self.is_schema_shown, self.rows_shown, self.is_partial = schema_shown, rows_shown, partial
         self.limits = QueryLimits(seconds=seconds)
-        self.tasks, self.source = _supply(databases, source, levels, held_out)
+        self.tasks, self.source = _make_tasks(databases, source, levels, held_out)
 
     def begin(self, task: Task) -> str:
         """Show the question, and the tables."""
@@ -133,14 +133,14 @@ class Sql(Env[QueryRunner]):
 
     def respond(self, action: Action) -> Reply:
         """Grade the query of a message."""
-        sql = query_in(action.content)
+        sql = extract_query(action.content)
         if sql is None:
             return Reply(observation="There is no query in it.", terminated=True)
-        wanted = wanted_of(self.source, self.task, self.limits)
+        wanted = reference_results(self.source, self.task, self.limits)
         found = self._results(sql)
         is_ordered = bool(self.task.payload["ordered"])
         right = [
-            isinstance(said, QueryResult) and same(said, rows, is_ordered=is_ordered)
+            isinstance(said, QueryResult) and same_results(said, rows, is_ordered=is_ordered)
             for said, rows in zip(found, wanted, strict=True)
         ]
         part = PART_SHARE * min(
@@ -150,7 +150,9 @@ class Sql(Env[QueryRunner]):
         value = 1.0 if all(right) else part if self.is_partial else 0.0
         components = {"visible": float(right[0]), "hidden": float(all(right[1:]))}
         return Reply(
-            observation=_told(found[0], right), reward=Scored(value=value, components=components), terminated=True
+            observation=_describe_failure(found[0], right),
+            reward=Scored(value=value, components=components),
+            terminated=True,
         )
 
     def _results(self, sql: str) -> list[QueryResult | QueryError]:
@@ -180,7 +182,7 @@ class Sql(Env[QueryRunner]):
         super().close()
 
 
-def query_in(text: str) -> str | None:
+def extract_query(text: str) -> str | None:
     """Return the query of an answer: its last code block, or all of a text that begins like one; else None."""
     blocks = _BLOCK.findall(text)
     sql: str = blocks[-1] if blocks else text if _BARE.match(text) else ""
@@ -192,13 +194,13 @@ def databases_of(source: DatabaseSource, name: str) -> list[bytes]:
     return [source.database(name, variant) for variant in range(1 + NUM_HIDDEN)]
 
 
-def wanted_of(source: DatabaseSource, task: Task, limits: QueryLimits) -> tuple[QueryResult, ...]:
+def reference_results(source: DatabaseSource, task: Task, limits: QueryLimits) -> tuple[QueryResult, ...]:
     """Return what the reference gives on every database. Raises: EnvFailure: it gives nothing that can be compared."""
-    return _wanted(source, str(task.payload["database"]), str(task.payload["sql"]), limits)
+    return _reference_results(source, str(task.payload["database"]), str(task.payload["sql"]), limits)
 
 
 @lru_cache(maxsize=4096)
-def _wanted(source: DatabaseSource, name: str, sql: str, limits: QueryLimits) -> tuple[QueryResult, ...]:
+def _reference_results(source: DatabaseSource, name: str, sql: str, limits: QueryLimits) -> tuple[QueryResult, ...]:
     runner = QueryRunner(databases_of(source, name), limits)
     try:
         found = [runner.ask(sql, number) for number in range(1 + NUM_HIDDEN)]
@@ -225,7 +227,7 @@ def _joined(tables: Mapping[str, str]) -> str:
     return text if len(text) <= _MAX_SCHEMA else f"{text[:_MAX_SCHEMA]}\n..."
 
 
-def _told(visible: QueryResult | QueryError, right: Sequence[bool]) -> str:
+def _describe_failure(visible: QueryResult | QueryError, right: Sequence[bool]) -> str:
     if isinstance(visible, QueryError):
         return f"The query fails: {visible.reason}."
     if all(right):
@@ -233,7 +235,7 @@ def _told(visible: QueryResult | QueryError, right: Sequence[bool]) -> str:
     return "The result is right on the database shown, but not on another one." if right[0] else "The result is wrong."
 
 
-def _supply(
+def _make_tasks(
     databases: str, source: str | Mapping[str, str] | None, levels: int | Sequence[int], held_out: str | None
 ) -> tuple[TaskSource, DatabaseSource]:
     """Return the questions and where their databases are."""

@@ -110,7 +110,7 @@ class Stdio(Env[int]):
         self.state = 0
         examples = [
             f"Example input:\n{case.input.rstrip()}\nExample output:\n{case.output.rstrip()}"
-            for case in _cases(task)[:NUM_PUBLIC]
+            for case in _read_cases(task)[:NUM_PUBLIC]
         ]
         return "\n\n".join([task.prompt, *examples])
 
@@ -121,7 +121,7 @@ class Stdio(Env[int]):
         blocks = _BLOCK.findall(action.content)
         if not blocks or not blocks[-1].strip():
             return Reply(observation="There is no code block in it.", terminated=is_last)
-        outcome = self._run(blocks[-1], _cases(self.task))
+        outcome = self._run(blocks[-1], _read_cases(self.task))
         share = sum(outcome.passed) / len(outcome.passed)
         if share == 1.0:
             reward = Scored(value=1.0, components={"passed": 1.0})
@@ -157,11 +157,13 @@ class Stdio(Env[int]):
         nothing = (False,) * len(cases)
         if done.ending is not RunEnding.EXITED:
             return ProgramGrade(passed=nothing, told=f"The program was stopped by a limit: {done.ending.value}.")
-        return _judged(done.stdout, cases) or ProgramGrade(passed=nothing, told="The program broke what runs it.")
+        return _grade_program(done.stdout, cases) or ProgramGrade(
+            passed=nothing, told="The program broke what runs it."
+        )
 
     def oracle(self) -> str:
         """Give a program that looks the outputs up."""
-        cases = [{"input": case.input, "output": case.output.rstrip("\n")} for case in _cases(self.task)]
+        cases = [{"input": case.input, "output": case.output.rstrip("\n")} for case in _read_cases(self.task)]
         return f"```\n{self.language.program_of(cases)}\n```"
 
     def fork_state(self) -> int:
@@ -169,7 +171,7 @@ class Stdio(Env[int]):
         return self.state
 
 
-def _judged(said: bytes, cases: Sequence[StdioCase]) -> ProgramGrade | None:
+def _grade_program(said: bytes, cases: Sequence[StdioCase]) -> ProgramGrade | None:
     """Compare outputs; None where what came is not what our script writes: the program has got at it."""
     try:
         results = json.loads(said)
@@ -180,12 +182,14 @@ def _judged(said: bytes, cases: Sequence[StdioCase]) -> ProgramGrade | None:
         ran = [(run["code"], str(run["stdout"]), str(run["stderr"])) for run in runs[: len(cases)]]
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         return None
-    passed = [code == 0 and _same(out, case.output) for (code, out, _), case in zip(ran, cases, strict=False)]
+    passed = [code == 0 and _same_output(out, case.output) for (code, out, _), case in zip(ran, cases, strict=False)]
     passed += [False] * (len(cases) - len(passed))
-    return ProgramGrade(passed=tuple(passed), told=_told(ran, cases, passed))
+    return ProgramGrade(passed=tuple(passed), told=_describe_failure(ran, cases, passed))
 
 
-def _told(ran: Sequence[tuple[object, str, str]], cases: Sequence[StdioCase], passed: Sequence[bool]) -> str:
+def _describe_failure(
+    ran: Sequence[tuple[object, str, str]], cases: Sequence[StdioCase], passed: Sequence[bool]
+) -> str:
     """Say what the agent may know: all about the examples, nothing about the other tests but that one fails."""
     for (code, out, err), case, is_right in zip(ran, cases[:NUM_PUBLIC], passed, strict=False):
         if is_right:
@@ -208,13 +212,13 @@ def _check_installed(chosen: Language) -> None:
             raise ToolInfraFailure(sentence(f"program for {chosen.title}", "be installed", name, where=_WHERE, do=do))
 
 
-def _same(said: str, wanted: str) -> bool:
+def _same_output(said: str, wanted: str) -> bool:
     """Compare outputs line by line, without spaces at the ends of lines and empty lines at the end."""
     left, right = ([line.rstrip() for line in text.rstrip().split("\n")] for text in (said, wanted))
     return left == right
 
 
-def _cases(task: Task) -> list[StdioCase]:
+def _read_cases(task: Task) -> list[StdioCase]:
     """Return the tests of a task. Raises: EnvFailure: they are none."""
     try:
         found = [StdioCase(input=str(test["input"]), output=str(test["output"])) for test in task.payload["tests"]]  # type: ignore[index, call-overload, union-attr]  # checked here

@@ -43,7 +43,7 @@ class WorkedOut:
 
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`. Raises: InvalidInput: the key cannot be read. EnvFailure: no comparison could be run."""
-        keys = [bare(key) for key in text_keys_of(task, self.math.key)]
+        keys = [bare_expression(key) for key in text_keys_of(task, self.math.key)]
         found = final(answer)
         if found.answer is None:
             return wrong(found.reason)
@@ -52,7 +52,7 @@ class WorkedOut:
         said = expression(found.answer)
         if said is None:
             return wrong("there are several different expressions")
-        said = bare(said)
+        said = bare_expression(said)
         if all(_NUMBER.fullmatch(key) for key in keys):
             number = _number(said, found.answer)
             return wrong("it is not one number") if number is None else self.math(f"\\boxed{{{number}}}", task)
@@ -64,7 +64,7 @@ class WorkedOut:
         return self.math(f"\\boxed{{{said}}}", task)
 
 
-def bare(text: str) -> str:
+def bare_expression(text: str) -> str:
     """Return an expression without a name in front, a unit after it, and marks of size."""
     return _UNIT.sub("", _NAME.sub("", _DROPPED.sub("", text).strip())).strip()
 

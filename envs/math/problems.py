@@ -11,7 +11,7 @@ from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, TaskSource
 from envgym.env import Reply
 from envgym.envs.attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
-from envgym.envs.math._judging import WorkedOut, bare
+from envgym.envs.math._judging import WorkedOut, bare_expression
 from envgym.envs.math._problem import FAMILIES, PREAMBLE
 from envgym.envs.math._problem_sets import LEVELS, MAX_COUNT, PRESETS, ProblemSelection, ProblemTasks, shipped
 from envgym.errors import InvalidInput, sentence, unknown_name
@@ -83,9 +83,9 @@ class Problems(AttemptsEnv):
         self.grade = WorkedOut(math=Math(cpu_s=max(1, round(cpu_s))))
         self.limits = Limits(wall_s=WALL_FACTOR * cpu_s, cpu_s=cpu_s, output=16384, disk=16 * MIB)
         if data is None and preset is None:
-            self.tasks: TaskSource = shipped(_choice(families, levels, held_out, count))
+            self.tasks: TaskSource = shipped(_select_problems(families, levels, held_out, count))
         else:
-            self.tasks = _loaded(_DataSet(_items(data), preset or "plain", config, revision, _items(splits)))
+            self.tasks = _load(_DataSet(_items(data), preset or "plain", config, revision, _items(splits)))
         self.chance_score = min(1.0, attempts * _chance(self.tasks))
 
     def respond(self, action: Action) -> Reply:
@@ -105,7 +105,7 @@ class Problems(AttemptsEnv):
         return f"\\boxed{{{text_keys_of(self.task, 'answer')[0]}}}"
 
 
-def _choice(
+def _select_problems(
     families: str | Sequence[str] | None, levels: int | Sequence[int], held_out: str | Sequence[str], count: int
 ) -> ProblemSelection:
     """Check which shipped problems are asked for."""
@@ -144,7 +144,7 @@ def _items(value: str | Mapping[str, str] | None) -> str | tuple[tuple[str, str]
 
 
 @lru_cache(maxsize=8)
-def _loaded(data: _DataSet) -> ProblemTasks:
+def _load(data: _DataSet) -> ProblemTasks:
     """Return the problems of a data set; nobody changes them, so envs share them."""
     preset = PRESETS[data.preset]
     place = data.place or preset.hub
@@ -160,5 +160,5 @@ def _loaded(data: _DataSet) -> ProblemTasks:
 def _chance(tasks: TaskSource) -> float:
     """Return the share of all problems that the most frequent answer is right on."""
     every = [tasks.task(split, index) for split in Split for index in range(tasks.size(split) or 0)]
-    counts = Counter(bare(text_keys_of(task, "answer")[0]) for task in every)
+    counts = Counter(bare_expression(text_keys_of(task, "answer")[0]) for task in every)
     return max(counts.values()) / counts.total() if counts else 0.0

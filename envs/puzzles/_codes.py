@@ -119,7 +119,7 @@ class GuessingEnv(Env[GuessingState]):
         possible = self.possible_codes()
         for guess in map(self.encode, self.state.guesses):
             possible = possible[self.number_hints(possible, guess) == self.number_hints(code[np.newaxis], guess)]
-        return self.decode(narrowing_guess(possible, self.number_hints))
+        return self.decode(pick_narrowing_guess(possible, self.number_hints))
 
     def fork_state(self) -> GuessingState:
         """Share the state: it is immutable."""
@@ -131,7 +131,7 @@ def chance_score(hit: float, length: int, *, turn_reward: bool) -> float:
     return hit + turn_reward * TURN_SHARE * (1 - hit) * (length - 1) / length
 
 
-def narrowing_guess(possible: Codes, hints: Callable[[Codes, Codes], NDArray[np.int64]]) -> Codes:
+def pick_narrowing_guess(possible: Codes, hints: Callable[[Codes, Codes], NDArray[np.int64]]) -> Codes:
     """Return the one of the possible codes whose hint leaves the fewest at worst (of an even sample of them).
 
     `hints(codes, guess)` gives for each row of `codes` the hint that `guess` would get, as one number.

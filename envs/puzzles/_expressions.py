@@ -21,7 +21,7 @@ class UnreadableExpression(ValueError):
     """What was written is no expression, or divides by zero; the message is for the agent."""
 
 
-def read(text: str) -> tuple[Fraction, list[int], set[str]]:
+def read_expression(text: str) -> tuple[Fraction, list[int], set[str]]:
     """Return the value of an expression, the numbers in it and its operators.
 
     Raises: UnreadableExpression: it is none, has a sign before a number, or divides by zero.
@@ -57,7 +57,7 @@ Term = tuple[int, int, str]
 
 
 @lru_cache(maxsize=20_000)
-def solution(numbers: tuple[int, ...], target: int, operators: str) -> str | None:
+def find_solution(numbers: tuple[int, ...], target: int, operators: str) -> str | None:
     """Return an expression that makes `target` of all the numbers, or None where there is none."""
     return _search([(number, 1, str(number)) for number in numbers], target, operators)
 

@@ -83,7 +83,7 @@ def draw_puzzle(rng: np.random.Generator, size: int, blanks: int) -> tuple[Grid,
     row = rng.permutation(size) + 1
     first[:size] = row.tolist()
     full = next(solutions(first, size, order=(rng.permutation(size) + 1).tolist()))
-    full = _shuffled(full, size, rng)
+    full = _shuffle(full, size, rng)
     cells, left = list(full), blanks
     for place in rng.permutation(size * size).tolist():
         if not left:
@@ -115,7 +115,7 @@ def _lines(size: int, rng: np.random.Generator, band: int) -> list[int]:
     return [int(start + line) for start in starts for line in rng.permutation(band)]
 
 
-def _shuffled(grid: Grid, size: int, rng: np.random.Generator) -> Grid:
+def _shuffle(grid: Grid, size: int, rng: np.random.Generator) -> Grid:
     high, wide = BOXES[size]
     rows, columns = _lines(size, rng, high), _lines(size, rng, wide)
     return tuple(grid[row * size + column] for row in rows for column in columns)
@@ -143,7 +143,7 @@ class GridSymmetry:
         return tuple(cells)
 
 
-def look_of(grid: Grid, size: int) -> GridSymmetry:
+def canonical_symmetry(grid: Grid, size: int) -> GridSymmetry:
     """Return the look whose first grid comes before all others that are the same puzzle.
 
     The same are grids with other digits, mirrored and turned ones where boxes stay boxes, and for size 4 those with

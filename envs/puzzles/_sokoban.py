@@ -28,7 +28,7 @@ class SokobanBoard:
         return (-self.width, 1, self.width, -1)
 
 
-def read(rows: Sequence[str]) -> tuple[SokobanBoard, int, int]:
+def read_board(rows: Sequence[str]) -> tuple[SokobanBoard, int, int]:
     """Return room, player and boxes of a board."""
     cells = "".join(rows)
 
@@ -39,8 +39,8 @@ def read(rows: Sequence[str]) -> tuple[SokobanBoard, int, int]:
     return room, mask("@+"), mask("$*")
 
 
-def write(room: SokobanBoard, player: int, boxes: int) -> tuple[str, ...]:
-    """Return the board that `read` reads."""
+def write_board(room: SokobanBoard, player: int, boxes: int) -> tuple[str, ...]:
+    """Return the board that `read_board` reads."""
     cells: list[str] = []
     bit, last = 1, room.floor.bit_length() + room.width
     while len(cells) < last:
@@ -57,18 +57,18 @@ def write(room: SokobanBoard, player: int, boxes: int) -> tuple[str, ...]:
     return tuple(text[start : start + room.width] for start in range(0, len(text), room.width))
 
 
-def shifted(mask: int, step: int) -> int:
+def shift(mask: int, step: int) -> int:
     """Move every place of a mask on by `step`."""
     return mask << step if step > 0 else mask >> -step
 
 
-def moved(room: SokobanBoard, player: int, boxes: int, step: int) -> tuple[int, int]:
+def apply_move(room: SokobanBoard, player: int, boxes: int, step: int) -> tuple[int, int]:
     """Return player and boxes after a move; where it is not possible they stay."""
-    to = shifted(player, step)
+    to = shift(player, step)
     if not to & room.floor:
         return player, boxes
     if to & boxes:
-        beyond = shifted(to, step)
+        beyond = shift(to, step)
         return (to, boxes ^ to ^ beyond) if beyond & room.floor & ~boxes else (player, boxes)
     return to, boxes
 
@@ -109,7 +109,7 @@ def pulls(room: SokobanBoard, limit: int | None = None) -> dict[Key, Push]:
             box = left & -left
             left ^= box
             for move, step in enumerate(room.steps):
-                stand, back = shifted(box, -step), shifted(box, -2 * step)
+                stand, back = shift(box, -step), shift(box, -2 * step)
                 if stand & region and back & room.floor & ~boxes:
                     key = key_of(room, back, boxes ^ box ^ stand)
                     if key not in found:
@@ -124,14 +124,14 @@ def all_pulls(room: SokobanBoard) -> Mapping[Key, Push]:
     return MappingProxyType(pulls(room))
 
 
-def way(room: SokobanBoard, player: int, boxes: int, goal: int) -> list[int]:
+def shortest_path(room: SokobanBoard, player: int, boxes: int, goal: int) -> list[int]:
     """Return the numbers of the moves of a shortest walk to `goal`, which can be reached."""
     free, queue = room.floor & ~boxes, deque([player])
     ways: dict[int, list[int]] = {player: []}
     while goal not in ways:
         place = queue.popleft()
         for move, step in enumerate(room.steps):
-            to = shifted(place, step)
+            to = shift(place, step)
             if to & free and to not in ways:
                 ways[to] = [*ways[place], move]
                 queue.append(to)
@@ -144,4 +144,4 @@ def next_push(room: SokobanBoard, player: int, boxes: int, pushes: Mapping[Key, 
     if found is None or found[0] == 0:
         return None
     _, box, move = found
-    return [*way(room, player, boxes, shifted(box, -room.steps[move])), move]
+    return [*shortest_path(room, player, boxes, shift(box, -room.steps[move])), move]

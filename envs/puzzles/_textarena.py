@@ -63,7 +63,7 @@ class TextArenaGame:
     @classmethod
     def start(cls, name: str, seed: int) -> "TextArenaGame":
         """Start the game registered under `name`. Raises: InvalidInput: textarena is not installed."""
-        make, options = _maker(name)
+        make, options = _game_class(name)
         dice = random.Random(seed)
         with _rolling(dice):
             inner = make(**options)
@@ -120,7 +120,7 @@ def check_installed(where: str) -> None:
 
 
 @cache
-def _maker(name: str) -> tuple[Any, dict[str, Any]]:  # Any: an untyped package
+def _game_class(name: str) -> tuple[Any, dict[str, Any]]:  # Any: an untyped package
     """Return the class of a game and its settings; the first call imports the package, which takes seconds."""
     check_installed("puzzles/textarena-v0")
     with warnings.catch_warnings():

@@ -38,7 +38,7 @@ def load_words() -> Words:
     return Words(tuple(sorted(hidden)), frozenset(hidden | {word.lower() for word in listed if word[1:] != "_lett"}))
 
 
-def encoded(words: tuple[str, ...]) -> Codes:
+def encode_words(words: tuple[str, ...]) -> Codes:
     """Return the letters of words as numbers, one word per row."""
     return np.frombuffer("".join(words).encode("ascii"), dtype=np.uint8).reshape(-1, LENGTH)
 
@@ -46,7 +46,7 @@ def encoded(words: tuple[str, ...]) -> Codes:
 @lru_cache(maxsize=1)
 def hidden_codes() -> Codes:
     """Return the words that may be hidden, as numbers."""
-    return encoded(load_words().hidden)
+    return encode_words(load_words().hidden)
 
 
 def mark_letters(word: str, guess: str) -> str:

@@ -111,7 +111,7 @@ class FrozenLake(Env[FrozenLakeState]):
         rows = rows_of("".join(cells), self.size)
         board, symmetry = canonical_rows(rows)
         return TaskDraft(
-            prompt=_shown(rows, self.slips or None),
+            prompt=_show_map(rows, self.slips or None),
             payload={"board": list(board)},
             metadata={"symmetry": symmetry, "size": self.size, "holes": self.holes, "moves": moves},
         )
@@ -160,7 +160,7 @@ class FrozenLake(Env[FrozenLakeState]):
     def _show(self) -> str:
         walk = self.state
         cells = walk.lake.cells[: walk.place] + AGENT + walk.lake.cells[walk.place + 1 :]
-        return _shown(rows_of(cells, walk.lake.size), walk.slips if self.slips else None)
+        return _show_map(rows_of(cells, walk.lake.size), walk.slips if self.slips else None)
 
     def oracle(self) -> str:
         """Say the move after which the fewest moves are needed, however the ice slips."""
@@ -200,5 +200,5 @@ def survey(size: int, special: Sequence[int], slips: int) -> np.ndarray[tuple[in
     return np.stack(layers)
 
 
-def _shown(rows: Sequence[str], slips: int | None) -> str:
+def _show_map(rows: Sequence[str], slips: int | None) -> str:
     return "\n".join(rows) + (f"\nSlips left: {slips}." if slips is not None else "")

@@ -12,7 +12,7 @@ from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
 from envgym.envs.puzzles._grids import board_of, canonical_rows, rows_of
-from envgym.envs.puzzles._minesweeper import UNKNOWN, View, conclusions, draw_mines, opened
+from envgym.envs.puzzles._minesweeper import UNKNOWN, View, conclusions, draw_mines, open_cells
 from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.errors import InvalidInput, sentence
 
@@ -98,7 +98,7 @@ class Minesweeper(Env[MinesweeperState]):
         rows = rows_of(cells, self.size)
         board, symmetry = canonical_rows(rows)
         return TaskDraft(
-            prompt=_shown(_begun(cells, self.size)),
+            prompt=_show_board(_initial_state(cells, self.size)),
             payload={"board": list(board)},
             metadata={"symmetry": symmetry, "size": self.size, "mines": self.mines},
         )
@@ -106,8 +106,8 @@ class Minesweeper(Env[MinesweeperState]):
     def begin(self, task: Task) -> str:
         """Open the start."""
         rows = board_of(task)
-        self.state = _begun("".join(rows), len(rows))
-        return _shown(self.state)
+        self.state = _initial_state("".join(rows), len(rows))
+        return _show_board(self.state)
 
     def respond(self, action: Action) -> Reply:
         """Open or flag a place, and pay."""
@@ -115,13 +115,13 @@ class Minesweeper(Env[MinesweeperState]):
         row, column = (int(number) - 1 for number in found.groups()[1:]) if found else (-1, -1)
         field = self.state
         if found is None or not (0 <= row < field.size and 0 <= column < field.size):
-            return Reply(observation=f"{self.hint}\n{_shown(field)}")
+            return Reply(observation=f"{self.hint}\n{_show_board(field)}")
         place = row * field.size + column
         if field.view[place] != UNKNOWN:
-            return Reply(observation=f"That place is open.\n{_shown(field)}")
+            return Reply(observation=f"That place is open.\n{_show_board(field)}")
         if found.group(1) == "flag":
-            self.state = _changed(field, field.view, field.flags ^ {place}, field.paid)
-            return Reply(observation=_shown(self.state))
+            self.state = _next_state(field, field.view, field.flags ^ {place}, field.paid)
+            return Reply(observation=_show_board(self.state))
         if place in field.mines:
             reward = Scored(value=0.0, components={"cleared": 0.0})
             return Reply(observation="You opened a mine.", reward=reward, terminated=True)
@@ -129,13 +129,13 @@ class Minesweeper(Env[MinesweeperState]):
 
     def _open(self, place: int) -> Reply:
         field = self.state
-        now = _changed(field, opened(field.view, field.mines, place, field.size), field.flags, field.paid)
+        now = _next_state(field, open_cells(field.view, field.mines, place, field.size), field.flags, field.paid)
         is_cleared = now.num_open == now.num_safe
         progress = (now.num_open - now.at_start) / (now.num_safe - now.at_start)
         earned = float(is_cleared) or self.turn_reward * TURN_SHARE * progress
-        self.state = _changed(now, now.view, now.flags, earned)
+        self.state = _next_state(now, now.view, now.flags, earned)
         if not is_cleared:
-            return Reply(observation=_shown(now), reward=earned - field.paid)
+            return Reply(observation=_show_board(now), reward=earned - field.paid)
         reward = Scored(value=earned - field.paid, components={"cleared": 1.0})
         return Reply(observation="Cleared: every safe place is open.", reward=reward, terminated=True)
 
@@ -152,17 +152,17 @@ class Minesweeper(Env[MinesweeperState]):
         return self.state
 
 
-def _begun(cells: str, size: int) -> MinesweeperState:
+def _initial_state(cells: str, size: int) -> MinesweeperState:
     mines = frozenset(place for place, cell in enumerate(cells) if cell == MINE)
-    view = opened((UNKNOWN,) * len(cells), mines, cells.index(START), size)
+    view = open_cells((UNKNOWN,) * len(cells), mines, cells.index(START), size)
     return MinesweeperState(size, mines, view, len(view) - view.count(UNKNOWN))
 
 
-def _changed(field: MinesweeperState, view: View, flags: frozenset[int], paid: float) -> MinesweeperState:
+def _next_state(field: MinesweeperState, view: View, flags: frozenset[int], paid: float) -> MinesweeperState:
     return MinesweeperState(field.size, field.mines, view, field.at_start, flags, paid)
 
 
-def _shown(field: MinesweeperState) -> str:
+def _show_board(field: MinesweeperState) -> str:
     cells = "".join(
         str(number) if number != UNKNOWN else "F" if place in field.flags else "#"
         for place, number in enumerate(field.view)

@@ -12,7 +12,16 @@ from envgym.core.tasks import Task
 from envgym.env import Env, Reply
 from envgym.envs.puzzles._grids import MOVES, board_of, canonical_rows
 from envgym.envs.puzzles._play import check_range, read_answer
-from envgym.envs.puzzles._sokoban import SokobanBoard, all_pulls, moved, next_push, pulls, reach, read, write
+from envgym.envs.puzzles._sokoban import (
+    SokobanBoard,
+    all_pulls,
+    apply_move,
+    next_push,
+    pulls,
+    reach,
+    read_board,
+    write_board,
+)
 
 TURN_SHARE = 0.5
 """What boxes on goals are worth, with `turn_reward`, where not all of them are."""
@@ -95,7 +104,7 @@ class Sokoban(Env[SokobanState]):
         while drawn is None:
             drawn = _draw_start(rng, _draw_room(rng, self.size, self.boxes))
         room, player, boxes, pushes, moves = drawn
-        rows = write(room, player, boxes)
+        rows = write_board(room, player, boxes)
         board, symmetry = canonical_rows(rows)
         return TaskDraft(
             prompt="\n".join([*rows, f"Moves left: {MAX_MOVES}."]),
@@ -105,7 +114,7 @@ class Sokoban(Env[SokobanState]):
 
     def begin(self, task: Task) -> str:
         """Enter the room."""
-        room, player, boxes = read(board_of(task))
+        room, player, boxes = read_board(board_of(task))
         on_goals = (boxes & room.goals).bit_count()
         self.state = SokobanState(room, player, boxes, MAX_MOVES, on_goals, on_goals)
         return self._show()
@@ -118,7 +127,7 @@ class Sokoban(Env[SokobanState]):
         before = now = self.state
         for word in words:
             if now.left and now.boxes != now.room.goals:
-                now = _after(now, now.room.steps[MOVES.index(word)])
+                now = _next_state(now, now.room.steps[MOVES.index(word)])
         is_solved = now.boxes == now.room.goals
         progress = (now.best - now.at_start) / max(1, self._num_boxes - now.at_start)
         earned = float(is_solved) or self.turn_reward * TURN_SHARE * progress
@@ -135,7 +144,7 @@ class Sokoban(Env[SokobanState]):
 
     def _show(self) -> str:
         now = self.state
-        return "\n".join([*write(now.room, now.player, now.boxes), f"Moves left: {now.left}."])
+        return "\n".join([*write_board(now.room, now.player, now.boxes), f"Moves left: {now.left}."])
 
     def oracle(self) -> str:
         """Walk to the next box of a solution with the fewest pushes, and push it; at a dead end, any move."""
@@ -148,8 +157,8 @@ class Sokoban(Env[SokobanState]):
         return self.state
 
 
-def _after(now: SokobanState, step: int) -> SokobanState:
-    player, boxes = moved(now.room, now.player, now.boxes, step)
+def _next_state(now: SokobanState, step: int) -> SokobanState:
+    player, boxes = apply_move(now.room, now.player, now.boxes, step)
     on_goals = (boxes & now.room.goals).bit_count()
     return SokobanState(now.room, player, boxes, now.left - 1, now.at_start, max(now.best, on_goals), now.paid)
 
@@ -180,5 +189,5 @@ def _draw_start(rng: np.random.Generator, room: SokobanBoard) -> tuple[SokobanBo
     while (plan := next_push(room, at, now, found)) is not None:
         moves += len(plan)
         for move in plan:
-            at, now = moved(room, at, now, room.steps[move])
+            at, now = apply_move(room, at, now, room.steps[move])
     return (room, player, boxes, found[boxes, corner][0], moves) if moves <= MAX_PLAN else None

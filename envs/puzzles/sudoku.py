@@ -12,7 +12,7 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
-from envgym.envs.puzzles._latin import BOXES, Grid, GridSymmetry, draw_puzzle, look_of
+from envgym.envs.puzzles._latin import BOXES, Grid, GridSymmetry, canonical_symmetry, draw_puzzle
 from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.errors import InvalidInput, sentence
 
@@ -80,9 +80,9 @@ class Sudoku(Env[SudokuState]):
 
     def _draw(self, rng: np.random.Generator) -> TaskDraft:
         grid, full = draw_puzzle(rng, self.size, self.blanks)
-        look = look_of(grid, self.size)
+        look = canonical_symmetry(grid, self.size)
         return TaskDraft(
-            prompt=_shown(grid, self.size),
+            prompt=_show_grid(grid, self.size),
             payload={"size": self.size, "grid": _text(look.first(grid)), "solution": _text(look.first(full))},
             metadata={"symmetry": look.symmetry, "digits": _text(look.digits), "blanks": grid.count(0)},
         )
@@ -94,14 +94,14 @@ class Sudoku(Env[SudokuState]):
         look = GridSymmetry(_size_of(task), symmetry, _grid(task.metadata.get("digits", "")))
         cells, solution = (look.shown(_grid(task.payload[name])) for name in ("grid", "solution"))
         self.state = SudokuState(cells, solution, cells.count(0))
-        return _shown(cells, look.size)
+        return _show_grid(cells, look.size)
 
     def respond(self, action: Action) -> Reply:
         """Fill places in the order in which they are said, until one cannot be filled, and pay."""
         size, before = _size_of(self.task), self.state
         words = read_answer(action).replace(",", " ").replace(";", " ").split()
         if not words or len(words) % 3 or not set(words) <= set(DIGITS[:size]):
-            return Reply(observation=f"{self.hint}\n{_shown(before.cells, size)}")
+            return Reply(observation=f"{self.hint}\n{_show_grid(before.cells, size)}")
         cells, problem, is_wrong = list(before.cells), "", False
         numbers = [int(word) for word in words]
         for row, column, digit in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
@@ -117,7 +117,7 @@ class Sudoku(Env[SudokuState]):
         earned = float(is_solved) or self.turn_reward * filled
         self.state = SudokuState(tuple(cells), before.solution, before.blanks, earned)
         if not is_solved and not is_wrong:
-            return Reply(observation=problem + _shown(cells, size), reward=earned - before.paid)
+            return Reply(observation=problem + _show_grid(cells, size), reward=earned - before.paid)
         reward = Scored(value=earned - before.paid, components={"solved": float(is_solved)})
         end = "Solved." if is_solved else f"Wrong: {problem.strip()}"
         return Reply(observation=end, reward=reward, terminated=True)
@@ -148,6 +148,6 @@ def _grid(text: JsonValue) -> Grid:
     return tuple(map(int, str(text)))
 
 
-def _shown(cells: Sequence[int], size: int) -> str:
+def _show_grid(cells: Sequence[int], size: int) -> str:
     rows = (cells[start : start + size] for start in range(0, size * size, size))
     return "\n".join(" ".join(str(digit) if digit else "." for digit in row) for row in rows)

@@ -13,7 +13,7 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
 from envgym.env import Env, Reply
-from envgym.envs.puzzles._expressions import OPERATORS, UnreadableExpression, read, solution
+from envgym.envs.puzzles._expressions import OPERATORS, UnreadableExpression, find_solution, read_expression
 from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.errors import InvalidInput, sentence, unknown_name
 
@@ -116,7 +116,7 @@ class TwentyFour(Env[TwentyFourState]):
         while True:
             ranks = rng.integers(1, len(NAMES) + 1, size=NUM_CARDS).tolist()
             numbers = tuple(sorted(rule.value(rank) for rank in ranks))
-            if solution(numbers, rule.target, rule.operators) is not None:
+            if find_solution(numbers, rule.target, rule.operators) is not None:
                 break
         cards = " ".join(NAMES[rank - 1] for rank in ranks)
         return TaskDraft(
@@ -138,7 +138,7 @@ class TwentyFour(Env[TwentyFourState]):
         """Compute the expression, and pay."""
         table = self.state
         try:
-            value, numbers, signs = read(read_answer(action))
+            value, numbers, signs = read_expression(read_answer(action))
         except UnreadableExpression as error:
             return Reply(observation=f"{error} Attempts left: {table.left}.")
         is_legal = tuple(numbers) == table.numbers and signs <= set(table.operators)
@@ -164,7 +164,7 @@ class TwentyFour(Env[TwentyFourState]):
     def oracle(self) -> str:
         """Say an expression that is right."""
         table = self.state
-        return str(solution(table.numbers, table.target, table.operators))
+        return str(find_solution(table.numbers, table.target, table.operators))
 
     def fork_state(self) -> TwentyFourState:
         """Share the table: it is immutable."""

@@ -12,7 +12,7 @@ from envgym.core.tasks import Split, Task
 from envgym.env import Reply
 from envgym.envs.puzzles._codes import Codes, GuessingEnv, Hint, chance_score
 from envgym.envs.puzzles._play import check_range, read_answer
-from envgym.envs.puzzles._wordle import LENGTH, encoded, hidden_codes, load_words, mark_letters, number_marks
+from envgym.envs.puzzles._wordle import LENGTH, encode_words, hidden_codes, load_words, mark_letters, number_marks
 from envgym.seeds import generator
 
 MAX_GUESSES = 12
@@ -83,7 +83,7 @@ class Wordle(GuessingEnv):
 
     def encode(self, code: str) -> Codes:
         """Return the letters of a word as numbers."""
-        return encoded((code,)).reshape(-1)
+        return encode_words((code,)).reshape(-1)
 
     def decode(self, row: Codes) -> str:
         """Write letters as a word."""

@@ -100,7 +100,7 @@ class BrowsingEnv(Env[BrowsingState]):
         self.note(document, range(line - 1, last), is_opened=True)
         head = f"{document.id} ({document.title}), lines {line} to {last} of {len(lines)}:"
         rest = [] if last == len(lines) else [f"Open line {last + 1} to go on."]
-        return "\n".join([head, *_numbered(lines, range(line - 1, last)), *rest])
+        return "\n".join([head, *_number_lines(lines, range(line - 1, last)), *rest])
 
     @tool
     def find_in_page(self, page: str, text: str) -> str:
@@ -124,7 +124,7 @@ class BrowsingEnv(Env[BrowsingState]):
         shown = places[: self._end([lines[place] for place in places], 0)]
         self.note(document, shown, is_opened=True)
         rest = [f"Further lines with it: {len(places) - len(shown)}."] if len(shown) < len(places) else []
-        return "\n".join([f"{document.id} ({document.title}):", *_numbered(lines, shown), *rest])
+        return "\n".join([f"{document.id} ({document.title}):", *_number_lines(lines, shown), *rest])
 
     def fork_state(self) -> BrowsingState:
         """Share the state: it is immutable."""
@@ -169,7 +169,7 @@ class BrowsingEnv(Env[BrowsingState]):
         return end
 
 
-def _numbered(lines: Sequence[str], places: Iterable[int]) -> Iterator[str]:
+def _number_lines(lines: Sequence[str], places: Iterable[int]) -> Iterator[str]:
     return (f"{place + 1}: {lines[place]}" for place in places)
 
 

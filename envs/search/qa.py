@@ -39,7 +39,7 @@ class WordMatch:
         """Score `answer`."""
         found = final(answer)
         said = words(found.answer or "")
-        if said and any(said == words(key) for key in _accepted(task)):
+        if said and any(said == words(key) for key in _accepted_answers(task)):
             return right()
         return wrong(found.reason or "no accepted answer")
 
@@ -111,7 +111,7 @@ class OpenQa(BrowsingEnv):
             searches=searches, pages=pages, results=results, result_chars=result_chars, page_chars=page_chars
         )
         self.browse(_retriever(source, corpus, retriever_url), budget)
-        self.tasks, self.chance_score = _loaded(source), _chance(source, text_score)
+        self.tasks, self.chance_score = _load(source), _chance(source, text_score)
         self.grade = WordMatch() if text_score == "exact" else F1(key="answers", extract=final)
         self.evidence_weight = evidence_weight
 
@@ -139,7 +139,7 @@ class OpenQa(BrowsingEnv):
         state, budget = self.state, self.budget
         unread = [title for number, title in enumerate(_titles(self.task)) if number not in state.read]
         if not unread or state.pages >= budget.pages or state.searches >= budget.searches:
-            return f"<answer>{_accepted(self.task)[0]}</answer>"
+            return f"<answer>{_accepted_answers(self.task)[0]}</answer>"
         found = [item for item in state.found.values() if item.title == unread[0]]
         return tool_call_action("open", page=found[0].id) if found else tool_call_action("search", query=unread[0])
 
@@ -155,7 +155,7 @@ class QuestionSource:
 
 
 @lru_cache(maxsize=8)
-def _loaded(source: QuestionSource) -> QaTasks:
+def _load(source: QuestionSource) -> QaTasks:
     """Return the questions; nobody changes them, so envs share them."""
     data = source.data if isinstance(source.data, str) else dict(source.data)
     splits = None if source.splits is None else dict(source.splits)
@@ -174,16 +174,18 @@ def _retriever(source: QuestionSource, corpus: str | None, url: str | None) -> R
     files = [source.data] if isinstance(source.data, str) else [path for _, path in source.data]
     parts = [*map(source_key, files), str(source.config), str(source.revision)]
     key = blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
-    return Cached(Bm25(corpus_at(f"context-{key}", context_documents(_loaded(source).rows()))))
+    return Cached(Bm25(corpus_at(f"context-{key}", context_documents(_load(source).rows()))))
 
 
 @lru_cache(maxsize=16)
 def _chance(source: QuestionSource, text_score: str) -> float:
     """Return the share of questions that the most frequent answer is right on, in the worse of the splits."""
-    tasks, best = _loaded(source), 0.0
+    tasks, best = _load(source), 0.0
     for split in Split:
         size = tasks.size(split)
-        accepted = [{" ".join(words(key)) for key in _accepted(tasks.task(split, index))} for index in range(size)]
+        accepted = [
+            {" ".join(words(key)) for key in _accepted_answers(tasks.task(split, index))} for index in range(size)
+        ]
         counts = Counter(key for keys in accepted for key in keys)
         best = max([best, *(count / size for count in counts.values())])
     return min(1.0, best + (F1_CHANCE if text_score == "f1" else 0.0))
@@ -193,7 +195,7 @@ def _items(splits: Mapping[str, str] | None) -> tuple[tuple[str, str], ...] | No
     return None if splits is None else tuple(splits.items())
 
 
-def _accepted(task: Task) -> list[str]:
+def _accepted_answers(task: Task) -> list[str]:
     return cast(list[str], task.payload["answers"])  # as QaTasks writes it
 
 

@@ -13,9 +13,9 @@ from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
 from envgym.envs.tools._office.apps import OfficeTools, office_tools
-from envgym.envs.tools._office.plans import PlannedCall, TaskPlan, after, flaw, joined
+from envgym.envs.tools._office.plans import PlannedCall, TaskPlan, apply_calls, find_flaw, join_plans
 from envgym.envs.tools._office.sampler import OfficeSampler, UnsuitableOffice, spoken_day
-from envgym.envs.tools._office.state import Change, OfficeState, changes, from_json, to_json
+from envgym.envs.tools._office.state import Change, OfficeState, find_changes, from_json, to_json
 from envgym.envs.tools._office.task_kinds import TASK_KINDS, TaskKind
 from envgym.errors import InvalidInput, ToolError, sentence
 from envgym.parsing import tool_call_action
@@ -96,7 +96,7 @@ class OfficeWork(Env[OfficeTools]):
 
     def respond(self, action: Action) -> Reply:
         """Compare what has changed with what was wanted; nothing that is said counts."""
-        made = changes(self._start, self.state.office)
+        made = find_changes(self._start, self.state.office)
         missing, unwanted = (self._wanted - made).total(), (made - self._wanted).total()
         done = 1 - missing / self._wanted.total()
         is_solved = not missing and not unwanted
@@ -120,15 +120,15 @@ class OfficeWork(Env[OfficeTools]):
         """Return the next call of the plan as far as it was carried out, else one that helps."""
         now, office = self.state.office, self._start
         for item in self._writes:
-            if not changes(office, now):
+            if not find_changes(office, now):
                 return item
-            office = after(office, [item])
+            office = apply_calls(office, [item])
         return next((item for item in self._writes if self._helps(item)), None)
 
     def _helps(self, item: PlannedCall) -> bool:
-        made = changes(self._start, self.state.office)
+        made = find_changes(self._start, self.state.office)
         try:
-            then = changes(self._start, after(self.state.office, [item]))
+            then = find_changes(self._start, apply_calls(self.state.office, [item]))
         except ToolError:
             return False
         return (self._wanted - then).total() < (self._wanted - made).total()
@@ -148,8 +148,8 @@ def _draft(rng: np.random.Generator, level: int, task_kind: TaskKind) -> TaskDra
     if level not in TASK_KINDS:
         sampler.is_closed, sampler.office = True, plan.goal
         other, second = _second(sampler, task_kind)
-        plan, kinds = joined(plan, second), [*kinds, other.__name__]
-    if flaw(start, plan):
+        plan, kinds = join_plans(plan, second), [*kinds, other.__name__]
+    if find_flaw(start, plan):
         raise UnsuitableOffice
     return _task_draft(start, plan, level, kinds, int(rng.integers(len(plan.texts))))
 
@@ -166,7 +166,7 @@ def _second(sampler: OfficeSampler, first: TaskKind) -> tuple[TaskKind, TaskPlan
 
 
 def _task_draft(start: OfficeState, plan: TaskPlan, level: int, kinds: list[str], wording: int) -> TaskDraft:
-    goal = sorted((_plain(item) for item in changes(start, plan.goal).elements()), key=repr)
+    goal = sorted((_plain(item) for item in find_changes(start, plan.goal).elements()), key=repr)
     return TaskDraft(
         prompt=f"{_introduction(start)}\n\n{plan.texts[wording]}",
         payload={

@@ -116,7 +116,7 @@ class Tau2(Env[Tau2State]):
             return Reply(observation=text)
         for mark in (STOP, TRANSFER, OUT_OF_SCOPE):
             text = text.replace(mark, "").strip()
-        reward = grading.reward_of(self.domain, self._raw, self.state.databases, self.state.said)
+        reward = grading.compute_reward(self.domain, self._raw, self.state.databases, self.state.said)
         return Reply(observation=text, reward=reward, terminated=True)
 
     def _answer_of_user(self) -> str:

@@ -52,7 +52,7 @@ class PageCommand:
     pixels: int = 0
 
     def __str__(self) -> str:
-        """Write the action as text that `parse` reads."""
+        """Write the action as text that `parse_command` reads."""
         parts: list[object] = [self.name]
         match self.name:
             case "drag":
@@ -109,7 +109,7 @@ _FORMS: Final[Mapping[str, str]] = {
 _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
-def parse(text: str) -> PageCommand:
+def parse_command(text: str) -> PageCommand:
     """Read the one line of `text` that is an action. Raises: ActionRefused: there is not exactly one."""
     lines = [line.strip(_BLANK) for line in text.split("\n")]
     found = [line for line in lines if line.partition(" ")[0].lower() in _FORMS]
@@ -120,10 +120,10 @@ def parse(text: str) -> PageCommand:
     match = re.fullmatch(_FORMS[name], rest.strip(_BLANK), re.DOTALL)
     if match is None:
         raise ActionRefused(HINT)
-    return checked(_READERS.get(name, _read_pointer)(name, match))
+    return check_command(_READERS.get(name, _read_pointer)(name, match))
 
 
-def checked(command: PageCommand) -> PageCommand:
+def check_command(command: PageCommand) -> PageCommand:
     """Return a command that may be tried. Raises: ActionRefused: a key or a text that is not taken."""
     if len(command.text) > MAX_TEXT or sum(map(len, command.options)) > MAX_TEXT:
         raise ActionRefused(f"A text must have at most {MAX_TEXT} characters.")

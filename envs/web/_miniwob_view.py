@@ -143,7 +143,7 @@ class PageView:
         return replace(self, notes=(note,))
 
 
-def shown(view: PageView, before: PageView | None = None, *, changes_only: bool = False) -> str:
+def show_elements(view: PageView, before: PageView | None = None, *, changes_only: bool = False) -> str:
     """Write a page for the agent; a star marks what is new or changed since `before`."""
     lines = [*view.notes, f"Task: {view.task}"]
     known = {node.id: node for node in before.nodes} if before is not None else {}

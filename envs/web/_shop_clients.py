@@ -5,7 +5,7 @@ from typing import Protocol, Self
 
 from envgym.envs.web._shop_catalogue import catalogue
 from envgym.envs.web._shop_pages import PageAction, ShopPage
-from envgym.envs.web._shop_store import ShopVisit, acted, page_of
+from envgym.envs.web._shop_store import ShopVisit, apply_action, current_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class TextShop:
 
     def enter(self, visit: ShopVisit) -> ShopView:
         """Show the page of a visit."""
-        return ShopView(visit, page_of(catalogue(self.store, self.products), visit))
+        return ShopView(visit, current_page(catalogue(self.store, self.products), visit))
 
     def act(self, seen: ShopView, act: PageAction) -> ShopView:
         """Change the visit and show its page."""
-        return self.enter(acted(catalogue(self.store, self.products), seen.visit, act))
+        return self.enter(apply_action(catalogue(self.store, self.products), seen.visit, act))
 
     def fresh(self) -> Self:
         """Share it: it holds nothing."""

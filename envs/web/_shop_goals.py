@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from envgym.authoring.sources import MAX_DRAWS, checked_index
+from envgym.authoring.sources import MAX_DRAWS, check_index
 from envgym.core.json_types import JsonObject, JsonValue
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task, split_of
@@ -65,7 +65,7 @@ class GoalMatch:
 NOTHING = GoalMatch(type=0.0, attributes=0.0, options=0.0, price=0.0, reward=0.0)
 
 
-def match(wish: GoalItem, kind: ProductKind, product: Product, chosen: Mapping[str, str]) -> GoalMatch:
+def match_item(wish: GoalItem, kind: ProductKind, product: Product, chosen: Mapping[str, str]) -> GoalMatch:
     """Compare a product, with its options as chosen, to a wish for a product of `kind`.
 
     r = r_type (|A ∩ A*| + |O ∩ O*| + [price <= limit]) / (|A*| + |O*| + 1), with A* and O* the attributes and options
@@ -105,7 +105,7 @@ def order_reward(
     kinds = [shop.by_type[wish.type][0].kind for wish in wishes]
     table = [
         [
-            match(wish, kind, shop.products[piece.product], dict(piece.chosen))
+            match_item(wish, kind, shop.products[piece.product], dict(piece.chosen))
             for wish, kind in zip(wishes, kinds, strict=True)
         ]
         for piece in cart
@@ -173,7 +173,7 @@ class ShopTasks:
 
     def task(self, split: Split, index: int) -> Task:
         """Draw wishes of this side, for things of different types. Raises: InvalidInput: a negative index."""
-        checked_index(index, None, f"{split} of web/shop")
+        check_index(index, None, f"{split} of web/shop")
         settings = (self.store, self.products, self.attributes, self.options, self.items)
         rng = generator("web/shop", *settings, split.value, index)
         shop = catalogue(self.store, self.products)
@@ -217,11 +217,11 @@ def told(rng: np.random.Generator, wishes: Sequence[GoalItem]) -> str:
     """Say the wishes in words; which words is drawn."""
     opening, limit = (words[int(rng.integers(len(words)))] for words in (_OPENINGS, _LIMITS))
     if len(wishes) == 1:
-        return f"{opening} {_told(wishes[0], limit)}."
-    return "\n".join([f"{opening} one of each:", *(f"- {_told(wish, limit)}" for wish in wishes)])
+        return f"{opening} {_describe_item(wishes[0], limit)}."
+    return "\n".join([f"{opening} one of each:", *(f"- {_describe_item(wish, limit)}" for wish in wishes)])
 
 
-def _told(wish: GoalItem, limit: str) -> str:
+def _describe_item(wish: GoalItem, limit: str) -> str:
     """Say one wish, such as `a desk lamp (dimmable; oak) with finish: copper, for at most $40.00`."""
     article = "" if wish.type[-1] == "s" != wish.type[-2] else "an " if wish.type[0] in "aeiou" else "a "
     attributes = f" ({'; '.join(wish.attributes)})" if wish.attributes else ""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from envgym.envs.web._shop_catalogue import Catalogue
 from envgym.envs.web._shop_goals import GoalItem, cheapest, target
 from envgym.envs.web._shop_pages import PageAction
-from envgym.envs.web._shop_store import PER_PAGE, CartItem, OpenPage, ShopVisit, searched
+from envgym.envs.web._shop_store import PER_PAGE, CartItem, OpenPage, ShopVisit, search_products
 
 
 def next_act(shop: Catalogue, visit: ShopVisit, wishes: Sequence[GoalItem]) -> PageAction:
@@ -46,7 +46,7 @@ def _towards(shop: Catalogue, visit: ShopVisit, wish: GoalItem) -> PageAction:
 def _query(shop: Catalogue, wish: GoalItem, product: str) -> tuple[str, int]:
     """Return words that bring the product onto the pages of results, and its rank there, from 0."""
     for text in (f"{' '.join(wish.attributes)} {wish.type}", shop.products[product].title):
-        words = searched(text)
+        words = search_products(text)
         found = shop.index.search(words).ids
         if product in found:
             break

@@ -17,7 +17,7 @@ import jinja2
 
 from envgym.envs.web._shop_clients import ShopView, TextShop
 from envgym.envs.web._shop_pages import SEARCH, PageAction, ShopPage
-from envgym.envs.web._shop_store import ShopVisit, searched
+from envgym.envs.web._shop_store import ShopVisit, search_products
 
 LINKS = frozenset({"open", "show_page", "back", "view_cart"})
 """Acts that change nothing but the page: links; the others are buttons of a form that is posted."""
@@ -93,10 +93,10 @@ class _ShopHandler(BaseHTTPRequestHandler):
         asked = parse_qs(url.query, keep_blank_values=True)
         act = PageAction.read(asked["act"][0]) if "act" in asked else None
         if "search" in asked:
-            act = PageAction(SEARCH.verb, searched(asked["search"][0]))
+            act = PageAction(SEARCH.verb, search_products(asked["search"][0]))
         if act is not None and act.verb in {*LINKS, SEARCH.verb}:
             session.act(act)
-        self._send(HTTPStatus.OK, rendered(session.seen.page, session.name))
+        self._send(HTTPStatus.OK, render_page(session.seen.page, session.name))
 
     def do_POST(self) -> None:  # the standard library's name
         """Press a button, then send the browser back to the page."""
@@ -127,7 +127,7 @@ class _ShopHandler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def rendered(page: ShopPage, session: str) -> str:
+def render_page(page: ShopPage, session: str) -> str:
     """Return the document of a page; every text is escaped, and it loads nothing."""
     return _template().render(page=page, session=session, links=LINKS)
 

@@ -60,11 +60,11 @@ def dollars(cents: int) -> str:
     return f"${cents // 100}.{cents % 100:02}"
 
 
-def acted(shop: Catalogue, visit: ShopVisit, act: PageAction) -> ShopVisit:
+def apply_action(shop: Catalogue, visit: ShopVisit, act: PageAction) -> ShopVisit:
     """Return the visit after an act that its page offers."""
     match act.verb:
         case "search":
-            return replace(visit, place=OpenPage.RESULTS, query=searched(act.argument), number=1)
+            return replace(visit, place=OpenPage.RESULTS, query=search_products(act.argument), number=1)
         case "show_page":
             return replace(visit, number=int(act.argument))
         case "open":
@@ -87,7 +87,7 @@ def acted(shop: Catalogue, visit: ShopVisit, act: PageAction) -> ShopVisit:
     return replace(visit, place=OpenPage.THANKS)
 
 
-def searched(text: str) -> str:
+def search_products(text: str) -> str:
     """Return the words of a query as they are searched for and shown."""
     return " ".join(dict.fromkeys(words_of(text[:MAX_QUERY])[:MAX_WORDS]))
 
@@ -99,7 +99,7 @@ def _chosen(product: Product, before: tuple[tuple[str, str], ...], argument: str
     return tuple((key, choices[key]) for key in product.options if key in choices)
 
 
-def page_of(shop: Catalogue, visit: ShopVisit) -> ShopPage:
+def current_page(shop: Catalogue, visit: ShopVisit) -> ShopPage:
     """Return the page that the visitor sees."""
     match visit.place:
         case OpenPage.HOME:
@@ -194,11 +194,11 @@ def _bill(shop: Catalogue, visit: ShopVisit, title: str) -> tuple[PageLine, ...]
     products = [shop.products[piece.product] for piece in visit.cart]
     prices = [product.price(dict(piece.chosen)) for product, piece in zip(products, visit.cart, strict=True)]
     rows = [
-        PageLine(f"{at}. {product.id} {product.title} ({_told(piece)}) {dollars(price)}")
+        PageLine(f"{at}. {product.id} {product.title} ({_choices_text(piece)}) {dollars(price)}")
         for at, (product, piece, price) in enumerate(zip(products, visit.cart, prices, strict=True), start=1)
     ]
     return (PageLine(title), *rows, PageLine(f"Total: {dollars(sum(prices))}"))
 
 
-def _told(piece: CartItem) -> str:
+def _choices_text(piece: CartItem) -> str:
     return ", ".join(f"{name}: {value}" for name, value in piece.chosen)

@@ -13,11 +13,11 @@ from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, ForkCapability, NoOracle, Reply
 from envgym.envs.web._browser import LIMIT_S, check_browser
-from envgym.envs.web._miniwob_actions import GRAMMAR, ActionRefused, PageCommand, checked, parse
+from envgym.envs.web._miniwob_actions import GRAMMAR, ActionRefused, PageCommand, check_command, parse_command
 from envgym.envs.web._miniwob_oracles import EASY, ORACLES
 from envgym.envs.web._miniwob_page import Input, MiniWobPage, page_names
 from envgym.envs.web._miniwob_tools import PageTools
-from envgym.envs.web._miniwob_view import PageView, shown
+from envgym.envs.web._miniwob_view import PageView, show_elements
 from envgym.errors import InvalidInput, ToolError, sentence, unknown_name
 
 _WHERE = "web/miniwob-v0"
@@ -84,13 +84,13 @@ class MiniWob(PageTools, Env[PageView]):
             do = "take one from env.tasks"
             raise InvalidInput(sentence("task", "name a page and a seed", task.payload, where=_WHERE, do=do))
         self.state = self._page.begin(page, seed)
-        return shown(self.state)
+        return show_elements(self.state)
 
     def respond(self, action: Action) -> Reply:
         """Do what a text says."""
         before = self.state
         try:
-            self._do(parse(action.content))
+            self._do(parse_command(action.content))
         except ActionRefused as refusal:
             self.state = before.noting(str(refusal))
         return self._reply(before)
@@ -139,7 +139,7 @@ class MiniWob(PageTools, Env[PageView]):
     def _reply(self, before: PageView | None) -> Reply:
         view = self.state
         if not view.is_over:
-            return Reply(observation=shown(view, before, changes_only=self.changes_only))
+            return Reply(observation=show_elements(view, before, changes_only=self.changes_only))
         reward = Scored(
             value=max(0.0, view.reward), components={"solved": float(view.reward >= 1.0), "page": view.reward}
         )
@@ -148,7 +148,7 @@ class MiniWob(PageTools, Env[PageView]):
 
     def _call(self, command: PageCommand) -> str:
         try:
-            self._do(checked(command))
+            self._do(check_command(command))
         except ActionRefused as refusal:
             raise ToolError(str(refusal)) from None
         return "Done."

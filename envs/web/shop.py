@@ -12,7 +12,7 @@ from envgym.envs.web._shop_clients import ShopClient, ShopView, TextShop
 from envgym.envs.web._shop_goals import GoalItem, ShopTasks, order_reward, wishes_of
 from envgym.envs.web._shop_oracle import next_act
 from envgym.envs.web._shop_pages import PageAction
-from envgym.envs.web._shop_store import MAX_QUERY, ShopVisit, searched
+from envgym.envs.web._shop_store import MAX_QUERY, ShopVisit, search_products
 from envgym.errors import InvalidInput, ToolError, sentence
 from envgym.parsing import tool_call_action
 from envgym.tools import tool
@@ -85,7 +85,7 @@ class Shop(Env[ShopState]):
         self.all_or_nothing = all_or_nothing
         self.tasks = ShopTasks(**given)
         self.blocking = browser
-        self._door = _door(store, products, browser=browser)
+        self._door = _make_client(store, products, browser=browser)
 
     @property
     def shop(self) -> Catalogue:
@@ -178,7 +178,7 @@ class Shop(Env[ShopState]):
         seen = self.state.seen
         if len(act.argument) > MAX_QUERY:
             raise ToolError(f"{act.verb} takes at most {MAX_QUERY} characters, got {len(act.argument)}.")
-        words = searched(act.argument) if act.verb == "search" else " ".join(act.argument.split())
+        words = search_products(act.argument) if act.verb == "search" else " ".join(act.argument.split())
         offered = seen.page.find(PageAction(act.verb, words))
         if offered is None:
             raise ToolError(seen.page.refusal(act))
@@ -228,7 +228,7 @@ class Shop(Env[ShopState]):
         self._door.close()
 
 
-def _door(store: int, products: int, *, browser: bool) -> ShopClient:
+def _make_client(store: int, products: int, *, browser: bool) -> ShopClient:
     """Return the way into the store. Raises: InvalidInput: no browser is installed."""
     if not browser:
         return TextShop(store, products)

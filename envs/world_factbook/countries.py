@@ -98,13 +98,13 @@ def read_countries(pages: Iterable[Document]) -> list[Country]:
     for page in pages:
         entries[page.title.partition(": ")[0]].append(page)
     every = {name: _lines_of(own) for name, own in entries.items()}
-    codes = {plain(alias).lower(): name for name, lines in every.items() for alias in _accepted(name, lines)}
+    codes = {plain(alias).lower(): name for name, lines in every.items() for alias in _accepted_names(name, lines)}
     names = {name: dict(_names(name, lines)) for name, lines in every.items()}
     counts = Counter((kind, item.text) for own in names.values() for kind, item in own.items())
     return [
         Country(
             name=name,
-            accepted=_accepted(name, lines),
+            accepted=_accepted_names(name, lines),
             facts=dict(_facts(lines)),
             names={kind: item for kind, item in names[name].items() if counts[kind, item.text] == 1},
             links=dict(_links(lines, codes)),
@@ -133,7 +133,7 @@ def _lines_of(pages: Sequence[Document]) -> _Lines:
     return lines
 
 
-def _accepted(name: str, lines: _Lines) -> tuple[str, ...]:
+def _accepted_names(name: str, lines: _Lines) -> tuple[str, ...]:
     """Return the names of a country, with and without accents and article."""
     forms = [lines[key][0] for key in (("Government", form) for form in FORMS) if key in lines]
     plausible = [form for form in forms if form.lower() != "none" and not re.search(r"[;()]", form)]

@@ -100,12 +100,14 @@ def factbook_file() -> bytes:
     rows: dict[str, list[Row]] = {"country": [], "border": [], "export_partner": []}
     for number, country in enumerate(countries, start=1):
         sections = lines[country.name]
-        rows["country"].append((number, country.name, _region(sections), *(_latest(country, name) for name in FIELDS)))
+        rows["country"].append(
+            (number, country.name, _region(sections), *(_latest_value(country, name) for name in FIELDS))
+        )
         for table, section, label, between, form in (
             ("border", "Geography", "Land boundaries: border countries", "; ", _BORDER),
             ("export_partner", "Economy", "Exports - partners", ", ", _PARTNER),
         ):
-            for name, value in _items(sections.get(section, {}).get(label, ""), between, form):
+            for name, value in _read_items(sections.get(section, {}).get(label, ""), between, form):
                 rows[table].append((len(rows[table]) + 1, number, name, value))
     return write_database(factbook_schema(), rows)
 
@@ -115,19 +117,19 @@ def _region(sections: Mapping[str, Mapping[str, str]]) -> str:
     return found if _REGIONS.fullmatch(found) and "World" not in found else _OTHER_REGION
 
 
-def _latest(country: Country, field: str) -> Value:
+def _latest_value(country: Country, field: str) -> Value:
     """Return the latest number of a field."""
     found = [(year or 0, fact.reading.value) for (name, year), fact in country.facts.items() if name == field]
-    return _number(max(found)[1]) if found else None
+    return _plain_number(max(found)[1]) if found else None
 
 
-def _items(text: str, between: str, form: re.Pattern[str]) -> Iterator[tuple[str, Value]]:
+def _read_items(text: str, between: str, form: re.Pattern[str]) -> Iterator[tuple[str, Value]]:
     """Yield the names of a list with their numbers; what has another form is left out."""
     for item in text.split(between):
         found = form.match(item)
         if found is not None:
-            yield found["name"].strip(), _number(Decimal(found["number"].replace(",", "")))
+            yield found["name"].strip(), _plain_number(Decimal(found["number"].replace(",", "")))
 
 
-def _number(value: Decimal) -> int | float:
+def _plain_number(value: Decimal) -> int | float:
     return int(value) if value == value.to_integral_value() else float(value)

@@ -13,7 +13,7 @@ from envgym.authoring.sources import task_from_draft
 from envgym.cache import source_key
 from envgym.core.json_types import JsonObject, content_hash
 from envgym.core.tasks import Split, Task
-from envgym.envs.code._sql.runner import varied
+from envgym.envs.code._sql.runner import vary_database
 from envgym.errors import InvalidInput, sentence
 from envgym.sandbox import MIB
 
@@ -116,4 +116,4 @@ def _draft(row: Any, where: str) -> TaskDraft:  # Any: decoded JSON
 def _content(path: str, key: str, variant: int) -> bytes:
     """Return a file's content, or a variant of it; `key` changes with the file."""
     content = Path(path).read_bytes()
-    return varied(content, variant) if variant else content
+    return vary_database(content, variant) if variant else content

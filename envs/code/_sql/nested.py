@@ -7,20 +7,20 @@ from envgym.envs.code._sql.questions import (
     Ask,
     Question,
     a,
-    a_link,
-    a_table,
     aggregate,
     exists,
     joined,
     labels,
     noun_of,
     numbers,
+    pick_link,
+    pick_table,
 )
 from envgym.envs.code._sql.schema import ColumnKind
 
 
 def _above_average(sampler: QuestionSampler) -> Question:
-    table = a_table(sampler, ColumnKind.NUMBER)
+    table = pick_table(sampler, ColumnKind.NUMBER)
     column = sampler.pick(numbers(table))
     met = sampler.condition(table, but=[column, *labels(table)])
     is_above = sampler.rng.random() < 0.5
@@ -39,7 +39,7 @@ def _above_average(sampler: QuestionSampler) -> Question:
 
 
 def _above_own_average(sampler: QuestionSampler) -> Question:
-    table, parent = a_link(sampler)
+    table, parent = pick_link(sampler)
     column = sampler.pick(numbers(table))
     is_above = sampler.rng.random() < 0.5
     met = sampler.condition(table, but=[column, *labels(table)])
@@ -58,7 +58,7 @@ def _above_own_average(sampler: QuestionSampler) -> Question:
 
 
 def _both(sampler: QuestionSampler) -> Question:
-    table, parent = a_link(sampler)
+    table, parent = pick_link(sampler)
     first = sampler.condition(table)
     second = sampler.condition(table)
     if first.sql == second.sql:
@@ -77,7 +77,7 @@ def _both(sampler: QuestionSampler) -> Question:
 
 
 def _best_of_each(sampler: QuestionSampler) -> Question:
-    table, parent = a_link(sampler)
+    table, parent = pick_link(sampler)
     column, count = sampler.pick(numbers(table, is_known=True)), sampler.number(1, 3)
     met = sampler.condition(table, but=[column])
     which = f"{count} {table.plural}" if count > 1 else f"{table.noun}"
@@ -96,7 +96,7 @@ def _best_of_each(sampler: QuestionSampler) -> Question:
 
 
 def _largest_group(sampler: QuestionSampler) -> Question:
-    table, parent = a_link(sampler)
+    table, parent = pick_link(sampler)
     column, count = sampler.pick(numbers(table, is_known=True)), sampler.number(1, 3)
     function, words = aggregate(sampler, column)
     met = sampler.condition(table, but=[column])
@@ -133,7 +133,7 @@ def _three_tables(sampler: QuestionSampler) -> Question:
 
 
 def _share(sampler: QuestionSampler) -> Question:
-    table, parent = a_link(sampler)
+    table, parent = pick_link(sampler)
     met = sampler.condition(table)
     if "NULL" not in met.sql and any(column.unknown and f".{column.name} " in met.sql for column in table.columns):
         raise NoSuchQuestion  # a row of which it is not known would count as one where it is not so
@@ -149,7 +149,7 @@ def _share(sampler: QuestionSampler) -> Question:
 
 
 def _change(sampler: QuestionSampler) -> Question:
-    table = a_table(sampler, ColumnKind.DATE)
+    table = pick_table(sampler, ColumnKind.DATE)
     column = sampler.pick([column for column in table.of(ColumnKind.DATE) if not column.unknown])
     met = sampler.condition(table, but=[column])
     text = (
@@ -166,7 +166,7 @@ def _change(sampler: QuestionSampler) -> Question:
 
 
 def _running(sampler: QuestionSampler) -> Question:
-    table = a_table(sampler, ColumnKind.DATE, ColumnKind.NUMBER)
+    table = pick_table(sampler, ColumnKind.DATE, ColumnKind.NUMBER)
     date = sampler.pick([column for column in table.of(ColumnKind.DATE) if not column.unknown])
     number = sampler.pick(numbers(table, is_known=True))
     met = sampler.condition(table, but=[date, number])
@@ -183,7 +183,7 @@ def _running(sampler: QuestionSampler) -> Question:
 
 
 def _above_average_groups(sampler: QuestionSampler) -> Question:
-    table, parent = a_link(sampler)
+    table, parent = pick_link(sampler)
     column = sampler.pick(numbers(table, is_known=True))
     met = sampler.condition(parent, but=labels(parent))
     text = (
@@ -199,7 +199,7 @@ def _above_average_groups(sampler: QuestionSampler) -> Question:
 
 
 def _some_and_none(sampler: QuestionSampler) -> Question:
-    table, parent = a_link(sampler)
+    table, parent = pick_link(sampler)
     own, theirs = sampler.condition(parent, but=labels(parent)), sampler.condition(table)
     text = (
         f"Count, for every value of {{}}, the {parent.plural} whose {own.words}, and that have no {table.noun} whose "

@@ -18,7 +18,7 @@ from envgym.envs.code._sql.conditions import NoSuchQuestion, QuestionSampler
 from envgym.envs.code._sql.mutants import mutants
 from envgym.envs.code._sql.nested import NESTED
 from envgym.envs.code._sql.questions import ONE_TABLE, TWO_TABLES, Ask, Question
-from envgym.envs.code._sql.results import QueryResult, same
+from envgym.envs.code._sql.results import QueryResult, same_results
 from envgym.envs.code._sql.schema import SCHEMA_FILE, DatabaseSchema, draw_rows, generated_schemas, write_database
 from envgym.envs.world_factbook.pages import fingerprint
 from envgym.seeds import generator
@@ -52,7 +52,7 @@ class GeneratedDatabases:
 
     def database(self, name: str, variant: int) -> bytes:
         """Return a database."""
-        return _generated(name, variant)
+        return _generated_database(name, variant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +61,22 @@ class FactbookDatabase:
 
     def database(self, name: str, variant: int) -> bytes:
         """Return the factbook's database. Raises: InvalidInput: the wheel is not installed."""
-        return _factbook(variant)
+        return _factbook_database(variant)
 
 
 @cache
 def shipped(kind: str, levels: tuple[int, ...], held_out: str | None) -> ListTasks:
     """Return the questions of `generated` or `factbook` databases; a schema held out is all of the test split."""
-    path = build_once(cache_directory() / f"sql-{kind}-{_fingerprint()}", lambda work: _write(kind, work))
+    path = build_once(cache_directory() / f"sql-{kind}-{_fingerprint()}", lambda work: _write_questions(kind, work))
     lines = (path / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     drafts = [TaskDraft(**json.loads(line)) for line in lines]
     chosen = [draft for draft in drafts if draft.metadata["level"] in levels]
     if held_out is None:
         return ListTasks(chosen)
-    return _with_sides(chosen, held_out)
+    return _hold_out(chosen, held_out)
 
 
-def _with_sides(drafts: Sequence[TaskDraft], held_out: str) -> ListTasks:
+def _hold_out(drafts: Sequence[TaskDraft], held_out: str) -> ListTasks:
     sides: dict[Split, list[TaskDraft]] = {split: [] for split in Split}
     for draft in drafts:
         sides[Split.TEST if draft.metadata["schema"] == held_out else Split.TRAIN].append(draft)
@@ -92,7 +92,7 @@ def _with_sides(drafts: Sequence[TaskDraft], held_out: str) -> ListTasks:
 # ---- questions ----------------------------------------------------------------------------------------------------
 
 
-def questions_of(schema: DatabaseSchema, name: str, databases: Sequence[bytes], repeats: int) -> Iterator[TaskDraft]:
+def draw_questions(schema: DatabaseSchema, name: str, databases: Sequence[bytes], repeats: int) -> Iterator[TaskDraft]:
     """Draw questions of every kind about one database; its first is the visible one."""
     bases = [_open_database(content) for content in databases]
     seen: set[str] = set()
@@ -100,7 +100,7 @@ def questions_of(schema: DatabaseSchema, name: str, databases: Sequence[bytes], 
         for kind, ask in kinds.items():
             for number in range(repeats):
                 sampler = QuestionSampler(schema=schema, base=bases[0], rng=generator("code/sql", name, kind, number))
-                question = _proved(ask, sampler, bases)
+                question = _draw_proved(ask, sampler, bases)
                 if question is None or question.sql in seen:
                     continue
                 seen.add(question.sql)
@@ -109,7 +109,7 @@ def questions_of(schema: DatabaseSchema, name: str, databases: Sequence[bytes], 
                 yield TaskDraft(prompt=question.text, payload=payload, metadata=metadata)
 
 
-def _proved(ask: Ask, sampler: QuestionSampler, bases: Sequence[sqlite3.Connection]) -> Question | None:
+def _draw_proved(ask: Ask, sampler: QuestionSampler, bases: Sequence[sqlite3.Connection]) -> Question | None:
     """Draw until a question has an answer that no fixed rows and no mutant gives on all databases."""
     for _ in range(_MAX_DRAWS):
         try:
@@ -123,11 +123,11 @@ def _proved(ask: Ask, sampler: QuestionSampler, bases: Sequence[sqlite3.Connecti
 
 def is_proved(question: Question, bases: Sequence[sqlite3.Connection]) -> bool:
     """Tell whether the results differ between all databases, and each mutant's from the query's on one of them."""
-    wanted = [result for base in bases if (result := result_of(base, question.sql)) is not None]
+    wanted = [result for base in bases if (result := run_query(base, question.sql)) is not None]
     if len(wanted) < len(bases) or not 0 < len(wanted[0].rows) <= _MAX_ROWS or _is_empty(wanted[0]):
         return False
     pairs = [(one, other) for number, one in enumerate(wanted) for other in wanted[:number]]
-    if any(same(one, other, is_ordered=question.is_ordered) for one, other in pairs):
+    if any(same_results(one, other, is_ordered=question.is_ordered) for one, other in pairs):
         return False
     return not any(passes(mutant, question, wanted, bases) for mutant in mutants(question.sql))
 
@@ -135,13 +135,13 @@ def is_proved(question: Question, bases: Sequence[sqlite3.Connection]) -> bool:
 def passes(sql: str, question: Question, wanted: Sequence[QueryResult], bases: Sequence[sqlite3.Connection]) -> bool:
     """Tell whether a query gives what is wanted on every database."""
     for base, rows in zip(bases, wanted, strict=True):
-        found = result_of(base, sql)
-        if found is None or not same(found, rows, is_ordered=question.is_ordered):
+        found = run_query(base, sql)
+        if found is None or not same_results(found, rows, is_ordered=question.is_ordered):
             return False
     return True
 
 
-def result_of(base: sqlite3.Connection, sql: str) -> QueryResult | None:
+def run_query(base: sqlite3.Connection, sql: str) -> QueryResult | None:
     """Run one of our own queries; None where it is none."""
     try:
         cursor = base.execute(sql)
@@ -160,26 +160,28 @@ def _is_empty(result: QueryResult) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _generated(name: str, variant: int) -> bytes:
+def _generated_database(name: str, variant: int) -> bytes:
     schema_name, _, number = name.partition("/")
     rng = generator("code/sql", schema_name, int(number), "rows", variant)
     return write_database(generated_schemas()[schema_name], draw_rows(generated_schemas()[schema_name], rng))
 
 
 @lru_cache(maxsize=8)
-def _factbook(variant: int) -> bytes:
+def _factbook_database(variant: int) -> bytes:
     if variant:
-        return guest.varied(_factbook(0), variant)
+        return guest.varied(_factbook_database(0), variant)
     target = cache_directory() / f"sql-database-{_fingerprint()}"
-    folder = build_once(target, lambda work: _keep(work / "factbook_database.db", factbook_database.factbook_file()))
+    folder = build_once(
+        target, lambda work: _write_database(work / "factbook_database.db", factbook_database.factbook_file())
+    )
     return (folder / "factbook_database.db").read_bytes()
 
 
-def _keep(path: Path, content: bytes) -> None:
+def _write_database(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def _write(kind: str, folder: Path) -> None:
+def _write_questions(kind: str, folder: Path) -> None:
     if kind == "generated":
         names = [
             (schema, f"{schema.name}/{number}")
@@ -193,7 +195,7 @@ def _write(kind: str, folder: Path) -> None:
     drafts: dict[str, TaskDraft] = {}
     for schema, name in names:
         databases = [source.database(name, variant) for variant in range(1 + NUM_HIDDEN)]
-        for draft in questions_of(schema, name, databases, repeats):
+        for draft in draw_questions(schema, name, databases, repeats):
             drafts.setdefault(json.dumps(draft.payload), draft)
     lines = (
         json.dumps({"prompt": draft.prompt, "payload": draft.payload, "metadata": draft.metadata})

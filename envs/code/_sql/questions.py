@@ -21,12 +21,12 @@ class Question:
 Ask = Callable[[QuestionSampler], Question]
 
 
-def a_table(sampler: QuestionSampler, *kinds: ColumnKind) -> TableSchema:
+def pick_table(sampler: QuestionSampler, *kinds: ColumnKind) -> TableSchema:
     """Draw a table that has columns of all these kinds."""
     return sampler.pick([table for table in sampler.schema.tables if all(table.of(kind) for kind in kinds)])
 
 
-def a_link(sampler: QuestionSampler) -> tuple[TableSchema, TableSchema]:
+def pick_link(sampler: QuestionSampler) -> tuple[TableSchema, TableSchema]:
     """Draw a table with its parent."""
     return sampler.pick(sampler.schema.links())
 
@@ -62,7 +62,7 @@ def aggregate(sampler: QuestionSampler, column: ColumnSchema) -> tuple[str, str]
 
 
 def _list(sampler: QuestionSampler) -> Question:
-    table = a_table(sampler)
+    table = pick_table(sampler)
     shown = sampler.pick([column for column in table.columns if column.name != table.label])
     met = sampler.condition(table, but=[shown, *labels(table)], depth=1)
     text = f"Give the {noun_of(table)} and the {shown.noun} of every {table.noun} whose {met.words}."
@@ -71,14 +71,14 @@ def _list(sampler: QuestionSampler) -> Question:
 
 
 def _count(sampler: QuestionSampler) -> Question:
-    table = a_table(sampler)
+    table = pick_table(sampler)
     met = sampler.condition(table, depth=1)
     text = f"How many {table.plural} are there whose {met.words}?"
     return Question(text=text, sql=f"SELECT COUNT(*) FROM {table.name} WHERE {met.sql}")
 
 
 def _summary(sampler: QuestionSampler) -> Question:
-    table = a_table(sampler, ColumnKind.NUMBER)
+    table = pick_table(sampler, ColumnKind.NUMBER)
     column = sampler.pick(numbers(table))
     function, words = aggregate(sampler, column)
     met = sampler.condition(table, but=[column])
@@ -87,7 +87,7 @@ def _summary(sampler: QuestionSampler) -> Question:
 
 
 def _top(sampler: QuestionSampler) -> Question:
-    table = a_table(sampler, ColumnKind.NUMBER)
+    table = pick_table(sampler, ColumnKind.NUMBER)
     column = sampler.pick(numbers(table))
     met = sampler.condition(table, but=[column, *labels(table)])
     is_highest, count = sampler.rng.random() < 0.5, sampler.number(2, 6)
@@ -105,7 +105,7 @@ def _top(sampler: QuestionSampler) -> Question:
 
 
 def _different(sampler: QuestionSampler) -> Question:
-    table = a_table(sampler, ColumnKind.CATEGORY)
+    table = pick_table(sampler, ColumnKind.CATEGORY)
     column = sampler.pick(table.of(ColumnKind.CATEGORY))
     met = sampler.condition(table, but=[column])
     text = f"Which different values of {column.noun} occur among the {table.plural} whose {met.words}? Give each once."
@@ -116,7 +116,7 @@ def _different(sampler: QuestionSampler) -> Question:
 
 
 def _groups(sampler: QuestionSampler) -> Question:
-    table = a_table(sampler, ColumnKind.CATEGORY, ColumnKind.NUMBER)
+    table = pick_table(sampler, ColumnKind.CATEGORY, ColumnKind.NUMBER)
     column, number = sampler.pick(table.of(ColumnKind.CATEGORY)), sampler.pick(numbers(table))
     function, words = aggregate(sampler, number)
     met = sampler.condition(table, but=[column, number])
@@ -130,7 +130,7 @@ def _groups(sampler: QuestionSampler) -> Question:
 
 
 def _large_groups(sampler: QuestionSampler) -> Question:
-    table, parent = a_link(sampler)
+    table, parent = pick_link(sampler)
     met, least = sampler.condition(table), sampler.number(2, 9)
     text = (
         f"Which {parent.plural} have at least {least} {table.plural} whose {met.words}? Give the {noun_of(parent)} of "
@@ -144,7 +144,7 @@ def _large_groups(sampler: QuestionSampler) -> Question:
 
 
 def _of_parents(sampler: QuestionSampler) -> Question:
-    table, parent = a_link(sampler)
+    table, parent = pick_link(sampler)
     own, theirs = sampler.condition(table, but=labels(table)), sampler.condition(parent, but=labels(parent))
     text = (
         f"Look at the {table.plural} whose {own.words}. Of them, take those of {a(parent)} whose {theirs.words}. Give "
@@ -155,7 +155,7 @@ def _of_parents(sampler: QuestionSampler) -> Question:
 
 
 def _by_parent(sampler: QuestionSampler) -> Question:
-    table, parent = a_link(sampler)
+    table, parent = pick_link(sampler)
     column = sampler.pick(numbers(table))
     function, words = aggregate(sampler, column)
     met = sampler.condition(table, but=[column])
@@ -171,7 +171,7 @@ def _by_parent(sampler: QuestionSampler) -> Question:
 
 
 def _with_zero(sampler: QuestionSampler) -> Question:
-    table, parent = a_link(sampler)
+    table, parent = pick_link(sampler)
     met = sampler.condition(table)
     text = (
         f"For every {parent.noun}, give its {noun_of(parent)} and how many {table.plural} it has whose {met.words}; "
@@ -185,7 +185,7 @@ def _with_zero(sampler: QuestionSampler) -> Question:
 
 
 def _by_year(sampler: QuestionSampler) -> Question:
-    table = a_table(sampler, ColumnKind.DATE)
+    table = pick_table(sampler, ColumnKind.DATE)
     column = sampler.pick(table.of(ColumnKind.DATE))
     met = sampler.condition(table, but=[column])
     year = f"strftime('%Y', {table.name}.{column.name})"
@@ -200,7 +200,7 @@ def _by_year(sampler: QuestionSampler) -> Question:
 
 
 def _without(sampler: QuestionSampler) -> Question:
-    table, parent = a_link(sampler)
+    table, parent = pick_link(sampler)
     met = sampler.condition(table)
     text = f"Which {parent.plural} have no {table.noun} whose {met.words}? Give the {noun_of(parent)} of each."
     return Question(

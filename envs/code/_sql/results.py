@@ -30,7 +30,7 @@ class QueryError:
     reason: str
 
 
-def same(said: QueryResult, wanted: QueryResult, *, is_ordered: bool) -> bool:
+def same_results(said: QueryResult, wanted: QueryResult, *, is_ordered: bool) -> bool:
     """Tell whether two results hold the same rows, each as often; in the same order where that was asked for.
 
     Columns count by their place, whatever their names. Whole numbers and floats of the same value are the same; a
@@ -54,7 +54,7 @@ def overlap(said: QueryResult, wanted: QueryResult) -> float:
 
 def table_text(result: QueryResult, max_chars: int) -> str:
     """Write a result for a reader, cell for cell within `max_chars`."""
-    lines = [result.columns, *([_shown(cell, max_chars) for cell in row] for row in result.rows)]
+    lines = [result.columns, *([_show_cell(cell, max_chars) for cell in row] for row in result.rows)]
     text = "\n".join(" | ".join(line) for line in lines)
     return f"{text}\n({_counted(result)})"
 
@@ -64,7 +64,7 @@ def _counted(result: QueryResult) -> str:
     return f"the first {count} rows; there are more" if result.is_cut else f"{count} row{'s' * (count != 1)}"
 
 
-def _shown(cell: Value, max_chars: int) -> str:
+def _show_cell(cell: Value, max_chars: int) -> str:
     if cell is None:
         return "NULL"
     text = f"x'{cell.hex()}'" if isinstance(cell, bytes) else str(cell)
@@ -91,7 +91,7 @@ def _rank(row: Row) -> tuple[tuple[Hashable, ...], ...]:
     """Return what rows are sorted by: numbers last, and less exactly than floats differ by rounding."""
     texts = tuple((type(cell).__name__, cell) for cell in row if not isinstance(cell, int | float) and cell is not None)
     places = tuple(_kind(cell) for cell in row)
-    numbers = tuple(_rounded(cell) for cell in row if isinstance(cell, int | float))
+    numbers = tuple(_round_number(cell) for cell in row if isinstance(cell, int | float))
     return places, texts, numbers
 
 
@@ -99,7 +99,7 @@ def _kind(cell: Value) -> str:
     return "number" if isinstance(cell, int | float) else type(cell).__name__
 
 
-def _rounded(number: float) -> float:
+def _round_number(number: float) -> float:
     try:
         return float(f"{number:.{_DIGITS}g}") + 0.0  # no negative zero
     except OverflowError:

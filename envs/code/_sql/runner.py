@@ -40,20 +40,20 @@ class QueryRunner:
         """Run a query on one of the databases. Raises: ToolInfraFailure: the sandbox does not work."""
         most = self.limits.rows if rows is None else rows
         result = self._run(f"_sql.answer('{number}.db', {self.limits.seconds}, {sql!r}, {most}, {_MAX_BYTES})")
-        reply = _decoded(result)
+        reply = _decode(result)
         if not isinstance(reply, dict):
             self.close()
             return QueryError(reason=_failure_reason(result))
         if "error" in reply:
             return QueryError(reason=str(reply["error"]))
         columns = tuple(str(name) for name in reply["columns"])
-        cells = tuple(tuple(_unpacked(cell) for cell in row) for row in reply["rows"])
+        cells = tuple(tuple(_unpack(cell) for cell in row) for row in reply["rows"])
         return QueryResult(columns=columns, rows=cells, is_cut=bool(reply["cut"]))
 
     def tables(self) -> Mapping[str, str]:
         """Return the definition of each table of the first database. Raises: EnvFailure: it is no database."""
         result = self._run(f"_sql.tell('0.db', {self.limits.seconds})")
-        reply = _decoded(result)
+        reply = _decode(result)
         if not isinstance(reply, list):
             got = result.output.strip().rpartition("\n")[2]
             raise EnvFailure(sentence("database", "be an SQLite file", got, where="code/sql-v0", do="check the file"))
@@ -89,7 +89,7 @@ class QueryRunner:
         return session
 
 
-def varied(content: bytes, seed: int) -> bytes:
+def vary_database(content: bytes, seed: int) -> bytes:
     """Return a file's database with other rows, made in the sandbox. Raises: EnvFailure: it is no database."""
     limits = Limits(wall_s=240.0, cpu_s=60.0, memory=512 * MIB + 8 * len(content), output=2 * len(content) + MIB)
     script = _GUEST_SCRIPT.read_text(encoding="utf-8")
@@ -100,7 +100,7 @@ def varied(content: bytes, seed: int) -> bytes:
     return done.stdout
 
 
-def _decoded(result: SessionResult) -> Any:  # Any: decoded JSON, None where the process has not answered
+def _decode(result: SessionResult) -> Any:  # Any: decoded JSON, None where the process has not answered
     try:
         return json.loads(result.output) if result.error is None else None
     except ValueError:
@@ -111,7 +111,7 @@ def _failure_reason(result: SessionResult) -> str:
     return f"it was stopped by a limit: {result.ending.value}" if result.ending.is_limit else "it ended the database"
 
 
-def _unpacked(cell: Any) -> Any:  # Any: what JSON holds
+def _unpack(cell: Any) -> Any:  # Any: what JSON holds
     if isinstance(cell, int) and abs(cell) > 2**63:
         return float("inf")  # SQLite has none: the process is not what it was
     return bytes.fromhex(cell["b"]) if isinstance(cell, dict) else cell

@@ -165,21 +165,21 @@ def draw_rows(schema: DatabaseSchema, rng: np.random.Generator) -> Mapping[str, 
     rows: dict[str, list[Row]] = {}
     for table in schema.tables:
         count = int(rng.integers(table.rows[0], table.rows[1] + 1))
-        columns = [_drawn(column, count, rng) for column in table.columns]
+        columns = [_draw_column(column, count, rng) for column in table.columns]
         if table.parent is not None:
-            columns.insert(0, _parents(len(rows[table.parent]), count, rng))
+            columns.insert(0, _draw_parents(len(rows[table.parent]), count, rng))
         rows[table.name] = list(zip(range(1, count + 1), *columns, strict=True))
     return rows
 
 
-def _parents(num_parents: int, count: int, rng: np.random.Generator) -> list[Value]:
+def _draw_parents(num_parents: int, count: int, rng: np.random.Generator) -> list[Value]:
     """Draw references, unevenly, so that some parents have many children and one or two have none."""
     shares = rng.dirichlet(np.full(num_parents - 1, 2.0))
     chosen = rng.permutation(num_parents)[1:] + 1
     return [int(number) for number in rng.choice(chosen, size=count, p=shares)]
 
 
-def _drawn(column: ColumnSchema, count: int, rng: np.random.Generator) -> list[Value]:
+def _draw_column(column: ColumnSchema, count: int, rng: np.random.Generator) -> list[Value]:
     match column.kind:
         case ColumnKind.NAME:
             drawn: list[Value] = [column.values[int(i)] for i in rng.permutation(len(column.values))[:count]]

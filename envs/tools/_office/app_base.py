@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from envgym.envs.tools._office.state import OfficeState, Record, shown, when, written
+from envgym.envs.tools._office.state import OfficeState, Record, parse_moment, show_record, write_moment
 from envgym.errors import ToolError, near_names
 from envgym.text import well_formed
 
@@ -26,7 +26,7 @@ class OfficeApp:
     def _keep(self, record: Record) -> RecordFields:
         """Put a record into the office, in place of one with its key, and show it."""
         self.office = self.office.put(record)
-        return shown(record)
+        return show_record(record)
 
 
 def find(table: Mapping[str, RecordT], key: str, what: str, look: str) -> RecordT:
@@ -39,7 +39,7 @@ def find(table: Mapping[str, RecordT], key: str, what: str, look: str) -> Record
     return record
 
 
-def matching(
+def find_matching(
     table: Mapping[str, RecordT],
     text: str,
     parts: Callable[[RecordT], tuple[str, ...]],
@@ -58,17 +58,17 @@ def _holds(text: str, words: list[str]) -> bool:
     return all(word in text for word in words)
 
 
-def listing(records: list[RecordT], *leave_out: str) -> list[RecordFields] | str:
+def list_records(records: list[RecordT], *leave_out: str) -> list[RecordFields] | str:
     """Show up to 40 records without some of their fields."""
     if not records:
         return "Nothing found."
-    rows = [shown(record, *leave_out) for record in records]
+    rows = [show_record(record, *leave_out) for record in records]
     if len(rows) > MAX_LISTED:
         rows = [*rows[:MAX_LISTED], {"note": f"{len(rows) - MAX_LISTED} more are not shown; ask for less"}]
     return rows
 
 
-def clean(name: str, text: str, *, required: bool = True) -> str:
+def check_text(name: str, text: str, *, required: bool = True) -> str:
     """Return a text that is stored. Raises: ToolError: it is empty, or longer than 4,000 characters."""
     text = well_formed(text).strip()
     if required and not text:
@@ -78,7 +78,7 @@ def clean(name: str, text: str, *, required: bool = True) -> str:
     return text
 
 
-def one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
     """Return one of the allowed words. Raises: ToolError: it is none."""
     word = value.strip().lower()
     if word not in allowed:
@@ -86,7 +86,7 @@ def one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
     return word
 
 
-def address(text: str) -> str:
+def check_address(text: str) -> str:
     """Return an address. Raises: ToolError: it is none."""
     found = text.strip().lower()
     if not _ADDRESS.fullmatch(found) or len(found) > 100:
@@ -94,30 +94,30 @@ def address(text: str) -> str:
     return found
 
 
-def addresses(texts: list[str]) -> tuple[str, ...]:
+def check_addresses(texts: list[str]) -> tuple[str, ...]:
     """Return addresses, each once. Raises: ToolError: one is none."""
-    return tuple(dict.fromkeys(address(text) for text in texts))
+    return tuple(dict.fromkeys(check_address(text) for text in texts))
 
 
-def colleague(office: OfficeState, text: str) -> str:
+def check_colleague(office: OfficeState, text: str) -> str:
     """Return the address of somebody in the contacts, or the owner's. Raises: ToolError: it is nobody's."""
-    found = address(text)
+    found = check_address(text)
     if found != office.owner.email and all(item.email != found for item in office.contacts.values()):
         raise ToolError(f"{found} is nobody's address in the contacts; contacts_search shows the addresses of people.")
     return found
 
 
-def moment(name: str, text: str) -> str:
+def check_moment(name: str, text: str) -> str:
     """Return a moment as it is written here. Raises: ToolError: it is none."""
     try:
-        return written(when(text.strip().replace("T", " ")[:16]))
+        return write_moment(parse_moment(text.strip().replace("T", " ")[:16]))
     except ValueError:
         raise ToolError(f"{name} must be written like 2026-03-05 14:30, got {text[:60]!r}.") from None
 
 
-def day(name: str, text: str) -> str:
+def check_day(name: str, text: str) -> str:
     """Return a day as it is written here. Raises: ToolError: it is none."""
     try:
-        return written(when(text.strip()[:10]))[:10]
+        return write_moment(parse_moment(text.strip()[:10]))[:10]
     except ValueError:
         raise ToolError(f"{name} must be written like 2026-03-05, got {text[:60]!r}.") from None

@@ -23,11 +23,11 @@ class Calendar(OfficeApp):
             first_day: Such as 2026-03-02.
             last_day: Such as 2026-03-06; the same as first_day for one day.
         """
-        first, last = app_base.day("first_day", first_day), app_base.day("last_day", last_day)
+        first, last = app_base.check_day("first_day", first_day), app_base.check_day("last_day", last_day)
         if last < first:
             raise ToolError(f"last_day must not be before first_day, got {first} to {last}.")
         found = [event for event in self.office.events.values() if first <= event.start[:10] <= last]
-        return app_base.listing(sorted(found, key=lambda event: event.start))
+        return app_base.list_records(sorted(found, key=lambda event: event.start))
 
     def calendar_search(self, text: str) -> list[RecordFields] | str:
         """Find events by words of their title, place or attendees' addresses.
@@ -35,10 +35,10 @@ class Calendar(OfficeApp):
         Args:
             text: Words that all must occur.
         """
-        found = app_base.matching(
+        found = app_base.find_matching(
             self.office.events, text, lambda event: (event.title, event.place, *event.attendees), lambda event: True
         )
-        return app_base.listing(sorted(found, key=lambda event: event.start))
+        return app_base.list_records(sorted(found, key=lambda event: event.start))
 
     def calendar_free(self, day: str, minutes: int) -> RecordFields:
         """List the starts, on every full and half hour from 09:00, at which nothing else is until the end.
@@ -49,7 +49,7 @@ class Calendar(OfficeApp):
         """
         if not 1 <= minutes <= MAX_MINUTES:
             raise ToolError(f"minutes must be from 1 to {MAX_MINUTES}, got {minutes}.")
-        return {"free_starts": free_starts(self.office, app_base.day("day", day), minutes)}
+        return {"free_starts": free_starts(self.office, app_base.check_day("day", day), minutes)}
 
     def calendar_create(
         self, title: str, start: str, minutes: int, place: str = "", attendees: list[str] | None = None
@@ -65,13 +65,13 @@ class Calendar(OfficeApp):
         """
         if not 1 <= minutes <= MAX_MINUTES:
             raise ToolError(f"minutes must be from 1 to {MAX_MINUTES}, got {minutes}.")
-        people = tuple(dict.fromkeys(app_base.colleague(self.office, who) for who in attendees or []))
+        people = tuple(dict.fromkeys(app_base.check_colleague(self.office, who) for who in attendees or []))
         event = Event(
             id=self.office.new_id("events"),
-            title=app_base.clean("title", title),
-            start=app_base.moment("start", start),
+            title=app_base.check_text("title", title),
+            start=app_base.check_moment("start", start),
             minutes=minutes,
-            place=app_base.clean("place", place, required=False),
+            place=app_base.check_text("place", place, required=False),
             attendees=tuple(who for who in people if who != self.office.owner.email),
         )
         return self._keep(event)
@@ -83,7 +83,7 @@ class Calendar(OfficeApp):
             event_id: Such as E1042.
             start: Such as 2026-03-05 14:30.
         """
-        return self._keep(replace(self._event(event_id), start=app_base.moment("start", start)))
+        return self._keep(replace(self._event(event_id), start=app_base.check_moment("start", start)))
 
     def calendar_change(
         self, event_id: str, title: str | None = None, minutes: int | None = None, place: str | None = None
@@ -102,9 +102,9 @@ class Calendar(OfficeApp):
         return self._keep(
             replace(
                 event,
-                title=event.title if title is None else app_base.clean("title", title),
+                title=event.title if title is None else app_base.check_text("title", title),
                 minutes=event.minutes if minutes is None else minutes,
-                place=event.place if place is None else app_base.clean("place", place, required=False),
+                place=event.place if place is None else app_base.check_text("place", place, required=False),
             )
         )
 
@@ -115,7 +115,7 @@ class Calendar(OfficeApp):
             event_id: Such as E1042.
             email: Address of somebody in the contacts.
         """
-        event, who = self._event(event_id), app_base.colleague(self.office, email)
+        event, who = self._event(event_id), app_base.check_colleague(self.office, email)
         if who in event.attendees or who == self.office.owner.email:
             raise ToolError(f"{who} attends {event.id} already.")
         return self._keep(replace(event, attendees=(*event.attendees, who)))
@@ -127,7 +127,7 @@ class Calendar(OfficeApp):
             event_id: Such as E1042.
             email: Address of somebody who attends it.
         """
-        event, who = self._event(event_id), app_base.address(email)
+        event, who = self._event(event_id), app_base.check_address(email)
         if who not in event.attendees:
             raise ToolError(
                 f"{who} does not attend {event.id}; its attendees are {', '.join(event.attendees) or 'none'}."

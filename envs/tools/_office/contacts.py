@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from envgym.envs.tools._office import app_base
 from envgym.envs.tools._office.app_base import OfficeApp, RecordFields
-from envgym.envs.tools._office.state import Contact, shown
+from envgym.envs.tools._office.state import Contact, show_record
 from envgym.errors import ToolError
 
 
@@ -17,8 +17,8 @@ class Contacts(OfficeApp):
         Args:
             text: Words that all must occur; empty for everybody.
         """
-        return app_base.listing(
-            app_base.matching(
+        return app_base.list_records(
+            app_base.find_matching(
                 self.office.contacts, text, lambda who: (who.name, who.email, who.team, who.title), lambda who: True
             )
         )
@@ -29,10 +29,10 @@ class Contacts(OfficeApp):
         Args:
             email: The address.
         """
-        wanted = app_base.address(email)
+        wanted = app_base.check_address(email)
         for contact in (self.office.owner, *self.office.contacts.values()):
             if contact.email == wanted:
-                return shown(contact)
+                return show_record(contact)
         raise ToolError(f"{wanted} is nobody's address in the contacts; contacts_search finds people by name.")
 
     def contacts_add(self, name: str, email: str, phone: str = "", team: str = "", title: str = "") -> RecordFields:
@@ -45,14 +45,16 @@ class Contacts(OfficeApp):
             team: Team or company.
             title: What the person does.
         """
-        new = app_base.address(email)
+        new = app_base.check_address(email)
         if any(item.email == new for item in (self.office.owner, *self.office.contacts.values())):
             raise ToolError(f"{new} is in the contacts already; contacts_change changes it.")
         phone, team, title = (
-            app_base.clean(what, text, required=False)
+            app_base.check_text(what, text, required=False)
             for what, text in (("phone", phone), ("team", team), ("title", title))
         )
-        contact = Contact(self.office.new_id("contacts"), app_base.clean("name", name), new, phone, team, title, "")
+        contact = Contact(
+            self.office.new_id("contacts"), app_base.check_text("name", name), new, phone, team, title, ""
+        )
         return self._keep(contact)
 
     def contacts_change(
@@ -76,10 +78,10 @@ class Contacts(OfficeApp):
         return self._keep(
             replace(
                 contact,
-                phone=contact.phone if phone is None else app_base.clean("phone", phone, required=False),
-                team=contact.team if team is None else app_base.clean("team", team, required=False),
-                title=contact.title if title is None else app_base.clean("title", title, required=False),
-                manager=contact.manager if manager is None else app_base.colleague(self.office, manager),
+                phone=contact.phone if phone is None else app_base.check_text("phone", phone, required=False),
+                team=contact.team if team is None else app_base.check_text("team", team, required=False),
+                title=contact.title if title is None else app_base.check_text("title", title, required=False),
+                manager=contact.manager if manager is None else app_base.check_colleague(self.office, manager),
             )
         )
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from envgym.envs.tools._office import app_base
 from envgym.envs.tools._office.app_base import OfficeApp, RecordFields
-from envgym.envs.tools._office.state import FileFolder, TextFile, shown
+from envgym.envs.tools._office.state import FileFolder, TextFile, show_record
 from envgym.errors import ToolError
 
 
@@ -22,7 +22,7 @@ class Files(OfficeApp):
         else:
             parent = app_base.find(self.office.folders, folder, "folder", "files_folders").path
             found = [file for file in self.office.files.values() if parent_of(file.path) == parent]
-        return app_base.listing(sorted(found, key=lambda file: file.path), "content")
+        return app_base.list_records(sorted(found, key=lambda file: file.path), "content")
 
     def files_folders(self) -> list[str]:
         """List the folders."""
@@ -34,8 +34,10 @@ class Files(OfficeApp):
         Args:
             text: Words that all must occur.
         """
-        found = app_base.matching(self.office.files, text, lambda file: (file.path, file.content), lambda file: True)
-        return app_base.listing(found, "content")
+        found = app_base.find_matching(
+            self.office.files, text, lambda file: (file.path, file.content), lambda file: True
+        )
+        return app_base.list_records(found, "content")
 
     def files_read(self, path: str) -> RecordFields:
         """Show a whole file.
@@ -43,7 +45,7 @@ class Files(OfficeApp):
         Args:
             path: Such as /reports/costs.csv.
         """
-        return shown(self._file(path))
+        return show_record(self._file(path))
 
     def files_create(self, path: str, content: str) -> RecordFields:
         """Create a file in a folder that exists.
@@ -53,7 +55,7 @@ class Files(OfficeApp):
             content: Its text.
         """
         return self._keep(
-            TextFile(self._free(path), app_base.clean("content", content, required=False), self.office.today)
+            TextFile(self._free(path), app_base.check_text("content", content, required=False), self.office.today)
         )
 
     def files_write(self, path: str, content: str) -> RecordFields:
@@ -63,7 +65,7 @@ class Files(OfficeApp):
             path: Such as /reports/costs.csv.
             content: Its new text.
         """
-        file, text = self._file(path), app_base.clean("content", content, required=False)
+        file, text = self._file(path), app_base.check_text("content", content, required=False)
         return self._keep(replace(file, content=text, modified=self.office.today))
 
     def files_move(self, path: str, new_path: str) -> RecordFields:
@@ -95,7 +97,7 @@ class Files(OfficeApp):
             path: Such as /reports/costs.csv.
             email: Address of somebody in the contacts.
         """
-        file, who = self._file(path), app_base.colleague(self.office, email)
+        file, who = self._file(path), app_base.check_colleague(self.office, email)
         if who in file.shared:
             raise ToolError(f"{file.path} is shared with {who} already.")
         return self._keep(replace(file, shared=(*file.shared, who)))
@@ -107,7 +109,7 @@ class Files(OfficeApp):
             path: Such as /reports/costs.csv.
             email: Address of somebody it is shared with.
         """
-        file, who = self._file(path), app_base.address(email)
+        file, who = self._file(path), app_base.check_address(email)
         if who not in file.shared:
             raise ToolError(f"{file.path} is not shared with {who}; it is with {', '.join(file.shared) or 'nobody'}.")
         return self._keep(replace(file, shared=tuple(other for other in file.shared if other != who)))
@@ -145,7 +147,7 @@ def parent_of(path: str) -> str:
 
 
 def _path(text: str) -> str:
-    path = app_base.clean("path", text)
+    path = app_base.check_text("path", text)
     parts = path.split("/")
     if parts[0] or len(path) > 200 or not all(parts[1:]) or {".", ".."} & set(parts):
         raise ToolError(f"path must be written like /reports/costs.csv, got {text[:60]!r}.")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from envgym.envs.tools._office import app_base
 from envgym.envs.tools._office.app_base import OfficeApp, RecordFields
-from envgym.envs.tools._office.state import MAIL_FOLDERS, Mail, OfficeState, shown
+from envgym.envs.tools._office.state import MAIL_FOLDERS, Mail, OfficeState, show_record
 from envgym.errors import ToolError
 
 
@@ -17,7 +17,7 @@ class Mailbox(OfficeApp):
         Args:
             folder: inbox, archive, projects, sent or trash.
         """
-        name = app_base.one_of("folder", folder, MAIL_FOLDERS)
+        name = app_base.check_choice("folder", folder, MAIL_FOLDERS)
         return _latest_first([mail for mail in self.office.mails.values() if mail.folder == name])
 
     def mail_search(self, text: str = "", sender: str = "", folder: str = "") -> list[RecordFields] | str:
@@ -28,14 +28,14 @@ class Mailbox(OfficeApp):
             sender: Address of who sent it, or a part of it.
             folder: A folder; all of them if empty.
         """
-        name = app_base.one_of("folder", folder, MAIL_FOLDERS) if folder.strip() else ""
+        name = app_base.check_choice("folder", folder, MAIL_FOLDERS) if folder.strip() else ""
         part = sender.strip().lower()
 
         def is_wanted(mail: Mail) -> bool:
             return part in mail.sender and name in ("", mail.folder)
 
         return _latest_first(
-            app_base.matching(self.office.mails, text, lambda mail: (mail.subject, mail.body), is_wanted)
+            app_base.find_matching(self.office.mails, text, lambda mail: (mail.subject, mail.body), is_wanted)
         )
 
     def mail_read(self, mail_id: str) -> RecordFields:
@@ -44,7 +44,7 @@ class Mailbox(OfficeApp):
         Args:
             mail_id: Such as M1042.
         """
-        return shown(self._mail(mail_id))
+        return show_record(self._mail(mail_id))
 
     def mail_send(self, to: list[str], subject: str, body: str, files: list[str] | None = None) -> RecordFields:
         """Send a mail.
@@ -55,13 +55,13 @@ class Mailbox(OfficeApp):
             body: Its text.
             files: Paths of files to attach.
         """
-        receivers = app_base.addresses(to)
+        receivers = app_base.check_addresses(to)
         if not receivers:
             raise ToolError("to must hold at least one address.")
         for path in files or []:
             app_base.find(self.office.files, path, "file", "files_search")
         paths = tuple(dict.fromkeys(path.strip() for path in files or []))
-        texts = app_base.clean("subject", subject), app_base.clean("body", body)
+        texts = app_base.check_text("subject", subject), app_base.check_text("body", body)
         return self._keep(sent_mail(self.office, receivers, *texts, files=paths))
 
     def mail_reply(self, mail_id: str, body: str) -> RecordFields:
@@ -74,7 +74,7 @@ class Mailbox(OfficeApp):
         mail = self._mail(mail_id)
         if mail.sender == self.office.owner.email:
             raise ToolError(f"{mail.id} is from yourself; use mail_send to write to somebody else.")
-        return self._keep(reply_to(self.office, mail, app_base.clean("body", body)))
+        return self._keep(reply_to(self.office, mail, app_base.check_text("body", body)))
 
     def mail_forward(self, mail_id: str, to: list[str], note: str = "") -> RecordFields:
         """Send a mail on to others.
@@ -84,10 +84,10 @@ class Mailbox(OfficeApp):
             to: E-mail addresses.
             note: What you want to add.
         """
-        mail, receivers = self._mail(mail_id), app_base.addresses(to)
+        mail, receivers = self._mail(mail_id), app_base.check_addresses(to)
         if not receivers:
             raise ToolError("to must hold at least one address.")
-        return self._keep(forward_of(self.office, mail, receivers, app_base.clean("note", note, required=False)))
+        return self._keep(forward_of(self.office, mail, receivers, app_base.check_text("note", note, required=False)))
 
     def mail_move(self, mail_id: str, folder: str) -> RecordFields:
         """Move a mail to another folder; trash deletes it.
@@ -97,7 +97,7 @@ class Mailbox(OfficeApp):
             folder: inbox, archive, projects or trash.
         """
         mail = self._mail(mail_id)
-        new = app_base.one_of("folder", folder, tuple(name for name in MAIL_FOLDERS if name != "sent"))
+        new = app_base.check_choice("folder", folder, tuple(name for name in MAIL_FOLDERS if name != "sent"))
         return self._keep(replace(mail, folder=new))
 
     def _mail(self, mail_id: str) -> Mail:
@@ -105,7 +105,7 @@ class Mailbox(OfficeApp):
 
 
 def _latest_first(mails: list[Mail]) -> list[RecordFields] | str:
-    return app_base.listing(sorted(mails, key=lambda mail: mail.sent, reverse=True), "body", "answers")
+    return app_base.list_records(sorted(mails, key=lambda mail: mail.sent, reverse=True), "body", "answers")
 
 
 def sent_mail(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from envgym.core.json_types import JsonObject, JsonValue
 from envgym.envs.tools._office.apps import OfficeTools, office_tools
-from envgym.envs.tools._office.state import OfficeState, changes
+from envgym.envs.tools._office.state import OfficeState, find_changes
 from envgym.errors import ToolError
 
 
@@ -17,7 +17,7 @@ class PlannedCall(NamedTuple):
     arguments: JsonObject
 
 
-def call(tool: str, **arguments: JsonValue) -> PlannedCall:
+def plan_call(tool: str, **arguments: JsonValue) -> PlannedCall:
     """Write a call down."""
     return PlannedCall(tool, arguments)
 
@@ -35,7 +35,7 @@ class TaskPlan:
     """What changes the office, in order; none can be left out."""
 
 
-def after(office: OfficeState, calls: Sequence[PlannedCall]) -> OfficeState:
+def apply_calls(office: OfficeState, calls: Sequence[PlannedCall]) -> OfficeState:
     """Return the office after calls. Raises: ToolError: one is refused."""
     apps, tools = OfficeTools(office), office_tools()
     for item in calls:
@@ -45,20 +45,20 @@ def after(office: OfficeState, calls: Sequence[PlannedCall]) -> OfficeState:
 
 def distance(start: OfficeState, goal: OfficeState, office: OfficeState) -> int:
     """Return how many changes are missing or unwanted, of those that lead from `start` to `goal`."""
-    wanted, made = changes(start, goal), changes(start, office)
+    wanted, made = find_changes(start, goal), find_changes(start, office)
     return ((wanted - made) + (made - wanted)).total()
 
 
-def flaw(start: OfficeState, plan: TaskPlan) -> str:
+def find_flaw(start: OfficeState, plan: TaskPlan) -> str:
     """Return why a plan cannot be given to an agent, or nothing.
 
     The calls must reach the goal; looking around must change nothing; and near misses must not be taken for the goal:
     nothing done, one call left out, the last call made on another record, one call too many.
     """
     try:
-        if after(start, plan.reads) != start:
+        if apply_calls(start, plan.reads) != start:
             return "a call that should only read changes something"
-        if distance(start, plan.goal, after(start, plan.writes)):
+        if distance(start, plan.goal, apply_calls(start, plan.writes)):
             return "the calls do not reach the goal"
     except ToolError as refusal:
         return f"a call is refused: {refusal}"
@@ -72,12 +72,12 @@ def flaw(start: OfficeState, plan: TaskPlan) -> str:
 
 def _reaches(start: OfficeState, goal: OfficeState, calls: Sequence[PlannedCall]) -> bool:
     try:
-        return distance(start, goal, after(start, calls)) == 0
+        return distance(start, goal, apply_calls(start, calls)) == 0
     except ToolError:
         return False
 
 
-_ONE_TOO_MANY = call("tickets_create", title="Something nobody asked for")
+_ONE_TOO_MANY = plan_call("tickets_create", title="Something nobody asked for")
 _KEYS = {"event_id": "events", "mail_id": "mails", "contact_id": "contacts", "ticket_id": "tickets", "path": "files"}
 
 
@@ -97,7 +97,7 @@ def replace_argument(item: PlannedCall, name: str, value: JsonValue) -> PlannedC
     return PlannedCall(item.tool, {**item.arguments, name: value})
 
 
-def joined(first: TaskPlan, second: TaskPlan) -> TaskPlan:
+def join_plans(first: TaskPlan, second: TaskPlan) -> TaskPlan:
     """Return the plan of two requests one after the other; the second was made in the office that the first leaves."""
     texts = tuple(
         f"Two things. First: {one}\n{link}: {other}"

@@ -18,8 +18,8 @@ from envgym.envs.tools._office.state import (
     OfficeState,
     SupportTicket,
     TextFile,
-    when,
-    written,
+    parse_moment,
+    write_moment,
 )
 
 ItemT = TypeVar("ItemT")
@@ -192,9 +192,9 @@ class OfficeSampler(RecordSampler):
 
     def past(self) -> str:
         """Return a moment of the last ten days that no mail has."""
-        begin, taken = when(self.office.now), {mail.sent for mail in self.office.mails.values()}
+        begin, taken = parse_moment(self.office.now), {mail.sent for mail in self.office.mails.values()}
         while True:
-            sent = written(begin - timedelta(minutes=int(self.rng.integers(30, 14_000))))
+            sent = write_moment(begin - timedelta(minutes=int(self.rng.integers(30, 14_000))))
             if sent not in taken:
                 return sent
 
@@ -254,7 +254,7 @@ def _empty_office(draws: RecordSampler) -> OfficeState:
     owner = people.pop(1)
     others = {who.id: who for who in draws.some(people, len(people))}
     begin = datetime(2026, 1, 5, 8, 50) + timedelta(weeks=int(draws.rng.integers(100)), days=int(draws.rng.integers(4)))
-    return OfficeState(written(begin), owner, others, {}, {}, {}, {}, {})
+    return OfficeState(write_moment(begin), owner, others, {}, {}, {}, {}, {})
 
 
 def _contact(draws: RecordSampler, name: str, domain: str, team: str, title: str, manager: str) -> Contact:
@@ -264,8 +264,8 @@ def _contact(draws: RecordSampler, name: str, domain: str, team: str, title: str
 
 
 def _working_days(today: str) -> list[str]:
-    days = (when(today) + timedelta(days=ahead) for ahead in range(1, 15))
-    return [written(day)[:10] for day in days if day.weekday() < 5][:NUM_DAYS]
+    days = (parse_moment(today) + timedelta(days=ahead) for ahead in range(1, 15))
+    return [write_moment(day)[:10] for day in days if day.weekday() < 5][:NUM_DAYS]
 
 
 def _in_folder(mail: Mail, folder: str) -> Mail:
@@ -274,4 +274,4 @@ def _in_folder(mail: Mail, folder: str) -> Mail:
 
 def spoken_day(day: str) -> str:
     """Say a day, as in 'Thursday, 5 March'."""
-    return when(day).strftime("%A, %-d %B")
+    return parse_moment(day).strftime("%A, %-d %B")

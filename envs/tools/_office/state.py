@@ -182,7 +182,7 @@ def values_of(record: Record) -> tuple[str | int | tuple[str, ...], ...]:
     return values
 
 
-def shown(record: Record, *leave_out: str) -> dict[str, object]:
+def show_record(record: Record, *leave_out: str) -> dict[str, object]:
     """Return a record as a tool shows it, without some of its fields."""
     found: dict[str, object] = dict(zip(_FIELDS[type(record)], values_of(record), strict=True))
     for name in leave_out:
@@ -190,12 +190,12 @@ def shown(record: Record, *leave_out: str) -> dict[str, object]:
     return found
 
 
-def when(moment: str) -> datetime:
+def parse_moment(moment: str) -> datetime:
     """Read a moment or a day."""
     return datetime.fromisoformat(moment)
 
 
-def written(moment: datetime) -> str:
+def write_moment(moment: datetime) -> str:
     """Write a moment, as in 2026-03-05 14:30; its first ten characters are the day."""
     return moment.isoformat(sep=" ", timespec="minutes")
 
@@ -213,7 +213,7 @@ def moment_at(day: str, minute: int) -> str:
 # ---- what differs -------------------------------------------------------------------------------------------------
 
 
-def changes(before: OfficeState, after: OfficeState) -> Counter[Change]:
+def find_changes(before: OfficeState, after: OfficeState) -> Counter[Change]:
     """Return what is different in `after`, one entry for each changed field, new record and deleted record.
 
     Texts are compared without regard to case, white space, a final full stop, and separators within numbers; sets of

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from envgym.envs.tools._office import app_base
 from envgym.envs.tools._office.app_base import OfficeApp, RecordFields
-from envgym.envs.tools._office.state import PRIORITIES, STATUSES, SupportTicket, shown
+from envgym.envs.tools._office.state import PRIORITIES, STATUSES, SupportTicket, show_record
 from envgym.errors import ToolError
 
 
@@ -19,8 +19,8 @@ class Tickets(OfficeApp):
             priority: low, normal, high or urgent; any if empty.
             assignee: E-mail address, or none for tickets that nobody has; anybody if empty.
         """
-        wanted_status = app_base.one_of("status", status, STATUSES) if status.strip() else ""
-        wanted_priority = app_base.one_of("priority", priority, PRIORITIES) if priority.strip() else ""
+        wanted_status = app_base.check_choice("status", status, STATUSES) if status.strip() else ""
+        wanted_priority = app_base.check_choice("priority", priority, PRIORITIES) if priority.strip() else ""
         who = assignee.strip().lower()
         found = [
             ticket
@@ -29,7 +29,7 @@ class Tickets(OfficeApp):
             and wanted_priority in ("", ticket.priority)
             and (not who or who == (ticket.assignee or "none"))
         ]
-        return app_base.listing(found, "text", "comments")
+        return app_base.list_records(found, "text", "comments")
 
     def tickets_search(self, text: str) -> list[RecordFields] | str:
         """Find tickets by words of their title or text.
@@ -37,10 +37,10 @@ class Tickets(OfficeApp):
         Args:
             text: Words that all must occur.
         """
-        found = app_base.matching(
+        found = app_base.find_matching(
             self.office.tickets, text, lambda ticket: (ticket.title, ticket.text), lambda ticket: True
         )
-        return app_base.listing(found, "text", "comments")
+        return app_base.list_records(found, "text", "comments")
 
     def tickets_get(self, ticket_id: str) -> RecordFields:
         """Show a whole ticket.
@@ -48,7 +48,7 @@ class Tickets(OfficeApp):
         Args:
             ticket_id: Such as T1042.
         """
-        return shown(self._ticket(ticket_id))
+        return show_record(self._ticket(ticket_id))
 
     def tickets_create(self, title: str, text: str = "", priority: str = "normal", assignee: str = "") -> RecordFields:
         """Create an open ticket.
@@ -61,11 +61,11 @@ class Tickets(OfficeApp):
         """
         ticket = SupportTicket(
             id=self.office.new_id("tickets"),
-            title=app_base.clean("title", title),
-            text=app_base.clean("text", text, required=False),
+            title=app_base.check_text("title", title),
+            text=app_base.check_text("text", text, required=False),
             status="open",
-            priority=app_base.one_of("priority", priority, PRIORITIES),
-            assignee=app_base.colleague(self.office, assignee) if assignee.strip() else "",
+            priority=app_base.check_choice("priority", priority, PRIORITIES),
+            assignee=app_base.check_colleague(self.office, assignee) if assignee.strip() else "",
             due="",
         )
         return self._keep(ticket)
@@ -77,7 +77,9 @@ class Tickets(OfficeApp):
             ticket_id: Such as T1042.
             assignee: E-mail address of somebody in the contacts.
         """
-        return self._keep(replace(self._not_closed(ticket_id), assignee=app_base.colleague(self.office, assignee)))
+        return self._keep(
+            replace(self._not_closed(ticket_id), assignee=app_base.check_colleague(self.office, assignee))
+        )
 
     def tickets_set_priority(self, ticket_id: str, priority: str) -> RecordFields:
         """Set how urgent a ticket is.
@@ -87,7 +89,7 @@ class Tickets(OfficeApp):
             priority: low, normal, high or urgent.
         """
         ticket = self._not_closed(ticket_id)
-        return self._keep(replace(ticket, priority=app_base.one_of("priority", priority, PRIORITIES)))
+        return self._keep(replace(ticket, priority=app_base.check_choice("priority", priority, PRIORITIES)))
 
     def tickets_set_status(self, ticket_id: str, status: str) -> RecordFields:
         """Set how far a ticket is. Only a resolved ticket can be closed, only one that somebody has can be in progress.
@@ -96,7 +98,7 @@ class Tickets(OfficeApp):
             ticket_id: Such as T1042.
             status: open, in_progress, resolved or closed.
         """
-        ticket, new = self._ticket(ticket_id), app_base.one_of("status", status, STATUSES)
+        ticket, new = self._ticket(ticket_id), app_base.check_choice("status", status, STATUSES)
         if new == "closed" and ticket.status not in ("resolved", "closed"):
             raise ToolError(f"{ticket.id} is {ticket.status}: only a resolved ticket can be closed; resolve it first.")
         if new == "in_progress" and not ticket.assignee:
@@ -112,7 +114,7 @@ class Tickets(OfficeApp):
             ticket_id: Such as T1042.
             due: Such as 2026-03-05.
         """
-        return self._keep(replace(self._not_closed(ticket_id), due=app_base.day("due", due)))
+        return self._keep(replace(self._not_closed(ticket_id), due=app_base.check_day("due", due)))
 
     def tickets_comment(self, ticket_id: str, text: str) -> RecordFields:
         """Add a comment to a ticket, also to a closed one.
@@ -122,7 +124,7 @@ class Tickets(OfficeApp):
             text: The comment.
         """
         ticket = self._ticket(ticket_id)
-        return self._keep(replace(ticket, comments=(*ticket.comments, app_base.clean("text", text))))
+        return self._keep(replace(ticket, comments=(*ticket.comments, app_base.check_text("text", text))))
 
     def _ticket(self, ticket_id: str) -> SupportTicket:
         return app_base.find(self.office.tickets, ticket_id, "ticket", "tickets_list")

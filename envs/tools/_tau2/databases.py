@@ -74,13 +74,13 @@ class Tau2Databases:
         """Compare the databases."""
         if self.domain == "telecom":
             pairs = [(self._db, other._db), (self._phone, other._phone)]
-            return any(_dumped(one) != _dumped(two) for one, two in pairs)
+            return any(_dump(one) != _dump(two) for one, two in pairs)
         return any(_differ(table, getattr(other._db, name)) for name, table in self._db)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Leave the shared database out: another process reads it itself."""
         own = self._db if self.domain == "telecom" else {name: dict(table.touched()) for name, table in self._db}
-        return (_restored, (self.domain, own, self._phone, self.called))
+        return (_restore, (self.domain, own, self._phone, self.called))
 
     # ---- small parts -----------------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Tau2Databases:
                 bill.bill_id = f"B{number}"
 
 
-def _restored(domain: str, own: Any, phone: Any, called: tuple[Called, ...]) -> Tau2Databases:
+def _restore(domain: str, own: Any, phone: Any, called: tuple[Called, ...]) -> Tau2Databases:
     """Restore pickled databases."""
     base = source.database(domain)
     if domain != "telecom":
@@ -161,10 +161,10 @@ def _check_expression(text: str) -> None:
 
 def _differ(one: Overlay, two: Overlay) -> bool:
     keys = one.touched().keys() | two.touched().keys()
-    return any(key not in one or key not in two or _dumped(one[key]) != _dumped(two[key]) for key in keys)
+    return any(key not in one or key not in two or _dump(one[key]) != _dump(two[key]) for key in keys)
 
 
-def _dumped(record: BaseModel) -> str:
+def _dump(record: BaseModel) -> str:
     return json.dumps(record.model_dump(), sort_keys=True, default=str)
 
 

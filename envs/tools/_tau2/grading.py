@@ -50,10 +50,10 @@ def needs_nothing(domain: str, task: JsonObject) -> bool:
     """Tell whether a task is solved without a change and without a word, as where a request must be refused."""
     initial = task.get("initial_state")
     untouched = Tau2Databases.of(domain, initial if isinstance(initial, Mapping) else None)
-    return all(part == 1.0 for part in parts(domain, task, untouched, ()).values())
+    return all(part == 1.0 for part in compute_parts(domain, task, untouched, ()).values())
 
 
-def parts(domain: str, task: JsonObject, databases: Tau2Databases, said: Sequence[str]) -> dict[str, float]:
+def compute_parts(domain: str, task: JsonObject, databases: Tau2Databases, said: Sequence[str]) -> dict[str, float]:
     """Return each part of the reward by its name, 0 or 1."""
     criteria = criteria_of(task)
     found: dict[str, float] = {}
@@ -74,9 +74,9 @@ def parts(domain: str, task: JsonObject, databases: Tau2Databases, said: Sequenc
     return found
 
 
-def reward_of(domain: str, task: JsonObject, databases: Tau2Databases, said: Sequence[str]) -> Scored:
+def compute_reward(domain: str, task: JsonObject, databases: Tau2Databases, said: Sequence[str]) -> Scored:
     """Return the product of the parts, with each of them as a component."""
-    found = parts(domain, task, databases, said)
+    found = compute_parts(domain, task, databases, said)
     return Scored(value=float(all(found.values())), components=found)
 
 

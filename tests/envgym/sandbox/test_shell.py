@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from envgym.errors import InvalidInput, ToolError, ToolInfraFailure
 from envgym.sandbox import MIB, LocalSandbox, RunEnding, Sandbox
-from envgym.sandbox._shell_tree import EMPTY, InvalidTree, TreeEntry, outcome_in, packed, with_files
+from envgym.sandbox._shell_tree import EMPTY, InvalidTree, TreeEntry, add_files, pack_tree, read_result
 from envgym.sandbox.records import Completed, Limits
 from envgym.sandbox.shell import ShellSession
 
@@ -171,9 +171,9 @@ GARBLED = {
 
 @pytest.mark.parametrize("what", GARBLED)
 def test_what_no_sandbox_of_ours_writes_is_refused(what: str) -> None:
-    assert outcome_in(forged(), EMPTY, 10).tree == {"x": TreeEntry("file", b"!", 420, 0)}
+    assert read_result(forged(), EMPTY, 10).tree == {"x": TreeEntry("file", b"!", 420, 0)}
     with pytest.raises(InvalidTree):
-        outcome_in(GARBLED[what], EMPTY, 10)
+        read_result(GARBLED[what], EMPTY, 10)
 
 
 def test_a_command_that_speaks_for_its_shell_can_change_its_own_files_alone(shell: ShellSession) -> None:
@@ -192,19 +192,19 @@ def test_a_command_that_speaks_for_its_shell_can_change_its_own_files_alone(shel
 def test_no_bytes_break_the_reader(text: bytes) -> None:
     for said_ in (text, text + b"\n", forged(entries=[text.decode(errors="replace")])):
         with pytest.raises(InvalidTree):
-            outcome_in(said_, EMPTY, 1000)
+            read_result(said_, EMPTY, 1000)
 
 
 @settings(max_examples=25)
 @given(st.dictionaries(st.from_regex(r"[a-c]{1,2}", fullmatch=True), st.binary(max_size=20), max_size=5))
 def test_a_packed_tree_holds_all_and_writing_changes_no_other_tree(files: dict[str, bytes]) -> None:
-    tree = with_files(EMPTY, {f"d/{name}": content for name, content in files.items()})
-    other = with_files(tree, {"d/new": b"n"})
+    tree = add_files(EMPTY, {f"d/{name}": content for name, content in files.items()})
+    other = add_files(tree, {"d/new": b"n"})
     assert {path: entry.content for path, entry in tree.items() if entry.kind == "file"} == {
         f"d/{name}": content for name, content in files.items()
     }
     assert set(other) - set(tree) <= {"d", "d/new"}
-    assert packed(tree, {}).endswith(b"".join(files.values()))
+    assert pack_tree(tree, {}).endswith(b"".join(files.values()))
 
 
 class Dead:

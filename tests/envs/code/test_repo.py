@@ -18,8 +18,8 @@ from envgym.core.segments import Origin
 from envgym.core.tasks import Split, Task
 from envgym.envs.code import _repo_grading as grading
 from envgym.envs.code import repo
-from envgym.envs.code._repo_patch import applied, read_patch, turned
-from envgym.envs.code._repo_tasks import checkout, repair_of, repositories, tree_of
+from envgym.envs.code._repo_patch import apply_patch, read_patch, reverse_patch
+from envgym.envs.code._repo_tasks import checkout, read_repo_task, read_tree, repositories
 from envgym.envs.code.repo import Repositories
 from envgym.errors import InvalidInput, ToolInfraFailure
 from envgym.parsing import tool_call_action
@@ -64,7 +64,7 @@ def test_38_tasks_lie_in_6_repositories_and_whole_repositories_are_held_out() ->
 
 @pytest.mark.parametrize("name", TASKS)
 def test_hidden_tests_fail_before_the_reference_and_pass_after_it_and_all_others_hold_throughout(name: str) -> None:
-    repair = repair_of(TASKS[name])
+    repair = read_repo_task(TASKS[name])
     assert len(repair.hints) == 3
     assert (
         checkout(repair.repository, repair.patch, Limits()).run("python3 -m unittest discover -s tests -t .").is_success
@@ -84,11 +84,11 @@ def _encoded(files: Any) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_patch_taken_back_and_applied_changes_nothing(name: str) -> None:
-    whole = tree_of(str(TASKS[name].metadata["repository"]))
+    whole = read_tree(str(TASKS[name].metadata["repository"]))
     hunks = read_patch(str(TASKS[name].payload["patch"]))
-    assert applied(applied(whole, turned(hunks)), hunks) == whole
+    assert apply_patch(apply_patch(whole, reverse_patch(hunks)), hunks) == whole
     with pytest.raises(InvalidInput, match="patch must fit the file"):
-        applied(whole, hunks)
+        apply_patch(whole, hunks)
 
 
 def test_patches_by_hand() -> None:
@@ -98,8 +98,8 @@ def test_patches_by_hand() -> None:
         (8, ("y\n",), ("z\n",)),
     ]
     files = {"x": "a\nc\n3\n4\n5\n6\n7\n8\ny\n"}
-    assert applied(files, hunks)["x"] == "a\nb\nc\n3\n4\n5\n6\n7\n8\nz\n"
-    assert [hunk.start for hunk in turned(hunks)] == [0, 9]
+    assert apply_patch(files, hunks)["x"] == "a\nb\nc\n3\n4\n5\n6\n7\n8\nz\n"
+    assert [hunk.start for hunk in reverse_patch(hunks)] == [0, 9]
     with pytest.raises(InvalidInput, match="patch must hold a hunk, got hello"):
         read_patch("hello")
 
@@ -205,7 +205,7 @@ class Recorder:
 @pytest.mark.parametrize("stdout", [b"", b"[]", b'{"own": 3}', b'{"own": [1, 2, 3]}', b"{" * 9999, FORGED.encode()])
 def test_no_expected_output_goes_to_the_sandbox_and_nothing_said_there_is_believed(stdout: bytes) -> None:
     sandbox = Recorder(stdout)
-    repair = repair_of(TASKS[PRECEDENCE])
+    repair = read_repo_task(TASKS[PRECEDENCE])
     assert not grading.grade(repair, _encoded(repair.goal), sandbox).is_passed
     assert b'evaluate(\\"-2 ^ 2\\")' in sandbox.seen
     assert b"(-4, 0.5, -6, 3, 6)" not in sandbox.seen
@@ -215,7 +215,7 @@ def test_hidden_tests_are_nowhere_in_the_agents_sandbox() -> None:
     env = begun("larder/reading_is_a_use")
     look = "cat $(find /tmp -type f) /proc/[0-9]*/{cmdline,environ} 2>/dev/null | grep -a -c 'lambda: [1]/0'"
     assert said(env, "shell", command=look) == "0\n[exit code 1]"
-    assert "lambda: 1/0" in repair_of(TASKS["larder/reading_is_a_use"]).checks
+    assert "lambda: 1/0" in read_repo_task(TASKS["larder/reading_is_a_use"]).checks
     assert (
         said(env, "shell", command="git log --format=%s; git show --stat | grep -c task") == "Import\n0\n[exit code 1]"
     )
@@ -288,7 +288,7 @@ def test_forks_go_on_independently() -> None:
 
 
 def test_hints_come_with_the_issue_and_after_failed_attempts_as_words_of_a_guide() -> None:
-    repair = repair_of(TASKS[PRECEDENCE])
+    repair = read_repo_task(TASKS[PRECEDENCE])
     first = Repositories(guidance=2).reset(options={"task": TASKS[PRECEDENCE]}).observation
     assert [hint in first for hint in repair.hints] == [True, True, False]
     env = begun(attempts=4, coached=True, guidance=1)

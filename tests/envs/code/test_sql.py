@@ -16,7 +16,7 @@ from envgym.core.tasks import Split
 from envgym.envs.code import sql
 from envgym.envs.code._sql.runner import QueryRunner
 from envgym.envs.code._sql.schema import generated_schemas
-from envgym.envs.code.sql import Sql, query_in
+from envgym.envs.code.sql import Sql, extract_query
 from envgym.errors import InvalidInput
 from envgym.parsing import tool_call_action
 from envgym.records import StepRecord
@@ -234,7 +234,7 @@ def test_bad_rows_are_refused(files: dict[str, str], row: dict[str, str], said: 
     ],
 )
 def test_a_query_is_the_last_block_or_the_whole_text(text: str, query: str | None) -> None:
-    assert query_in(text) == query
+    assert extract_query(text) == query
 
 
 def test_a_schema_held_out_is_the_test_split() -> None:

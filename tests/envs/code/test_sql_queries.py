@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.envs.code._sql import guest
-from envgym.envs.code._sql.results import QueryError, QueryResult, Row, overlap, same, table_text
+from envgym.envs.code._sql.results import QueryError, QueryResult, Row, overlap, same_results, table_text
 from envgym.envs.code._sql.runner import QueryLimits, QueryRunner
-from envgym.envs.code._sql.runner import varied as varied_in_sandbox
+from envgym.envs.code._sql.runner import vary_database as varied_in_sandbox
 from envgym.errors import EnvFailure
 
 DEFINITIONS = """
@@ -195,8 +195,8 @@ def rows(*given: Row, is_cut: bool = False) -> QueryResult:
     ],
 )
 def test_same_by_hand(said: QueryResult, wanted: QueryResult, is_same: bool) -> None:
-    assert same(said, wanted, is_ordered=False) is is_same
-    assert same(wanted, said, is_ordered=False) is is_same
+    assert same_results(said, wanted, is_ordered=False) is is_same
+    assert same_results(wanted, said, is_ordered=False) is is_same
 
 
 CELLS = st.none() | st.integers(-5, 5) | st.floats(-5, 5) | st.sampled_from(["", "a", "b"]) | st.binary(max_size=2)
@@ -208,10 +208,10 @@ def test_order_counts_only_where_it_is_asked_for(given_rows: list[Row], draw: ra
     shuffled = list(given_rows)
     draw.shuffle(shuffled)
     one, other = (QueryResult(columns=("a", "b"), rows=tuple(item)) for item in (given_rows, shuffled))
-    assert same(one, other, is_ordered=False)
-    assert same(one, one, is_ordered=True)
+    assert same_results(one, other, is_ordered=False)
+    assert same_results(one, one, is_ordered=True)
     assert overlap(one, other) == (1.0 if given_rows else 0.0)
     if given_rows:
         shorter = QueryResult(columns=("a", "b"), rows=tuple(shuffled[1:]))
-        assert not same(one, shorter, is_ordered=False)
+        assert not same_results(one, shorter, is_ordered=False)
         assert overlap(one, shorter) < 1.0

@@ -13,7 +13,7 @@ from envgym.envs.code._sql.files import is_ordered
 from envgym.envs.code._sql.mutants import mutants
 from envgym.envs.code._sql.question_sets import DatabaseSource, FactbookDatabase, GeneratedDatabases, shipped
 from envgym.envs.code._sql.questions import Question
-from envgym.envs.code._sql.results import QueryResult, same
+from envgym.envs.code._sql.results import QueryResult, same_results
 from envgym.envs.code._sql.runner import QueryLimits
 from envgym.envs.code._sql.schema import generated_schemas
 
@@ -83,18 +83,18 @@ def test_no_fixed_rows_and_no_other_questions_query_is_right() -> None:
     for number, task in enumerate(tasks):
         question = question_of(task)
         bases = bases_of(GeneratedDatabases(), str(task.payload["database"]))
-        wanted = [result for base in bases if (result := question_sets.result_of(base, question.sql)) is not None]
+        wanted = [result for base in bases if (result := question_sets.run_query(base, question.sql)) is not None]
         assert question_sets.passes(question.sql, question, wanted, bases)
         literal = QueryResult(columns=wanted[0].columns, rows=wanted[0].rows)
-        assert not all(same(literal, rows, is_ordered=question.is_ordered) for rows in wanted)
+        assert not all(same_results(literal, rows, is_ordered=question.is_ordered) for rows in wanted)
         assert not question_sets.passes(str(tasks[number - 1].payload["sql"]), question, wanted, bases)
 
 
 def test_the_sandbox_finds_what_the_proof_found() -> None:
     for task in tasks_of("generated")[::150]:
         bases = bases_of(GeneratedDatabases(), str(task.payload["database"]))
-        expected = tuple(question_sets.result_of(base, str(task.payload["sql"])) for base in bases)
-        assert sql.wanted_of(GeneratedDatabases(), task, QueryLimits()) == expected
+        expected = tuple(question_sets.run_query(base, str(task.payload["sql"])) for base in bases)
+        assert sql.reference_results(GeneratedDatabases(), task, QueryLimits()) == expected
 
 
 def test_a_question_whose_mutant_survives_is_not_proved() -> None:

@@ -11,7 +11,7 @@ from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
-from envgym.envs.puzzles._minesweeper import UNKNOWN, around, conclusions, opened
+from envgym.envs.puzzles._minesweeper import UNKNOWN, conclusions, neighbors_of, open_cells
 from envgym.envs.puzzles.minesweeper import Minesweeper
 from envgym.errors import InvalidInput
 
@@ -95,12 +95,12 @@ def test_conclusions_from_one_number_and_from_two() -> None:
 def test_conclusions_hold_on_every_board_that_looks_like_this(mines: set[int], place: int) -> None:
     if place in mines:
         return
-    view = opened((UNKNOWN,) * 9, frozenset(mines), place, 3)
+    view = open_cells((UNKNOWN,) * 9, frozenset(mines), place, 3)
     boards = [
         set(other)
         for count in range(9)
         for other in itertools.combinations([at for at in range(9) if view[at] == UNKNOWN], count)
-        if all(seen in (UNKNOWN, len(set(other) & set(around(3)[at]))) for at, seen in enumerate(view))
+        if all(seen in (UNKNOWN, len(set(other) & set(neighbors_of(3)[at]))) for at, seen in enumerate(view))
     ]
     safe, certain = conclusions(view, 3)
     assert mines in boards

@@ -18,7 +18,7 @@ pytest.importorskip("reasoning_gym")
 
 from envgym.conformance import EnvConformance
 from envgym.envs.puzzles import _wordle, wordle
-from envgym.envs.puzzles._wordle import encoded, load_words, mark_letters, number_marks
+from envgym.envs.puzzles._wordle import encode_words, load_words, mark_letters, number_marks
 from envgym.envs.puzzles.wordle import Wordle
 
 words = st.text(alphabet="abc", min_size=5, max_size=5)
@@ -55,7 +55,7 @@ def test_marks_by_hand(word: str, guess: str, marks: str) -> None:
 def test_marks_of_all_words_at_once_agree_with_those_of_one(word: str, guess: str) -> None:
     marks = mark_letters(word, guess)
     number = int("".join(str("-YG".index(mark)) for mark in marks), 3)
-    assert number_marks(encoded((word,)), encoded((guess,))[0]).tolist() == [number]
+    assert number_marks(encode_words((word,)), encode_words((guess,))[0]).tolist() == [number]
     assert marks.count("G") == sum(a == b for a, b in zip(word, guess, strict=True))
     assert 5 - marks.count("-") == sum(min(word.count(letter), guess.count(letter)) for letter in "abc")
 

@@ -15,7 +15,7 @@ from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
 from envgym.envs.search._grading import FactbookMatch
 from envgym.envs.search._library import factbook, load_questions
-from envgym.envs.search._questions import KINDS, said
+from envgym.envs.search._questions import KINDS, with_article
 from envgym.envs.search.factbook import Factbook, evidence_of
 from envgym.errors import InvalidInput, UnknownName
 from envgym.parsing import tool_call_action
@@ -108,9 +108,9 @@ def test_evidence_weight_pays_only_with_a_right_answer() -> None:
         ("unknown", "0", 0.0),
     ],
 )
-def test_answers_are_judged_by_what_they_say(answer: str | int | float, said: str, score: float) -> None:
+def test_answers_are_judged_by_what_they_say(answer: str | int | float, with_article: str, score: float) -> None:
     names = ["Côte d'Ivoire", "Cote d'Ivoire", "Ivory Coast", "the Ivory Coast"] if answer != "unknown" else ["unknown"]
-    assert FactbookMatch()(said, task_of(answer, *names if isinstance(answer, str) else ())).score == score
+    assert FactbookMatch()(with_article, task_of(answer, *names if isinstance(answer, str) else ())).score == score
 
 
 def test_counts_are_exact_and_words_may_be_partly_right() -> None:
@@ -133,7 +133,7 @@ def test_chance_is_what_the_best_constant_answer_earns() -> None:
     [("Kenya", "Kenya"), ("Bahamas", "the Bahamas"), ("United States", "the United States"), ("Chad", "Chad")],
 )
 def test_names_have_their_article(name: str, written: str) -> None:
-    assert said(name) == written
+    assert with_article(name) == written
 
 
 def test_the_agent_is_shown_neither_answer_nor_evidence() -> None:

@@ -14,7 +14,7 @@ from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
-from envgym.envs.search._qa import answers_of, context_documents, supporting_titles
+from envgym.envs.search._qa import context_documents, read_answers, supporting_titles
 from envgym.envs.search.qa import OpenQa
 from envgym.errors import InvalidInput
 from envgym.parsing import tool_call_action
@@ -70,7 +70,7 @@ MUSIQUE: Row = {
     ],
 )
 def test_every_format_is_read(row: Row, answers: list[str], titles: list[str], pages: list[str]) -> None:
-    assert answers_of(row) == answers
+    assert read_answers(row) == answers
     assert supporting_titles(row) == titles
     assert [page.id for page in context_documents([row, row])] == pages
 

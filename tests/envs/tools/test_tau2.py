@@ -161,7 +161,7 @@ def test_grading_agrees_with_tau2_bench(domain: str, index: int, num_actions: in
         source.load("data_model.tasks:Task").model_validate(raw),
         messages,
     )
-    ours = grading.parts(domain, raw, databases, ())
+    ours = grading.compute_parts(domain, raw, databases, ())
     assert all(ours[str(part.value).lower()] == value for part, value in theirs.reward_breakdown.items())
     assert theirs.reward == float(num_actions > 0 or grading.needs_nothing(domain, raw))
 

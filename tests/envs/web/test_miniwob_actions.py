@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.envs.web._miniwob_actions import HINT, KEYS, ActionRefused, ElementPoint, PageCommand, checked, parse
+from envgym.envs.web._miniwob_actions import (
+    HINT,
+    KEYS,
+    ActionRefused,
+    ElementPoint,
+    PageCommand,
+    check_command,
+    parse_command,
+)
 
 ids = st.integers(0, 99_999)
 offsets = st.integers(-500, 500).map(float)
@@ -31,7 +39,7 @@ commands = (
 @settings(max_examples=40)
 @given(commands)
 def test_an_action_is_read_as_it_is_written(command: PageCommand) -> None:
-    assert parse(str(command)) == command
+    assert parse_command(str(command)) == command
 
 
 @pytest.mark.parametrize(
@@ -57,7 +65,7 @@ def test_an_action_is_read_as_it_is_written(command: PageCommand) -> None:
     ],
 )
 def test_actions_by_hand(text: str, command: PageCommand) -> None:
-    assert parse(text) == command
+    assert parse_command(text) == command
 
 
 @pytest.mark.parametrize(
@@ -65,7 +73,7 @@ def test_actions_by_hand(text: str, command: PageCommand) -> None:
 )
 def test_what_is_no_single_action_is_answered_with_the_grammar(text: str) -> None:
     with pytest.raises(ActionRefused) as refusal:
-        parse(text)
+        parse_command(text)
     assert str(refusal.value) == HINT
 
 
@@ -83,13 +91,13 @@ def test_what_is_no_single_action_is_answered_with_the_grammar(text: str) -> Non
 )
 def test_what_would_leave_the_page_or_take_long_is_refused(command: PageCommand, why: str) -> None:
     with pytest.raises(ActionRefused, match=why):
-        checked(command)
+        check_command(command)
 
 
 def test_a_drag_onto_the_same_element_marks_it_from_its_first_to_its_last_corner() -> None:
-    ends = parse("drag 3 to 3").for_page()
+    ends = parse_command("drag 3 to 3").for_page()
     assert [ends["from"], ends["to"]] == [
         {"id": 3, "x": None, "y": None, "part": "first"},
         {"id": 3, "x": None, "y": None, "part": "last"},
     ]
-    assert parse("drag 3 to 4").for_page()["to"] == {"id": 4, "x": None, "y": None, "part": "middle"}
+    assert parse_command("drag 3 to 4").for_page()["to"] == {"id": 4, "x": None, "y": None, "part": "middle"}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from envgym.envs.web._miniwob_view import MAX_LINES, PageElement, PageView, shown
+from envgym.envs.web._miniwob_view import MAX_LINES, PageElement, PageView, show_elements
 
 NAME = PageElement(id=1, role="textbox", name="Name", value="")
 YES = PageElement(id=2, role="checkbox", name="Yes", checked=False)
@@ -43,8 +43,8 @@ def test_what_the_script_writes_is_read_with_names_of_colors() -> None:
 
 
 def test_the_first_page_is_shown_whole_and_unmarked() -> None:
-    assert shown(VIEW) == 'Task: Do it.\n[1] textbox "Name" value ""\n[2] checkbox "Yes" unchecked\ntext "or"'
-    assert shown(VIEW, changes_only=True) == shown(VIEW)
+    assert show_elements(VIEW) == 'Task: Do it.\n[1] textbox "Name" value ""\n[2] checkbox "Yes" unchecked\ntext "or"'
+    assert show_elements(VIEW, changes_only=True) == show_elements(VIEW)
 
 
 def test_what_changed_has_a_star_and_what_went_is_named() -> None:
@@ -53,16 +53,16 @@ def test_what_changed_has_a_star_and_what_went_is_named() -> None:
         VIEW, nodes=(filled, PageElement(id=9, role="button", name="Send")), notes=("Well.",), selection="Ann"
     )
     lines = ["Well.", "Task: Do it.", '*[1] textbox "Name" value "Ann"', '*[9] button "Send"', "Gone: [2]"]
-    assert shown(now, VIEW) == "\n".join([*lines, 'Marked text: "Ann"'])
+    assert show_elements(now, VIEW) == "\n".join([*lines, 'Marked text: "Ann"'])
 
 
 def test_only_changes_are_shown_where_asked() -> None:
     now = replace(VIEW, nodes=(NAME, replace(YES, checked=True)))
-    assert shown(now, VIEW, changes_only=True) == 'Task: Do it.\n*[2] checkbox "Yes" checked'
-    assert shown(VIEW, VIEW, changes_only=True) == "Task: Do it.\nNothing changed."
+    assert show_elements(now, VIEW, changes_only=True) == 'Task: Do it.\n*[2] checkbox "Yes" checked'
+    assert show_elements(VIEW, VIEW, changes_only=True) == "Task: Do it.\nNothing changed."
 
 
 def test_a_long_page_is_cut_and_says_so() -> None:
     nodes = tuple(PageElement(id=id, role="text", name="x") for id in range(MAX_LINES + 7))
-    lines = shown(replace(VIEW, nodes=nodes)).splitlines()
+    lines = show_elements(replace(VIEW, nodes=nodes)).splitlines()
     assert (len(lines), lines[-1]) == (MAX_LINES + 2, "(7 more elements)")

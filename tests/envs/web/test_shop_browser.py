@@ -13,7 +13,7 @@ from envgym.envs.web._browser import check_browser
 from envgym.envs.web._shop_browser import BrowserShop, read_page
 from envgym.envs.web._shop_clients import TextShop
 from envgym.envs.web._shop_pages import LineCell, PageAction, PageLine, ShopPage
-from envgym.envs.web._shop_server import rendered, server
+from envgym.envs.web._shop_server import render_page, server
 from envgym.envs.web._shop_store import ShopVisit
 from envgym.envs.web.shop import Shop
 from envgym.errors import InvalidInput
@@ -110,7 +110,7 @@ def test_texts_are_escaped(browser: Shop) -> None:
     )
 
     async def job(document: "Document") -> ShopPage:
-        await document.set_content(rendered(page, "session"))
+        await document.set_content(render_page(page, "session"))
         return await read_page(document)
 
     assert door(browser)._tab.run(job) == page

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.envs.web._shop_catalogue import Product, ProductKind, ProductOption, catalogue
-from envgym.envs.web._shop_goals import GoalItem, cheapest, match, order_reward, target
+from envgym.envs.web._shop_goals import GoalItem, cheapest, match_item, order_reward, target
 from envgym.envs.web._shop_store import CartItem
 from envgym.errors import InvalidInput
 
@@ -49,13 +49,13 @@ def product(**changes: Any) -> Product:  # any field of a product
     ],
 )
 def test_reward_by_hand(changes: dict[str, Any], finish: str, expected: float) -> None:
-    assert match(WISH, LAMP, product(**changes), {"finish": finish}).reward == pytest.approx(expected)
+    assert match_item(WISH, LAMP, product(**changes), {"finish": finish}).reward == pytest.approx(expected)
 
 
 def test_without_attributes_and_options_only_type_and_price_count() -> None:
     wish = replace(WISH, attributes=(), options={})
-    assert match(wish, LAMP, product(), {"finish": "white"}).reward == 1.0
-    assert match(replace(wish, limit=100), LAMP, product(), {"finish": "white"}).reward == 0.0
+    assert match_item(wish, LAMP, product(), {"finish": "white"}).reward == 1.0
+    assert match_item(replace(wish, limit=100), LAMP, product(), {"finish": "white"}).reward == 0.0
 
 
 def piece_for(wish: GoalItem) -> CartItem:

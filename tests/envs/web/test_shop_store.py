@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from envgym.envs.web._shop_catalogue import Product, ProductKind, ProductOption, catalogue
 from envgym.envs.web._shop_pages import LineCell, PageAction, PageLine, ShopPage
 from envgym.envs.web._shop_search import SCALE, SearchIndex, words_of
-from envgym.envs.web._shop_store import MAX_LINES, PER_PAGE, CartItem, OpenPage, ShopVisit, acted, page_of, searched
+from envgym.envs.web._shop_store import (
+    MAX_LINES,
+    PER_PAGE,
+    CartItem,
+    OpenPage,
+    ShopVisit,
+    apply_action,
+    current_page,
+    search_products,
+)
 
 SHOP = catalogue(0, 1500)
 
@@ -59,8 +68,8 @@ def test_bm25_by_hand() -> None:
 @settings(max_examples=50)
 @given(st.text(max_size=400))
 def test_a_query_is_read_once_and_for_all(text: str) -> None:
-    query = searched(text)
-    assert searched(query) == query
+    query = search_products(text)
+    assert search_products(query) == query
     assert query.isascii()
     assert len(query) <= 300
     assert set(query.split()) <= set(words_of(text))
@@ -72,8 +81,11 @@ def test_a_title_finds_its_product_first() -> None:
 
 
 def test_results_are_shown_ten_at_a_time() -> None:
-    visit = acted(SHOP, ShopVisit(), PageAction("search", "cotton"))
-    first, second = page_of(SHOP, visit), page_of(SHOP, acted(SHOP, visit, PageAction("show_page", "2")))
+    visit = apply_action(SHOP, ShopVisit(), PageAction("search", "cotton"))
+    first, second = (
+        current_page(SHOP, visit),
+        current_page(SHOP, apply_action(SHOP, visit, PageAction("show_page", "2"))),
+    )
     ids = [[cell.act.argument for line in page.lines for cell in line.cells if cell.act and cell.act.verb == "open"]
            for page in (first, second)]  # fmt: skip
     assert tuple(ids[0] + ids[1]) == SHOP.index.search("cotton").ids[: 2 * PER_PAGE]
@@ -100,7 +112,7 @@ def one_product() -> Product:
 def test_an_order_from_the_first_page_to_the_last() -> None:
     shop = replace(SHOP, products={"P1000": one_product()})
     visit = ShopVisit(place=OpenPage.PRODUCT, query="lamp", product="P1000")
-    assert page_of(shop, visit).text.splitlines()[5:] == [
+    assert current_page(shop, visit).text.splitlines()[5:] == [
         "color: sand | teal",
         "size: small | large (+$2.50)",
         "To add it to the cart, choose color and size.",
@@ -112,22 +124,24 @@ def test_an_order_from_the_first_page_to_the_last() -> None:
         PageAction("choose", "color: sand"),
         PageAction("choose", "color: teal"),
     ):
-        visit = acted(shop, visit, act)
-    text = page_of(shop, visit).text
+        visit = apply_action(shop, visit, act)
+    text = current_page(shop, visit).text
     assert "color: sand | [teal]\nsize: small | [large (+$2.50)]\nAdd to cart" in text
     assert "Price: $22.49." in text
-    visit = acted(shop, visit, PageAction("add_to_cart"))
+    visit = apply_action(shop, visit, PageAction("add_to_cart"))
     assert visit.cart == (CartItem(product="P1000", chosen=(("color", "teal"), ("size", "large"))),)
-    visit = acted(
-        shop, acted(shop, replace(visit, place=OpenPage.PRODUCT), PageAction("add_to_cart")), PageAction("remove", "1")
+    visit = apply_action(
+        shop,
+        apply_action(shop, replace(visit, place=OpenPage.PRODUCT), PageAction("add_to_cart")),
+        PageAction("remove", "1"),
     )
     assert len(visit.cart) == 1
-    assert page_of(shop, acted(shop, visit, PageAction("checkout"))).text == (
+    assert current_page(shop, apply_action(shop, visit, PageAction("checkout"))).text == (
         'Checkout\n1. P1000 Salt & Pine 10" Lamp (color: teal, size: large) $22.49\nTotal: $22.49\nPlace the order\n'
         "Back to the results | Cart (1)"
     )
-    end = acted(shop, visit, PageAction("place_order"))
-    assert (end.is_over, page_of(shop, end).find(PageAction("search", "lamp"))) == (True, None)
+    end = apply_action(shop, visit, PageAction("place_order"))
+    assert (end.is_over, current_page(shop, end).find(PageAction("search", "lamp"))) == (True, None)
 
 
 def test_a_full_cart_takes_nothing_more() -> None:
@@ -135,10 +149,10 @@ def test_a_full_cart_takes_nothing_more() -> None:
     chosen = tuple((name, next(iter(option.prices))) for name, option in product.options.items())
     piece = CartItem(product=product.id, chosen=chosen)
     visit = ShopVisit(place=OpenPage.PRODUCT, product=product.id, chosen=chosen, cart=(piece,) * MAX_LINES)
-    page = page_of(SHOP, visit)
+    page = current_page(SHOP, visit)
     assert page.find(PageAction("add_to_cart")) is None
     assert "The cart is full: 10 things fit." in page.text
-    assert page_of(SHOP, replace(visit, cart=visit.cart[1:])).find(PageAction("add_to_cart"))
+    assert current_page(SHOP, replace(visit, cart=visit.cart[1:])).find(PageAction("add_to_cart"))
 
 
 @pytest.mark.parametrize(
@@ -169,12 +183,12 @@ def test_a_page_offers_its_acts_in_any_case() -> None:
 def test_any_walk_stays_in_the_store(choices: list[int]) -> None:
     visit = ShopVisit()
     for choice in choices:
-        page = page_of(SHOP, visit)
+        page = current_page(SHOP, visit)
         acts = [cell.act for line in page.lines for cell in line.cells if cell.act]
         acts += [] if page.is_end else [PageAction("search", "blue tent")]
         assert all(page.find(act) == act for act in acts)
         if not acts:
             assert visit.is_over
             return
-        visit = acted(SHOP, visit, acts[choice % len(acts)])
+        visit = apply_action(SHOP, visit, acts[choice % len(acts)])
         assert len(visit.cart) <= MAX_LINES

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from envgym.envs.tools._office import words
 from envgym.envs.tools._office.mail import reply_to, sent_mail
-from envgym.envs.tools._office.plans import TaskPlan, call
+from envgym.envs.tools._office.plans import TaskPlan, plan_call
 from envgym.envs.tools._office.sampler import OfficeSampler, UnsuitableOffice, spoken_day
 from envgym.envs.tools._office.state import FileFolder, SupportTicket
 
@@ -38,16 +38,16 @@ def hand_over(sampler: OfficeSampler) -> TaskPlan:
         ),
         goal=sampler.office.put(*changed),
         reads=(
-            call("contacts_search", text=old.name),
-            call("contacts_search", text=new.name),
-            call("tickets_list", status="open", assignee=old.email),
+            plan_call("contacts_search", text=old.name),
+            plan_call("contacts_search", text=new.name),
+            plan_call("tickets_list", status="open", assignee=old.email),
         ),
         writes=tuple(
             step
             for item in tickets
             for step in (
-                call("tickets_assign", ticket_id=item.id, assignee=new.email),
-                call("tickets_comment", ticket_id=item.id, text=text),
+                plan_call("tickets_assign", ticket_id=item.id, assignee=new.email),
+                plan_call("tickets_comment", ticket_id=item.id, text=text),
             )
         ),
     )
@@ -74,10 +74,10 @@ def ticket_from_mail(sampler: OfficeSampler) -> TaskPlan:
             "in place of NUMBER.",
         ),
         goal=office.put(new).put(reply_to(office, mail, text)),
-        reads=(call("mail_search", text=mail.subject), call("contacts_search", text=lead.title)),
+        reads=(plan_call("mail_search", text=mail.subject), plan_call("contacts_search", text=lead.title)),
         writes=(
-            call("tickets_create", title=mail.subject, priority=level, assignee=lead.email),
-            call("mail_reply", mail_id=mail.id, body=text),
+            plan_call("tickets_create", title=mail.subject, priority=level, assignee=lead.email),
+            plan_call("mail_reply", mail_id=mail.id, body=text),
         ),
     )
 
@@ -109,8 +109,8 @@ def expense_total(sampler: OfficeSampler) -> TaskPlan:
             f'"{subject}", text: only the number.',
         ),
         goal=sampler.office.put(sent_mail(sampler.office, (receiver.email,), subject, str(total))),
-        reads=(call("files_read", path=file.path), call("contacts_search", text=receiver.name)),
-        writes=(call("mail_send", to=[receiver.email], subject=subject, body=str(total)),),
+        reads=(plan_call("files_read", path=file.path), plan_call("contacts_search", text=receiver.name)),
+        writes=(plan_call("mail_send", to=[receiver.email], subject=subject, body=str(total)),),
     )
 
 
@@ -138,12 +138,12 @@ def clear_day(sampler: OfficeSampler) -> TaskPlan:
         ),
         goal=sampler.office.drop(*events).put(sent_mail(sampler.office, (who.email,), subject, body)),
         reads=(
-            call("contacts_search", text=who.name),
-            call("calendar_list", first_day=day, last_day=day),
+            plan_call("contacts_search", text=who.name),
+            plan_call("calendar_list", first_day=day, last_day=day),
         ),
         writes=(
-            *(call("calendar_cancel", event_id=event.id) for event in events),
-            call("mail_send", to=[who.email], subject=subject, body=body),
+            *(plan_call("calendar_cancel", event_id=event.id) for event in events),
+            plan_call("mail_send", to=[who.email], subject=subject, body=body),
         ),
     )
 
@@ -166,10 +166,10 @@ def archive_folder(sampler: OfficeSampler) -> TaskPlan:
             f"it.",
         ),
         goal=sampler.office.drop(*files).put(FileFolder(target), *moved),
-        reads=(call("files_list", folder=folder),),
+        reads=(plan_call("files_list", folder=folder),),
         writes=(
-            call("files_create_folder", path=target),
-            *(call("files_move", path=a.path, new_path=b.path) for a, b in zip(files, moved, strict=True)),
+            plan_call("files_create_folder", path=target),
+            *(plan_call("files_move", path=a.path, new_path=b.path) for a, b in zip(files, moved, strict=True)),
         ),
     )
 
@@ -205,8 +205,10 @@ def reorder(sampler: OfficeSampler) -> TaskPlan:
             f'"Reorder ITEM", one for every item in {file.path} whose stock is smaller than the minimum.',
         ),
         goal=goal,
-        reads=(call("files_read", path=file.path), call("contacts_search", text=who.name)),
-        writes=tuple(call("tickets_create", title=title, priority="normal", assignee=who.email) for title in titles),
+        reads=(plan_call("files_read", path=file.path), plan_call("contacts_search", text=who.name)),
+        writes=tuple(
+            plan_call("tickets_create", title=title, priority="normal", assignee=who.email) for title in titles
+        ),
     )
 
 
@@ -237,13 +239,13 @@ def on_call(sampler: OfficeSampler) -> TaskPlan:
             sent_mail(sampler.office, (who.email,), "New tickets", body)
         ),
         reads=(
-            call("files_read", path=file.path),
-            call("contacts_search", text=who.name),
-            call("tickets_list", status="open", assignee="none"),
+            plan_call("files_read", path=file.path),
+            plan_call("contacts_search", text=who.name),
+            plan_call("tickets_list", status="open", assignee="none"),
         ),
         writes=(
-            *(call("tickets_assign", ticket_id=item.id, assignee=who.email) for item in tickets),
-            call("mail_send", to=[who.email], subject="New tickets", body=body),
+            *(plan_call("tickets_assign", ticket_id=item.id, assignee=who.email) for item in tickets),
+            plan_call("mail_send", to=[who.email], subject="New tickets", body=body),
         ),
     )
 

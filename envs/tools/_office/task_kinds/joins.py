@@ -5,7 +5,7 @@ from dataclasses import replace
 from envgym.envs.tools._office import words
 from envgym.envs.tools._office.calendar import end_of, free_starts
 from envgym.envs.tools._office.mail import forward_of
-from envgym.envs.tools._office.plans import TaskPlan, call
+from envgym.envs.tools._office.plans import TaskPlan, plan_call
 from envgym.envs.tools._office.sampler import OfficeSampler, UnsuitableOffice, spoken_day
 from envgym.envs.tools._office.state import Contact, Event
 
@@ -22,8 +22,8 @@ def invite_assignee(sampler: OfficeSampler) -> TaskPlan:
             f'For "{event.title}" we also need the assignee of the ticket "{ticket.title}". Please invite them.',
         ),
         goal=sampler.office.put(replace(event, attendees=(*event.attendees, ticket.assignee))),
-        reads=(call("tickets_search", text=ticket.title), call("calendar_search", text=event.title)),
-        writes=(call("calendar_invite", event_id=event.id, email=ticket.assignee),),
+        reads=(plan_call("tickets_search", text=ticket.title), plan_call("calendar_search", text=event.title)),
+        writes=(plan_call("calendar_invite", event_id=event.id, email=ticket.assignee),),
     )
 
 
@@ -40,8 +40,8 @@ def share_with_attendees(sampler: OfficeSampler) -> TaskPlan:
             f'Make sure that the file {file.path} is shared with each attendee of the event "{event.title}".',
         ),
         goal=sampler.office.put(replace(file, shared=(*file.shared, *missing))),
-        reads=(call("calendar_search", text=event.title), call("files_read", path=file.path)),
-        writes=tuple(call("files_share", path=file.path, email=email) for email in missing),
+        reads=(plan_call("calendar_search", text=event.title), plan_call("files_read", path=file.path)),
+        writes=tuple(plan_call("files_share", path=file.path, email=email) for email in missing),
     )
 
 
@@ -57,8 +57,8 @@ def assign_to_manager(sampler: OfficeSampler) -> TaskPlan:
             f'The ticket "{ticket.title}" must be escalated: its new assignee is the manager of its current one.',
         ),
         goal=sampler.office.put(replace(ticket, assignee=manager.email)),
-        reads=(call("tickets_search", text=ticket.title), call("contacts_get", email=who.email)),
-        writes=(call("tickets_assign", ticket_id=ticket.id, assignee=manager.email),),
+        reads=(plan_call("tickets_search", text=ticket.title), plan_call("contacts_get", email=who.email)),
+        writes=(plan_call("tickets_assign", ticket_id=ticket.id, assignee=manager.email),),
     )
 
 
@@ -81,10 +81,10 @@ def meet_when_free(sampler: OfficeSampler) -> TaskPlan:
         ),
         goal=office.put(new),
         reads=(
-            call("contacts_search", text=who.name),
-            call("calendar_free", day=day, minutes=minutes),
+            plan_call("contacts_search", text=who.name),
+            plan_call("calendar_free", day=day, minutes=minutes),
         ),
-        writes=(call("calendar_create", title=title, start=start, minutes=minutes, attendees=[who.email]),),
+        writes=(plan_call("calendar_create", title=title, start=start, minutes=minutes, attendees=[who.email]),),
     )
 
 
@@ -108,10 +108,10 @@ def forward_latest(sampler: OfficeSampler) -> TaskPlan:
         ),
         goal=sampler.office.put(forward_of(sampler.office, mail, (manager.email,), note)),
         reads=(
-            call("mail_search", sender=writer.email, folder="inbox"),
-            call("contacts_search", text=colleague.name),
+            plan_call("mail_search", sender=writer.email, folder="inbox"),
+            plan_call("contacts_search", text=colleague.name),
         ),
-        writes=(call("mail_forward", mail_id=mail.id, to=[manager.email], note=note),),
+        writes=(plan_call("mail_forward", mail_id=mail.id, to=[manager.email], note=note),),
     )
 
 
@@ -141,8 +141,8 @@ def add_contact(sampler: OfficeSampler) -> TaskPlan:
             f"{writer.name}: full name, e-mail and phone.",
         ),
         goal=sampler.office.put(new),
-        reads=(call("mail_search", text=mail.subject), call("mail_read", mail_id=mail.id)),
-        writes=(call("contacts_add", name=new.name, email=email, phone=phone, team=company),),
+        reads=(plan_call("mail_search", text=mail.subject), plan_call("mail_read", mail_id=mail.id)),
+        writes=(plan_call("contacts_add", name=new.name, email=email, phone=phone, team=company),),
     )
 
 
@@ -159,8 +159,8 @@ def move_behind(sampler: OfficeSampler) -> TaskPlan:
             f'I would like to have "{second.title}" immediately after "{first.title}" is over. Change its time.',
         ),
         goal=sampler.office.put(replace(second, start=start)),
-        reads=(call("calendar_search", text=first.title), call("calendar_search", text=second.title)),
-        writes=(call("calendar_move", event_id=second.id, start=start),),
+        reads=(plan_call("calendar_search", text=first.title), plan_call("calendar_search", text=second.title)),
+        writes=(plan_call("calendar_move", event_id=second.id, start=start),),
     )
 
 
@@ -175,11 +175,11 @@ def close_ticket(sampler: OfficeSampler) -> TaskPlan:
             f'"{ticket.title}" is done: the ticket should be closed, with "{text}" as a comment.',
         ),
         goal=sampler.office.put(replace(ticket, status="closed", comments=(*ticket.comments, text))),
-        reads=(call("tickets_search", text=ticket.title),),
+        reads=(plan_call("tickets_search", text=ticket.title),),
         writes=(
-            call("tickets_comment", ticket_id=ticket.id, text=text),
-            call("tickets_set_status", ticket_id=ticket.id, status="resolved"),
-            call("tickets_set_status", ticket_id=ticket.id, status="closed"),
+            plan_call("tickets_comment", ticket_id=ticket.id, text=text),
+            plan_call("tickets_set_status", ticket_id=ticket.id, status="resolved"),
+            plan_call("tickets_set_status", ticket_id=ticket.id, status="closed"),
         ),
     )
 

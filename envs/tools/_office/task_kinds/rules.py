@@ -6,7 +6,7 @@ from dataclasses import replace
 from envgym.envs.tools._office import words
 from envgym.envs.tools._office.calendar import free_starts
 from envgym.envs.tools._office.mail import sent_mail
-from envgym.envs.tools._office.plans import TaskPlan, call
+from envgym.envs.tools._office.plans import TaskPlan, plan_call
 from envgym.envs.tools._office.sampler import OfficeSampler, UnsuitableOffice, spoken_day
 from envgym.envs.tools._office.state import Event, TextFile, minute_of, moment_at
 from envgym.envs.tools._office.task_kinds.bulk import ITEMS, table
@@ -46,13 +46,13 @@ def team_meeting(sampler: OfficeSampler) -> TaskPlan:
         ),
         goal=office.put(new, replace(file, shared=(*file.shared, *guests))),
         reads=(
-            call("contacts_search", text=lead.team),
-            call("files_read", path=absences.path),
-            call("calendar_free", day=day, minutes=minutes),
+            plan_call("contacts_search", text=lead.team),
+            plan_call("files_read", path=absences.path),
+            plan_call("calendar_free", day=day, minutes=minutes),
         ),
         writes=(
-            call("calendar_create", title=title, start=start, minutes=minutes, attendees=[*guests]),
-            *(call("files_share", path=file.path, email=email) for email in guests),
+            plan_call("calendar_create", title=title, start=start, minutes=minutes, attendees=[*guests]),
+            *(plan_call("files_share", path=file.path, email=email) for email in guests),
         ),
     )
 
@@ -80,11 +80,11 @@ def new_numbers(sampler: OfficeSampler) -> TaskPlan:
         ),
         goal=sampler.office.put(*(replace(who, phone=latest[who.email][1]) for who in people)),
         reads=(
-            call("mail_search", text="New phone number", folder="inbox"),
-            *(call("mail_read", mail_id=mail.id) for mail in found),
-            *(call("contacts_get", email=who.email) for who in people),
+            plan_call("mail_search", text="New phone number", folder="inbox"),
+            *(plan_call("mail_read", mail_id=mail.id) for mail in found),
+            *(plan_call("contacts_get", email=who.email) for who in people),
         ),
-        writes=tuple(call("contacts_change", contact_id=who.id, phone=latest[who.email][1]) for who in people),
+        writes=tuple(plan_call("contacts_change", contact_id=who.id, phone=latest[who.email][1]) for who in people),
     )
 
 
@@ -127,17 +127,17 @@ def overdue(sampler: OfficeSampler) -> TaskPlan:
         ),
         goal=goal,
         reads=(
-            call("tickets_list", status="open"),
-            call("tickets_list", status="in_progress"),
-            *(call("contacts_get", email=email) for email in sorted({item.assignee for item in tickets})),
+            plan_call("tickets_list", status="open"),
+            plan_call("tickets_list", status="in_progress"),
+            *(plan_call("contacts_get", email=email) for email in sorted({item.assignee for item in tickets})),
         ),
         writes=(
             *(
-                call("tickets_set_priority", ticket_id=item.id, priority="urgent")
+                plan_call("tickets_set_priority", ticket_id=item.id, priority="urgent")
                 for item in tickets
                 if item.priority != "urgent"
             ),
-            *(call("mail_send", to=[lead], subject=subject, body=str(count)) for lead, count in counts.items()),
+            *(plan_call("mail_send", to=[lead], subject=subject, body=str(count)) for lead, count in counts.items()),
         ),
     )
 
@@ -175,13 +175,13 @@ def order_total(sampler: OfficeSampler) -> TaskPlan:
             sent_mail(office, (lead.email,), subject, total, files=(path,)),
         ),
         reads=(
-            call("files_read", path=second.path),
-            call("files_read", path=first.path),
-            call("contacts_search", text=lead.title),
+            plan_call("files_read", path=second.path),
+            plan_call("files_read", path=first.path),
+            plan_call("contacts_search", text=lead.title),
         ),
         writes=(
-            call("files_create", path=path, content=total),
-            call("mail_send", to=[lead.email], subject=subject, body=total, files=[path]),
+            plan_call("files_create", path=path, content=total),
+            plan_call("mail_send", to=[lead.email], subject=subject, body=total, files=[path]),
         ),
     )
 
@@ -226,12 +226,12 @@ def untangle(sampler: OfficeSampler) -> TaskPlan:
         ),
         goal=sampler.office.put(replace(short, start=new), mail),
         reads=(
-            call("calendar_list", first_day=day, last_day=day),
-            call("calendar_free", day=day, minutes=30),
+            plan_call("calendar_list", first_day=day, last_day=day),
+            plan_call("calendar_free", day=day, minutes=30),
         ),
         writes=(
-            call("calendar_move", event_id=short.id, start=new),
-            call("mail_send", to=[*short.attendees], subject=subject, body=body),
+            plan_call("calendar_move", event_id=short.id, start=new),
+            plan_call("mail_send", to=[*short.attendees], subject=subject, body=body),
         ),
     )
 
@@ -265,16 +265,16 @@ def farewell(sampler: OfficeSampler) -> TaskPlan:
         ),
         goal=goal,
         reads=(
-            call("contacts_search", text=who.name),
-            call("tickets_list", assignee=who.email),
-            call("calendar_search", text=who.email),
-            call("files_list"),
+            plan_call("contacts_search", text=who.name),
+            plan_call("tickets_list", assignee=who.email),
+            plan_call("calendar_search", text=who.email),
+            plan_call("files_list"),
         ),
         writes=(
-            *(call("tickets_assign", ticket_id=item.id, assignee=manager.email) for item in tickets),
-            *(call("calendar_uninvite", event_id=item.id, email=who.email) for item in events),
-            *(call("files_unshare", path=item.path, email=who.email) for item in files),
-            call("contacts_delete", contact_id=who.id),
+            *(plan_call("tickets_assign", ticket_id=item.id, assignee=manager.email) for item in tickets),
+            *(plan_call("calendar_uninvite", event_id=item.id, email=who.email) for item in events),
+            *(plan_call("files_unshare", path=item.path, email=who.email) for item in files),
+            plan_call("contacts_delete", contact_id=who.id),
         ),
     )
 

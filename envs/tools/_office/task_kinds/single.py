@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from envgym.envs.tools._office import words
 from envgym.envs.tools._office.mail import reply_to
-from envgym.envs.tools._office.plans import TaskPlan, call
+from envgym.envs.tools._office.plans import TaskPlan, plan_call
 from envgym.envs.tools._office.sampler import OfficeSampler, spoken_day
 from envgym.envs.tools._office.state import Event
 
@@ -26,7 +26,7 @@ def create_event(sampler: OfficeSampler) -> TaskPlan:
         ),
         goal=office.put(Event(office.new_id("events"), title, start, minutes, place)),
         reads=(),
-        writes=(call("calendar_create", title=title, start=start, minutes=minutes, place=place),),
+        writes=(plan_call("calendar_create", title=title, start=start, minutes=minutes, place=place),),
     )
 
 
@@ -41,8 +41,8 @@ def cancel_event(sampler: OfficeSampler) -> TaskPlan:
             f"I cannot make it on {on}: please cancel {event.title}.",
         ),
         goal=sampler.office.drop(event),
-        reads=(call("calendar_search", text=event.title),),
-        writes=(call("calendar_cancel", event_id=event.id),),
+        reads=(plan_call("calendar_search", text=event.title),),
+        writes=(plan_call("calendar_cancel", event_id=event.id),),
     )
 
 
@@ -57,8 +57,8 @@ def move_mail(sampler: OfficeSampler) -> TaskPlan:
             f'I am done with "{mail.subject}" by {name}; please file that mail under {folder}.',
         ),
         goal=sampler.office.put(replace(mail, folder=folder)),
-        reads=(call("mail_search", text=mail.subject),),
-        writes=(call("mail_move", mail_id=mail.id, folder=folder),),
+        reads=(plan_call("mail_search", text=mail.subject),),
+        writes=(plan_call("mail_move", mail_id=mail.id, folder=folder),),
     )
 
 
@@ -73,8 +73,8 @@ def reply_mail(sampler: OfficeSampler) -> TaskPlan:
             f"else.",
         ),
         goal=sampler.office.put(reply_to(sampler.office, mail, body)),
-        reads=(call("mail_search", text=mail.subject),),
-        writes=(call("mail_reply", mail_id=mail.id, body=body),),
+        reads=(plan_call("mail_search", text=mail.subject),),
+        writes=(plan_call("mail_reply", mail_id=mail.id, body=body),),
     )
 
 
@@ -89,8 +89,8 @@ def set_priority(sampler: OfficeSampler) -> TaskPlan:
             f'Change the ticket "{ticket.title}" from {ticket.priority} to {level} priority.',
         ),
         goal=sampler.office.put(replace(ticket, priority=level)),
-        reads=(call("tickets_search", text=ticket.title),),
-        writes=(call("tickets_set_priority", ticket_id=ticket.id, priority=level),),
+        reads=(plan_call("tickets_search", text=ticket.title),),
+        writes=(plan_call("tickets_set_priority", ticket_id=ticket.id, priority=level),),
     )
 
 
@@ -104,8 +104,8 @@ def comment_ticket(sampler: OfficeSampler) -> TaskPlan:
             f'Under the ticket "{ticket.title}" there should be a comment that says "{text}" Write it, please.',
         ),
         goal=sampler.office.put(replace(ticket, comments=(*ticket.comments, text))),
-        reads=(call("tickets_search", text=ticket.title),),
-        writes=(call("tickets_comment", ticket_id=ticket.id, text=text),),
+        reads=(plan_call("tickets_search", text=ticket.title),),
+        writes=(plan_call("tickets_comment", ticket_id=ticket.id, text=text),),
     )
 
 
@@ -122,8 +122,8 @@ def move_file(sampler: OfficeSampler) -> TaskPlan:
             f"Please put {name}, which is in {folder} now, into the folder {target}.",
         ),
         goal=sampler.office.drop(file).put(moved),
-        reads=(call("files_list", folder=folder),),
-        writes=(call("files_move", path=file.path, new_path=moved.path),),
+        reads=(plan_call("files_list", folder=folder),),
+        writes=(plan_call("files_move", path=file.path, new_path=moved.path),),
     )
 
 
@@ -138,8 +138,8 @@ def change_phone(sampler: OfficeSampler) -> TaskPlan:
             f"Please enter {phone} as the new number of {who.name}.",
         ),
         goal=sampler.office.put(replace(who, phone=phone)),
-        reads=(call("contacts_search", text=who.name),),
-        writes=(call("contacts_change", contact_id=who.id, phone=phone),),
+        reads=(plan_call("contacts_search", text=who.name),),
+        writes=(plan_call("contacts_change", contact_id=who.id, phone=phone),),
     )
 
 
