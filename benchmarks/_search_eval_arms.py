@@ -17,7 +17,7 @@ from envgym.errors import RunError, SettingsError, sentence
 from envgym.runs import RunDirectory, write_json
 from envgym.settings import Settings, build_settings, read_settings_file
 from envgym.stats import UNIT_RANGE, PairedComparison, compare_paired, smallest_detectable_effect
-from envgym.trainer.value_fn import critic
+from envgym.trainer.workflows.critic_value import critic
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples" / "search_eval"
@@ -121,7 +121,7 @@ class Bench:
     @property
     def arms(self) -> dict[str, Arm]:
         """The arms with this value."""
-        return arms(f"envgym.trainer.value_fn:critic:{self.value}")
+        return arms(f"envgym.trainer.workflows.critic_value:critic:{self.value}")
 
     def training(self) -> list[list[str]]:
         """Return the commands that make policy and value."""

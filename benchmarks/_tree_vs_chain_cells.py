@@ -18,16 +18,17 @@ from envgym.errors import RunError, SettingsError, sentence
 from envgym.runs import write_json
 from envgym.seeds import derive_seed
 from envgym.settings import Settings, build_settings, read_settings_file
-from envgym.trainer.batch import train_rows
-from envgym.trainer.checkpoint import TrainState, save_checkpoint
-from envgym.trainer.collect import Stats, check_invalid, collect, updated_stats
-from envgym.trainer.filters.surplus import at_most
-from envgym.trainer.loop import evaluation_metrics
-from envgym.trainer.rollout_metrics import rollout_metrics
-from envgym.trainer.seen import Metrics
+from envgym.trainer.batch.rows import train_rows
+from envgym.trainer.build import RunContext, build_run_context
+from envgym.trainer.checks.groups import check_invalid
+from envgym.trainer.learner.checkpoint import TrainState, save_checkpoint
+from envgym.trainer.metrics.rollout import rollout_metrics
+from envgym.trainer.metrics.update import Metrics
+from envgym.trainer.rollout.collector import collect
+from envgym.trainer.rollout.task_stats import Stats, updated_stats
 from envgym.trainer.settings import TrainSettings, load_train_settings
-from envgym.trainer.sft import warm_start
-from envgym.trainer.workbench import Workbench, build_workbench
+from envgym.trainer.train import evaluation_metrics
+from envgym.trainer.workflows.sft import warm_start
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples" / "tree_vs_chain"
@@ -159,7 +160,7 @@ def _check_same(cell: Path, settings: TrainSettings) -> None:
 
 def _warm_start(place: Place, settings: TrainSettings) -> None:
     started, started_cpu = time.perf_counter(), time.process_time()
-    bench = build_workbench(settings)
+    bench = build_run_context(settings)
     assert settings.sft is not None, "both games have one"
     with asyncio.Runner() as runner:
         metrics = runner.run(warm_start(bench, settings, settings.sft, on_progress=lambda *_: None))
@@ -179,7 +180,7 @@ def _warm_start(place: Place, settings: TrainSettings) -> None:
 def _train(place: Place, recipe: str, settings: TrainSettings, *, marks: list[int]) -> None:
     """Train until the budget is spent; evaluate after the first step at which each mark is reached."""
     started, started_cpu = time.perf_counter(), time.process_time()
-    bench = build_workbench(settings)
+    bench = build_run_context(settings)
     stats: Stats = {}
     step, spent, points, totals = 0, 0, list[Metrics](), dict.fromkeys((*TOTALS, "rows"), 0.0)
     with asyncio.Runner() as runner:
@@ -189,10 +190,10 @@ def _train(place: Place, recipe: str, settings: TrainSettings, *, marks: list[in
             )
             step += 1
             check_invalid(groups, limit=0.0, step=step)
-            kept = at_most(bench.method.filter(groups), settings.rollout.groups).kept
+            kept = bench.method.filter(groups).at_most(settings.rollout.groups).kept
             rows = train_rows(bench.method.credits(kept), once=settings.objective.shared_tokens == "once")
             if rows:
-                bench.learner.learn(rows, bench.method.objective, step=step - 1)
+                bench.learner.train_step(rows, bench.method.objective, step=step - 1)
             bench.policy.update_weights((), step)
             stats = updated_stats(stats, requests, groups, step=step)
             found = rollout_metrics(groups, success_at=settings.evaluation.success_at)
@@ -206,13 +207,13 @@ def _train(place: Place, recipe: str, settings: TrainSettings, *, marks: list[in
     _write(place, recipe, settings, (started, started_cpu), points, {**totals, "steps": float(step)})
 
 
-def _evaluated(runner: asyncio.Runner, bench: Workbench, settings: TrainSettings, *, step: int) -> Metrics:
+def _evaluated(runner: asyncio.Runner, bench: RunContext, settings: TrainSettings, *, step: int) -> Metrics:
     """Return success on the held-out tasks: the same tasks and sampling seeds for every recipe of a seed."""
-    (world,) = bench.worlds.values()
+    (env_source,) = bench.env_sources.values()
     plan = EvalPlan(
-        env_id=world.env_id,
-        make_env=world.make,
-        tasks=held_out_tasks(world.tasks, settings.evaluation.tasks),
+        env_id=env_source.env_id,
+        make_env=env_source.make,
+        tasks=held_out_tasks(env_source.tasks, settings.evaluation.tasks),
         samples=settings.evaluation.samples,
         seed=derive_seed(settings.run.seed, "evaluation"),
         success_at=settings.evaluation.success_at,

@@ -36,8 +36,8 @@ def measure(variant: str, tokens: int, vocab: int, hidden: int, num_threads: int
     """Run one variant once, after a run on one token that loads what is loaded lazily."""
     import torch
 
-    from envgym.trainer.causal_lm import LmHead
-    from envgym.trainer.logprobs import chunked_logprobs
+    from envgym.trainer.learner.causal_lm import LmHead
+    from envgym.trainer.learner.logprobs import chunked_logprobs
 
     torch.set_num_threads(num_threads)
     generator = torch.Generator().manual_seed(0)

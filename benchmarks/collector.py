@@ -18,9 +18,9 @@ from typing import NamedTuple
 from envgym.agents.driver import EpisodeJob, run_episodes
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
-from envgym.agents.testing import Parrot, char_agent, parrot_job, said
 from envgym.core.messages import Action
 from envgym.records import Reply
+from tests.support.parrots import Parrot, char_agent, parrot_job, said
 
 STEP_S = (0.05, 2.0)
 

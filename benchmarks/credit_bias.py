@@ -1,6 +1,6 @@
 """How far each credit's gradient is from the true one, on average over everything that can be sampled.
 
-The world is `envgym.trainer.enumerable`: expectations are sums, so the figures have no sampling error.
+The world is `tests.support.enumerable`: expectations are sums, so the figures have no sampling error.
 
 Run: python benchmarks/credit_bias.py [--only turn_grpo sibling]. Prints one JSON line.
 """
@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from envgym.core.trajectory import Group
-from envgym.trainer.credit import CREDITS, CRITIC_CREDITS
-from envgym.trainer.credit.outcome import episode_rewards, whole_episode
-from envgym.trainer.enumerable import LOGITS, Array, Enumerable, SampledGroup, expected_gradient, groups
-from envgym.trainer.points import Credit, CriticCredit, TrajectoryCredit, TrajectoryValues
+from envgym.trainer.methods.credit import CREDITS, CRITIC_CREDITS
+from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards
+from envgym.trainer.methods.protocols import Credit, CriticCredit, TrajectoryCredit, TrajectoryValues
+from tests.support.enumerable import LOGITS, Array, Enumerable, SampledGroup, expected_gradient, groups
 
 WORLD = Enumerable(logits=LOGITS)
 TRUTH = WORLD.true_gradient()
@@ -24,7 +24,7 @@ TRUTH = WORLD.true_gradient()
 
 def reinforce(group: Group) -> tuple[TrajectoryCredit, ...]:
     """Take the reward as it is."""
-    return whole_episode(group.valid, episode_rewards(group))
+    return episode_credits(group.valid, episode_rewards(group))
 
 
 def with_values(credit: CriticCredit, value: float) -> Credit:

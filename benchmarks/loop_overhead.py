@@ -19,11 +19,11 @@ from typing import NamedTuple
 from envgym.agents.driver import EpisodeJob, run_episodes
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
-from envgym.agents.testing import char_agent, said
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.env import Env
 from envgym.records import Reply
+from tests.support.parrots import char_agent, said
 
 LIMIT_US = 100.0
 

@@ -22,8 +22,8 @@ from envgym.agents.models.registry import load
 from envgym.agents.policies import _prefixes
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import Sampling
-from envgym.agents.testing import Parrot, parrot_job
 from envgym.core.tree import Tree
+from tests.support.parrots import Parrot, parrot_job
 
 GROUP = 4
 RULES = (

@@ -18,12 +18,12 @@ from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.agents.search import BestOf, Chain, Crew, Mcts, RandomExpand, Strategy, SurprisalFork
 from envgym.agents.search.base import members_of
-from envgym.agents.testing import END, char_agent
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.env import Env
 from envgym.records import Reply
 from envgym.seeds import generator
+from tests.support.parrots import END, char_agent
 
 LEAST_GAIN = 1.5
 TOKENS = 16

@@ -34,11 +34,11 @@ from envgym.core.tasks import Split
 from envgym.registry import register
 from envgym.runs import RunDirectory
 from envgym.tools import ToolSpec
-from envgym.trainer.callbacks import Callback
-from envgym.trainer.learner import Learner
-from envgym.trainer.loop import TrainLoop
+from envgym.trainer.build import build_run_context
+from envgym.trainer.learner.learner import Learner
+from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.settings import TrainSettings, train_settings
-from envgym.trainer.workbench import build_workbench
+from envgym.trainer.train import TrainLoop
 
 TARGETS: Final = {"single": 1.5, "tools": 3.0}
 """How much faster a step has to be."""
@@ -100,7 +100,7 @@ class Ours:
     def __init__(self, case: Case, options: argparse.Namespace, folder: Path) -> None:
         """Build everything; nothing is saved but the steps' episodes."""
         settings = _settings(case, options, folder)
-        bench = build_workbench(settings)
+        bench = build_run_context(settings)
         renderer = Scripted(bench.agent.renderer, calls=case.turns > 1)
         self.opening = _opening(bench.agent.renderer, case)
         self.system = system_text(bench.tokenizer.decode(self.opening))

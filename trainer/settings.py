@@ -11,8 +11,9 @@ from envgym.agents.agent import AgentSettings
 from envgym.agents.models.tiny import TinySettings
 from envgym.agents.policies.backends import PolicySettings
 from envgym.errors import sentence, unknown_name
+from envgym.plugins import Choice
 from envgym.settings import Settings, apply_overrides, build_settings, place_of, places, read_settings_file
-from envgym.trainer.plugins import Choice
+from envgym.trainer.recipes import RECIPES
 
 
 class RunSettings(Settings):
@@ -326,13 +327,16 @@ def train_settings(
     data: dict[str, Any], *, where: str = "train_settings", given: Mapping[str, str] = MappingProxyType({})
 ) -> TrainSettings:
     """Build a run's settings from plain data, on top of the recipe that it names; `given` is as in `build_settings`."""
-    from envgym.trainer.recipes import RECIPES  # recipes are built from the models above
-
     name = data.get("recipe", "grpo")
     if not isinstance(name, str) or name not in RECIPES:
         raise unknown_name("recipe", str(name), RECIPES, where=place_of(("recipe",), where, given))
-    merged = {**data, **_merged(RECIPES[name].model_dump(), data)}
+    merged = {**data, **_merged(recipe_settings(name).model_dump(), data)}
     return build_settings(TrainSettings, merged, where=where, given=given)
+
+
+def recipe_settings(name: str) -> Recipe:
+    """Return the choices of the recipe called `name`, a key of `RECIPES`."""
+    return Recipe.model_validate(RECIPES[name].choices)
 
 
 def _merged(recipe: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:

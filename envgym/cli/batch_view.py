@@ -8,8 +8,8 @@ from rich.text import Text
 
 from envgym.core.rewards import Scored
 from envgym.core.segments import Origin, Segment
-from envgym.trainer.dry_run import BatchRow, Cost, DryRun
-from envgym.trainer.overfit import OverfitPoint
+from envgym.trainer.workflows.dry_run import BatchRow, Cost, DryRun
+from envgym.trainer.workflows.overfit import OverfitPoint
 
 if TYPE_CHECKING:
     from envgym.trainer.settings import TrainSettings

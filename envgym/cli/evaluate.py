@@ -163,7 +163,7 @@ def _resumed(path: Path) -> dict[str, Any]:
 def _trained(path: Path) -> dict[str, Any]:
     """Return what a training run's newest checkpoint is, with the run's agent and envs."""
     from envgym.runs import RunDirectory
-    from envgym.trainer.checkpoint import checkpoints, load_state
+    from envgym.trainer.learner.checkpoint import checkpoints, load_state
     from envgym.trainer.settings import train_settings
 
     found = RunDirectory.open(path)

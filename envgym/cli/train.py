@@ -13,7 +13,7 @@ from envgym.errors import InvalidInput, SettingsError, sentence
 from envgym.settings import apply_overrides, places
 
 if TYPE_CHECKING:
-    from envgym.trainer.callbacks import Callback
+    from envgym.trainer.metrics.callbacks import Callback
     from envgym.trainer.settings import TrainSettings
 
 _EXAMPLES = """  envgym train examples/demo.yaml
@@ -78,12 +78,12 @@ def read_settings(args: argparse.Namespace) -> "TrainSettings":
 
 def run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
     """Train, show it, and print what came of it."""
-    from envgym.trainer.opening import check_ids, open_run
+    from envgym.trainer.checks.preflight import check_env_ids, open_run_directory
 
-    check_ids(settings)  # these take no time; importing the trainer does
-    open_run(settings, resume=args.resume)
+    check_env_ids(settings)  # these take no time; importing the trainer does
+    open_run_directory(settings, resume=args.resume)
     from envgym.cli.results import print_comparisons, print_evaluations, print_untrained, run_json
-    from envgym.trainer.loop import train
+    from envgym.trainer.train import train
 
     try:
         result = train(settings, callbacks=_callbacks(settings), resume=args.resume)
@@ -105,7 +105,7 @@ def run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
 
 
 def _callbacks(settings: "TrainSettings") -> "list[Callback]":
-    from envgym.trainer.callbacks import LiveProgress, TensorBoard, Wandb
+    from envgym.trainer.metrics.callbacks import LiveProgress, TensorBoard, Wandb
 
     found: list[Callback] = []
     if settings.run.wandb is not None:
@@ -118,7 +118,7 @@ def _callbacks(settings: "TrainSettings") -> "list[Callback]":
 def _dry_run(settings: "TrainSettings", args: argparse.Namespace) -> int:
     from envgym.cli.batch_view import print_dry_run
     from envgym.cli.results import Ticker
-    from envgym.trainer.dry_run import dry_run
+    from envgym.trainer.workflows.dry_run import dry_run
 
     total, ticker = settings.rollout.groups * settings.rollout.group_size, Ticker()
     done = iter(range(1, total + 1))
@@ -135,7 +135,7 @@ def _overfit(settings: "TrainSettings", args: argparse.Namespace) -> int:
 
     from envgym.cli.batch_view import overfit_header, overfit_line, overfit_verdict
     from envgym.cli.results import Ticker
-    from envgym.trainer.overfit import OverfitPoint, overfit
+    from envgym.trainer.workflows.overfit import OverfitPoint, overfit
 
     updates = args.overfit_one_batch
     if updates < 1:

@@ -7,7 +7,8 @@ from envgym.cli.common import Subparsers, add_command, add_json_argument, at_lea
 
 _EXAMPLES = """  envgym value runs/demo
   envgym value runs/demo --episodes 4096 --set optim.lr=0.0005 --out runs/judge
-  envgym eval --model runs/demo --search mcts --search-set value=envgym.trainer.value_fn:critic:runs/demo-value"""
+  envgym eval --model runs/demo --search mcts \\
+    --search-set value=envgym.trainer.workflows.critic_value:critic:runs/demo-value"""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -27,7 +28,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Fit, and print how much of the returns the value explains."""
     from envgym.cli.results import Ticker
-    from envgym.trainer.value_fit import fit_value, value_settings
+    from envgym.trainer.workflows.value_fit import fit_value, value_settings
 
     source = Path(args.run)
     out = None if args.out is None else Path(args.out)
@@ -39,5 +40,5 @@ def run(args: argparse.Namespace) -> int:
     print("on train tasks that were held back:")
     for name, value in fit.metrics.items():
         print(f"  {name.removeprefix('critic/').replace('_', ' '):<20} {value:.3f}")
-    print(f"use it with: --search mcts --search-set value=envgym.trainer.value_fn:critic:{fit.directory}")
+    print(f"use it with: --search mcts --search-set value=envgym.trainer.workflows.critic_value:critic:{fit.directory}")
     return 0

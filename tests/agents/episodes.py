@@ -7,8 +7,8 @@ from envgym.agents.agent import Agent
 from envgym.agents.driver import run_episode
 from envgym.agents.policies.scripted import Said, ScriptedPolicy
 from envgym.agents.protocols import FinishReason, Generation, Sampling
-from envgym.agents.testing import Parrot, char_agent, encode, parrot_job, show
 from envgym.core.trajectory import Row, Trajectory, trajectories
+from tests.support.parrots import Parrot, char_agent, encode, parrot_job, show
 
 
 def episode(

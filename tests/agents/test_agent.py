@@ -8,10 +8,10 @@ from pydantic import ValidationError
 
 from envgym.agents.agent import AGENTS, AgentSettings, assemble, first_messages, make_agent, text_format_name
 from envgym.agents.context import drop_oldest_turns, stop
-from envgym.agents.testing import CharRenderer, parrot_task
 from envgym.core.messages import Message, Observation, Role
 from envgym.errors import UnknownName
 from envgym.records import ResetRecord
+from tests.support.parrots import CharRenderer, parrot_task
 
 
 def record(system_prompt: str = "World.") -> ResetRecord:

@@ -11,7 +11,6 @@ import pytest
 from envgym.agents.driver import EpisodeJob, run_episode, run_episodes, run_oracle_episode
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
-from envgym.agents.testing import CALL, Parrot, char_agent, parrot_job, said
 from envgym.core.endings import Ending
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
@@ -21,7 +20,8 @@ from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
 from envgym.errors import InvalidInput, PolicyFailure
 from envgym.records import Reply
-from envgym.testing.toys import Counter
+from tests.support.parrots import CALL, Parrot, char_agent, parrot_job, said
+from tests.support.toys import Counter
 
 SAMPLING = Sampling()
 

@@ -19,12 +19,12 @@ from envgym.agents.evaluation import (
 )
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Sampling
-from envgym.agents.testing import char_agent, said, show
 from envgym.core.tasks import Split, Task
 from envgym.core.tree import Tree
 from envgym.errors import InvalidInput, PolicyFailure
-from envgym.testing.hard_cases import outcome_tree
-from envgym.testing.toys import Counter, CounterTasks
+from tests.support.example_trees import outcome_tree
+from tests.support.parrots import char_agent, said, show
+from tests.support.toys import Counter, CounterTasks
 
 SPLIT = CounterTasks(40)
 

@@ -11,7 +11,6 @@ from envgym.agents.loop import AgentState, Phase, advance, begin
 from envgym.agents.path import tree_of
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, Sampling
-from envgym.agents.testing import CALL, Parrot, char_agent, parrot_job, said
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.rewards import Scored
@@ -20,6 +19,7 @@ from envgym.core.trajectory import trajectories
 from envgym.errors import InvalidInput
 from envgym.records import ResetRecord, StepRecord, step_result
 from tests.agents.episodes import drawn, episode, generation
+from tests.support.parrots import CALL, Parrot, char_agent, parrot_job, said
 
 # ---- the tokens of a good episode -----------------------------------------------------------------------------------
 

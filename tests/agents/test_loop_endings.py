@@ -6,12 +6,12 @@ import pytest
 
 from envgym.agents.agent import OnLength
 from envgym.agents.protocols import FinishReason, Generation, Rendering
-from envgym.agents.testing import CharRenderer, Parrot, char_agent, encode, said
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Observation
 from envgym.core.rewards import Invalid, Scored
 from envgym.core.segments import Origin, Segment
 from tests.agents.episodes import drawn, episode, generation
+from tests.support.parrots import CharRenderer, Parrot, char_agent, encode, said
 
 
 def test_turn_limit_ends_as_truncated_with_its_reward() -> None:

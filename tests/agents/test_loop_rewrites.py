@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from envgym.agents.agent import OnLength
 from envgym.agents.context import ContextStrategyName
 from envgym.agents.protocols import GenerateRequest
-from envgym.agents.testing import CALL, CharRenderer, char_agent, said, show
 from envgym.core.endings import Ending
 from envgym.core.segments import Origin
 from envgym.core.tree import Rewrite
 from tests.agents.episodes import drawn, episode
+from tests.support.parrots import CALL, CharRenderer, char_agent, said, show
 
 # ---- rewrites -------------------------------------------------------------------------------------------------------
 

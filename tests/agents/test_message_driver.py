@@ -8,13 +8,13 @@ import pytest
 from envgym.agents.agent import AgentSettings, OnLength
 from envgym.agents.message_driver import MessageReply, MessageRequest, run_message_episode, run_message_episodes
 from envgym.agents.protocols import FinishReason, Sampling
-from envgym.agents.testing import CALL, Parrot, parrot_job
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Role, ToolCall
 from envgym.core.rewards import Invalid, Scored
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.errors import PolicyFailure
+from tests.support.parrots import CALL, Parrot, parrot_job
 
 NATIVE = AgentSettings()
 TEXT = AgentSettings(text_format="hermes")

@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgym.agents.path import History, Link, tree_of
-from envgym.agents.testing import parrot_task
 from envgym.core.endings import Ending
 from envgym.core.messages import Message, Role
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Edge
 from envgym.core.turns import Cost
+from tests.support.parrots import parrot_task
 
 
 def message(text: str) -> Message:

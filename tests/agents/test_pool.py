@@ -11,7 +11,6 @@ from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.pool import Abort, EpisodePool
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
-from envgym.agents.testing import Parrot, char_agent, parrot_job, said
 from envgym.core.endings import Ending
 from envgym.core.messages import Action
 from envgym.core.rewards import Invalid, Scored
@@ -19,6 +18,7 @@ from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
 from envgym.errors import InvalidInput
 from envgym.records import Reply
+from tests.support.parrots import Parrot, char_agent, parrot_job, said
 
 
 class Stuck(ScriptedPolicy):

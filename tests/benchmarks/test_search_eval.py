@@ -16,8 +16,8 @@ from envgym.cli.main import COMMANDS
 from envgym.errors import RunError, SettingsError
 from envgym.runs import RunDirectory, write_json
 from envgym.settings import apply_overrides
+from envgym.trainer.build import build_method
 from envgym.trainer.settings import load_train_settings
-from envgym.trainer.workbench import build_method
 
 TASKS = 12
 SMALL = Declaration(
@@ -77,7 +77,7 @@ def test_only_the_labelled_arm_knows_the_reward() -> None:
         overrides = [*fields, "budget.tokens_generated=200"] if arm.search != "chain" else []
         selection = make_strategy(arm.search, apply_overrides({}, overrides)).selection
         is_oracle = selection is not None and selection.is_oracle
-        assert arm.asks_value == any("envgym.trainer.value_fn:critic" in item for item in arm.settings)
+        assert arm.asks_value == any("envgym.trainer.workflows.critic_value:critic" in item for item in arm.settings)
         assert is_oracle == ("oracle-selected" in arm.what) == (name == "verifier")
 
 

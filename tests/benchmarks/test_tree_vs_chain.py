@@ -22,9 +22,9 @@ from benchmarks._tree_vs_chain_cells import (
 from benchmarks._tree_vs_chain_report import differences, planned_effect, results, write_report
 from envgym.errors import RunError, SettingsError
 from envgym.runs import write_json
+from envgym.trainer.build import build_method
+from envgym.trainer.env_source import build_env_sources, check_search
 from envgym.trainer.settings import load_train_settings
-from envgym.trainer.workbench import build_method
-from envgym.trainer.world import build_worlds, check_search
 
 SMALL = Declaration(
     seeds=(0, 1),
@@ -135,7 +135,7 @@ def test_declaration_holds_eight_seeds_apart_from_the_pilots_and_even_marks() ->
 @pytest.mark.parametrize("recipe", declaration().recipes)
 def test_every_recipe_suits_every_game(game: str, recipe: str) -> None:
     settings = load_train_settings(EXAMPLES / f"{game}.yaml", [f"recipe={recipe}"])
-    check_search(build_method(settings).search, build_worlds(settings.envs, num_held_out=1), settings)
+    check_search(build_method(settings).search, build_env_sources(settings.envs, num_held_out=1), settings)
 
 
 def test_declared_seeds_wait_for_the_smallest_effect() -> None:

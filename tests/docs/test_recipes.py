@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 from envgym.settings import apply_overrides
+from envgym.trainer.build import build_method
 from envgym.trainer.recipes import RECIPES
-from envgym.trainer.settings import train_settings
-from envgym.trainer.workbench import build_method
+from envgym.trainer.settings import recipe_settings, train_settings
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -21,9 +21,9 @@ def test_table_is_what_the_recipes_choose() -> None:
     assert header[1:] == list(RECIPES)
     for point, *cells in rows:
         if point == "objective.aggregation":
-            chosen = [recipe.objective.aggregation for recipe in RECIPES.values()]
+            chosen = [recipe_settings(name).objective.aggregation for name in RECIPES]
         else:
-            chosen = [getattr(recipe, point).name for recipe in RECIPES.values()]
+            chosen = [getattr(recipe_settings(name), point).name for name in RECIPES]
         assert cells == chosen, point
     assert len(rows) == 8
 

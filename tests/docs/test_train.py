@@ -11,10 +11,10 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from envgym.plugins import Choice
 from envgym.runs import RunDirectory
-from envgym.trainer.loop import train
-from envgym.trainer.plugins import Choice
 from envgym.trainer.settings import TrainSettings, train_settings
+from envgym.trainer.train import train
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "train.md"
 TEXT = PAGE.read_text(encoding="utf-8")

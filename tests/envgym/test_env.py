@@ -26,7 +26,7 @@ from envgym.errors import (
     ToolInfraFailure,
     UnknownName,
 )
-from envgym.testing.toys import Counter, CounterTasks, Sums
+from tests.support.toys import Counter, CounterTasks, Sums
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import pytest
 from envgym.core.trajectory import Group, trajectories
 from envgym.core.tree import Tree
 from envgym.episodes import COLUMNS, Advantages, dropped_trees, episode_rows, trees_of
-from envgym.testing.hard_cases import HARD_CASES, context_rewrite, invalid_branch, outcome_group, outcome_tree
+from tests.support.example_trees import HARD_CASES, context_rewrite, invalid_branch, outcome_group, outcome_tree
 
 
 @pytest.mark.parametrize("case", HARD_CASES)

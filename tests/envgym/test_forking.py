@@ -11,7 +11,7 @@ from envgym.core.tasks import Task
 from envgym.env import ForkCapability, Reply
 from envgym.errors import ForkUnsupported, ResetNeeded
 from envgym.forking import copy_generator, fork_by_replay
-from envgym.testing.toys import Counter
+from tests.support.toys import Counter
 
 CALL = '<tool_call>{"name": "add", "arguments": {"amount": 5}}</tool_call>'
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from envgym.errors import RunError
 from envgym.journal import Journal
-from envgym.testing.hard_cases import HARD_CASES, outcome_tree
+from tests.support.example_trees import HARD_CASES, outcome_tree
 
 
 def test_episodes_come_back_by_evaluation(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ import pytest
 import envgym
 from envgym import registry
 from envgym.errors import InvalidInput, UnknownName
-from envgym.testing.toys import Counter
 from envgym.wrappers import TurnLimit
+from tests.support.toys import Counter
 
-COUNTER = "envgym.testing.toys:Counter"
+COUNTER = "tests.support.toys:Counter"
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +138,7 @@ def test_missing_argument_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     "path, rule",
     [
         ("no_such_package.env:Env", r"no no_such_package .*check the import path"),
-        ("envgym.testing.toys:NoSuchEnv", r"must be defined as NoSuchEnv, got nothing \(module envgym.testing.toys\)"),
+        ("tests.support.toys:NoSuchEnv", r"must be defined as NoSuchEnv, got nothing \(module tests.support.toys\)"),
         ("a_factory:number", r"must be a class or function, got 3"),
         ("a_factory:no_env", r"must make an envgym.Env, got str"),
     ],

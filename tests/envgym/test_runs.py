@@ -27,7 +27,7 @@ from envgym.runs import (
     write_atomic,
     write_json,
 )
-from envgym.testing.hard_cases import HARD_CASES
+from tests.support.example_trees import HARD_CASES
 
 CONFIG = {"run": {"name": "cat"}, "envs": [{"id": "math/arithmetic-v0"}]}
 

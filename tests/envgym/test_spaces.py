@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from envgym.core.messages import Observation
 from envgym.errors import InvalidInput
 from envgym.spaces import MAX_TEXT_CHARS, SharedTexts, UnicodeText
-from envgym.testing.toys import Counter
+from tests.support.toys import Counter
 
 write: Any = write_to_shared_memory  # Gymnasium types its values as arrays
 read: Any = read_from_shared_memory  # likewise

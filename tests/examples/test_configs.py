@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from envgym.trainer.build import build_method
+from envgym.trainer.env_source import build_env_sources
 from envgym.trainer.settings import load_train_settings
-from envgym.trainer.workbench import build_method
-from envgym.trainer.world import build_worlds
 
 CONFIGS = [
     pytest.param(path, marks=[pytest.mark.web] if "id: web/" in path.read_text(encoding="utf-8") else [], id=path.stem)
@@ -18,5 +18,5 @@ CONFIGS = [
 def test_example_settings_name_methods_and_envs_that_exist(path: Path) -> None:
     settings = load_train_settings(path)
     assert build_method(settings).curriculum is not None
-    assert list(build_worlds(settings.envs, num_held_out=1)) == [env.label for env in settings.envs]
+    assert list(build_env_sources(settings.envs, num_held_out=1)) == [env.label for env in settings.envs]
     assert settings.run.name == path.stem

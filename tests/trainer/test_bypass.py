@@ -11,15 +11,24 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from transformers import LlamaForCausalLM
 
 from envgym.errors import SettingsError
-from envgym.trainer.batch import TrainRow
-from envgym.trainer.corrections import Correction, Divergence, Geometric, IcePop, Mis, NoCorrection, Tis, WeightLevel
-from envgym.trainer.corrections.divergence import Over
-from envgym.trainer.learner import Learner
-from envgym.trainer.losses import PpoClip
-from envgym.trainer.objective import Objective
-from envgym.trainer.seen import Metrics
+from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.learner.learner import Learner
+from envgym.trainer.learner.objective import Objective
+from envgym.trainer.methods.corrections import (
+    Correction,
+    Divergence,
+    Geometric,
+    IcePop,
+    Mis,
+    NoCorrection,
+    Tis,
+    WeightLevel,
+)
+from envgym.trainer.methods.corrections.divergence import Over
+from envgym.trainer.methods.losses import PpoClip
+from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.settings import ObjectiveSettings, OptimSettings
-from tests.trainer.test_learner import CPU, build_model, build_rows
+from tests.trainer.learner.test_learner import CPU, build_model, build_rows
 
 NONE = NoCorrection()
 
@@ -42,7 +51,7 @@ def learn(
     learner.optimizer.register_step_pre_hook(
         lambda *_: seen.append(torch.cat([p.grad.flatten() for p in trained.parameters() if p.grad is not None]))
     )
-    metrics = learner.learn(rows, objective, step=0)
+    metrics = learner.train_step(rows, objective, step=0)
     return seen[-1], metrics
 
 
@@ -123,7 +132,7 @@ def test_no_pass_is_made_before_the_updates() -> None:
         model = build_model()
         model.model.register_forward_hook(lambda *_, mode=mode: passes.update({mode: passes.get(mode, 0) + 1}))
         learner = Learner(model, optim=OptimSettings(epochs=2, minibatches=2), num_steps=1, device=CPU)
-        learner.learn(rows, goal(mode), step=0)
+        learner.train_step(rows, goal(mode), step=0)
     assert passes["recomputed"] - passes["rollout"] == 2  # one for the rows of each update
 
 

@@ -10,10 +10,10 @@ import torch
 
 from envgym.errors import InvalidInput, RunError, SettingsError
 from envgym.runs import RunDirectory
-from envgym.trainer.dry_run import dry_run
-from envgym.trainer.loop import train
+from envgym.trainer.build import build_method
 from envgym.trainer.settings import TrainSettings, train_settings
-from envgym.trainer.workbench import build_method
+from envgym.trainer.train import train
+from envgym.trainer.workflows.dry_run import dry_run
 
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 

@@ -18,10 +18,10 @@ from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
 from envgym.core.messages import Action
 from envgym.parsing import tool_call_action
 from envgym.runs import RunDirectory
-from envgym.trainer.callbacks import Callbacks
-from envgym.trainer.loop import TrainLoop
+from envgym.trainer.build import RunContext, build_run_context
+from envgym.trainer.metrics.callbacks import Callbacks
 from envgym.trainer.settings import train_settings
-from envgym.trainer.workbench import Workbench, build_workbench
+from envgym.trainer.train import TrainLoop
 
 GOLDEN = Path(__file__).parent / "golden" / "three_steps.json"
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
@@ -41,7 +41,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def scripted(bench: Workbench) -> ScriptedPolicy:
+def scripted(bench: RunContext) -> ScriptedPolicy:
     """Return a policy that calls the calculator and repeats its answer, guesses, or writes a bad call, by the seed."""
 
     def words(request: GenerateRequest) -> str:
@@ -69,7 +69,7 @@ def scripted(bench: Workbench) -> ScriptedPolicy:
 def numbers_of_a_run(directory: Path) -> list[dict[str, float]]:
     """Run, and return the metrics that no clock makes."""
     settings = train_settings({**SETTINGS, "run": {**SETTINGS["run"], "directory": str(directory)}})
-    bench = build_workbench(settings)
+    bench = build_run_context(settings)
     run = RunDirectory.create(directory, name="golden", config=settings.model_dump(mode="json"))
     with asyncio.Runner() as runner:
         parts = replace(bench, policy=scripted(bench))

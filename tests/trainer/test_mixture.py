@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from envgym.runs import RunDirectory
-from envgym.trainer.loop import train
 from envgym.trainer.settings import train_settings
+from envgym.trainer.train import train
 
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 

@@ -16,10 +16,11 @@ from envgym.agents.protocols import Generation, Policy
 from envgym.core.segments import Segment
 from envgym.errors import RunError
 from envgym.runs import RunDirectory
-from envgym.trainer import batch, workbench
-from envgym.trainer.loop import train
-from envgym.trainer.sampled import SampleRecord
+from envgym.trainer import build
+from envgym.trainer.batch import rows as batch
+from envgym.trainer.checks.mask_audit import MaskAudit
 from envgym.trainer.settings import train_settings
+from envgym.trainer.train import train
 
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 
@@ -86,7 +87,7 @@ def test_the_mask_audit_stops_a_run_whose_turns_are_tokenised_again(
 def copied(_: object, model: Any, *__: object) -> Policy:  # PreTrainedModel or PeftModel
     """Return a policy that samples from a plain copy of the model, as another engine does."""
     own = copy.deepcopy(model)
-    return SampleRecord(TransformersPolicy(own.merge_and_unload() if hasattr(own, "merge_and_unload") else own))
+    return MaskAudit(TransformersPolicy(own.merge_and_unload() if hasattr(own, "merge_and_unload") else own))
 
 
 def nothing(_: object) -> Iterable[tuple[str, Tensor]]:
@@ -106,7 +107,7 @@ def test_an_engine_that_gets_the_weights_lets_the_run_go_on(
     lora: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("peft")
-    monkeypatch.setattr(workbench, "_policy", copied)
+    monkeypatch.setattr(build, "_policy", copied)
     (row,) = run(tmp_path / "run", lora=lora)
     assert row["canary/gap"] < 1e-5
     assert row["canary/moved"] > 1e-3
@@ -117,8 +118,8 @@ def test_the_canary_stops_a_run_whose_engine_does_not(
     fault: object, lora: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("peft")
-    monkeypatch.setattr(workbench, "_policy", copied)
-    monkeypatch.setattr(workbench, "merged_weights", fault)
+    monkeypatch.setattr(build, "_policy", copied)
+    monkeypatch.setattr(build, "merged_weights", fault)
     with pytest.raises(RunError, match=r"must move with the learner's, got no change while .* \(canary, step 1\)"):
         run(tmp_path / "run", lora=lora)
 

@@ -7,7 +7,7 @@ import pytest
 
 from envgym.errors import InvalidInput
 from envgym.trainer.recipes import RECIPES
-from envgym.trainer.settings import Recipe, TrainSettings, load_train_settings, train_settings
+from envgym.trainer.settings import Recipe, TrainSettings, load_train_settings, recipe_settings, train_settings
 
 ENVS = [{"id": "math/arithmetic-v0"}]
 
@@ -27,7 +27,7 @@ def refusal(**sections: Any) -> str:  # as above
 @pytest.mark.parametrize("name", RECIPES)
 def test_run_that_names_a_recipe_makes_its_choices(name: str) -> None:
     found = settings(recipe=name)
-    assert {point: getattr(found, point) for point in Recipe.model_fields} == dict(RECIPES[name])
+    assert {point: getattr(found, point) for point in Recipe.model_fields} == dict(recipe_settings(name))
 
 
 def test_settings_for_a_method_are_added_to_those_of_the_recipe() -> None:

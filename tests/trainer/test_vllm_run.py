@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from envgym.runs import RunDirectory
-from envgym.trainer.callbacks import Callback
-from envgym.trainer.loop import train
+from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.settings import TrainSettings, train_settings
+from envgym.trainer.train import train
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
 

@@ -148,7 +148,7 @@ def test_another_seed_gives_other_tokens() -> None:
 
 
 def test_episodes_of_several_turns_repeat_bit_by_bit_at_one_concurrency() -> None:
-    from envgym.agents.testing import CharRenderer, Parrot, char_agent, parrot_job
+    from tests.support.parrots import CharRenderer, Parrot, char_agent, parrot_job
 
     class Small(CharRenderer):
         """Folds characters into the small vocabulary, so that a model can speak them."""

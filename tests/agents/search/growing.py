@@ -10,10 +10,10 @@ from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.agents.search import Crew, Grown, Strategy
 from envgym.agents.search.base import members_of
-from envgym.agents.testing import END, Parrot, char_agent, parrot_job
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
 from envgym.seeds import derive_seed, generator
+from tests.support.parrots import END, Parrot, char_agent, parrot_job
 
 
 def zero() -> float:

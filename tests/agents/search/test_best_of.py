@@ -10,7 +10,6 @@ from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
 from envgym.agents.search import BestOf
 from envgym.agents.search.budget import Budget
 from envgym.agents.search.signals import Seen
-from envgym.agents.testing import Parrot, char_agent, said
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Role
 from envgym.core.rewards import Scored
@@ -20,6 +19,7 @@ from envgym.env import ForkCapability
 from envgym.errors import PolicyFailure, SettingsError, UnknownName
 from envgym.records import Reply
 from tests.agents.search.growing import Babbler, answer, ended, episodes, grow
+from tests.support.parrots import Parrot, char_agent, said
 
 
 class Quiz(Parrot):

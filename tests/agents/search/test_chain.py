@@ -6,11 +6,11 @@ from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
 from envgym.agents.search import STRATEGIES, strategy
 from envgym.agents.search.chain import Chain
-from envgym.agents.testing import CALL, char_agent, said
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.errors import UnknownName
 from tests.agents.search.growing import grow
+from tests.support.parrots import CALL, char_agent, said
 
 
 def by_seed(request: GenerateRequest) -> tuple[int, ...]:

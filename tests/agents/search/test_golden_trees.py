@@ -18,11 +18,11 @@ from envgym.agents.search import BestOf, Chain, Mcts, RandomExpand, SurprisalFor
 from envgym.agents.search.budget import Budget
 from envgym.agents.search.snapshots import Branching
 from envgym.agents.search.surprisal_fork import Where
-from envgym.agents.testing import CALL, CharRenderer, char_agent, parrot_job, said
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
 from envgym.core.tree import Node, Tree
 from tests.agents.search.growing import Babbler, answer, grow
+from tests.support.parrots import CALL, CharRenderer, char_agent, parrot_job, said
 
 GOLDEN = Path(__file__).parent / "golden" / "trees.json"
 WORDS = ("50", "<think>hm</think>up", "7", CALL, "crash", "hello", "unplug", "12", "bye", "down")

@@ -16,7 +16,6 @@ from envgym.agents.search import STRATEGIES, BestOf, Crew, Mcts, RandomExpand, S
 from envgym.agents.search.base import TreeStrategy, members_of
 from envgym.agents.search.budget import Budget
 from envgym.agents.search.snapshots import Branching
-from envgym.agents.testing import CALL, Parrot, char_agent, parrot_job, said
 from envgym.core.endings import Ending
 from envgym.core.messages import Action
 from envgym.core.serialize import tree_from_json, tree_to_json
@@ -28,6 +27,7 @@ from envgym.env import ForkCapability
 from envgym.errors import InvalidInput, SettingsError
 from envgym.records import Reply
 from tests.agents.search.growing import Babbler, ended, episodes, grow
+from tests.support.parrots import CALL, Parrot, char_agent, parrot_job, said
 
 WORDS = ("50", "up", "7", CALL, "look", "hello", "right", "12", "<answer>3</answer>", "down")
 

@@ -13,7 +13,6 @@ from envgym.agents.search import Mcts
 from envgym.agents.search.budget import Budget
 from envgym.agents.search.signals import Seen
 from envgym.agents.search.simulations import MERGED, UNFINISHED
-from envgym.agents.testing import END, Parrot, char_agent, said
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Role
 from envgym.core.rewards import Scored
@@ -22,6 +21,7 @@ from envgym.core.tree import SearchStats, Tree
 from envgym.errors import SettingsError
 from envgym.records import Reply
 from tests.agents.search.growing import Babbler, answer, ended, grow
+from tests.support.parrots import END, Parrot, char_agent, said
 
 
 class Ladder(Parrot):

@@ -10,11 +10,11 @@ from envgym.agents.search import Chain, RandomExpand
 from envgym.agents.search.budget import Budget
 from envgym.agents.search.expanding import NOT_KEPT, Shape
 from envgym.agents.search.random_expand import draw
-from envgym.agents.testing import Parrot
 from envgym.core.endings import Ending
 from envgym.core.trajectory import Group
 from envgym.errors import SettingsError
 from tests.agents.search.growing import Babbler, ended, episodes, grow
+from tests.support.parrots import Parrot
 
 
 @settings(max_examples=15)

@@ -11,12 +11,12 @@ from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
 from envgym.agents.search import SurprisalFork
 from envgym.agents.search.budget import Budget
 from envgym.agents.search.surprisal_fork import Where
-from envgym.agents.testing import CALL, END, CharRenderer, Parrot, char_agent, encode, said, show
 from envgym.core.endings import Ending
 from envgym.core.segments import Origin
 from envgym.core.trajectory import share_counts
 from envgym.core.tree import Tree
 from tests.agents.search.growing import Babbler, episodes, grow
+from tests.support.parrots import CALL, END, CharRenderer, Parrot, char_agent, encode, said, show
 
 
 def one_tree(policy: ScriptedPolicy, strategy: SurprisalFork, **options: object) -> Tree:

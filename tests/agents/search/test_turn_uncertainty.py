@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
 from envgym.agents.search import TurnUncertainty
-from envgym.agents.testing import END, Parrot, said
 from envgym.core.tree import Tree
 from tests.agents.search.growing import Babbler, ended, grow
+from tests.support.parrots import END, Parrot, said
 
 SURPRISAL = {0: 0.5, 1: 2.0, 2: 0.1}
 """Turn -> nats of each of its tokens."""

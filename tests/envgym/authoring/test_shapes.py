@@ -20,9 +20,9 @@ from envgym.env import Env
 from envgym.errors import EnvFailure, InvalidInput, UnknownName
 from envgym.records import StepRecord
 from envgym.rubric import Rubric
-from envgym.testing import shapes
 from envgym.tools import tool
 from envgym.verifiers import Exact, Math, Numeric
+from tests.support import env_shapes as shapes
 
 AnyEnv = Env[Any]  # each env has its own state type
 SHAPES: list[Callable[[], AnyEnv]] = [shapes.Halving, shapes.safe, shapes.products]

@@ -11,7 +11,7 @@ from envgym.authoring import GeneratedTasks, ListTasks, TaskDraft
 from envgym.core.tasks import Split, Task, distinct_tasks, split_of
 from envgym.errors import InvalidInput
 from envgym.seeds import generator
-from envgym.testing.shapes import draw_number, draw_product
+from tests.support.env_shapes import draw_number, draw_product
 
 
 def draft(number: int, words: str = "") -> TaskDraft:

@@ -4,8 +4,8 @@ import pytest
 
 from envgym.cli.batch_view import _segment_line, overfit_verdict
 from envgym.core.segments import Origin
-from envgym.testing.hard_cases import policy, seg
-from envgym.trainer.overfit import OverfitPoint
+from envgym.trainer.workflows.overfit import OverfitPoint
+from tests.support.example_trees import policy, seg
 
 
 def point(updates: int, positive: float | None, negative: float | None) -> OverfitPoint:

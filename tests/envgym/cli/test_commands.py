@@ -25,11 +25,11 @@ from envgym.core.tasks import Split, Task
 from envgym.env import Reply
 from envgym.errors import InvalidInput
 from envgym.parsing import parse_action
-from envgym.testing.toys import Counter, Sums, SumTasks
 from envgym.tools import ToolSpec
+from tests.support.toys import Counter, Sums, SumTasks
 
-COUNTER = "envgym.testing.toys:Counter"
-SUMS = "envgym.testing.toys:Sums"
+COUNTER = "tests.support.toys:Counter"
+SUMS = "tests.support.toys:Sums"
 TOOLS = tuple(item.spec for item in Counter().toolset().values())
 
 

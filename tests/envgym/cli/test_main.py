@@ -9,7 +9,7 @@ import envgym
 from envgym.cli.main import COMMANDS, main
 from envgym.errors import UnknownName
 
-COUNTER = "envgym.testing.toys:Counter"
+COUNTER = "tests.support.toys:Counter"
 
 
 def test_help_lists_every_command_and_imports_none(capsys: pytest.CaptureFixture[str]) -> None:

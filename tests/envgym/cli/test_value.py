@@ -10,7 +10,7 @@ from tests.envgym.cli.test_eval import refused
 Command = Callable[..., tuple[int, str, str]]
 Files = Callable[[], Mapping[str, bytes]]
 FIT = ("value", "runs/vowels", "--episodes", 64, "--set", "optim.minibatches=4", "--set", "optim.epochs=2")
-VALUE = "envgym.trainer.value_fn:critic:runs/vowels-value"
+VALUE = "envgym.trainer.workflows.critic_value:critic:runs/vowels-value"
 
 
 def test_value_of_a_run_leads_a_search_of_its_model(command: Command, files: Files, folder: Path) -> None:
@@ -42,5 +42,5 @@ def test_what_cannot_be_fitted_or_asked_is_refused(command: Command, files: File
     assert "settings key must be known" in refused(command, files, *FIT, "--set", "optim.rate=1")
     assert "run directory must be new or empty" in refused(command, files, *FIT, "--out", "runs/vowels")
     words = ("eval", "--model", "runs/vowels", "--search", "mcts", "--search-set")
-    path = "envgym.trainer.value_fn:critic:runs/vowels"
+    path = "envgym.trainer.workflows.critic_value:critic:runs/vowels"
     assert "run must have trained a critic, got credit grpo" in refused(command, files, *words, f"value={path}")

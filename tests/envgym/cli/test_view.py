@@ -9,8 +9,9 @@ import pytest
 
 from envgym.episodes import episode_rows
 from envgym.runs import RunDirectory
-from envgym.testing import hard_cases
 from envgym.trainer.recipes import RECIPES
+from envgym.trainer.settings import recipe_settings
+from tests.support import example_trees
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -58,8 +59,8 @@ def test_json_is_what_the_page_shows(command: Command, folder: Path) -> None:
 
 def test_tree_is_shown_alone_by_its_id(command: Command, folder: Path) -> None:
     run = RunDirectory.create(folder / "young", name="young", config=YOUNG)
-    record = hard_cases.branch_after_a_tool_call()
-    run.write_episodes(3, episode_rows([record, hard_cases.invalid_branch()], step=3))
+    record = example_trees.branch_after_a_tool_call()
+    run.write_episodes(3, episode_rows([record, example_trees.invalid_branch()], step=3))
     code, out, err = command("view", "young", "--tree", record.id)
     assert (code, out, err) == (0, "young/trees/train_3_branch_after_a_tool_call.html\n", "")
     assert f"<title>{record.id} - young - envgym tree</title>" in (folder / out.strip()).read_text()
@@ -73,7 +74,7 @@ def test_tree_is_shown_alone_by_its_id(command: Command, folder: Path) -> None:
 
 def test_unknown_tree_is_one_sentence_with_near_names(command: Command, folder: Path) -> None:
     run = RunDirectory.create(folder / "young", name="young", config={})
-    run.write_episodes(1, episode_rows([hard_cases.invalid_branch()], step=1))
+    run.write_episodes(1, episode_rows([example_trees.invalid_branch()], step=1))
     assert command("view", "young", "--tree", "invalid_brnch") == (
         2, "", "envgym: tree must be a known name, got 'invalid_brnch' (--tree, young); "
         "did you mean train/1/invalid_branch?\n",
@@ -83,7 +84,7 @@ def test_unknown_tree_is_one_sentence_with_near_names(command: Command, folder: 
 def test_offered_tree_ids_are_accepted_and_the_nearest_is_first(command: Command, folder: Path) -> None:
     run = RunDirectory.create(folder / "young", name="young", config=YOUNG)
     for step in (0, 3):
-        trees = [replace(hard_cases.invalid_branch(), id=f"held-out/test/{task}/0") for task in (0, 1)]
+        trees = [replace(example_trees.invalid_branch(), id=f"held-out/test/{task}/0") for task in (0, 1)]
         run.write_episodes(step, episode_rows(trees, step=step), label="held-out")
     for asked, first in (
         ("held-out/tst/1/0", "held-out/0/held-out/test/1/0"),
@@ -148,7 +149,7 @@ def test_recipes_are_listed_with_their_choices(command: Command) -> None:
 
 def test_recipe_is_shown_alone(command: Command) -> None:
     _, out, _ = command("recipes", "rloo", "--json")
-    assert json.loads(out) == {"rloo": RECIPES["rloo"].model_dump(mode="json")}
+    assert json.loads(out) == {"rloo": recipe_settings("rloo").model_dump(mode="json")}
 
 
 def test_unknown_recipe_is_one_sentence(command: Command) -> None:

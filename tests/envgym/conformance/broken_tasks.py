@@ -8,8 +8,8 @@ from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.env import Env
 from envgym.records import Reply
-from envgym.testing.toys import Counter, Sums, SumState, SumTasks
 from envgym.tools import tool
+from tests.support.toys import Counter, Sums, SumState, SumTasks
 
 # ---- tasks -------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from envgym.core.tasks import Task
 from envgym.env import Env, ForkCapability
 from envgym.records import Reply, ResetResult, StepResult
 from envgym.spaces import UnicodeText
-from envgym.testing.toys import Counter, CounterState, Sums
+from tests.support.toys import Counter, CounterState, Sums
 
 # ---- repeats -----------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from envgym.core.json_types import JsonObject
 from envgym.env import MAX_ACTION_CHARS
 from envgym.parsing import parse_action
 from envgym.seeds import generator
-from envgym.testing.toys import Counter
 from envgym.tools import ToolSpec
+from tests.support.toys import Counter
 
 TOOLS = tuple(item.spec for item in Counter().toolset().values())
 

@@ -3,12 +3,12 @@
 import unittest
 
 from envgym.conformance import CHECKS, EnvConformance
-from envgym.testing.toys import Sums
 from envgym.wrappers import AnyEnv, TurnLimit
+from tests.support.toys import Sums
 
 
 class TestCounter(EnvConformance):
-    env_id = "envgym.testing.toys:Counter"
+    env_id = "tests.support.toys:Counter"
     env_kwargs = {"max_turns": 6}  # noqa: RUF012  # declared as a ClassVar in the base
 
 

@@ -12,8 +12,8 @@ from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.env import Env, ForkCapability
 from envgym.records import Reply
-from envgym.testing.toys import Counter, CounterState, CounterTasks, Sums
 from tests.envgym.conformance import broken_tasks, broken_worlds
+from tests.support.toys import Counter, CounterState, CounterTasks, Sums
 
 
 @pytest.mark.parametrize("make", [Counter, Sums])

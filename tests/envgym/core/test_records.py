@@ -18,7 +18,7 @@ from envgym.core.trajectory import Group, Trajectory, share_counts, trajectories
 from envgym.core.tree import Edge, Node, Rewrite, Tree
 from envgym.core.turns import Cost
 from envgym.errors import InvalidInput
-from envgym.testing import hard_cases as cases
+from tests.support import example_trees as cases
 
 GOLDEN = Path(__file__).parent / "golden"
 

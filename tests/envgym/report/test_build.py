@@ -9,7 +9,7 @@ from envgym.core.trajectory import trajectories
 from envgym.errors import InvalidInput
 from envgym.report import TRAIN, SegmentData, build_comparison, build_episode, build_evaluation, build_metric_row
 from envgym.report.build import Successes
-from envgym.testing import hard_cases
+from tests.support import example_trees
 
 
 def rng() -> np.random.Generator:
@@ -21,7 +21,7 @@ def flat(segments: tuple[SegmentData, ...]) -> list[tuple[Origin, tuple[int, ...
 
 
 def test_a_fork_inside_a_turn_gives_one_turn_with_the_advantages_of_its_nodes() -> None:
-    first, second = trajectories(hard_cases.fork_inside_a_turn())
+    first, second = trajectories(example_trees.fork_inside_a_turn())
     # Path: root, the two shared tokens (no turn end), the rest.
     episode = build_episode(first, step=4, trained=True, advantages=(0.0, 0.25, (1.0, -1.0)))
     assert [(s.origin, s.token_ids) for s in episode.prompt] == [(Origin.PROMPT, (1, 2, 3)), (Origin.TEMPLATE, (4,))]
@@ -46,7 +46,7 @@ def test_a_fork_inside_a_turn_gives_one_turn_with_the_advantages_of_its_nodes() 
 
 
 def test_only_sampled_tokens_train_and_have_advantages() -> None:
-    for make in hard_cases.HARD_CASES:
+    for make in example_trees.HARD_CASES:
         for trajectory in trajectories(make()):
             episode = build_episode(trajectory, step=0, trained=True, advantages=[1.5] * len(trajectory.path))
             for segment in [*episode.prompt, *(s for turn in episode.turns for s in turn.segments)]:
@@ -58,7 +58,7 @@ def test_only_sampled_tokens_train_and_have_advantages() -> None:
 
 
 def test_an_evaluated_episode_trains_nothing() -> None:
-    (trajectory, _) = trajectories(hard_cases.fork_inside_a_turn())
+    (trajectory, _) = trajectories(example_trees.fork_inside_a_turn())
     episode = build_episode(trajectory, step=0, source="greedy")
     assert all(segment.trained == () and segment.advantages == () for segment in episode.turns[0].segments)
 
@@ -66,7 +66,7 @@ def test_an_evaluated_episode_trains_nothing() -> None:
 def test_an_invalid_episode_has_no_reward_but_a_cause() -> None:
     found = [
         build_episode(trajectory, step=0)
-        for make in hard_cases.HARD_CASES
+        for make in example_trees.HARD_CASES
         for trajectory in trajectories(make())
         if not trajectory.is_valid
     ]
@@ -78,7 +78,7 @@ def test_an_invalid_episode_has_no_reward_but_a_cause() -> None:
 
 
 def test_advantages_of_another_path_are_refused() -> None:
-    (trajectory, _) = trajectories(hard_cases.fork_inside_a_turn())
+    (trajectory, _) = trajectories(example_trees.fork_inside_a_turn())
     with pytest.raises(InvalidInput, match="advantages must match the 3 nodes of the path, got 2"):
         build_episode(trajectory, step=0, advantages=(0.0, 1.0))
     with pytest.raises(InvalidInput, match="advantages must be empty or match the 2 ids, got 1"):

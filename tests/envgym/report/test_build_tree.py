@@ -14,10 +14,10 @@ from envgym.core.turns import Cost
 from envgym.errors import InvalidInput
 from envgym.report import NodeData, build_tree
 from envgym.report.schema import to_json
-from envgym.testing import hard_cases
 from tests.envgym.report.search_tree import PRUNED, outcome_advantages, search_tree
+from tests.support import example_trees
 
-CASES = [*(make() for make in hard_cases.HARD_CASES), search_tree(60)]
+CASES = [*(make() for make in example_trees.HARD_CASES), search_tree(60)]
 EVERY_TREE = pytest.mark.parametrize("tree", CASES, ids=lambda tree: tree.id)
 
 
@@ -61,7 +61,7 @@ def test_episodes_of_a_node_are_its_own_and_those_of_its_children(tree: Tree) ->
 
 
 def test_invalid_episode_counts_but_has_no_part_in_the_mean() -> None:
-    shown = build_tree(hard_cases.invalid_branch(), step=1).nodes
+    shown = build_tree(example_trees.invalid_branch(), step=1).nodes
     # Rewards 1, 0 and one that does not exist.
     assert (shown[0].num_episodes, shown[0].num_valid, shown[0].mean_reward) == (3, 2, 0.5)
     assert (shown[3].num_episodes, shown[3].num_valid, shown[3].mean_reward) == (1, 0, None)
@@ -69,7 +69,7 @@ def test_invalid_episode_counts_but_has_no_part_in_the_mean() -> None:
 
 
 def test_episode_that_a_search_cut_is_shown_and_not_counted() -> None:
-    tree = hard_cases.fork_inside_a_turn()  # paid 1.0 at node 2 and 0.0 at node 3
+    tree = example_trees.fork_inside_a_turn()  # paid 1.0 at node 2 and 0.0 at node 3
     nodes = list(tree.nodes)
     nodes[2] = replace(nodes[2], stats=SearchStats(pruned="not among the kept leaves"))
     shown = build_tree(replace(tree, nodes=tuple(nodes)), step=1).nodes
@@ -78,7 +78,7 @@ def test_episode_that_a_search_cut_is_shown_and_not_counted() -> None:
 
 
 def test_shared_tokens_show_the_mean_advantage_of_their_episodes() -> None:
-    tree = hard_cases.fork_inside_a_turn()  # root, the shared tokens 10 11, then 12 13 (leaf 2) and 20 21 (leaf 3)
+    tree = example_trees.fork_inside_a_turn()  # root, the shared tokens 10 11, then 12 13 (leaf 2) and 20 21 (leaf 3)
     shown = build_tree(tree, step=1, advantages={2: (0.0, 0.5, (1.0, -0.5)), 3: (0.0, (-0.25, -1.0), 2.0)}).nodes
     assert [node.advantages for node in shown] == [{}, {2: 0.5, 3: -0.625}, {2: 0.25}, {3: 2.0}]
     # (0.5 - 0.25) / 2 and (0.5 - 1) / 2
@@ -87,7 +87,7 @@ def test_shared_tokens_show_the_mean_advantage_of_their_episodes() -> None:
 
 
 def test_nodes_of_an_episode_that_was_not_trained_on_are_not_marked() -> None:
-    tree = hard_cases.fork_inside_a_turn()
+    tree = example_trees.fork_inside_a_turn()
     shown = build_tree(tree, step=1, advantages={2: (0.0, 0.5, 0.5)}, dropped="zero variance").nodes
     assert [any(any(s.trained) for s in node.said.segments) for node in shown] == [False, True, True, False]
     assert [node.advantages for node in shown] == [{}, {2: 0.5}, {2: 0.5}, {}]
@@ -119,7 +119,7 @@ def test_why_a_branch_was_cut_is_told() -> None:
 @pytest.mark.parametrize("advantages", [{2: (0.0, 1.0)}, {1: (0.0, 1.0)}, {9: (0.0, 1.0, 1.0)}])
 def test_advantages_of_another_tree_are_refused(advantages: dict[int, tuple[float, ...]]) -> None:
     with pytest.raises(InvalidInput, match=r"advantages must be of its leaves \(2, 3\), one entry per node"):
-        build_tree(hard_cases.fork_inside_a_turn(), step=1, advantages=advantages)
+        build_tree(example_trees.fork_inside_a_turn(), step=1, advantages=advantages)
 
 
 def test_seed_keeps_all_its_digits() -> None:

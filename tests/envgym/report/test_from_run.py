@@ -15,8 +15,8 @@ from envgym.errors import RunError, UnknownName
 from envgym.report import build_tree, from_run
 from envgym.report.from_run import evaluation_data, report_of_run, tree_of_run, write_run_report, write_run_tree
 from envgym.runs import RunDirectory
-from envgym.testing import hard_cases
 from tests.envgym.report.search_tree import outcome_advantages, search_tree
+from tests.support import example_trees
 
 CONFIG = {
     "run": {"seed": 5},
@@ -92,11 +92,11 @@ def test_equal_records_give_equal_intervals() -> None:
 
 
 def test_saved_episodes_come_back_with_the_advantages_they_were_given(run: RunDirectory) -> None:
-    tree = hard_cases.fork_inside_a_turn()
+    tree = example_trees.fork_inside_a_turn()
     first = trajectories(tree)[0]
     rows = episode_rows([tree], step=1, advantages={(tree.id, first.leaf): (0.0, 0.5, (1.0, -1.0))})
     run.write_episodes(1, rows)
-    run.write_episodes(2, episode_rows([hard_cases.invalid_branch()], step=2), label="held-out")
+    run.write_episodes(2, episode_rows([example_trees.invalid_branch()], step=2), label="held-out")
     shown = report_of_run(run).episodes
     assert {(episode.source, episode.step) for episode in shown} == {("train", 1), ("held-out", 2)}
     trained, dropped = (episode for episode in shown if episode.source == "train")
@@ -124,14 +124,14 @@ def test_a_run_that_recorded_nothing_yet_still_has_a_report(tmp_path: Path) -> N
 def save_search(run: RunDirectory, step: int, *, name: str, num_nodes: int = 40) -> Tree:
     tree = replace(search_tree(num_nodes), id=name)
     advantages = {(name, leaf): entries for leaf, entries in outcome_advantages(tree).items()}
-    chain = hard_cases.context_rewrite()
+    chain = example_trees.context_rewrite()
     run.write_episodes(step, episode_rows([chain, tree], step=step, advantages=advantages, dropped={name: "no spread"}))
     return tree
 
 
 def test_report_shows_the_trees_that_branch(run: RunDirectory) -> None:
     tree = save_search(run, 1, name="searched")
-    run.write_episodes(2, episode_rows([hard_cases.invalid_branch()], step=2), label="held-out")
+    run.write_episodes(2, episode_rows([example_trees.invalid_branch()], step=2), label="held-out")
     shown = report_of_run(run).trees
     assert [item.id for item in shown] == ["train/1/searched", "held-out/2/invalid_branch"]
     assert shown[0] == build_tree(tree, step=1, advantages=outcome_advantages(tree), dropped="no spread")
@@ -178,7 +178,7 @@ def test_unknown_tree_is_told_with_near_names(run: RunDirectory) -> None:
 
 def test_tree_id_that_stands_at_two_steps_is_asked_for_with_its_step(run: RunDirectory) -> None:
     for step in (0, 2):
-        run.write_episodes(step, episode_rows([hard_cases.invalid_branch()], step=step), label="held-out")
+        run.write_episodes(step, episode_rows([example_trees.invalid_branch()], step=step), label="held-out")
     with pytest.raises(RunError, match=r"of which it has 2 .*: held-out/0/invalid_branch, held-out/2/invalid_branch"):
         tree_of_run(run, "invalid_branch")
     assert tree_of_run(run, "held-out/2/invalid_branch").trees[0].step == 2

@@ -14,8 +14,8 @@ from envgym.episodes import episode_rows
 from envgym.report import Meta, ReportData, build_tree, write_report
 from envgym.report.from_run import write_run_tree
 from envgym.runs import RunDirectory
-from envgym.testing import hard_cases
 from tests.envgym.report.search_tree import PRUNED, outcome_advantages, search_tree
+from tests.support import example_trees
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -238,7 +238,7 @@ def test_tree_of_several_hundred_nodes_stays_whole_and_quick(page: "Page", tmp_p
 
 
 def test_report_has_its_trees_one_at_a_time(page: "Page", tmp_path: Path) -> None:
-    show(page, tmp_path, TREE, replace(hard_cases.fork_inside_a_turn(), id="forked"))
+    show(page, tmp_path, TREE, replace(example_trees.fork_inside_a_turn(), id="forked"))
     assert len(rows(page)) > 4
     page.get_by_label("Tree", exact=True).select_option("1")
     assert rows(page) == [0, 1, 2, 3]
@@ -250,7 +250,7 @@ def test_report_has_its_trees_one_at_a_time(page: "Page", tmp_path: Path) -> Non
     assert focused(page) == 3
 
 
-@pytest.mark.parametrize("make", hard_cases.HARD_CASES)
+@pytest.mark.parametrize("make", example_trees.HARD_CASES)
 def test_every_hard_case_is_drawn(page: "Page", tmp_path: Path, make: Callable[[], Tree]) -> None:
     tree = make()
     show(page, tmp_path, tree)
@@ -266,13 +266,13 @@ def test_page_of_a_run_is_focused_on_the_tree_that_was_asked_for(page: "Page", t
         "run": {"seed": 0}, "model": {"name": "tiny"}, "agent": {"name": "plain"}, "envs": [{"id": "x"}],
         "evaluation": {"tasks": 4, "samples": 1},
     })  # fmt: skip
-    run.write_episodes(1, episode_rows([make() for make in hard_cases.HARD_CASES], step=1))
+    run.write_episodes(1, episode_rows([make() for make in example_trees.HARD_CASES], step=1))
     page.goto(write_run_tree(run, "truncated_episode").as_uri())
     assert page.locator("h1").inner_text() == "truncated_episode"
     assert page.get_by_role("tree").count() == 1
     assert rows(page) == [0, 1, 2]
     assert row(page, 2).locator(".tag").inner_text() == "truncated: tokens"
-    run.write_episodes(3, episode_rows([hard_cases.invalid_branch()], step=3), label="held-out")
+    run.write_episodes(3, episode_rows([example_trees.invalid_branch()], step=3), label="held-out")
     page.goto(write_run_tree(run, "held-out/3/invalid_branch").as_uri())
     assert page.locator("h1").inner_text() == "invalid_branch, step 3"  # evaluated at every step under one id
 

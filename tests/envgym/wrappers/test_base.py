@@ -10,9 +10,9 @@ import pytest
 from envgym.core.endings import Ending
 from envgym.errors import InvalidInput, ResetNeeded
 from envgym.records import StepRecord
-from envgym.testing.toys import Counter
 from envgym.wrappers import AnyEnv, Faults, Horizon, Record, TextOnly, TimeLimit, TryAgain, TurnLimit, Wrapper
 from envgym.wrappers.faults import FaultRates
+from tests.support.toys import Counter
 
 CALL = '<tool_call>{"name": "add", "arguments": {"amount": 5}}</tool_call>'
 Wrap = Callable[[AnyEnv, Path], Wrapper]

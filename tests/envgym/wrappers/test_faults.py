@@ -7,9 +7,9 @@ from envgym.core.messages import Role
 from envgym.core.rewards import Invalid
 from envgym.errors import InvalidInput
 from envgym.records import StepRecord
-from envgym.testing.toys import Counter
 from envgym.wrappers import Faults
 from envgym.wrappers.faults import CUT, UNAVAILABLE, FaultRates
+from tests.support.toys import Counter
 
 CALL = '<tool_call>{"name": "add", "arguments": {"amount": 5}}</tool_call>'
 

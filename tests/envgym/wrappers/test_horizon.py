@@ -7,9 +7,9 @@ from envgym.core.rewards import Invalid
 from envgym.core.tasks import Split
 from envgym.errors import InvalidInput
 from envgym.records import StepRecord, StepResult
-from envgym.testing.toys import Counter, Sums
 from envgym.wrappers import Faults, Horizon, TryAgain
 from envgym.wrappers.faults import FaultRates
+from tests.support.toys import Counter, Sums
 
 
 def record_of(result: StepResult) -> StepRecord:

@@ -8,9 +8,9 @@ import pytest
 
 from envgym.core.serialize import task_from_json
 from envgym.errors import InvalidInput
-from envgym.testing.toys import Counter
 from envgym.wrappers import Record
 from envgym.wrappers.record import read_episodes
+from tests.support.toys import Counter
 
 CALL = '<tool_call>{"name": "add", "arguments": {"amount": 5}}</tool_call>'
 

@@ -1,7 +1,7 @@
 """Plain text both ways, with everything an agent must know in the first text."""
 
-from envgym.testing.toys import Counter, Sums
 from envgym.wrappers import TextOnly
+from tests.support.toys import Counter, Sums
 
 
 def test_first_text_holds_instructions_tools_and_task() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from envgym.core.endings import Ending
 from envgym.errors import InvalidInput
-from envgym.testing.toys import Counter
 from envgym.wrappers import TimeLimit
+from tests.support.toys import Counter
 
 
 def test_episode_ends_at_the_first_turn_over_the_limit() -> None:

@@ -6,9 +6,9 @@ from envgym.core.endings import Ending
 from envgym.core.rewards import Invalid
 from envgym.errors import InvalidInput
 from envgym.records import StepRecord, StepResult
-from envgym.testing.toys import Counter, Sums
 from envgym.wrappers import Faults, TryAgain
 from envgym.wrappers.faults import FaultRates
+from tests.support.toys import Counter, Sums
 
 CALL = '<tool_call>{"name": "add", "arguments": {"amount": 5}}</tool_call>'
 

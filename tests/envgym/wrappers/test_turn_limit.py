@@ -4,8 +4,8 @@ import pytest
 
 from envgym.core.endings import Ending
 from envgym.errors import InvalidInput
-from envgym.testing.toys import Counter
 from envgym.wrappers import TurnLimit
+from tests.support.toys import Counter
 
 
 @pytest.mark.parametrize("max_turns", [1, 2, 5])

@@ -9,7 +9,6 @@ import pytest
 import envgym
 from envgym.agents.agent import AgentSettings, assemble
 from envgym.agents.protocols import FinishReason, Generation
-from envgym.agents.testing import CharRenderer
 from envgym.conformance import EnvConformance
 from envgym.core.endings import Ending
 from envgym.core.messages import GUIDE
@@ -25,6 +24,7 @@ from envgym.errors import InvalidInput, ToolInfraFailure
 from envgym.parsing import tool_call_action
 from envgym.party import ScriptedParty
 from envgym.sandbox import BwrapSandbox, Completed, Limits, RunEnding
+from tests.support.parrots import CharRenderer
 
 TASKS: dict[str, Task] = {
     task.id: task

@@ -1,0 +1,167 @@
+"""Methods by name: ours, by import path, by entry point; and a sentence for a name that leads nowhere."""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgym.core.trajectory import Group
+from envgym.errors import InvalidInput
+from envgym.plugins import Choice, resolve
+from envgym.trainer.build import build_method
+from envgym.trainer.methods.corrections import CORRECTIONS
+from envgym.trainer.methods.credit import CREDITS
+from envgym.trainer.methods.curricula import CURRICULA
+from envgym.trainer.methods.filters import FILTERS
+from envgym.trainer.methods.losses import LOSSES, PpoClip
+from envgym.trainer.methods.protocols import Credit, needs_critic
+from envgym.trainer.methods.shaping import SHAPINGS
+from envgym.trainer.settings import train_settings
+from tests.support.example_trees import outcome_group
+
+MODULE = '''
+from envgym.settings import Settings
+from envgym.trainer.methods.credit.outcome import episode_credits
+
+
+class Best(Settings):
+    """Advantage `bonus` for the best episodes of a group."""
+
+    bonus: float = 1.0
+
+    def __call__(self, group):
+        rewards = [episode.reward.value for episode in group.valid]
+        return episode_credits(group.valid, [self.bonus * (reward == max(rewards)) for reward in rewards])
+
+
+def of_function(scale=1.0):
+    return Best(bonus=scale)
+
+
+constant = 3
+'''
+TABLES: Mapping[str, Mapping[str, Callable[..., Any]]] = {  # of six kinds
+    "credit": CREDITS,
+    "filter": FILTERS,
+    "shaping": SHAPINGS,
+    "loss": LOSSES,
+    "correction": CORRECTIONS,
+    "curriculum": CURRICULA,
+}
+
+
+NAME = "envgym_test_methods"
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Install a distribution with one method, found by import path and by entry point; return its module's name."""
+    (tmp_path / f"{NAME}.py").write_text(MODULE)
+    info = tmp_path / f"{NAME}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[envgym.credit]\nbest = {NAME}:Best\ngone = {NAME}:Gone\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, NAME, raising=False)
+    return NAME
+
+
+def choice(name: str, **settings: object) -> Choice:
+    return Choice.model_validate({"name": name, **settings})
+
+
+def refusal(point: str, chosen: Choice) -> str:
+    """Return the message with which a choice is refused."""
+    with pytest.raises(InvalidInput) as caught:
+        resolve(point, chosen, TABLES[point])
+    return str(caught.value)
+
+
+def advantages(credit: Credit, group: Group) -> list[float]:
+    """Return the advantage of every episode's last edge."""
+    found = [given.advantages[-1] for given in credit(group)]
+    return [value for value in found if isinstance(value, float)]
+
+
+@pytest.mark.parametrize("point", TABLES)
+def test_every_method_of_ours_is_built_from_its_name_alone(point: str) -> None:
+    for name in TABLES[point]:
+        assert resolve(point, choice(name), TABLES[point]) is not None
+
+
+def test_settings_beside_the_name_are_the_methods_own() -> None:
+    assert resolve("loss", choice("ppo_clip", clip_high=0.28), LOSSES) == PpoClip(clip_high=0.28)
+
+
+def test_method_is_found_by_import_path(package: str) -> None:
+    credit = resolve("credit", choice(f"{package}:Best", bonus=0.5), CREDITS)
+    assert advantages(credit, outcome_group(1.0, 0.0, 1.0)) == [0.5, 0.0, 0.5]
+
+
+def test_function_builds_a_method_too(package: str) -> None:
+    credit = resolve("credit", choice(f"{package}:of_function", scale=2.0), CREDITS)
+    assert advantages(credit, outcome_group(0.0, 1.0)) == [0.0, 2.0]
+
+
+def test_method_is_found_by_entry_point(package: str) -> None:
+    del package  # it is installed
+    credit = resolve("credit", choice("best"), CREDITS)
+    assert advantages(credit, outcome_group(0.0, 1.0)) == [0.0, 1.0]
+
+
+def test_run_takes_a_method_of_another_package(package: str) -> None:
+    data = {"envs": [{"id": "math/arithmetic-v0"}], "credit": {"name": f"{package}:Best", "bonus": 0.25}}
+    credit = build_method(train_settings(data)).credit
+    assert not needs_critic(credit)
+    assert advantages(credit, outcome_group(0.0, 1.0)) == [0.0, 0.25]
+
+
+# ---- refusals ------------------------------------------------------------------------------------------------
+
+
+def test_unknown_name_lists_near_ones(package: str) -> None:
+    del package
+    assert refusal("credit", choice("gropo")) == (
+        "credit must be a known name, got 'gropo' (settings); did you mean grpo or opo or rloo?"
+    )
+    assert "did you mean best?" in refusal("credit", choice("bst"))
+
+
+@pytest.mark.parametrize(
+    "path", ["no_such_package:Credit", "envgym.trainer.methods.credit:NoSuch", ":Credit", "envgym:"]
+)
+def test_import_path_that_leads_nowhere_is_one_sentence(path: str) -> None:
+    text = refusal("credit", choice(path))
+    assert text.startswith(f"credit.name must name an importable class, got {path} (")
+    assert text.endswith("; write package.module:Class, and install the package.")
+
+
+def test_import_path_to_what_is_no_class_is_refused(package: str) -> None:
+    assert "must name an importable class" in refusal("credit", choice(f"{package}:constant"))
+
+
+def test_entry_point_that_cannot_be_loaded_is_refused(package: str) -> None:
+    del package
+    assert refusal("credit", choice("gone")).startswith("credit.name must name an importable class, got ")
+
+
+def test_setting_that_the_method_refuses_names_point_and_method() -> None:
+    assert refusal("loss", choice("ppo_clip", clip_low=2)) == (
+        "clip_low must be less than or equal to 1, got 2 (loss ppo_clip); correct the value."
+    )
+    assert refusal("loss", choice("ppo_clip", clip=0.1)) == (
+        "settings key must be known, got clip (loss ppo_clip); did you mean clip_low or dual_clip or clip_high?"
+    )
+
+
+def test_settings_model_behind_a_function_is_refused_alike(package: str) -> None:
+    text = refusal("credit", choice(f"{package}:of_function", scale="much"))
+    assert text.startswith("bonus must be a number, got much (credit ")
+
+
+def test_keyword_that_a_function_does_not_take_is_refused(package: str) -> None:
+    text = refusal("credit", choice(f"{package}:of_function", size=2))
+    assert text.startswith(f"settings must fit {package}:of_function, got ")
+    assert "size" in text

@@ -1,0 +1,107 @@
+"""Masks: ancestors and oneself, within the model's own mask over depths; the same for both kinds of kernels."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
+
+from envgym.trainer.batch.packs import build_pack
+from envgym.trainer.batch.trie import build_trie
+from envgym.trainer.learner.packing import mask
+from envgym.trainer.learner.packing.mask import BLOCK, TreeMask
+from tests.trainer.learner.packing.forest import CPU
+
+HAND = [[1, 2, 3, 5], [1, 2, 3, 4], [8], [1, 2, 6, 7]]
+"""In depth-first order 1 2 3 4 | 5 | 6 7 | 8, see test_pack."""
+
+
+def causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return key <= query
+
+
+def window(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return (key <= query) & (key > query - 2)
+
+
+def tree_mask(rows: list[list[int]], within: mask.Within = causal) -> TreeMask:
+    trie = build_trie(rows, range(len(rows)))
+    pack = build_pack(rows, [[True] * len(row) for row in rows], trie, range(len(rows)), CPU)
+    return TreeMask(pack.ends_N, pack.depths_N, within)
+
+
+def dense(found: TreeMask) -> Tensor:
+    places = torch.arange(len(found))
+    return found.attends(places[:, None], places)
+
+
+def test_a_token_attends_its_ancestors_and_itself() -> None:
+    expected = [
+        [1, 0, 0, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 0, 1, 0, 0, 0],  # 5 follows 1 2 3, not 4
+        [1, 1, 0, 0, 0, 1, 0, 0],  # 6 follows 1 2
+        [1, 1, 0, 0, 0, 1, 1, 0],
+        [0, 0, 0, 0, 0, 0, 0, 1],  # another trie
+    ]
+    assert dense(tree_mask(HAND)).int().tolist() == expected
+
+
+def test_a_window_counts_depth_not_places() -> None:
+    # A window of 2 holds the token before and itself: 5 sees 3 (two places before it), 6 sees 2 (four places).
+    attended = [row.nonzero().flatten().tolist() for row in dense(tree_mask(HAND, window))]
+    assert attended == [[0], [0, 1], [1, 2], [2, 3], [2, 4], [1, 5], [5, 6], [7]]
+
+
+def unfolded(found: TreeMask) -> Tensor:
+    """Return the mask that the blocks say, and assert that they leave out nothing but unseen keys."""
+    whole = torch.zeros(len(found), len(found), dtype=torch.bool)
+    for block in found.blocks:
+        seen = found.bias(block, torch.float32)[0, 0] == 0
+        assert bool(seen.any(dim=0).all())
+        whole[block.queries.start : block.queries.stop, block.keys] = seen
+    return whole
+
+
+@given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=90), min_size=1, max_size=6), st.booleans())
+@settings(max_examples=10)
+def test_blocks_and_squares_say_the_same_as_pairs(rows: list[list[int]], windowed: bool) -> None:
+    found = tree_mask(rows, window if windowed else causal)
+    assert torch.equal(unfolded(found), dense(found))
+    squares = torch.zeros(-(-len(found) // BLOCK), -(-len(found) // BLOCK), dtype=torch.bool)
+    for query, key in dense(found).nonzero().tolist():
+        squares[query // BLOCK, key // BLOCK] = True
+    assert torch.equal(found.block_mask.to_dense()[0, 0].bool(), squares)
+
+
+def test_keys_of_finished_branches_are_not_gathered() -> None:
+    trunk, rest = [1] * BLOCK, [2] * BLOCK
+    found = tree_mask([[*trunk, *rest], [*trunk, 3, *rest], [4]])
+    # The last block ends the second branch (trunk and 129 tokens) and holds the row of its own.
+    assert [len(block.keys) for block in found.blocks] == [BLOCK, 2 * BLOCK, 2 * BLOCK, BLOCK + 129 + 1]
+
+
+def test_what_is_not_kept_is_made_again() -> None:
+    rows = [[number % 3 for number in range(300)], [1] * 40, [0, 1, 5]]
+    kept = [tree_mask(rows).bias(block, torch.float64) for block in tree_mask(rows).blocks]
+    found = tree_mask(rows)
+    found.blocks[:] = [block._replace(strip_QK=None) for block in found.blocks]
+    assert all(map(torch.equal, kept, [found.bias(block, torch.float64) for block in found.blocks]))
+
+
+def test_a_strip_is_bounded_however_long_the_pack() -> None:
+    found = tree_mask([[number % 7 for number in range(1000)], [1] * 700])
+    entries = [block.strip_QK.numel() for block in found.blocks if block.strip_QK is not None]
+    assert max(entries) <= BLOCK * (1000 + BLOCK)  # one block holds the end of a row and the start of another
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_reads_the_same_mask() -> None:
+    found = tree_mask([[number % 3 for number in range(200)], [0, 1, *[5] * 150], [9]])
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, 2, len(found), 8, generator=generator) for _ in range(3))
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=dense(found))
+    torch.testing.assert_close(flex_attention(query, key, value, block_mask=found.block_mask), expected)

@@ -1,0 +1,141 @@
+"""Checkpoints: whole or absent, and what comes back is what was saved."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import envgym.trainer.learner.checkpoint as checkpoint_module
+from envgym.agents.models.registry import load
+from envgym.agents.models.tiny import TinySettings
+from envgym.trainer.learner.checkpoint import (
+    TrainState,
+    checkpoints,
+    load_optimizer,
+    load_state,
+    save_checkpoint,
+    save_model,
+)
+from envgym.trainer.learner.optimizer import adamw
+from envgym.trainer.methods.protocols import TaskStats
+from envgym.trainer.settings import OptimSettings
+
+SHAPE = TinySettings(hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=2, intermediate_size=64)
+STATS = {("math/arithmetic-v0", 7): TaskStats(4, 2.5, 2.25, 3), ("hard", 0): TaskStats(1, 0.0, 0.0, 1)}
+
+
+class Bench:
+    """A tiny model after one update."""
+
+    def __init__(self) -> None:
+        loaded = load("tiny", trainable=True, tiny=SHAPE)
+        self.model, self.tokenizer = loaded.model, loaded.tokenizer
+        self.optimizer = adamw(self.model, OptimSettings())
+        self.update(0)
+
+    def update(self, seed: int) -> None:
+        """Make an update of random gradients."""
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in self.model.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        self.optimizer.step()
+
+    def save(self, folder: Path, step: int, keep: int = 2) -> Path:
+        """Save a checkpoint of `step`."""
+        state = TrainState(step=step, stats=STATS)
+        return save_checkpoint(
+            folder, state=state, model=self.model, tokenizer=self.tokenizer, optimizer=self.optimizer, keep=keep
+        )
+
+    def weights(self) -> torch.Tensor:
+        """Return all weights in one vector."""
+        return weights_of(self.model)
+
+
+def die(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def weights_of(model: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return Bench()
+
+
+def test_state_comes_back_as_it_was(bench: Bench, tmp_path: Path) -> None:
+    place = bench.save(tmp_path, 3)
+    assert load_state(place) == TrainState(step=3, stats=STATS)
+
+
+def test_next_update_after_a_reload_equals_that_of_the_original(tmp_path: Path) -> None:
+    original = Bench()
+    place = original.save(tmp_path, 1)
+    resumed = Bench()
+    resumed.model = load(place / "model", trainable=True).model
+    resumed.optimizer = adamw(resumed.model, OptimSettings())
+    load_optimizer(place, resumed.optimizer)
+    assert torch.equal(resumed.weights(), original.weights())
+    original.update(1)
+    resumed.update(1)
+    assert torch.equal(resumed.weights(), original.weights())
+
+
+def test_model_of_a_checkpoint_is_an_ordinary_directory_with_its_tokenizer(bench: Bench, tmp_path: Path) -> None:
+    place = bench.save(tmp_path, 1)
+    loaded = load(place / "model")
+    text = "What is 6 * 7?"
+    assert loaded.tokenizer(text)["input_ids"] == bench.tokenizer(text)["input_ids"]
+    assert loaded.tokenizer.chat_template == bench.tokenizer.chat_template
+    assert torch.equal(weights_of(loaded.model), bench.weights())
+
+
+def test_newest_are_kept(bench: Bench, tmp_path: Path) -> None:
+    for step in (0, 5, 10, 999_995, 1_000_000):
+        bench.save(tmp_path, step)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-999995", "step-1000000"]
+
+
+def test_saving_a_step_again_replaces_it(bench: Bench, tmp_path: Path) -> None:
+    first = bench.save(tmp_path, 1)
+    (first / "model" / "mine.txt").write_text("left over")
+    assert bench.save(tmp_path, 1) == first
+    assert not (first / "model" / "mine.txt").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+
+
+@pytest.mark.parametrize("moment", ["write_json", "_sync", "_write_model"])
+def test_crash_while_saving_leaves_the_last_checkpoint_the_newest(
+    moment: str, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.save(tmp_path, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_module, moment, die)
+        with pytest.raises(KeyboardInterrupt):
+            bench.save(tmp_path, 2)
+    (last,) = checkpoints(tmp_path)
+    assert (last.name, load_state(last).step) == ("step-000001", 1)
+    bench.save(tmp_path, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000001", "step-000003"]  # and no draft
+
+
+def test_folder_without_its_state_is_no_checkpoint(bench: Bench, tmp_path: Path) -> None:
+    bench.save(tmp_path, 1)
+    (tmp_path / "step-000002" / "model").mkdir(parents=True)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-000001"]
+
+
+def test_state_is_plain_json(bench: Bench, tmp_path: Path) -> None:
+    data = json.loads((bench.save(tmp_path, 3) / "state.json").read_text())
+    assert data == {"step": 3, "stats": [["math/arithmetic-v0", 7, 4, 2.5, 2.25, 3], ["hard", 0, 1, 0.0, 0.0, 1]]}
+
+
+def test_model_alone_is_written_whole(bench: Bench, tmp_path: Path) -> None:
+    save_model(bench.model, tmp_path / "reference")
+    assert [path.name for path in tmp_path.iterdir()] == ["reference"]
+    saved = type(bench.model).from_pretrained(tmp_path / "reference")
+    assert torch.equal(weights_of(saved), bench.weights())

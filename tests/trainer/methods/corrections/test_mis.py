@@ -1,0 +1,20 @@
+"""Masked importance sampling: rows inside their bounds, weighed by their product."""
+
+import pytest
+
+from envgym.trainer.methods.corrections import Mis, WeightLevel
+from tests.trainer.methods.corrections.gaps import assert_weights
+
+
+@pytest.mark.parametrize(
+    "correction, expected",
+    [
+        # exp(.1 - .2 + .9) = 2.225541 is above 2; exp(.5) = 1.648721 is not
+        (Mis(), [[0.0, 0.0, 0.0], [1.648721, 1.648721, 0.0]]),
+        (Mis(high=2.3), [[2.225541, 2.225541, 2.225541], [1.648721, 1.648721, 0.0]]),
+        (Mis(weights=WeightLevel.NONE), [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]]),
+        (Mis(weights=WeightLevel.TOKEN), [[0.0, 0.0, 0.0], [1.0, 1.648721, 0.0]]),
+    ],
+)
+def test_golden_weights(correction: Mis, expected: list[list[float]]) -> None:
+    assert_weights(correction, expected)

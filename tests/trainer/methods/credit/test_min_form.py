@@ -1,0 +1,55 @@
+"""PURE: hand case, reductions and law."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envgym.trainer.methods.credit.min_form import MinForm, soft_minimum
+from envgym.trainer.methods.credit.rloo import Rloo
+from tests.support.credit_trees import chains, per_node
+
+REWARDS = st.lists(st.floats(-5, 5), min_size=1, max_size=5)
+
+
+def test_weights_are_a_softmax_of_minus_the_rewards() -> None:
+    # T = 1: weights e^0 : e^-1 = .731059 : .268941, times 0 and 1
+    assert soft_minimum([0.0, 1.0], 1.0) == pytest.approx([0.0, 1 / (1 + math.e)])
+    assert soft_minimum([], 1.0) == []
+
+
+def test_turns_behind_the_worst_are_not_blamed_for_it() -> None:
+    # A is worth its worst turn, -1, which stands first; what follows is worth 0. B is worth 1.
+    found = per_node(MinForm(temperature=0.01)(chains([-1, 1], [1])))
+    assert found[0] == pytest.approx([-2.0, -1.0])
+    assert found[1] == pytest.approx([2.0])
+
+
+def test_good_turns_do_not_outweigh_a_bad_one() -> None:
+    (long, short) = per_node(MinForm(temperature=0.01)(chains([1, 1, 1, -1], [0])))
+    assert long[0] == pytest.approx(-1.0)
+    assert short == pytest.approx([1.0])
+
+
+def test_group_of_one_has_advantage_zero_on_all_turns() -> None:
+    assert per_node(MinForm()(chains([1, -1, 2]))) == [[0.0, 0.0, 0.0]]
+
+
+@given(REWARDS)
+def test_low_temperature_is_the_minimum(rewards: list[float]) -> None:
+    assert sum(soft_minimum(rewards, 1e-3)) == pytest.approx(min(rewards), abs=5e-3)
+
+
+@settings(max_examples=20)
+@given(REWARDS)
+def test_single_turns_get_rloo(rewards: list[float]) -> None:
+    group = chains(*([reward] for reward in rewards))
+    for found, expected in zip(per_node(MinForm()(group)), per_node(Rloo()(group)), strict=True):
+        assert found == pytest.approx(expected, abs=1e-9)
+
+
+@settings(max_examples=20)
+@given(st.lists(REWARDS, min_size=1, max_size=4))
+def test_first_turns_sum_to_zero(turns: list[list[float]]) -> None:
+    assert sum(found[0] for found in per_node(MinForm()(chains(*turns)))) == pytest.approx(0.0, abs=1e-9)

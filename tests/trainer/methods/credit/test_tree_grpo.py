@@ -1,0 +1,77 @@
+"""Tree-GRPO: the published vectors, the pathology of single rows, reductions and laws."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envgym.core.trajectory import Group
+from envgym.trainer.methods.credit.grpo import Grpo
+from envgym.trainer.methods.credit.tree_grpo import TreeGrpo
+from tests.support import example_trees as cases
+from tests.support.credit_trees import branched, chains, group_of, per_node
+
+REWARDS = st.lists(st.floats(-5, 5), min_size=1, max_size=4)
+
+
+def of_trees(*rewards: list[float]) -> Group:
+    """Build trees whose leaves hang below one shared first turn."""
+    return group_of(
+        *(
+            branched(f"t{number}", (0, 0.0), *((1, reward) for reward in of_tree))
+            for number, of_tree in enumerate(rewards)
+        )
+    )
+
+
+def of_leaves(credit: TreeGrpo | Grpo, group: Group) -> list[float]:
+    """Return the one number of every episode."""
+    found = per_node(credit(group))
+    assert all(len(set(numbers)) == 1 for numbers in found)
+    return [numbers[0] for numbers in found]
+
+
+def test_published_vector() -> None:
+    group = of_trees([1, 0, 0], [1, 1, 0])
+    inter = [0.912869, -0.912869, -0.912869, 0.912869, 0.912869, -0.912869]
+    both = [2.067568, -1.490219, -1.490219, 1.490218, 1.490218, -2.067568]
+    assert of_leaves(Grpo(), group) == pytest.approx(inter, abs=2e-6)
+    assert of_leaves(TreeGrpo(), group) == pytest.approx(both, abs=2e-6)
+    intra = [whole - part for whole, part in zip(of_leaves(TreeGrpo(), group), inter, strict=True)]
+    assert intra == pytest.approx([1.154698, -0.577349, -0.577349, 0.577349, 0.577349, -1.154699], abs=3e-6)
+
+
+def test_tree_of_one_episode_has_no_intra_term() -> None:
+    """The authors' code sets mean 0 and std 1 there, so that the raw reward becomes an advantage."""
+    group = chains([1], [0], [0], [1], [1], [0])
+    assert of_leaves(TreeGrpo(), group) == of_leaves(Grpo(), group)
+
+
+def test_trees_without_spread_are_told_apart_by_the_inter_term() -> None:
+    found = of_leaves(TreeGrpo(), of_trees([1, 1, 1], [0, 0, 0]))
+    assert found == pytest.approx([0.9129] * 3 + [-0.9129] * 3, abs=1e-4)
+
+
+def test_one_tree_counts_twice() -> None:
+    """Within one tree both terms are the same."""
+    group = of_trees([1, 0, 0])
+    assert of_leaves(TreeGrpo(), group) == pytest.approx([2 * advantage for advantage in of_leaves(Grpo(), group)])
+
+
+def test_invalid_branch_changes_nothing() -> None:
+    assert of_leaves(TreeGrpo(), group_of(cases.invalid_branch())) == pytest.approx(
+        of_leaves(TreeGrpo(), group_of(branched("t", (0, 1.0), (0, 0.0))))
+    )
+
+
+@settings(max_examples=20)
+@given(st.lists(REWARDS, min_size=1, max_size=3))
+def test_advantages_sum_to_zero(rewards: list[list[float]]) -> None:
+    found = of_leaves(TreeGrpo(), of_trees(*rewards))
+    assert sum(found) == pytest.approx(0.0, abs=1e-4 * max(1.0, *map(abs, found)))
+
+
+@settings(max_examples=20)
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=5))
+def test_chains_reduce_to_grpo(rewards: list[float]) -> None:
+    group = chains(*([reward] for reward in rewards))
+    assert of_leaves(TreeGrpo(), group) == of_leaves(Grpo(), group)

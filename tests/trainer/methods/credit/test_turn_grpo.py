@@ -1,0 +1,89 @@
+"""Turn-level GRPO: hand cases, reductions, laws, and the condition under which it is unbiased."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envgym.trainer.methods.credit.rloo import Rloo
+from envgym.trainer.methods.credit.turn_grpo import TurnGrpo
+from tests.support import example_trees as cases
+from tests.support.credit_trees import BRANCH, branched, chains, group_of, per_node
+
+TURNS = st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=4), min_size=2, max_size=5)
+
+
+def test_turns_are_compared_with_the_same_turn_of_the_others() -> None:
+    # returns: A [3, 2], B [1, 1], C [5, 5]
+    # turn 0: 3 - (1+5)/2, 1 - (3+5)/2, 5 - (3+1)/2; turn 1: 2 - (1+5)/2, 1 - (2+5)/2, 5 - (2+1)/2
+    found = per_node(TurnGrpo()(chains([1, 2], [0, 1], [0, 5])))
+    assert found == [[0.0, -1.0], [-3.0, -2.5], [3.0, 3.5]]
+
+
+def test_ended_episode_counts_as_return_zero() -> None:
+    # turn 1: A's 2 against B, which has ended, at 0
+    assert per_node(TurnGrpo()(chains([1, 2], [4]))) == [[-1.0, 2.0], [1.0]]
+
+
+def test_turn_that_one_episode_reaches_has_an_advantage_though_a_group_of_one_has_none() -> None:
+    assert per_node(TurnGrpo()(chains([0, 1], [0], [0])))[0][1] == 1.0
+    assert per_node(TurnGrpo()(chains([0, 1]))) == [[0.0, 0.0]]
+
+
+def test_discount_weighs_later_turns_less() -> None:
+    # A: [0 + .5 * 2, 2], B: [4]
+    assert per_node(TurnGrpo(discount=0.5)(chains([0, 2], [4]))) == [[-3.0, 2.0], [3.0]]
+
+
+def test_peers_of_a_shared_node_are_the_episodes_that_do_not_hold_it() -> None:
+    fork = branched("fork", (0, 0.0), (1, 1.0), (1, 0.0))
+    # node 1: 1 and 0 against the chain's .5; below the fork everyone else is a peer: 1 - (0 + 0)/2, 0 - (1 + 0)/2
+    found = per_node(TurnGrpo()(group_of(fork, *chains([0.5]).trees)))
+    assert found == [[0.5, 1.0], [-0.5, -0.5], [0.0]]
+
+
+def test_node_that_all_episodes_hold_has_advantage_zero() -> None:
+    fork = branched("fork", (0, 0.0), (1, 1.0), (1, 0.0))
+    assert per_node(TurnGrpo()(group_of(fork))) == [[0.0, 1.0], [0.0, -1.0]]
+
+
+def test_fork_inside_a_turn_belongs_to_that_turn() -> None:
+    tree = branched("t", (0, BRANCH), (1, 1.0), (1, 0.0))
+    assert per_node(TurnGrpo()(group_of(tree, *chains([0.25]).trees)))[0] == [0.75, 1.0 - 0.125]
+
+
+def test_cut_turn_is_a_turn() -> None:
+    group = group_of(cases.truncated_episode(), *chains([0.0, 1.0]).trees)
+    assert per_node(TurnGrpo()(group)) == [[-0.75, -1.0], [0.75, 1.0]]
+
+
+@settings(max_examples=20)
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=6), st.integers(1, 4))
+def test_reward_at_the_end_of_equally_long_episodes_is_rloo(rewards: list[float], length: int) -> None:
+    turns = [[0.0] * (length - 1) + [reward] for reward in rewards]
+    expected = per_node(Rloo()(chains(*turns)))
+    for found, of_episode in zip(per_node(TurnGrpo()(chains(*turns))), expected, strict=True):
+        assert found == pytest.approx(of_episode)
+
+
+@settings(max_examples=20)
+@given(TURNS)
+def test_advantages_of_a_turn_sum_to_zero_where_ended_episodes_are_counted(turns: list[list[float]]) -> None:
+    found = per_node(TurnGrpo()(chains(*turns)))
+    for turn in range(max(map(len, turns))):
+        of_ended = 0.0
+        for number, rewards in enumerate(turns):
+            if len(rewards) <= turn:  # what it would get: 0 less the mean of the others
+                of_ended -= sum(sum(others[turn:]) for peer, others in enumerate(turns) if peer != number)
+        reached = sum(of_episode[turn] for of_episode in found if len(of_episode) > turn)
+        assert reached + of_ended / (len(turns) - 1) == pytest.approx(0.0, abs=1e-9)
+
+
+@settings(max_examples=20)
+@given(TURNS, st.randoms(use_true_random=False))
+def test_order_of_the_group_does_not_matter(turns: list[list[float]], random: object) -> None:
+    order = list(range(len(turns)))
+    random.shuffle(order)  # type: ignore[attr-defined]  # hypothesis gives a random.Random
+    whole = per_node(TurnGrpo()(chains(*turns)))
+    shuffled = per_node(TurnGrpo()(chains(*(turns[place] for place in order))))
+    for found, place in zip(shuffled, order, strict=True):
+        assert found == pytest.approx(whole[place], abs=1e-9)

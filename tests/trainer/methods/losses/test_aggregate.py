@@ -1,0 +1,160 @@
+"""Aggregation: the values of each mode, and that parts of a batch add up to the batch."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from envgym.errors import InvalidInput
+from envgym.trainer.methods.losses.aggregate import Aggregation, Denominator, aggregate, denominator_of
+
+MODES = list(Aggregation)
+LOSSES = torch.tensor([[1.0, 2.0, 9.0], [3.0, 4.0, 5.0]])
+MASK = torch.tensor([[1, 1, 0], [1, 1, 1]]).bool()
+MAX_TOKENS = 3
+
+
+def _scalar(losses: Tensor, mask: Tensor, weights: Tensor | None, mode: Aggregation) -> Tensor:
+    denominator = denominator_of(mask, weights, max_tokens=MAX_TOKENS)
+    return aggregate(losses, mask, weights, mode=mode, denominator=denominator)
+
+
+def _batch(seed: int, rows: int, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw losses, a mask (some rows empty) and row weights 1/k in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    losses = torch.randn(rows, tokens, dtype=torch.float64, generator=generator)
+    mask = torch.rand(rows, tokens, generator=generator) < 0.6
+    mask &= torch.rand(rows, 1, generator=generator) < 0.8
+    weights = 1.0 / torch.randint(1, 5, (rows, tokens), generator=generator).double()
+    return losses, mask, weights
+
+
+@pytest.mark.parametrize(
+    "mode, expected",
+    [
+        (Aggregation.TOKEN_MEAN, 3.0),  # (1 + 2 + 3 + 4 + 5) / 5
+        (Aggregation.TOKEN_SUM, 15.0),
+        (Aggregation.SEQ_MEAN_TOKEN_SUM, 7.5),  # (3 + 12) / 2
+        (Aggregation.SEQ_MEAN_TOKEN_MEAN, 2.75),  # (1.5 + 4) / 2
+        (Aggregation.SEQ_MEAN_TOKEN_SUM_NORM, 2.5),  # 15 / (2 * 3)
+    ],
+)
+def test_each_mode_gives_its_golden_value(mode: Aggregation, expected: float) -> None:
+    assert _scalar(LOSSES, MASK, None, mode).item() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "mode, expected",
+    [
+        # Weights: the two rows share their first token, so it counts 1/2 in each.
+        (Aggregation.TOKEN_MEAN, 13 / 4),  # (0.5 + 2 + 1.5 + 4 + 5) / (0.5 + 1 + 0.5 + 1 + 1)
+        (Aggregation.TOKEN_SUM, 13.0),
+        (Aggregation.SEQ_MEAN_TOKEN_SUM, 6.5),  # 13 / 2
+        (Aggregation.SEQ_MEAN_TOKEN_MEAN, (2.5 / 1.5 + 10.5 / 2.5) / 2),
+        (Aggregation.SEQ_MEAN_TOKEN_SUM_NORM, 13 / 6),  # 13 / (2 * 3)
+    ],
+)
+def test_row_weights_count_in_numerator_and_token_denominator(mode: Aggregation, expected: float) -> None:
+    weights = torch.tensor([[0.5, 1.0, 1.0], [0.5, 1.0, 1.0]])
+    assert _scalar(LOSSES, MASK, weights, mode).item() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@given(seed=st.integers(0, 10_000), rows=st.integers(1, 6), cut=st.integers(0, 6), weighted=st.booleans())
+def test_micro_batches_add_up_to_the_batch_in_value_and_gradient(
+    mode: Aggregation, seed: int, rows: int, cut: int, weighted: bool
+) -> None:
+    losses, mask, drawn = _batch(seed, rows, 5)
+    weights = drawn if weighted else None
+    denominator = denominator_of(mask, weights, max_tokens=7)
+    whole = losses.clone().requires_grad_()
+    value = aggregate(whole, mask, weights, mode=mode, denominator=denominator)
+    value.backward()
+    parts = losses.clone().requires_grad_()
+    total = torch.zeros((), dtype=torch.float64)
+    for part in (slice(None, cut), slice(cut, None)):
+        share = None if weights is None else weights[part]
+        loss = aggregate(parts[part], mask[part], share, mode=mode, denominator=denominator)
+        loss.backward()
+        total += loss.detach()
+    torch.testing.assert_close(total, value.detach(), rtol=1e-12, atol=1e-12)
+    assert parts.grad is not None
+    torch.testing.assert_close(parts.grad, whole.grad, rtol=0, atol=0)
+
+
+@given(seed=st.integers(0, 10_000), cut=st.integers(0, 5))
+def test_denominators_of_parts_add_up_to_the_batch(seed: int, cut: int) -> None:
+    _, mask, weights = _batch(seed, 5, 4)
+    parts = denominator_of(mask[:cut], weights[:cut]) + denominator_of(mask[cut:], weights[cut:])
+    whole = denominator_of(mask, weights)
+    assert parts.tokens == pytest.approx(whole.tokens, abs=1e-9)
+    assert (parts.sequences, parts.max_tokens) == (whole.sequences, None)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@given(seed=st.integers(0, 10_000), padding=st.integers(1, 4))
+def test_padding_and_row_order_change_nothing(mode: Aggregation, seed: int, padding: int) -> None:
+    losses, mask, weights = _batch(seed, 4, 5)
+    order = torch.randperm(4, generator=torch.Generator().manual_seed(seed))
+    pad = (0, padding)
+    padded = [
+        torch.nn.functional.pad(losses[order], pad, value=torch.nan),
+        torch.nn.functional.pad(mask[order], pad, value=False),
+        torch.nn.functional.pad(weights[order], pad, value=torch.nan),
+    ]
+    expected = _scalar(losses, mask, weights, mode)
+    torch.testing.assert_close(_scalar(padded[0], padded[1], padded[2], mode), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_masked_nan_reaches_neither_value_nor_gradient(mode: Aggregation) -> None:
+    losses = LOSSES.clone()
+    losses[0, 2] = torch.nan
+    losses.requires_grad_()
+    value = _scalar(losses, MASK, None, mode)
+    value.backward()
+    assert value.item() == pytest.approx(_scalar(LOSSES, MASK, None, mode).item())
+    assert losses.grad is not None
+    assert losses.grad[0, 2].item() == 0.0
+    assert bool(losses.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_row_without_trained_tokens_does_not_count(mode: Aggregation) -> None:
+    losses = torch.cat([LOSSES, torch.full((1, 3), 7.0)])
+    mask = torch.cat([MASK, torch.zeros(1, 3).bool()])
+    assert _scalar(losses, mask, None, mode).item() == pytest.approx(_scalar(LOSSES, MASK, None, mode).item())
+
+
+def test_a_row_of_weight_zero_does_not_count() -> None:
+    weights = torch.tensor([[0.0, 0.0, 1.0], [1.0, 1.0, 1.0]])  # the 1 of the first row is masked
+    assert denominator_of(MASK, weights) == Denominator(tokens=3.0, sequences=1.0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_batch_without_trained_tokens_gives_zero_with_zero_gradient(mode: Aggregation, rows: int) -> None:
+    losses = torch.full((rows, 3), torch.nan, requires_grad=True)
+    value = _scalar(losses, torch.zeros(rows, 3).bool(), None, mode)
+    value.backward()
+    assert value.item() == 0.0
+    assert losses.grad is not None
+    assert losses.grad.tolist() == [[0.0] * 3] * rows
+
+
+def test_a_caller_may_count_episodes_instead_of_rows() -> None:
+    # One episode in two rows: 15 / 1 instead of 15 / 2.
+    denominator = Denominator(tokens=5.0, sequences=1.0)
+    value = aggregate(LOSSES, MASK, mode=Aggregation.SEQ_MEAN_TOKEN_SUM, denominator=denominator)
+    assert value.item() == pytest.approx(15.0)
+
+
+def test_bad_arguments_are_refused_with_a_sentence() -> None:
+    norm = Aggregation.SEQ_MEAN_TOKEN_SUM_NORM
+    with pytest.raises(InvalidInput, match="max_tokens must be set for seq-mean-token-sum-norm"):
+        aggregate(LOSSES, MASK, mode=norm, denominator=denominator_of(MASK))
+    with pytest.raises(InvalidInput, match="max_tokens must be at least 1, got 0"):
+        denominator_of(MASK, max_tokens=0)
+    with pytest.raises(InvalidInput, match="max_tokens must agree, got 3 and 4"):
+        denominator_of(MASK, max_tokens=3) + denominator_of(MASK, max_tokens=4)

@@ -1,0 +1,100 @@
+"""PPO's clipped loss: golden values, hand cases, limits."""
+
+from math import exp, inf, log
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from torch import Tensor
+
+from envgym.trainer.methods.losses.aggregate import Aggregation, aggregate, denominator_of
+from envgym.trainer.methods.losses.base import TokenLoss
+from envgym.trainer.methods.losses.ppo_clip import PpoClip
+
+
+def _at_ratio(loss: PpoClip, ratio: float, advantage: float) -> tuple[float, float, TokenLoss]:
+    """Return the loss, its gradient by the log-probability, and the record, for one token at a ratio."""
+    logprobs = torch.tensor([[log(ratio)]], dtype=torch.float64, requires_grad=True)
+    result = loss(
+        logprobs_BT=logprobs,
+        old_logprobs_BT=torch.zeros(1, 1, dtype=torch.float64),
+        advantages_BT=torch.tensor([[advantage]], dtype=torch.float64),
+        loss_mask_BT=torch.ones(1, 1).bool(),
+    )
+    result.losses_BT.sum().backward()
+    assert logprobs.grad is not None
+    return result.losses_BT.item(), logprobs.grad.item(), result
+
+
+def test_golden_batch_with_dual_clip() -> None:
+    logprobs = torch.tensor([[-0.5, -1.2, -1.0], [-1.4, -0.9, -3.0]], requires_grad=True)
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]]).bool()
+    result = PpoClip(clip_low=0.2, clip_high=0.28, dual_clip=3.0)(
+        logprobs_BT=logprobs,
+        old_logprobs_BT=torch.full((2, 3), -1.0),
+        advantages_BT=torch.tensor([[1.0], [-0.5]]).expand(2, 3),
+        loss_mask_BT=mask,
+    )
+    loss = aggregate(result.losses_BT, mask, mode=Aggregation.TOKEN_MEAN, denominator=denominator_of(mask))
+    loss.backward()
+    assert loss.item() == pytest.approx(-0.149229, abs=1e-6)
+    assert logprobs.grad is not None
+    expected = torch.tensor([[0.0, -0.163746, 0.0], [0.0, 0.110517, 0.0]])
+    torch.testing.assert_close(logprobs.grad, expected, rtol=0, atol=1e-6)
+    # exp(.5) > 1.28 at A = 1; exp(-.4) and exp(-2) < .8 at A = -.5.
+    assert (result.stats.clipped_high.item(), result.stats.clipped_low.item()) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "ratio, advantage, expected, gradient, clipped",
+    [
+        (1.1, 2.0, -2.2, -2.2, (0, 0, 0)),  # inside: -2 * 1.1
+        (1.5, 2.0, -2.6, 0.0, (0, 1, 0)),  # above, A > 0: -2 * (1 + 0.3)
+        (0.5, 2.0, -1.0, -1.0, (0, 0, 0)),  # below, A > 0: pessimism keeps -2 * 0.5
+        (1.5, -2.0, 3.0, 3.0, (0, 0, 0)),  # above, A < 0: pessimism keeps 2 * 1.5
+        (0.5, -2.0, 1.8, 0.0, (1, 0, 0)),  # below, A < 0: 2 * (1 - 0.1)
+        (5.0, -2.0, 8.0, 0.0, (0, 0, 1)),  # above the dual clip, A < 0: 2 * 4
+        (5.0, 2.0, -2.6, 0.0, (0, 1, 0)),  # the dual clip leaves A > 0 alone
+        (5.0, 0.0, 0.0, 0.0, (0, 0, 0)),
+    ],
+)
+def test_each_side_of_the_clip(
+    ratio: float, advantage: float, expected: float, gradient: float, clipped: tuple[int, int, int]
+) -> None:
+    loss, slope, result = _at_ratio(PpoClip(clip_low=0.1, clip_high=0.3, dual_clip=4.0), ratio, advantage)
+    assert loss == pytest.approx(expected)
+    assert slope == pytest.approx(gradient)
+    stats = result.stats
+    assert (stats.clipped_low.item(), stats.clipped_high.item(), stats.clipped_dual.item()) == clipped
+
+
+@given(seed=st.integers(0, 10_000))
+def test_an_infinite_dual_clip_is_no_dual_clip(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logprobs, old, advantages = (3 * torch.randn(3, 5, generator=generator) for _ in range(3))
+    batch: dict[str, Tensor] = {
+        "logprobs_BT": logprobs,
+        "old_logprobs_BT": old,
+        "advantages_BT": advantages * (advantages.abs() > 1),  # some exactly 0
+        "loss_mask_BT": torch.ones(3, 5).bool(),
+    }
+    assert torch.equal(PpoClip(dual_clip=inf)(**batch).losses_BT, PpoClip()(**batch).losses_BT)
+
+
+def test_a_wide_clip_is_the_importance_weighted_objective() -> None:
+    loss, slope, _ = _at_ratio(PpoClip(clip_low=1.0, clip_high=1e9), exp(3.0), 2.0)
+    assert loss == pytest.approx(-2 * exp(3.0))
+    assert slope == pytest.approx(-2 * exp(3.0))
+
+
+def test_a_clip_of_zero_still_trains_on_policy() -> None:
+    loss, slope, _ = _at_ratio(PpoClip(clip_low=0.0, clip_high=0.0), 1.0, 2.0)
+    assert (loss, slope) == (-2.0, -2.0)
+
+
+@pytest.mark.parametrize("settings", [{"clip_low": -0.1}, {"clip_low": 1.1}, {"clip_high": -0.1}, {"dual_clip": 1.0}])
+def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        PpoClip(**settings)

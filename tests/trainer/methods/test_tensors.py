@@ -1,0 +1,81 @@
+"""Tensors that would broadcast against the loss mask are refused with a sentence, wherever they enter."""
+
+import pytest
+import torch
+
+from envgym.errors import InvalidInput
+from envgym.trainer.learner.causal_lm import LmHead
+from envgym.trainer.learner.logprobs import chunked_logprobs
+from envgym.trainer.methods.corrections import CORRECTIONS
+from envgym.trainer.methods.losses import (
+    LOSSES,
+    Aggregation,
+    Denominator,
+    KlEstimator,
+    aggregate,
+    denominator_of,
+    entropy_bonus,
+    kl_to_reference,
+)
+from envgym.trainer.methods.tensors import check_rows
+
+FULL = torch.zeros(2, 3)
+NARROW = torch.zeros(2, 1)
+MASK = torch.ones(2, 3).bool()
+
+
+@pytest.fixture(autouse=True)
+def _without_type_checker(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("jaxtyping_packages", default=None):
+        pytest.skip("jaxtyping refuses these calls before the code does")
+
+
+def test_equal_shapes_pass() -> None:
+    check_rows(MASK, {"losses": FULL, "weights": FULL}, where="here")
+    check_rows(torch.zeros(0, 3).bool(), {"losses": torch.zeros(0, 3)}, where="here")
+
+
+def test_a_mask_that_is_not_bool_or_not_of_rank_two_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"loss_mask must be bool \[B, T\], got torch.int64 \[2, 3\] \(here\)"):
+        check_rows(MASK.long(), {}, where="here")
+    with pytest.raises(InvalidInput, match=r"got torch.bool \[6\]"):
+        check_rows(MASK.flatten(), {}, where="here")
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+@pytest.mark.parametrize("narrow", ["logprobs", "old_logprobs", "advantages"])
+def test_losses_refuse_to_broadcast(name: str, narrow: str) -> None:
+    batch = dict.fromkeys(("logprobs_BT", "old_logprobs_BT", "advantages_BT"), FULL) | {f"{narrow}_BT": NARROW}
+    with pytest.raises(InvalidInput, match=rf"^{narrow} must match loss_mask \[2, 3\], got \[2, 1\] \(a policy loss\)"):
+        LOSSES[name]()(**batch, loss_mask_BT=MASK)
+
+
+@pytest.mark.parametrize("name", sorted(CORRECTIONS))
+@pytest.mark.parametrize("narrow", ["old_logprobs", "behavior_logprobs"])
+def test_corrections_refuse_to_broadcast(name: str, narrow: str) -> None:
+    batch = dict.fromkeys(("old_logprobs_BT", "behavior_logprobs_BT"), FULL) | {f"{narrow}_BT": NARROW}
+    with pytest.raises(InvalidInput, match=rf"^{narrow} must match loss_mask \[2, 3\], got \[2, 1\]"):
+        CORRECTIONS[name]()(**batch, loss_mask_BT=MASK)
+
+
+def test_loss_terms_refuse_to_broadcast() -> None:
+    with pytest.raises(InvalidInput, match="reference_logprobs must match loss_mask"):
+        kl_to_reference(FULL, NARROW, MASK, estimator=KlEstimator.K3)
+    with pytest.raises(InvalidInput, match="entropies must match loss_mask"):
+        entropy_bonus(NARROW, MASK)
+
+
+def test_aggregation_refuses_to_broadcast() -> None:
+    denominator = Denominator(tokens=6.0, sequences=2.0)
+    with pytest.raises(InvalidInput, match="losses must match loss_mask"):
+        aggregate(NARROW, MASK, mode=Aggregation.TOKEN_SUM, denominator=denominator)
+    with pytest.raises(InvalidInput, match="row_weights must match loss_mask"):
+        aggregate(FULL, MASK, NARROW, mode=Aggregation.TOKEN_SUM, denominator=denominator)
+    with pytest.raises(InvalidInput, match="row_weights must match loss_mask"):
+        denominator_of(MASK, NARROW)
+
+
+def test_log_probabilities_refuse_targets_of_another_length() -> None:
+    head = LmHead(weight_VD=torch.zeros(5, 3))
+    with pytest.raises(InvalidInput, match=r"must be \[T, D\] and \[T\], got \[2, 3\] and \[1\]"):
+        chunked_logprobs(FULL, head, torch.zeros(1).long())

@@ -1,0 +1,111 @@
+"""Callbacks: who is told what, in which order, and what reaches the terminal and the disk."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from envgym.errors import SettingsError
+from envgym.trainer.metrics.callbacks import Callback, Callbacks, LiveProgress, TensorBoard, Wandb
+
+EVALUATION = {"success": 0.5, "success_low": 0.25, "success_high": 0.75, "tasks": 40.0, "invalid": 0.0, "seconds": 1.0}
+
+
+def a_run(callback: Callback, directory: Path, *, report: Path | None = None) -> None:
+    """Tell a callback a run of two steps."""
+    callback.on_start(directory, {"run": {"name": "cat"}}, 0, 2)
+    callback.on_progress("collect", 1, 2)
+    callback.on_evaluation(0, "held-out", EVALUATION)
+    for step in (1, 2):
+        callback.on_step(step, {"train/success": step / 4, "loss/entropy": 1.25, "other/number": 9.0})
+    callback.on_progress("collect", 2, 2)
+    callback.on_end(report)
+
+
+class Recorder(Callback):
+    """Writes down what it is told."""
+
+    def __init__(self, name: str, told: list[str]) -> None:
+        self._name, self._told = name, told
+
+    def __getattribute__(self, name: str) -> Any:  # a method of the base, or an attribute
+        if not name.startswith("on_"):
+            return super().__getattribute__(name)
+
+        def told(*arguments: object) -> None:
+            self._told.append(f"{self._name} {name} {len(arguments)}")
+
+        return told
+
+
+def test_callback_without_methods_says_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a_run(Callback(), tmp_path)
+    assert (capsys.readouterr(), list(tmp_path.iterdir())) == (("", ""), [])
+
+
+def test_several_are_told_everything_in_their_order(tmp_path: Path) -> None:
+    told: list[str] = []
+    a_run(Callbacks([Recorder("a", told), Recorder("b", told)]), tmp_path)
+    alone: list[str] = []
+    a_run(Recorder("a", alone), tmp_path)
+    assert told[0::2] == alone
+    assert told[1::2] == [line.replace("a ", "b ", 1) for line in alone]
+    assert len(alone) == 7
+
+
+def test_progress_is_one_line_per_step_where_nobody_watches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a_run(LiveProgress(), Path("runs/cat"), report=Path("runs/cat/report.html"))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "run directory: runs/cat",
+        "held out after 0 steps (held-out, 40 tasks): success 50.0% [25.0%, 75.0%]",
+        "step    1/2  success 0.25  entropy 1.25",
+        "step    2/2  success 0.5  entropy 1.25",
+    ]
+
+
+def test_progress_that_never_started_ends_quietly(capsys: pytest.CaptureFixture[str]) -> None:
+    LiveProgress().on_end(None)
+    TensorBoard().on_end(None)
+    assert capsys.readouterr().err == ""
+
+
+def test_tensorboard_holds_every_number(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]  # none given
+        EventAccumulator,
+    )
+
+    a_run(TensorBoard(), tmp_path)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+
+    def read(tag: str) -> list[tuple[int, float]]:
+        return [(event.step, event.value) for event in events.Scalars(tag)]
+
+    assert read("train/success") == [(1, 0.25), (2, 0.5)]
+    assert read("other/number") == [(1, 9.0), (2, 9.0)]
+    assert read("held-out/success") == [(0, 0.5)]
+
+
+def test_wandb_that_is_not_installed_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(SettingsError, match=r"run.wandb must go with the wandb package.*run `pip install wandb`"):
+        Wandb("project", "cat")
+
+
+def test_wandb_gets_every_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[Any, ...]] = []  # what wandb was called with
+    double = SimpleNamespace(
+        init=lambda **settings: told.append(("init", settings["project"], settings["name"])),
+        log=lambda metrics, step: told.append(("log", step, metrics)),
+        finish=lambda: told.append(("finish",)),
+    )
+    monkeypatch.setitem(sys.modules, "wandb", double)
+    a_run(Wandb("project", "cat"), tmp_path)
+    assert told[0] == ("init", "project", "cat")
+    assert told[1] == ("log", 0, {f"held-out/{name}": value for name, value in EVALUATION.items()})
+    assert told[2] == ("log", 1, {"train/success": 0.25, "loss/entropy": 1.25, "other/number": 9.0})
+    assert told[-1] == ("finish",)

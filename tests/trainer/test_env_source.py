@@ -1,0 +1,71 @@
+"""The envs of a run: checked before anything is loaded."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from envgym.authoring import GeneratedTasks
+from envgym.core.tasks import Split
+from envgym.errors import InvalidInput, SettingsError, UnknownName
+from envgym.trainer.env_source import EnvSource, build_env_sources, check_group, supplies
+from envgym.trainer.settings import EnvSettings, train_settings
+
+ARITHMETIC = EnvSettings(id="math/arithmetic-v0", weight=2.0)
+
+
+def build(envs: Sequence[EnvSettings]) -> dict[str, EnvSource]:
+    return build_env_sources(envs, num_held_out=3)
+
+
+def test_worlds_keep_label_and_weight() -> None:
+    named = EnvSettings(id="math/arithmetic-v0", name="hard", settings={"level": 3})
+    env_sources = build([ARITHMETIC, named])
+    assert [(item.name, item.weight, item.size) for item in supplies(env_sources)] == [
+        ("math/arithmetic-v0", 2.0, None),
+        ("hard", 1.0, None),
+    ]
+    assert env_sources["hard"].make() is not env_sources["hard"].make()
+
+
+def test_two_envs_of_one_label_are_refused() -> None:
+    with pytest.raises(SettingsError, match="env name must be unique, got math/arithmetic-v0"):
+        build([ARITHMETIC, ARITHMETIC])
+
+
+def test_unknown_env_lists_near_names() -> None:
+    with pytest.raises(UnknownName, match="did you mean math/arithmetic-v0"):
+        build([EnvSettings(id="math/arithmetik-v0")])
+
+
+def test_two_labels_of_one_file_are_refused() -> None:
+    with pytest.raises(SettingsError, match="math/arithmetic-v0 and math_arithmetic-v0, whose files have one name"):
+        build([ARITHMETIC, EnvSettings(id="puzzles/guess_number-v0", name="math_arithmetic-v0")])
+
+
+def test_held_out_tasks_are_the_first_of_the_test_split() -> None:
+    tasks = build([ARITHMETIC])["math/arithmetic-v0"].held_out
+    assert [(task.id, task.split) for task in tasks] == [(f"test/{n}", Split.TEST) for n in range(3)]
+
+
+@pytest.mark.parametrize("empty", Split)
+def test_env_without_tasks_in_a_split_is_refused(empty: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GeneratedTasks, "size", lambda self, split: 0 if split is empty else None)
+    with pytest.raises(SettingsError, match=f"{empty} split must hold tasks, got none"):
+        build([ARITHMETIC])
+
+
+def test_more_held_out_tasks_than_an_endless_supply_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = build([ARITHMETIC])["math/arithmetic-v0"].held_out[0]
+    monkeypatch.setattr(GeneratedTasks, "task", lambda self, split, index: task)
+    with pytest.raises(InvalidInput, match="number of distinct tasks must be at most"):
+        build([ARITHMETIC])
+
+
+def test_credit_that_compares_needs_somebody_to_compare_with() -> None:
+    envs = [{"id": "math/arithmetic-v0"}]
+    alone = {"group_size": 1}
+    for credit in ("grpo", "turn_grpo", "spo"):
+        with pytest.raises(SettingsError, match=f"rollout.group_size must be at least 2 for {credit}, which .* got 1"):
+            check_group(train_settings({"envs": envs, "rollout": alone, "credit": {"name": credit}}))
+    check_group(train_settings({"envs": envs, "rollout": alone, "credit": {"name": "mine:Reward"}}))
+    check_group(train_settings({"envs": envs, "rollout": {"group_size": 2}}))

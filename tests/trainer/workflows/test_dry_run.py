@@ -1,0 +1,87 @@
+"""A dry run changes nothing and counts what a step would train on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from envgym.trainer.build import build_run_context
+from envgym.trainer.settings import TrainSettings, train_settings
+from envgym.trainer.workflows.dry_run import collect_batch, dry_run
+
+SHAPE = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
+
+
+def settings(**sections: Any) -> TrainSettings:  # plain data
+    data: dict[str, Any] = {
+        "run": {"steps": 3},
+        "model": {"name": "tiny", "tiny": SHAPE, "device": "cpu"},
+        "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
+        "agent": {"max_turn_tokens": 24, "max_context_tokens": 512},
+        "rollout": {"groups": 2, "group_size": 3},
+        "filter": {"name": "keep_all"},
+    }
+    return train_settings({**data, **sections})
+
+
+def weights(model: Any) -> torch.Tensor:  # a transformers model
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def test_rehearsal_leaves_weights_and_optimizer_as_they_were() -> None:
+    bench = build_run_context(settings())
+    before = weights(bench.model)
+    rows = collect_batch(bench, settings()).train_rows
+    tokens = bench.learner.backward_largest_micro_batch(rows, bench.method.objective)
+    assert torch.equal(weights(bench.model), before)
+    assert bench.learner.optimizer.state_dict()["state"] == {}
+    prefixes = {row.token_ids[:end] for row in rows for end in range(1, len(row) + 1)}
+    assert tokens == len(prefixes)  # one micro-batch, each shared prefix once
+
+
+def test_scores_of_a_fresh_batch_are_those_of_the_sampler() -> None:
+    bench = build_run_context(settings())
+    rows = collect_batch(bench, settings()).train_rows
+    assert len(rows) == 6
+    scores_NT = bench.learner.compute_logprobs(rows, 1.0)
+    for row, scores_T in zip(rows, scores_NT, strict=True):
+        sampled = torch.tensor(row.behavior_logprobs)
+        assert torch.allclose(scores_T[: len(row)], sampled, atol=1e-4)
+        assert not scores_T[len(row) :].any()
+
+
+def test_counts_are_those_of_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = dry_run(settings())
+    counts = found.counts()
+    assert (counts["groups"], counts["episodes"], counts["kept_groups"], counts["rows"]) == (2, 6, 2, 6)
+    assert counts["trained_tokens"] == sum(sum(row.row.loss_mask) for row in found.batch.rows)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dropped_groups_are_measured_when_nothing_is_left() -> None:
+    found = dry_run(settings(filter={"name": "zero_variance"}))  # an untrained model is paid 0 throughout
+    assert found.counts()["dropped_groups"] == {"zero_variance": 2}
+    assert (len(found.shown), len(found.batch.rows)) == (6, 0)
+    assert found.cost is not None
+    assert found.cost.num_micro_batches == 1
+
+
+@pytest.mark.parametrize(
+    "optim,correction,objective,passes",
+    [
+        ({}, "none", {}, 1),
+        ({"epochs": 2}, "none", {}, 2 + 1 / 3),
+        ({}, "tis", {}, 1 + 1 / 3),
+        ({"minibatches": 2}, "tis", {}, 4 / 3),
+        ({"epochs": 2}, "geometric", {"old_policy": "rollout"}, 2),
+        ({"epochs": 2}, "geometric", {"old_policy": "rollout", "kl_coef": 0.1}, 2 + 2 / 3),
+    ],
+)
+def test_time_counts_every_pass_over_the_rows(
+    optim: dict[str, int], correction: str, objective: dict[str, object], passes: float
+) -> None:
+    found = dry_run(settings(optim=optim, correction={"name": correction}, objective=objective))
+    assert found.cost is not None
+    assert found.cost.passes == pytest.approx(passes)

@@ -1,0 +1,55 @@
+"""A value is fitted to a policy that stays as it is, from episodes on train tasks."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgym.errors import RunError, SettingsError
+from envgym.trainer.train import train
+from envgym.trainer.workflows.critic_value import critic
+from envgym.trainer.workflows.value_fit import fit_value, value_settings
+from tests.trainer.test_critic_run import settings
+
+FIT = ("optim.epochs=12", "optim.minibatches=16", "optim.lr=0.003", "critic.lr=0.1")
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an untrained policy's run on a parrot that is spoken to three times and pays 0.25 each time."""
+    folder = tmp_path_factory.mktemp("policy")
+    run = {"name": "policy", "directory": str(folder / "run"), "steps": 0, "tensorboard": False}
+    env: dict[str, Any] = {"id": "tests.support.parrots:Parrot", "settings": {"max_turns": 3}}
+    train(settings(folder / "run", run=run, envs=[env], credit={"name": "grpo"}, filter={"name": "zero_variance"}))
+    return folder / "run"
+
+
+def content(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_value_learns_the_return_from_each_turn_on(policy: Path, tmp_path: Path) -> None:
+    before = content(policy)
+    made = value_settings(policy, episodes=256, directory=tmp_path / "fit", overrides=FIT)
+    fit = fit_value(made, policy)
+    # three turns pay 0.25 each: 0.75, 0.5 and 0.25 are to come, half of it on average
+    assert fit.metrics["critic/target"] == pytest.approx(0.5, abs=0.03)
+    assert fit.metrics["critic/value"] == pytest.approx(0.5, abs=0.05)
+    assert fit.metrics["critic/explained_variance"] > 0.8
+    assert content(policy) == before
+    assert critic(str(fit.directory)).tokens_read == 0
+    again = value_settings(policy, episodes=256, directory=tmp_path / "again", overrides=FIT)
+    assert fit_value(again, policy).metrics == fit.metrics
+
+
+def test_what_cannot_be_fitted_is_refused(policy: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="episodes must fill 8 groups of 2, got 15"):
+        value_settings(policy, episodes=15)
+    with pytest.raises(RunError, match=r"run directory must hold run\.json"):
+        value_settings(tmp_path, episodes=64)
+    made = value_settings(policy, episodes=64, directory=tmp_path / "fit", overrides=("critic.detach=true",))
+    with pytest.raises(SettingsError, match="critic must train the model that it reads"):
+        fit_value(made, policy)
+    with pytest.raises(RunError, match="run directory must be new or empty"):
+        fit_value(value_settings(policy, episodes=64, directory=policy), policy)
+    assert not (tmp_path / "fit").exists()

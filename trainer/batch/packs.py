@@ -1,0 +1,90 @@
+"""Rows as one sequence in which every shared prefix stands once, and the way from there back to rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from envgym.trainer.batch.trie import Trie
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pack:
+    """Some rows' trie in depth-first order: N tokens, each after all of its ancestors, on one device.
+
+    Token q follows token k in some row exactly where k <= q < ends[k].
+    """
+
+    input_ids_N: Int[Tensor, " N"]
+    depths_N: Int[Tensor, " N"]
+    """Tokens before each in its rows: its position."""
+    ends_N: Int[Tensor, " N"]
+    """Where the tokens that follow each end."""
+    trained_S: Int[Tensor, " S"]
+    """Places of the tokens that some row trains, ascending."""
+    parents_S: Int[Tensor, " S"]
+    """Place of the token before each of those: its hidden state predicts them, several where the trie branches."""
+    places_BT: Int[Tensor, "B T"]
+    """Place of each row's tokens; 0 where a row has ended."""
+
+    def __len__(self) -> int:
+        """Return the number of tokens that are computed."""
+        return len(self.input_ids_N)
+
+    def to_rows(self, values_N: Float[Tensor, " N"], mask_BT: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        """Deal one number a token out to every row that holds the token, and 0 outside the mask.
+
+        The gradient of a shared token is the sum over its rows; whatever is computed from rows stays exact.
+        """
+        values_BT = values_N.index_select(0, self.places_BT.flatten()).view(self.places_BT.shape)
+        return torch.where(mask_BT, values_BT, values_BT.new_zeros(()))
+
+
+def build_pack(
+    token_ids: Sequence[Sequence[int]],
+    loss_masks: Sequence[Sequence[bool]],
+    trie: Trie,
+    run: range,
+    device: torch.device,
+) -> Pack:
+    """Lay a run of a trie's rows out as one sequence.
+
+    Args:
+        token_ids: of all rows.
+        loss_masks: of all rows; a row's first token follows nothing and is never scored.
+        trie: of the rows.
+        run: places in the trie's order; these rows become rows 0, 1, ... of the pack.
+        device: where the tensors go.
+    """
+    shared = [0 if place == run.start else trie.shared[place] for place in run]
+    lengths = [trie.lengths[place] for place in run]
+    starts = np.cumsum([0, *(length - same for length, same in zip(lengths, shared, strict=True))])
+    num_tokens = int(starts[-1])
+    ids_N, depths_N, parents_N = (np.zeros(num_tokens, dtype=np.int64) for _ in range(3))
+    ends_N = np.full(num_tokens, num_tokens)
+    trained_N = np.zeros(num_tokens, dtype=np.bool_)
+    places_BT = np.zeros((len(run), max(lengths)), dtype=np.int64)
+    before = places_BT[0, :0]
+    for number, (place, same) in enumerate(zip(run, shared, strict=True)):
+        row, length, new = trie.rows[place], lengths[number], slice(starts[number], starts[number + 1])
+        path = places_BT[number, :length]
+        path[:same] = before[:same]
+        path[same:] = np.arange(new.start, new.stop)
+        ids_N[new] = token_ids[row][same:]
+        depths_N[new] = np.arange(same, length)
+        ends_N[before[same:]] = new.start
+        parents_N[path[1:]] = path[:-1]
+        trained_N[path[1:]] |= np.asarray(loss_masks[row], dtype=np.bool_)[1:]
+        before = path
+    trained_S = trained_N.nonzero()[0]
+    return Pack(
+        input_ids_N=torch.from_numpy(ids_N).to(device),
+        depths_N=torch.from_numpy(depths_N).to(device),
+        ends_N=torch.from_numpy(ends_N).to(device),
+        trained_S=torch.from_numpy(trained_S).to(device),
+        parents_S=torch.from_numpy(parents_N[trained_S]).to(device),
+        places_BT=torch.from_numpy(places_BT).to(device),
+    )

@@ -1,0 +1,96 @@
+"""From advantages on nodes to advantages on tokens: the only place where this happens.
+
+A critic's values and targets go the same way: from the tokens of rows to nodes, and back.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from envgym.core.trajectory import Row, Trajectory
+from envgym.errors import InvalidInput, sentence
+from envgym.trainer.methods.protocols import CriticCreditResult, TrajectoryCredit, TrajectoryValues
+
+T = TypeVar("T")
+
+
+def token_advantages(credit: TrajectoryCredit, row: Row) -> tuple[float, ...]:
+    """Return the advantage of every token of one of the trajectory's rows; 0.0 where the loss mask is False.
+
+    Raises: InvalidInput: the credit does not fit the path, or an entry per token does not fit its edge.
+    """
+    return _spread("advantages", credit.trajectory, credit.advantages, row, blank=0.0)
+
+
+def token_targets(result: CriticCreditResult, row: Row) -> tuple[float | None, ...]:
+    """Return the target of the critic's value before every token of a row; None where it learns nothing.
+
+    Raises: InvalidInput: the targets do not fit the path or its edges.
+    """
+    return _spread("targets", result.credit.trajectory, result.targets, row, blank=None)
+
+
+def token_values(values: TrajectoryValues, row: Row) -> tuple[float, ...]:
+    """Return the critic's value before every token of a row; 0.0 where the loss mask is False.
+
+    Raises: InvalidInput: the values do not fit the path or its edges.
+    """
+    return _spread("values", values.trajectory, values.values, row, blank=0.0)
+
+
+def node_values(trajectory: Trajectory, of_rows: Sequence[Sequence[float]]) -> TrajectoryValues:
+    """Collect the critic's values at the sampled tokens of all of a trajectory's rows.
+
+    Args:
+        trajectory: an episode.
+        of_rows: one sequence per row of `trajectory.rows`, one value per token: of the prefix before it.
+
+    Raises: InvalidInput: a row has another number of values than tokens.
+    """
+    of_node: dict[int, list[float]] = {node: [] for node in trajectory.path}
+    for row, values in zip(trajectory.rows, of_rows, strict=True):
+        if len(values) != len(row):
+            where, do = f"tree {row.tree_id}, leaf {row.leaf}", "give one value per token"
+            raise InvalidInput(
+                sentence("values", f"match the row's {len(row)} tokens", len(values), where=where, do=do)
+            )
+        for node, trains, value in zip(row.nodes, row.loss_mask, values, strict=True):
+            if trains:
+                of_node[node].append(value)
+    return TrajectoryValues(trajectory=trajectory, values=tuple(tuple(of_node[node]) for node in trajectory.path))
+
+
+def _spread(
+    what: str, episode: Trajectory, entries: Sequence[T | tuple[T, ...]], row: Row, *, blank: T
+) -> tuple[T, ...]:
+    """Lay entries per node, or per sampled token of a node, on a row; `blank` where the loss mask is False."""
+    if len(entries) != len(episode.path):
+        do = "give one entry per node of trajectory.path"
+        where = f"tree {row.tree_id}, leaf {row.leaf}"
+        raise InvalidInput(
+            sentence(what, f"match the path's {len(episode.path)} nodes", len(entries), where=where, do=do)
+        )
+    of_node = dict(zip(episode.path, entries, strict=True))
+    sampled: dict[int, int] = {}
+    spread = [blank] * len(row)
+    for place, (node, trains) in enumerate(zip(row.nodes, row.loss_mask, strict=True)):
+        if not trains:
+            continue
+        entry = of_node[node]
+        if isinstance(entry, tuple):
+            offset = sampled.get(node, 0)
+            sampled[node] = offset + 1
+            if offset >= len(entry):
+                raise _misfit(what, row, node, len(entry), offset + 1)
+            spread[place] = entry[offset]
+        else:
+            spread[place] = entry
+    for node, count in sampled.items():
+        entry = of_node[node]
+        if isinstance(entry, tuple) and len(entry) != count:
+            raise _misfit(what, row, node, len(entry), count)
+    return tuple(spread)
+
+
+def _misfit(what: str, row: Row, node: int, got: int, count: int) -> InvalidInput:
+    must, where = f"match its sampled tokens (at least {count})", f"tree {row.tree_id}, node {node}"
+    return InvalidInput(sentence(f"{what} of a node", must, got, where=where, do="give one each"))

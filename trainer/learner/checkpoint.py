@@ -1,0 +1,125 @@
+"""Checkpoints: everything the next step depends on, written beside its place and renamed.
+
+A checkpoint after step n holds the model (an ordinary Hugging Face or peft directory), the optimizer, the critic where
+there is one, and a small JSON state. Randomness needs no state: every random choice derives from the run's seed and
+the step.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from envgym.errors import RunError, sentence
+from envgym.runs import write_json
+from envgym.trainer.learner.critic import Critic
+from envgym.trainer.methods.protocols import TaskStats
+
+_PREFIX = "step-"
+_CRITIC = "critic.pt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainState:
+    """The part of a checkpoint that is neither weights nor optimizer."""
+
+    step: int
+    """Train steps done."""
+    stats: Mapping[tuple[str, int], TaskStats]
+    """What training has seen of each task."""
+
+
+def save_checkpoint(
+    folder: Path,
+    *,
+    state: TrainState,
+    model: Any,  # PreTrainedModel or PeftModel
+    tokenizer: Any,  # PreTrainedTokenizerFast
+    optimizer: torch.optim.Optimizer,
+    keep: int,
+    critic: Critic | None = None,
+) -> Path:
+    """Write the checkpoint of `state.step` and delete all but the newest `keep`.
+
+    What a crash leaves behind is a draft that no reader takes for a checkpoint, and that the next one replaces.
+    """
+    place = folder / f"{_PREFIX}{state.step:06d}"
+    beside = folder / ".draft"
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    _write_model(model, beside / "model")
+    tokenizer.save_pretrained(beside / "model")
+    torch.save(optimizer.state_dict(), beside / "optimizer.pt")
+    if critic is not None:
+        torch.save(critic.state_dict(), beside / _CRITIC)
+    stats = [[env, index, *values] for (env, index), values in state.stats.items()]
+    write_json(beside / "state.json", {"step": state.step, "stats": stats})
+    _sync(beside)
+    if place.exists():
+        shutil.rmtree(place)
+    beside.rename(place)
+    for old in checkpoints(folder)[:-keep]:
+        shutil.rmtree(old)
+    return place
+
+
+def save_model(model: Any, place: Path) -> None:  # PreTrainedModel or PeftModel
+    """Write the weights alone (adapters alone, where there are some) beside their place, and rename."""
+    beside = place.with_name(f".{place.name}.draft")
+    shutil.rmtree(beside, ignore_errors=True)
+    _write_model(model, beside)
+    _sync(beside)
+    beside.rename(place)
+
+
+def _write_model(model: Any, folder: Path) -> None:
+    adapters = {"selected_adapters": [model.active_adapter]} if hasattr(model, "peft_config") else {}
+    model.save_pretrained(folder, **adapters)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the complete checkpoints, oldest first."""
+    complete = (path for path in folder.glob(f"{_PREFIX}*") if (path / "state.json").exists())
+    return sorted(complete, key=lambda path: int(path.name.removeprefix(_PREFIX)))
+
+
+def load_state(checkpoint: Path) -> TrainState:
+    """Read the JSON part of a checkpoint."""
+    data = json.loads((checkpoint / "state.json").read_text())
+    stats = {(env, index): TaskStats(*values) for env, index, *values in data["stats"]}
+    return TrainState(step=data["step"], stats=stats)
+
+
+def load_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> None:
+    """Put the optimizer's moments back."""
+    optimizer.load_state_dict(torch.load(checkpoint / "optimizer.pt", weights_only=True))
+
+
+def load_critic(checkpoint: Path, critic: Critic) -> None:
+    """Put the critic and its optimizer back.
+
+    Raises: RunError: the checkpoint was made without one, or with one on another model.
+    """
+    path = checkpoint / _CRITIC
+    if not path.exists():
+        do = "start the run anew"
+        raise RunError(sentence("checkpoint", f"hold {_CRITIC}", "none", where=str(checkpoint), do=do))
+    try:
+        critic.load_state_dict(torch.load(path, weights_only=True))
+    except (RuntimeError, ValueError, KeyError) as error:  # what torch says to other shapes and names
+        reason = str(error).strip().splitlines()[-1].strip()
+        do = "use the checkpoint as it was saved"
+        raise RunError(sentence("critic", "fit the model beside it", reason, where=str(path), do=do)) from error
+
+
+def _sync(folder: Path) -> None:
+    """Make sure that the files are on disk before the folder gets its name."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())

@@ -1,0 +1,127 @@
+"""The policy's part of the loss: from log-probs of rows to a micro-batch's share of the update's scalar."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from envgym.errors import SettingsError, sentence
+from envgym.trainer.batch.rows import MicroBatch, TrainRow
+from envgym.trainer.learner.logprobs import TokenLogprobs
+from envgym.trainer.methods.corrections import Correction, CorrectionResult
+from envgym.trainer.methods.losses import Aggregation, Denominator, KlEstimator, PolicyLoss, aggregate, denominator_of
+from envgym.trainer.methods.losses.entropy import entropy_bonus
+from envgym.trainer.methods.losses.kl import kl_to_reference
+from envgym.trainer.metrics.update import UpdateMetrics
+from envgym.trainer.settings import ObjectiveSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What is minimised, as one choice per point.
+
+    Three policies take part: π_behavior sampled, π_old stands in the ratio π/π_old, π learns. With `old_policy:
+    recomputed` π_old is π before the step's first update, and the correction goes from π_behavior to it. With
+    `rollout` π_old is π_behavior; what the correction rejects, it rejects by π/π_behavior, before each update.
+
+    Source: 2110.00641 (three policies).
+    """
+
+    loss: PolicyLoss
+    correction: Correction
+    settings: ObjectiveSettings
+    temperature: float
+    """That the rows were sampled at."""
+
+    def __post_init__(self) -> None:
+        """Refuse to correct for the sampler twice. Raises: SettingsError: both ratio and weights would."""
+        if self.is_bypass and not self.correction.only_masks:
+            rule = "only reject where objective.old_policy=rollout, as the ratio weighs already"
+            got, do = repr(self.correction), "set its weights to none, choose none, or objective.old_policy=recomputed"
+            raise SettingsError(sentence("correction", rule, got, where="objective", do=do))
+
+    @property
+    def is_bypass(self) -> bool:
+        """True where the old policy is the one that sampled."""
+        return self.settings.old_policy == "rollout"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldLogprobs:
+    """Log-probs of some rows before an update, nats, padded on the right; 0 at tokens that do not train."""
+
+    logprobs_BT: Float[Tensor, "B T"]
+    """Of the old policy, the denominator of the loss's ratio."""
+    reference_logprobs_BT: Float[Tensor, "B T"] | None
+    """Of the reference model; None: there is none."""
+    corrected: CorrectionResult
+    """Of the samples, from the policy that sampled to the policy before the update."""
+
+    def of(self, batch: MicroBatch) -> "OldLogprobs":
+        """Return those of a micro-batch's rows."""
+        reference_NT = self.reference_logprobs_BT
+        return OldLogprobs(
+            logprobs_BT=self.logprobs_BT[batch.row_slice],
+            reference_logprobs_BT=None if reference_NT is None else reference_NT[batch.row_slice],
+            corrected=CorrectionResult(
+                weights_BT=self.corrected.weights_BT[batch.row_slice],
+                loss_mask_BT=self.corrected.loss_mask_BT[batch.row_slice],
+                stats=self.corrected.stats,
+            ),
+        )
+
+
+def policy_loss(
+    scored: TokenLogprobs,
+    batch: MicroBatch,
+    old_logprobs: OldLogprobs,
+    objective: Objective,
+    *,
+    denominator: Denominator,
+    metrics: UpdateMetrics,
+) -> Float[Tensor, ""]:
+    """Return a micro-batch's share of the update's policy loss, with its KL term and entropy bonus.
+
+    Args:
+        scored: log-probs and entropies of the policy, with gradient.
+        batch: the rows.
+        old_logprobs: of the same rows.
+        objective: what is minimised.
+        denominator: of the whole update.
+        metrics: the micro-batch is added to them.
+    """
+    settings, corrected = objective.settings, old_logprobs.corrected
+    logprobs_BT, entropies_BT = scored.logprobs_BT, scored.entropies_BT
+    assert entropies_BT is not None, "the caller computes entropies"
+    token_loss = objective.loss(
+        logprobs_BT=logprobs_BT,
+        old_logprobs_BT=old_logprobs.logprobs_BT,
+        advantages_BT=batch.advantages_BT,
+        loss_mask_BT=corrected.loss_mask_BT,
+    )
+    losses_BT = token_loss.losses_BT * corrected.weights_BT
+    mask_BT = corrected.loss_mask_BT
+    metrics.add_policy(token_loss.stats, losses_BT, entropies_BT, batch.loss_mask_BT)
+    if old_logprobs.reference_logprobs_BT is not None:
+        estimator = KlEstimator(settings.kl)
+        kl_BT = kl_to_reference(logprobs_BT, old_logprobs.reference_logprobs_BT, mask_BT, estimator=estimator)
+        metrics.add_kl(kl_BT)
+        losses_BT = losses_BT + settings.kl_coef * kl_BT
+    if settings.entropy_coef:
+        losses_BT = losses_BT + settings.entropy_coef * entropy_bonus(entropies_BT, mask_BT)
+    mode = Aggregation(settings.aggregation)
+    # What the correction rejected adds 0 and goes on counting, in the means over a row as in the denominator.
+    return aggregate(losses_BT, batch.loss_mask_BT, batch.weights_BT, mode=mode, denominator=denominator)
+
+
+def denominator_of_rows(rows: Sequence[TrainRow], max_tokens: int | None) -> Denominator:
+    """Return the denominator of an update; correction masks do not change it."""
+    parts = (
+        denominator_of(
+            torch.tensor([row.loss_mask]), torch.tensor([row.weights], dtype=torch.float64), max_tokens=max_tokens
+        )
+        for row in rows
+    )
+    return sum(parts, Denominator(tokens=0.0, sequences=0.0, max_tokens=max_tokens))

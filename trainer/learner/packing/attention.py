@@ -1,0 +1,146 @@
+"""Attention over a pack inside a Hugging Face model: block by block on the CPU, FlexAttention elsewhere.
+
+Two hooks that transformers offers are used. The model states the mask of each kind of layer by name of its attention
+(`tree_mask`), and hands what it got to the attention of that name (`tree_attention`). Outside a pack both do what
+"sdpa" does, so that one model samples, is evaluated and trains.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.nn.attention.flex_attention import flex_attention
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from envgym.errors import InvalidInput, sentence
+from envgym.trainer.batch.packs import Pack
+from envgym.trainer.learner.packing.mask import TreeMask, Within
+
+NAME = "envgym_tree"
+_BEYOND = ("s_aux", "position_bias")
+"""What some models add to the scores, and cannot be added here."""
+_current: ContextVar[Pack | None] = ContextVar("_current", default=None)
+"""The pack that the model's body is running on."""
+
+
+def use_tree_attention(model: PreTrainedModel) -> None:
+    """Give a model that runs "sdpa" the attention of this module; what it computes from rows does not change."""
+    AttentionInterface.register(NAME, tree_attention)
+    AttentionMaskInterface.register(NAME, tree_mask)
+    model.config._attn_implementation = NAME
+
+
+@contextmanager
+def running(pack: Pack) -> Iterator[None]:
+    """Have masks that are stated inside be those of a pack."""
+    token = _current.set(pack)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def tree_mask(*, mask_function: Within, **options: Any) -> Any:  # as transformers' own: its options, a tensor or None
+    """State a mask: that of the pack under way, or the one that "sdpa" would use."""
+    pack = _current.get()
+    if pack is None:
+        return sdpa_mask(mask_function=mask_function, **options)
+    return TreeMask(pack.ends_N, pack.depths_N, mask_function)
+
+
+def tree_attention(
+    module: nn.Module,
+    query: Float[Tensor, "1 H N D"],
+    key: Float[Tensor, "1 K N D"],
+    value: Float[Tensor, "1 K N D"],
+    attention_mask: TreeMask | Tensor | None,
+    *,
+    scaling: float | None = None,
+    **options: Any,  # whatever else a model's layer passes
+) -> tuple[Float[Tensor, "1 N H D"], None]:
+    """Attend within a pack, or do what "sdpa" does."""
+    if not isinstance(attention_mask, TreeMask):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
+    if beyond := [name for name in _BEYOND if options.get(name) is not None]:
+        do = "set optim.packing=false"
+        raise InvalidInput(sentence("attention", "be plain", beyond[0], where=type(module).__name__, do=do))
+    device = query.device.type
+    if torch.is_autocast_enabled(device) and query.dtype is not torch.float64:  # as SDPA does
+        query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if device == "cpu":
+        found = _BlockAttention.apply(query, key, value, attention_mask, scale)  # type: ignore[no-untyped-call]  # torch's
+    else:
+        grouped = query.shape[1] != key.shape[1]
+        mask = attention_mask.block_mask
+        found = _compiled_flex()(query, key, value, block_mask=mask, scale=scale, enable_gqa=grouped)
+    return found.transpose(1, 2).contiguous(), None
+
+
+if TYPE_CHECKING:
+
+    class _Context(FunctionCtx):
+        """What the backward pass finds; torch makes a class of its own at run time."""
+
+        saved_tensors: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+        mask: TreeMask
+        scale: float
+
+else:
+    _Context = FunctionCtx
+
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+"""The kernels behind SDPA on the CPU. Called by name, because only so do gathered keys and masks not stay in memory."""
+
+
+class _BlockAttention(torch.autograd.Function):
+    """softmax(scale q kᵀ + bias) v, one block of queries after another, each over the keys that it can see."""
+
+    @staticmethod
+    def forward(ctx: _Context, query: Tensor, key: Tensor, value: Tensor, mask: TreeMask, scale: float) -> Tensor:
+        """Attend, and keep what a plain attention keeps."""
+        found = query.new_empty((*query.shape[:-1], value.shape[-1]))
+        sums: list[Tensor] = []
+        for block in mask.blocks:
+            keys, values = (part.index_select(2, block.keys) for part in (key, value))
+            queries, bias = query[:, :, block.queries], mask.bias(block, query.dtype)
+            found[:, :, block.queries], logsumexp = _flash(queries, keys, values, attn_mask=bias, scale=scale)
+            sums.append(logsumexp)
+        ctx.save_for_backward(query, key, value, found, torch.cat(sums, dim=2))
+        ctx.mask, ctx.scale = mask, scale
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gather each block's keys again, and add their gradients up."""
+        query, key, value, found, logsumexp = ctx.saved_tensors
+        grad_query, grad_key, grad_value = (torch.zeros_like(part) for part in (query, key, value))
+        for block in ctx.mask.blocks:
+            keys, values = (part.index_select(2, block.keys) for part in (key, value))
+            here = (slice(None), slice(None), block.queries)
+            bias = ctx.mask.bias(block, query.dtype)
+            kept = (found[here], logsumexp[here], 0.0, False)
+            grads = _flash_backward(grad[here], query[here], keys, values, *kept, attn_mask=bias, scale=ctx.scale)
+            grad_query[here] = grads[0]
+            grad_key.index_add_(2, block.keys, grads[1])
+            grad_value.index_add_(2, block.keys, grads[2])
+        return grad_query, grad_key, grad_value, None, None
+
+
+_flex: list[Any] = []
+
+
+def _compiled_flex() -> Any:  # a compiled function has no type of its own
+    """Compile FlexAttention once, for packs of every length."""
+    if not _flex:
+        _flex.append(torch.compile(flex_attention, dynamic=True))
+    return _flex[0]

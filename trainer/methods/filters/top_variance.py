@@ -1,0 +1,60 @@
+"""Keep the groups whose rewards differ most."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from envgym.core.trajectory import Group
+from envgym.settings import Settings
+from envgym.trainer.methods.credit.outcome import episode_rewards
+from envgym.trainer.methods.filters.zero_variance import TOLERANCE
+from envgym.trainer.methods.protocols import FilterResult
+
+
+class TopVariance(Settings):
+    """Rank groups by the spread s of their rewards and keep the first. Source: 2504.20073 (StarPO-S), RAGEN-2.
+
+    By `count`: share x the number of groups, at least one. By `mass`: as few as hold share x Σ s (the authors' code
+    keeps nothing where rounding hides that the sum is reached; here the sum is always reached). Groups without any
+    spread are never kept.
+    """
+
+    share: float = Field(default=0.25, gt=0, le=1)
+    """Of the groups with some spread, or of its sum."""
+    by: Literal["count", "mass"] = "count"
+    """What the share is of."""
+
+    def __call__(self, groups: Sequence[Group]) -> FilterResult:
+        """Split the groups."""
+        spreads = [spread(group) for group in groups]
+        ranked = sorted((n for n, s in enumerate(spreads) if s > TOLERANCE), key=lambda n: (-spreads[n], n))
+        kept = set(ranked[: self._count([spreads[n] for n in ranked])])
+        return FilterResult(
+            tuple(group for number, group in enumerate(groups) if number in kept),
+            tuple((group, _reason(group, spreads[n])) for n, group in enumerate(groups) if n not in kept),
+        )
+
+    def _count(self, ranked: Sequence[float]) -> int:
+        """Return how many of the groups are kept, given their spreads in falling order."""
+        if self.by == "count":
+            return max(1, int(self.share * len(ranked)))
+        wanted, held = self.share * sum(ranked) - TOLERANCE, 0.0
+        for count, value in enumerate(ranked, start=1):
+            held += value
+            if held >= wanted:
+                return count
+        return len(ranked)
+
+
+def spread(group: Group) -> float:
+    """Return the unbiased deviation of a group's rewards; 0 for fewer than two valid episodes."""
+    rewards = episode_rewards(group)
+    return statistics.stdev(rewards) if len(rewards) > 1 else 0.0
+
+
+def _reason(group: Group, value: float) -> str:
+    if not group.valid:
+        return "no_valid_episode"
+    return "low_variance" if value > TOLERANCE else "zero_variance"

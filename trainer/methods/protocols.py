@@ -1,0 +1,146 @@
+"""The plug-in points of the trainer, each a Protocol; a method is one short file that meets one of them.
+
+Losses and corrections have their Protocols beside their tensors, in `trainer.losses.base` and
+`trainer.corrections.base`. Everything here works on records and plain numbers.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from typing_extensions import TypeIs
+
+from envgym.core.trajectory import Group, Trajectory
+
+
+class TaskStats(NamedTuple):
+    """What training has seen of one task."""
+
+    attempts: int
+    rewards: float
+    """Sum of episode rewards over valid attempts."""
+    squares: float
+    """Sum of squared episode rewards over valid attempts."""
+    last_step: int
+
+
+class EnvSupply(NamedTuple):
+    """What a curriculum may draw from: one env of the mixture."""
+
+    name: str
+    weight: float
+    """Share of the groups, relative to the other envs."""
+    size: int | None
+    """Tasks of the train split; None where they do not end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRequest:
+    """One group to collect."""
+
+    env: str
+    """Name of the env in the mixture."""
+    index: int
+    """Index of the task in the env's train split."""
+    group_size: int
+
+
+@runtime_checkable
+class Curriculum(Protocol):
+    """Chooses the next tasks."""
+
+    def choose(
+        self,
+        *,
+        step: int,
+        num_groups: int,
+        group_size: int,
+        supplies: Sequence[EnvSupply],
+        stats: Mapping[tuple[str, int], TaskStats],
+        seed: int,
+    ) -> Sequence[TaskRequest]:
+        """Return the groups of train step `step`; pure: equal arguments give equal requests."""
+        ...
+
+
+class FilterResult(NamedTuple):
+    """Groups kept, and why the others were dropped."""
+
+    kept: tuple[Group, ...]
+    dropped: tuple[tuple[Group, str], ...]
+    """(group, reason), one short reason name per method."""
+
+    def at_most(self, count: int) -> "FilterResult":
+        """Keep the first `count` of the kept groups; the others are dropped as `surplus` of dynamic sampling."""
+        surplus = tuple((group, "surplus") for group in self.kept[count:])
+        return FilterResult(self.kept[:count], self.dropped + surplus)
+
+
+@runtime_checkable
+class Filter(Protocol):
+    """Keeps the groups worth training on."""
+
+    def __call__(self, groups: Sequence[Group]) -> FilterResult:
+        """Split the groups into kept and dropped, order preserved."""
+        ...
+
+
+@runtime_checkable
+class Shaping(Protocol):
+    """Adds to the rewards that credit sees."""
+
+    def __call__(self, group: Group) -> Group:
+        """Return the group with other rewards; its episodes, their tokens and their validity stay."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryCredit:
+    """Advantages of one episode, one entry per node of its path."""
+
+    trajectory: Trajectory
+    advantages: tuple[float | tuple[float, ...], ...]
+    """Along `trajectory.path`: a float holds for every sampled token of the node's edge; a tuple has one entry
+    per sampled (POLICY) token of the edge. The root's entry is 0.0."""
+
+
+@runtime_checkable
+class Credit(Protocol):
+    """Assigns advantages to the valid episodes of one group."""
+
+    def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
+        """Return one credit per valid episode, in order. A group of one episode gets advantage 0."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryValues:
+    """The critic's values along one episode."""
+
+    trajectory: Trajectory
+    values: tuple[tuple[float, ...], ...]
+    """Along `trajectory.path`: per sampled (POLICY) token of the node's edge, the value of the prefix before it. The
+    root's entry is ()."""
+
+
+class CriticCreditResult(NamedTuple):
+    """Advantages of one episode, and the targets of the critic's values."""
+
+    credit: TrajectoryCredit
+    targets: tuple[tuple[float | None, ...], ...]
+    """Shaped like `TrajectoryValues.values`; None: nothing is learned at this token."""
+
+
+@runtime_checkable
+class CriticCredit(Protocol):
+    """Assigns advantages with the help of a critic."""
+
+    def __call__(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
+        """Return one entry per valid episode, in order; `values` has one per valid episode, too."""
+        ...
+
+
+def needs_critic(credit: Credit | CriticCredit) -> TypeIs[CriticCredit]:
+    """Return whether a method reads a critic's values: whether its call has the argument `values`."""
+    return "values" in inspect.signature(credit).parameters

@@ -1,0 +1,173 @@
+"""What a run reports while it runs: a progress display, TensorBoard, Weights & Biases, or your own."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from envgym.errors import SettingsError, sentence
+from envgym.trainer.metrics.update import Metrics
+
+
+class Callback:
+    """Base of callbacks: every method does nothing; override what you need. They run in the training thread."""
+
+    def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
+        """Run once, before anything is sampled; a resumed run starts at its checkpoint's step."""
+
+    def on_progress(self, phase: str, done: int, total: int) -> None:
+        """Run often: `done` of `total` units (episodes, updates) of a phase are through."""
+
+    def on_step(self, step: int, metrics: Metrics) -> None:
+        """Run after train step `step` (from 1)."""
+
+    def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
+        """Run after an evaluation made when `step` train steps were done."""
+
+    def on_end(self, report: Path | None) -> None:
+        """Run once, also when the run failed (then without a report)."""
+
+
+class TensorBoard(Callback):
+    """Writes event files into the run directory."""
+
+    def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
+        """Open the writer."""
+        from torch.utils.tensorboard import SummaryWriter  # heavy: loaded where it is needed
+
+        self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=first_step + 1)
+
+    def on_step(self, step: int, metrics: Metrics) -> None:
+        """Write the step's numbers."""
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+
+    def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
+        """Write the evaluation's numbers."""
+        for name, value in metrics.items():
+            self._writer.add_scalar(f"{label}/{name}", value, step)
+
+    def on_end(self, report: Path | None) -> None:
+        """Close the writer."""
+        if hasattr(self, "_writer"):
+            self._writer.close()
+
+
+class Wandb(Callback):
+    """Logs to Weights & Biases."""
+
+    def __init__(self, project: str, name: str) -> None:
+        """Name the project and the run. Raises: SettingsError: the package is not installed."""
+        try:
+            import wandb  # optional, and heavy
+        except ImportError:
+            do = "run `pip install wandb`, or leave run.wandb out"
+            text = sentence("run.wandb", "go with the wandb package", "no such package", where="settings", do=do)
+            raise SettingsError(text) from None
+        self._wandb, self._project, self._name = wandb, project, name
+
+    def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
+        """Open the run."""
+        self._wandb.init(
+            project=self._project, name=self._name, config=dict(config), dir=str(directory), resume="allow"
+        )
+
+    def on_step(self, step: int, metrics: Metrics) -> None:
+        """Log the step's numbers."""
+        self._wandb.log(dict(metrics), step=step)
+
+    def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
+        """Log the evaluation's numbers."""
+        self._wandb.log({f"{label}/{name}": value for name, value in metrics.items()}, step=step)
+
+    def on_end(self, report: Path | None) -> None:
+        """Close the run."""
+        self._wandb.finish()
+
+
+class LiveProgress(Callback):
+    """Shows the run in the terminal: a bar per phase, and a line per step. On a pipe: lines alone."""
+
+    SHOWN = (
+        ("success", "train/success"),
+        ("reward", "reward/mean"),
+        ("kept", "filter/kept"),
+        ("entropy", "loss/entropy"),
+        ("kl", "loss/kl_old"),
+        ("gap", "gap/mean_abs"),
+        ("turns", "rollout/turns"),
+        ("s", "time/step_s"),
+    )
+    """Column -> metric of the line per step."""
+
+    def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
+        """Open the display."""
+        from rich.console import Console  # loaded where it is needed
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._console = Console(file=sys.stderr, soft_wrap=True)
+        columns = (TextColumn("{task.description:>24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
+        self._last = last_step
+        self._run = self._progress.add_task("train steps", total=max(last_step, 1), completed=first_step)
+        self._phases: dict[str, Any] = {}
+        self._progress.start()
+        self._console.print(f"run directory: {directory}", highlight=False)
+
+    def on_progress(self, phase: str, done: int, total: int) -> None:
+        """Move the phase's bar; a finished phase's bar goes away."""
+        if phase not in self._phases:
+            self._phases[phase] = self._progress.add_task(phase, total=total)
+        self._progress.update(self._phases[phase], completed=done, total=total)
+        if done >= total:
+            self._progress.remove_task(self._phases.pop(phase))
+
+    def on_step(self, step: int, metrics: Metrics) -> None:
+        """Print one line."""
+        parts = [f"{label} {metrics[name]:.3g}" for label, name in self.SHOWN if name in metrics]
+        self._console.print(f"step {step:>4}/{self._last}  " + "  ".join(parts), highlight=False)
+        self._progress.update(self._run, completed=step)
+
+    def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
+        """Print one line."""
+        text = "{success:.1%} [{success_low:.1%}, {success_high:.1%}]".format(**metrics)
+        tasks = int(metrics["tasks"])
+        self._console.print(f"held out after {step} steps ({label}, {tasks} tasks): success {text}", highlight=False)
+
+    def on_end(self, report: Path | None) -> None:
+        """Close the display."""
+        if hasattr(self, "_progress"):
+            self._progress.stop()
+
+
+class Callbacks(Callback):
+    """Hands every call to each of several callbacks, in order."""
+
+    def __init__(self, members: Sequence[Callback]) -> None:
+        """Join `members`."""
+        self._members = tuple(members)
+
+    def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
+        """Pass on."""
+        for member in self._members:
+            member.on_start(directory, config, first_step, last_step)
+
+    def on_progress(self, phase: str, done: int, total: int) -> None:
+        """Pass on."""
+        for member in self._members:
+            member.on_progress(phase, done, total)
+
+    def on_step(self, step: int, metrics: Metrics) -> None:
+        """Pass on."""
+        for member in self._members:
+            member.on_step(step, metrics)
+
+    def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
+        """Pass on."""
+        for member in self._members:
+            member.on_evaluation(step, label, metrics)
+
+    def on_end(self, report: Path | None) -> None:
+        """Pass on."""
+        for member in self._members:
+            member.on_end(report)

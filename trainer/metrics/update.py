@@ -1,0 +1,89 @@
+"""Metrics of updates: sums while they run, means at the end."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from envgym.trainer.methods.corrections import CorrectionStats
+from envgym.trainer.methods.losses import LossStats
+
+Metrics = dict[str, float]
+"""Flat names such as `loss/entropy`, with their values."""
+
+
+class UpdateMetrics:
+    """Sums over the micro-batches of one train step; divided once, at the end."""
+
+    def __init__(self) -> None:
+        """Start with no micro-batch."""
+        self._stats: LossStats | None = None
+        self.correction: CorrectionStats | None = None
+        self._loss = self._entropy = self._kl = 0.0
+        self._tokens = 0
+        self._has_kl = False
+        self._value_loss, self._supervised = 0.0, 0
+
+    def add_policy(
+        self,
+        stats: LossStats,
+        losses_BT: Float[Tensor, "B T"],
+        entropies_BT: Float[Tensor, "B T"],
+        loss_mask_BT: Bool[Tensor, "B T"],
+    ) -> None:
+        """Add a micro-batch's policy loss."""
+        self._stats = stats if self._stats is None else self._stats + stats
+        self._loss += losses_BT.detach().sum().item()
+        self._entropy += torch.where(loss_mask_BT, entropies_BT.detach(), 0.0).sum().item()
+        self._tokens += int(loss_mask_BT.sum())
+
+    def add_kl(self, kl_BT: Float[Tensor, "B T"]) -> None:
+        """Add a micro-batch's estimates of KL(policy || reference)."""
+        self._kl += kl_BT.detach().sum().item()
+        self._has_kl = True
+
+    def add_value_loss(self, losses_BT: Float[Tensor, "B T"], mask_BT: Bool[Tensor, "B T"]) -> None:
+        """Add a micro-batch's losses of the critic."""
+        self._value_loss += losses_BT.detach().sum().item()
+        self._supervised += int(mask_BT.sum())
+
+    def add_correction(self, stats: CorrectionStats) -> None:
+        """Add a micro-batch's correction."""
+        self.correction = stats if self.correction is None else self.correction + stats
+
+    def means(self) -> Metrics:
+        """Return means over the trained tokens; {} without a token."""
+        if self._stats is None or not self._tokens:
+            return {}
+        stats, tokens = self._stats, max(int(self._stats.tokens), 1)
+        means = {
+            "loss/policy": self._loss / self._tokens,
+            "loss/entropy": self._entropy / self._tokens,
+            "loss/kl_old": stats.kl_sum.item() / tokens,
+            "loss/clip_low": stats.clipped_low.item() / tokens,
+            "loss/clip_high": stats.clipped_high.item() / tokens,
+            "loss/clip_dual": stats.clipped_dual.item() / tokens,
+            "ratio/mean": stats.ratio_sum.item() / tokens,
+            "ratio/min": stats.ratio_min.item(),
+            "ratio/max": stats.ratio_max.item(),
+            "train/trained_tokens": float(self._tokens),
+        }
+        if self._has_kl:
+            means["loss/kl_reference"] = self._kl / self._tokens
+        if self._supervised:
+            means["loss/value"] = self._value_loss / self._supervised
+        return means
+
+
+def correction_metrics(stats: CorrectionStats) -> Metrics:
+    """Return the log-prob gap between sampler and trainer, and what the correction did about it."""
+    tokens = max(int(stats.tokens), 1)
+    weight, square = stats.weight_sum.item(), stats.weight_square_sum.item()
+    return {
+        "gap/mean_abs": stats.gap_sum.item() / tokens,
+        "gap/max_abs": stats.gap_max.item(),
+        "gap/kl": stats.kl_sum.item() / tokens,
+        "gap/truncated": stats.truncated_tokens.item() / tokens,
+        "gap/rejected": stats.rejected_tokens.item() / tokens,
+        "gap/rejected_rows": stats.rejected_rows.item() / max(int(stats.rows), 1),
+        "gap/effective_samples": weight * weight / (square * tokens) if square else 0.0,
+    }

@@ -1,0 +1,231 @@
+"""The collector: tasks from the curriculum, groups from the agent loop, as many steps ahead as the samples may be old.
+
+Every seed derives from the run's seed and the names of what it drives. With `collect.staleness=0` nothing that the
+policy served before is reused, so a step can be collected again alone.
+
+The groups of step n are begun no sooner than when step n - staleness is collected, with the weights of then or newer
+ones: no sample is older than that when it trains, and no more than staleness + 1 steps' groups are in memory.
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from envgym.agents.pool import rare_collections
+from envgym.agents.search import Strategy
+from envgym.core.trajectory import Group
+from envgym.core.tree import Tree
+from envgym.trainer.build import RunContext
+from envgym.trainer.env_source import supplies
+from envgym.trainer.methods.protocols import TaskRequest
+from envgym.trainer.metrics.update import Metrics
+from envgym.trainer.rollout.groups import Grower, Growing
+from envgym.trainer.rollout.task_stats import Stats
+from envgym.trainer.settings import CollectSettings, TrainSettings
+
+OnFinished = Callable[[Tree], None]
+STRAGGLER = "a straggler: the step went on without it"
+
+
+class Collected(NamedTuple):
+    """What a step trains on, before the filter."""
+
+    requests: list[TaskRequest]
+    groups: list[Group]
+    """One for each request; a crashed episode, and one that was given up, is in its group."""
+    wanted: int
+    """How many groups the step may train on."""
+    metrics: Metrics
+
+
+class _Step:
+    """The groups of one step."""
+
+    def __init__(self, number: int, requests: Sequence[TaskRequest]) -> None:
+        self.number = number
+        self.requests = deque(requests)
+        """Not begun."""
+        self.groups: list[Growing] = []
+        """Begun, in order."""
+        self.told = 0
+        """Of how many `on_finished` is told."""
+
+
+class Collector:
+    """Collects one step after the other; must be closed, in the event loop that it was used in."""
+
+    def __init__(
+        self,
+        bench: RunContext,
+        settings: TrainSettings,
+        *,
+        search: Strategy | None = None,
+        rounds: int | None = None,
+        last: int | None = None,
+    ) -> None:
+        """Get ready; nothing is begun.
+
+        Args:
+            bench: of the run.
+            settings: of the run.
+            search: how a group is grown; None: as the settings say.
+            rounds: most rounds of a step; None: as the settings say.
+            last: the step behind the last one, for which nothing is begun; None: there is none.
+        """
+        self._bench, self._settings = bench, settings
+        self._rounds = settings.resampling.rounds if rounds is None else rounds
+        self._last = math.inf if last is None else last
+        self._search = bench.method.search if search is None else search
+        self._grower: Grower | None = None
+        self._ahead: dict[int, _Step] = {}
+        """Steps that were begun and not taken."""
+        self._carried: list[Growing] = []
+
+    async def take(self, step: int, *, stats: Stats, on_finished: OnFinished | None = None) -> Collected:
+        """Return the groups of the step behind `step`, in the curriculum's order, and begin those ahead.
+
+        Rounds of groups follow each other until the filter keeps as many as a step trains on, or the rounds are used
+        up. The tasks of all rounds are drawn at once, so which they are does not depend on what is kept.
+
+        Args:
+            step: train steps done before.
+            stats: what training has seen of each task.
+            on_finished: called with every tree that is grown while this waits.
+        """
+        asked = self._settings.collect
+        if not asked.overlaps:
+            # Forgets what is cached: a resumed run has not sampled what came before.
+            self._bench.policy.update_weights((), self._bench.policy.version)
+        if self._grower is None:
+            self._grower = Grower(self._bench, self._settings, self._search)
+        with rare_collections():
+            for number in range(step, step + asked.ahead + 1):
+                if number < self._last and number not in self._ahead:
+                    self._ahead[number] = self._begun(number, stats)
+            if asked.deterministic:
+                for later in self._ahead.values():
+                    await self._grow(later, on_finished)
+            return await self._taken(self._ahead.pop(step), on_finished)
+
+    async def close(self) -> None:
+        """Cancel what is under way."""
+        if self._grower is not None:
+            await self._grower.close()
+
+    # ---- a step's groups -----------------------------------------------------------------------------------------
+
+    def _begun(self, number: int, stats: Stats) -> _Step:
+        """Draw the tasks of a step, and begin its first round."""
+        rollout = self._settings.rollout
+        requests = self._bench.method.curriculum.choose(
+            step=number,
+            num_groups=self._per_round * self._rounds,
+            group_size=rollout.group_size,
+            supplies=supplies(self._bench.env_sources),
+            stats=stats,
+            seed=self._settings.run.seed,
+        )
+        step = _Step(number, requests)
+        self._begin_round(step)
+        return step
+
+    @property
+    def _per_round(self) -> int:
+        """Groups that are begun at once."""
+        return math.ceil(self._settings.rollout.groups * self._settings.collect.oversampling)
+
+    def _begin_round(self, step: _Step) -> None:
+        assert self._grower is not None, "taking begins with it"
+        for _ in range(min(self._per_round, len(step.requests))):
+            request = step.requests.popleft()
+            step.groups.append(self._grower.begin(request, step=step.number, number=len(step.groups)))
+
+    async def _taken(self, step: _Step, on_finished: OnFinished | None) -> Collected:
+        carried, self._carried = self._carried, []
+        await _settled(carried)
+        await self._grow(step, on_finished)
+        self._carried = [growing for growing in step.groups if not growing.is_whole]
+        whole = [*carried, *_whole(step.groups)]
+        return Collected(
+            requests=[growing.request for growing in whole],
+            groups=[growing.group for growing in whole],
+            wanted=self._settings.rollout.groups + len(carried),
+            metrics={"collect/carried": float(len(self._carried)), "collect/steps_ahead": float(len(self._ahead))},
+        )
+
+    async def _grow(self, step: _Step, on_finished: OnFinished | None) -> None:
+        """Grow rounds until the filter keeps enough; stragglers may be left."""
+        while True:
+            if on_finished is not None:
+                for growing in step.groups[step.told :]:
+                    _tell(growing, on_finished)
+                step.told = len(step.groups)
+            await self._wait(step)
+            if not step.requests or self._has_enough(step.groups):
+                return
+            self._begin_round(step)
+
+    async def _wait(self, step: _Step) -> None:
+        """Wait for a round's end, or until what is left are stragglers, and give those up or leave them."""
+        asked = self._settings.collect
+        units = [unit for growing in step.groups for unit in growing.units]
+        when = asyncio.ALL_COMPLETED if asked.stragglers == "wait" else asyncio.FIRST_COMPLETED
+        pending = {unit for unit in units if not unit.done()}
+        await _settled(_whole(step.groups))
+        while pending:
+            _, pending = await asyncio.wait(pending, return_when=when)
+            await _settled(_whole(step.groups))
+            if len(units) - len(pending) >= asked.enough * len(units) or self._has_enough(step.groups):
+                break
+        if pending and asked.stragglers == "abort":
+            for growing in step.groups:
+                growing.give_up(STRAGGLER)
+            await _settled(step.groups)
+
+    def _has_enough(self, groups: Sequence[Growing]) -> bool:
+        whole = [growing.group for growing in _whole(groups)]
+        wanted = self._settings.rollout.groups
+        return len(whole) >= wanted and len(self._bench.method.filter(whole).kept) >= wanted
+
+
+def _whole(groups: Iterable[Growing]) -> list[Growing]:
+    return [growing for growing in groups if growing.is_whole]
+
+
+async def _settled(groups: Iterable[Growing]) -> None:
+    """Wait for groups; what one of them raises leaves here."""
+    await asyncio.gather(*[growing.trees for growing in groups])
+
+
+def _tell(growing: Growing, on_finished: OnFinished) -> None:
+    """Call `on_finished` with every tree of a group as it is grown, and at once with those that are."""
+
+    def tell(unit: "asyncio.Future[Tree | tuple[Tree, ...]]") -> None:
+        if not unit.cancelled() and unit.exception() is None:
+            found = unit.result()
+            for tree in found if isinstance(found, tuple) else (found,):
+                on_finished(tree)
+
+    for unit in growing.units:
+        unit.add_done_callback(tell)
+
+
+async def collect(
+    bench: RunContext,
+    settings: TrainSettings,
+    *,
+    step: int,
+    stats: Stats,
+    search: Strategy | None = None,
+    rounds: int = 1,
+    on_finished: OnFinished | None = None,
+) -> Collected:
+    """Collect one step alone, whatever its samples' age may be; see `Collector`."""
+    alone = settings.model_copy(update={"collect": CollectSettings()})
+    collector = Collector(bench, alone, search=search, rounds=rounds)
+    try:
+        return await collector.take(step, stats=stats, on_finished=on_finished)
+    finally:
+        await collector.close()

@@ -1,0 +1,381 @@
+"""The training loop: warm start, evaluate, then collect, filter, credit, learn, record; and resume where it stopped.
+
+Step numbers count from 1; what is recorded at step n was made by it, and a checkpoint at n holds what n steps gave.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from envgym.agents.evaluation import EvalPlan, EvalRecord, evaluate, record_evaluation
+from envgym.core.trajectory import Group
+from envgym.core.tree import Tree
+from envgym.episodes import dropped_trees, episode_rows
+from envgym.report.from_run import evaluation_data, write_run_report
+from envgym.runs import RunDirectory
+from envgym.seeds import derive_seed
+from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.batch.value_targets import TrainingBatch
+from envgym.trainer.build import RunContext, build_method, build_run_context
+from envgym.trainer.checks.groups import check_invalid
+from envgym.trainer.checks.mask_audit import MaskAudit
+from envgym.trainer.checks.preflight import open_run_directory
+from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
+from envgym.trainer.env_source import EnvSource
+from envgym.trainer.learner.checkpoint import (
+    TrainState,
+    checkpoints,
+    load_critic,
+    load_optimizer,
+    load_state,
+    save_checkpoint,
+)
+from envgym.trainer.learner.reference import keep_reference, open_reference
+from envgym.trainer.methods.protocols import TaskRequest, TrajectoryCredit
+from envgym.trainer.metrics.callbacks import Callback, Callbacks
+from envgym.trainer.metrics.context_rewrites import check_context_rewrites, context_rewrite_metrics
+from envgym.trainer.metrics.rollout import age_metrics, env_metrics, filter_metrics, rollout_metrics
+from envgym.trainer.metrics.rows import row_metrics
+from envgym.trainer.metrics.update import Metrics
+from envgym.trainer.rollout.collector import Collected, Collector
+from envgym.trainer.rollout.task_stats import Stats, updated_stats
+from envgym.trainer.settings import TrainSettings
+from envgym.trainer.workflows.sft import check_recorded, check_vocabulary, warm_start
+
+HELD_OUT = "held-out"
+"""Label of the evaluations before and after training, on all tasks."""
+DURING = "during"
+"""Label of the evaluations in between, on the first tasks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    """What a run left behind."""
+
+    directory: Path
+    report: Path
+    steps: int
+    evaluations: tuple[EvalRecord, ...]
+
+
+def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume: bool = False) -> TrainResult:
+    """Train as `settings` say and write a run directory.
+
+    Args:
+        settings: of the run.
+        callbacks: told what happens.
+        resume: go on from the newest checkpoint of the run directory, whose settings must be these (it may have moved).
+
+    Raises:
+        SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then.
+    """
+    build_method(settings)
+    run, checkpoint = _open(settings, resume=resume)
+    if checkpoint is None:
+        check_recorded(settings.sft)
+    bench = build_run_context(settings, checkpoint=checkpoint)
+    if checkpoint is None:
+        check_vocabulary(settings.sft, bench.agent)
+    if run is None:
+        run = RunDirectory.create(settings.run_directory, name=settings.run.name, config=_config(settings))
+    elif checkpoint is None:
+        run.forget_after(-1)
+    loop = TrainLoop(settings, run, bench, Callbacks(callbacks))
+    try:
+        with asyncio.Runner() as runner:
+            return loop.run(runner, checkpoint)
+    finally:
+        bench.close()
+
+
+def _config(settings: TrainSettings) -> dict[str, object]:
+    return settings.model_dump(mode="json")
+
+
+def _open(settings: TrainSettings, *, resume: bool) -> tuple[RunDirectory | None, Path | None]:
+    """Return the run and the checkpoint to resume from, or see that a new directory can be made.
+
+    A run that was killed before its first checkpoint has none, and begins again.
+    """
+    run = open_run_directory(settings, resume=resume)
+    found = checkpoints(run.checkpoints) if run is not None else []
+    return run, found[-1] if found else None
+
+
+class TrainLoop:
+    """One run, step by step."""
+
+    def __init__(self, settings: TrainSettings, run: RunDirectory, bench: RunContext, callbacks: Callback) -> None:
+        """Join the parts; nothing runs yet."""
+        self.settings, self.run_directory, self.bench, self.callbacks = settings, run, bench, callbacks
+        self.stats: Stats = {}
+        self.step = 0
+        self._times: Metrics = {}
+        self._canary = _canary(settings, bench)
+        self._record = MaskAudit(bench.policy)
+        watched = bench if self._canary is None else replace(bench, policy=self._record)
+        self._collector = Collector(watched, settings, last=settings.run.steps)
+
+    def run(self, runner: asyncio.Runner, checkpoint: Path | None) -> TrainResult:
+        """Go from the start, or from `checkpoint`, to the last step and write the report."""
+        steps = self.settings.run.steps
+        report: Path | None = None
+        if checkpoint is not None:
+            self._restore(checkpoint)
+        self.callbacks.on_start(self.run_directory.path, _config(self.settings), self.step, steps)
+        try:
+            if checkpoint is None:
+                self._warm_start(runner)
+            self._check_weights(runner)
+            if not self._has_evaluation(HELD_OUT, 0):
+                self._evaluate(runner, HELD_OUT)
+            while self.step < steps:
+                self._evaluate_in_between(runner)
+                self._train_step(runner)
+            if steps and not self._has_evaluation(HELD_OUT, steps):
+                self._evaluate(runner, HELD_OUT)
+            report = write_run_report(self.run_directory)
+        finally:
+            runner.run(self._collector.close())
+            self.callbacks.on_end(report)
+        records = tuple(EvalRecord.from_json(data) for data in self.run_directory.evals())
+        return TrainResult(directory=self.run_directory.path, report=report, steps=self.step, evaluations=records)
+
+    # ---- phases ----------------------------------------------------------------------------------------------
+
+    def _warm_start(self, runner: asyncio.Runner) -> None:
+        if self.settings.sft is not None:
+            work = warm_start(self.bench, self.settings, self.settings.sft, on_progress=self.callbacks.on_progress)
+            self.run_directory.append_metrics({"step": 0, **runner.run(work)})
+            self._sync_policy()
+        self._open_reference()
+        self._save()
+
+    def _open_reference(self) -> None:
+        """Freeze the policy as it is now for the KL term; a resumed run finds it in its directory."""
+        if self.settings.objective.kl_coef:
+            folder = self.run_directory.path / "reference"
+            keep_reference(self.bench.model, folder)
+            self.bench.learner.reference = open_reference(self.bench.model, folder, self.bench.device)
+
+    def _train_step(self, runner: asyncio.Runner) -> None:
+        started, self._times = time.perf_counter(), {}
+        step = self.step + 1
+        with self._timed("collect"):
+            collected = self._collect(runner, step)
+        requests, groups = collected.requests, collected.groups
+        _check_groups(self.settings, groups, step)
+        result = self.bench.method.filter(groups).at_most(collected.wanted)
+        with self._timed("learn"):
+            (credits, rows), learned = self._learn(runner, result.kept, step)
+        with self._timed("sync"):
+            self.step = step
+            self._sync_policy()
+        with self._timed("canary"):
+            canary_metrics = self._check_weights(runner)
+        self.stats = updated_stats(self.stats, requests, groups, step=step)
+        every = self.settings.run.save_episodes_every
+        if every and step % every == 0:
+            with self._timed("save"):
+                rows_of_episodes = _episode_rows(step, groups, credits, dropped_trees(result.dropped))
+                self.run_directory.write_episodes(step, rows_of_episodes)
+        found = _sampled_metrics(self.settings, requests, groups)
+        seconds = time.perf_counter() - started
+        metrics = {
+            **found,
+            **collected.metrics,
+            **age_metrics(result.kept, step=step),
+            **filter_metrics(result),
+            **row_metrics(result, credits, rejected=learned.get("gap/rejected_rows", 0.0)),
+            **learned,
+            "train/rows": float(len(rows)),
+            **canary_metrics,
+            **self._times,
+            "time/step_s": seconds,
+            "speed/sampled_tokens_per_s": found.get("cost/tokens_generated", 0.0)
+            / max(self._times["time/collect_s"], 1e-9),
+        }
+        self.run_directory.append_metrics({"step": step, **metrics})
+        if step % self.settings.run.checkpoint_every == 0 or step == self.settings.run.steps:
+            self._save()
+        self.callbacks.on_step(step, metrics)
+
+    def _evaluate_in_between(self, runner: asyncio.Runner) -> None:
+        """Evaluate where it is due and not recorded yet, also when a run resumes right behind such a step."""
+        every = self.settings.evaluation.every
+        if every and self.step and self.step % every == 0 and not self._has_evaluation(DURING, self.step):
+            self._evaluate(runner, DURING)
+
+    def _collect(self, runner: asyncio.Runner, step: int) -> Collected:
+        settings = self.settings
+        total = settings.rollout.groups * settings.rollout.group_size * settings.resampling.rounds
+        progress = _counter(self.callbacks, "collect", total)
+        self._record.begin_step(remembered=settings.collect.staleness)
+        return runner.run(self._collector.take(step - 1, stats=self.stats, on_finished=progress))
+
+    def _learn(self, runner: asyncio.Runner, kept: Sequence[Group], step: int) -> tuple[TrainingBatch, Metrics]:
+        """Learn from groups; beside those that grow, where the settings say so."""
+
+        def work() -> tuple[TrainingBatch, Metrics]:
+            with self.bench.learning():
+                batch = self.bench.build_batch(kept)
+                if self._canary is not None:
+                    self._record.check(batch.rows, step=step)
+                if not batch.rows:  # every group was dropped: nothing to learn from, and the step says so
+                    return batch, {"optim/updates": 0.0}
+                learner, objective = self.bench.learner, self.bench.method.objective
+                return batch, learner.train_step(batch.rows, objective, step=step - 1)
+
+        return runner.run(asyncio.to_thread(work)) if self.settings.collect.overlaps else work()
+
+    def _evaluate(self, runner: asyncio.Runner, label: str) -> None:
+        for plan in _plans(self.settings, self.bench.env_sources, label):
+            started = time.perf_counter()
+            work = evaluate(
+                plan,
+                self.bench.agent,
+                self.bench.policy,
+                sampling=self.bench.sampling(self.settings.evaluation.temperature),
+                concurrency=self.settings.rollout.concurrency,
+                on_finished=_counter(self.callbacks, f"evaluate {plan.label}", len(plan.tasks) * plan.samples),
+            )
+            trees = runner.run(work)
+            record = record_evaluation(
+                plan,
+                trees,
+                step=self.step,
+                temperature=self.settings.evaluation.temperature,
+                seconds=time.perf_counter() - started,
+            )
+            self.run_directory.write_episodes(self.step, episode_rows(trees, step=self.step), label=plan.label)
+            self.run_directory.write_eval(self.step, plan.label, record.to_json())
+            self.callbacks.on_evaluation(self.step, plan.label, evaluation_metrics(record))
+
+    # ---- pieces ----------------------------------------------------------------------------------------------
+
+    def _has_evaluation(self, label: str, step: int) -> bool:
+        done = {(data["label"], data["step"]) for data in self.run_directory.evals()}
+        return all((plan.label, step) in done for plan in _plans(self.settings, self.bench.env_sources, label))
+
+    def _save(self) -> None:
+        save_checkpoint(
+            self.run_directory.checkpoints,
+            state=TrainState(step=self.step, stats=self.stats),
+            model=self.bench.model,
+            tokenizer=self.bench.tokenizer,
+            optimizer=self.bench.learner.optimizer,
+            keep=self.settings.run.keep_checkpoints,
+            critic=self.bench.learner.critic,
+        )
+
+    def _restore(self, checkpoint: Path) -> None:
+        state = load_state(checkpoint)
+        load_optimizer(checkpoint, self.bench.learner.optimizer)
+        if self.bench.learner.critic is not None:
+            load_critic(checkpoint, self.bench.learner.critic)
+        self.step, self.stats = state.step, state.stats
+        self.run_directory.forget_after(state.step)
+        self._open_reference()
+        self._sync_policy()
+
+    def _sync_policy(self) -> None:
+        """Let the policy sample from the weights as they are after `step`."""
+        self.bench.sync(self.step)
+
+    def _check_weights(self, runner: asyncio.Runner) -> Metrics:
+        """Look whether the sampler has the learner's weights. Raises: RunError: it has not."""
+        if self._canary is None:
+            return {}
+
+        def score(rows: Sequence[TrainRow]) -> list[list[float]]:
+            with self.bench.learning():
+                return self.bench.learner.compute_logprobs(rows, temperature=1.0).tolist()
+
+        work = self._canary.check(self.bench.policy, score, step=self.step)
+        return runner.run(work)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self._times[f"time/{name}_s"] = time.perf_counter() - started
+
+
+def _check_groups(settings: TrainSettings, groups: Sequence[Group], step: int) -> None:
+    """Stop a run that must not train on what it collected. Raises: RunError: too much failed, or contexts drifted."""
+    check_invalid(groups, limit=settings.run.max_invalid_rate, step=step)
+    if settings.canary.on_rewrite == "fail":
+        check_context_rewrites(groups, step=step)
+
+
+def _sampled_metrics(settings: TrainSettings, requests: Sequence[TaskRequest], groups: Sequence[Group]) -> Metrics:
+    """Return what the collected episodes say."""
+    success_at = settings.evaluation.success_at
+    found = rollout_metrics(groups, success_at=success_at) | context_rewrite_metrics(groups)
+    if len(settings.envs) > 1:
+        found |= env_metrics([request.env for request in requests], groups, success_at=success_at)
+    return found
+
+
+def _episode_rows(
+    step: int, groups: Sequence[Group], credits: Sequence[TrajectoryCredit], dropped: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Return the table of a step's episodes, with what training gave them."""
+    trees = [tree for group in groups for tree in group.trees]
+    advantages = {(c.trajectory.tree.id, c.trajectory.leaf): c.advantages for c in credits}
+    return episode_rows(trees, step=step, advantages=advantages, dropped=dropped)
+
+
+def _plans(run: TrainSettings, env_sources: Mapping[str, EnvSource], label: str) -> list[EvalPlan]:
+    """Return one plan per env; the tasks of an evaluation in between are the first of the others'."""
+    settings = run.evaluation
+    count = settings.tasks if label == HELD_OUT else min(settings.tasks_during, settings.tasks)
+    return [
+        EvalPlan(
+            env_id=env_source.env_id,
+            make_env=env_source.make,
+            tasks=env_source.held_out[:count],
+            samples=settings.samples,
+            seed=derive_seed(run.run.seed, "evaluation"),
+            label=label if len(env_sources) == 1 else f"{label} {env_source.label}",
+            success_at=settings.success_at,
+        )
+        for env_source in env_sources.values()
+    ]
+
+
+def _canary(settings: TrainSettings, bench: RunContext) -> WeightCanary | None:
+    if not settings.canary.enabled:
+        return None
+    prompt = bench.tokenizer(TEXT)["input_ids"]
+    return WeightCanary(settings.canary, prompt[: settings.agent.max_context_tokens // 2])
+
+
+def _counter(callbacks: Callback, phase: str, total: int) -> Callable[[Tree], None]:
+    """Return what tells the callbacks how many episodes of a phase have ended."""
+    done = 0
+
+    def count(tree: Tree) -> None:
+        nonlocal done
+        done += len(tree.leaves)
+        callbacks.on_progress(phase, min(done, total), total)  # of a step ahead more may end
+
+    return count
+
+
+def evaluation_metrics(record: EvalRecord) -> Metrics:
+    """Return the headline numbers of an evaluation."""
+    data = evaluation_data(record.to_json())
+    best = data.success.valid or data.success.as_failure
+    return {
+        "success": best.value,
+        "success_low": best.interval.low,
+        "success_high": best.interval.high,
+        "tasks": float(best.num_tasks),
+        "invalid": float(data.success.num_invalid),
+        "seconds": record.seconds,
+    }

@@ -1,0 +1,169 @@
+"""The critic of a training run as a `ValueFn`: it leads a search, or chooses its answer, without a look at rewards.
+
+`--search-set value=envgym.trainer.workflows.critic_value:critic:RUN` takes that of a run's newest checkpoint.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from envgym.agents.policies.local import pick_device
+from envgym.agents.search.signals import Seen
+from envgym.errors import InvalidInput, RunError, sentence
+from envgym.runs import RunDirectory
+from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.build import build_method, load_model
+from envgym.trainer.learner.checkpoint import checkpoints, load_critic
+from envgym.trainer.learner.critic import Critic
+from envgym.trainer.learner.forward import ForwardPass
+from envgym.trainer.methods.protocols import needs_critic
+from envgym.trainer.settings import CriticSettings, TrainSettings, train_settings
+
+_KEPT = 4
+"""Critics that are held in memory at a time."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Calls that came together."""
+
+    rows: list[TrainRow] = field(default_factory=list)
+    values: list[float] | None = None
+    """Once they were computed."""
+
+
+class CriticValue:
+    """Say what a critic expects of conversations: of a place, and of an episode that is over.
+
+    Of a place it is the value before the next token, as credit over turns learns it. Of an episode that is over it is
+    the value before its last token, when all but that was said: behind the end, a critic expects nothing.
+    Rewards are not looked at. Calls that come together are computed together, each shared prefix once.
+    """
+
+    is_oracle = False
+
+    def __init__(
+        self,
+        forward: ForwardPass,
+        critic: Critic,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_positions: int | None = None,
+    ) -> None:
+        """Take over a critic.
+
+        Args:
+            forward: of the model that it reads.
+            critic: its head fits the model.
+            tokenizer: of the model.
+            max_positions: longest row that the model can read; None: any.
+        """
+        self._forward, self._critic, self._tokenizer = forward, critic, tokenizer
+        self._max_positions = max_positions
+        self._open = _Batch()
+        """Takes calls until one of them goes on."""
+        self.tokens_read = 0
+        """Tokens that were computed so far."""
+
+    async def __call__(self, seen: Sequence[Seen]) -> list[float]:
+        """Return the value of each. Raises: InvalidInput: one is longer than the model can read."""
+        rows = [_row(item) for item in seen]
+        self._check_length(rows)
+        batch, first = self._open, len(self._open.rows)
+        batch.rows += rows
+        # Behind all who are about to ask, and on the loop itself: what is computed together does not depend on timing.
+        await asyncio.sleep(0)
+        if batch is self._open:
+            self._open = _Batch()
+        if batch.values is None:
+            batch.values = self._values(batch.rows)
+        return batch.values[first : first + len(rows)]
+
+    def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Refuse tokens of another kind. Raises: InvalidInput."""
+        ours, theirs = self._tokenizer.get_vocab(), tokenizer.get_vocab()
+        if ours != theirs:
+            same = len(ours.items() & theirs.items())
+            got = f"{same} of {len(theirs)} tokens alike"
+            do = "search with the model that the critic was trained on, or with one of its tokenizer"
+            must = "be that of the policy"
+            raise InvalidInput(sentence("the critic's tokenizer", must, got, where="value", do=do))
+
+    def _check_length(self, rows: Sequence[TrainRow]) -> None:
+        longest = max(map(len, rows), default=0)
+        if self._max_positions is not None and longest > self._max_positions:
+            do = "lower agent.max_context_tokens, or train the critic on a model with more positions"
+            must = f"hold at most {self._max_positions} tokens for this critic"
+            raise InvalidInput(sentence("conversation", must, longest, where="value", do=do))
+
+    def _values(self, rows: list[TrainRow]) -> list[float]:
+        if not rows:
+            return []
+        batches = self._forward.micro_batches(rows, range(len(rows)))
+        self.tokens_read += sum(batch.num_tokens for batch in batches)
+        said_NT = self._forward.apply_head(rows, batches, self._critic.values)
+        return [float(said_NT[number, len(row) - 1]) for number, row in enumerate(rows)]
+
+
+def _row(seen: Seen) -> TrainRow:
+    """Return tokens with the place of the value last: it is said before a token, whichever that is."""
+    token_ids = seen.token_ids if seen.is_over else (*seen.token_ids, 0)
+    count = len(token_ids)
+    nothing = (0.0,) * count
+    return TrainRow(
+        token_ids=token_ids,
+        loss_mask=(*[False] * (count - 1), True),
+        advantages=nothing,
+        behavior_logprobs=nothing,
+        weights=nothing,
+    )
+
+
+def critic(run: str) -> CriticValue:
+    """Return the critic of a training run's newest checkpoint; a checkpoint is read once.
+
+    Raises: RunError: there is no such run, it has no checkpoint, or none with a critic that judges finished episodes.
+    """
+    found = RunDirectory.open(Path(run))
+    saved = checkpoints(found.checkpoints)
+    if not saved:
+        do = "name a training run that has saved one"
+        raise RunError(sentence("run", "hold a checkpoint", "none", where=run, do=do))
+    return _read(found.path.resolve(), saved[-1].resolve())
+
+
+@lru_cache(maxsize=_KEPT)
+def _read(run: Path, checkpoint: Path) -> CriticValue:
+    settings = train_settings(RunDirectory.open(run).config, where=str(run / "config.json"))
+    _check_credit(settings, run)
+    device = pick_device(settings.model.device)
+    model, tokenizer = load_model(settings.model, device, checkpoint)
+    value = Critic(model, settings.critic or CriticSettings(), settings.optim, device=device)
+    load_critic(checkpoint, value)
+    autocast = torch.bfloat16 if settings.model.autocast == "bfloat16" else None
+    forward = ForwardPass(model, settings.optim, device=device, autocast=autocast)
+    return CriticValue(forward, value, tokenizer, max_positions=_positions(model))
+
+
+def _check_credit(settings: TrainSettings, run: Path) -> None:
+    """See that the run trained a critic, also on what the end of an episode looks like. Raises: RunError."""
+    name = settings.credit.name
+    credit = build_method(settings).credit
+    do = "train one with credit.name=gae_token or gae_bilevel"
+    if not needs_critic(credit):
+        raise RunError(sentence("run", "have trained a critic", f"credit {name}", where=str(run), do=do))
+    if not getattr(credit, "trains_at_turn_ends", True):
+        must = "have learned at the ends of turns, too"
+        raise RunError(sentence("critic", must, f"credit {name}", where=str(run), do=do))
+
+
+def _positions(model: nn.Module) -> int | None:
+    config = model.config.get_text_config()  # type: ignore[union-attr, operator]  # nn.Module types attributes as tensors
+    found: int | None = getattr(config, "max_position_embeddings", None)
+    return found

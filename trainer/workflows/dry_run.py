@@ -1,0 +1,176 @@
+"""A run without a run: build everything, collect one step's groups, measure one micro-batch. Nothing is written.
+
+No weight changes, so what is collected is what the model does before any warm start.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from envgym.core.rewards import Scored
+from envgym.core.trajectory import Group, Row, Trajectory
+from envgym.core.tree import Tree
+from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.build import RunContext, build_run_context
+from envgym.trainer.learner.learner import needs_old_logprobs_pass
+from envgym.trainer.learner.memory import StateMemory, peak_memory, state_memory
+from envgym.trainer.methods.protocols import FilterResult
+from envgym.trainer.rollout.collector import collect
+from envgym.trainer.settings import TrainSettings
+
+_FORWARD_SHARE = 1 / 3
+"""Of the time of forward and backward together: a backward pass costs twice its forward pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRow:
+    """A row of the batch beside the episode it comes from."""
+
+    episode: Trajectory
+    row: Row
+    train: TrainRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one step would train on."""
+
+    groups: tuple[Group, ...]
+    filtered: FilterResult
+    rows: tuple[BatchRow, ...]
+    """Of the kept groups."""
+
+    @property
+    def train_rows(self) -> list[TrainRow]:
+        """The rows as the learner reads them."""
+        return [row.train for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a step of this size takes: measured on one micro-batch, and carried over to the others."""
+
+    state: StateMemory
+    activations: int
+    """Bytes: the most that forward and backward of the largest micro-batch held beyond weights and gradients."""
+    num_micro_batches: int
+    computed_tokens: int
+    """Over all micro-batches of one pass: shared prefixes once where they are packed, else with padding."""
+    passes: float
+    """Forward and backward passes over the rows, scoring counted by its share of one."""
+    collect_s: float
+    learn_s: float
+
+    @property
+    def memory(self) -> int:
+        """Bytes at the peak of a train step; the sampler's cache not counted."""
+        return self.state.total + self.activations
+
+    @property
+    def step_s(self) -> float:
+        """Wall time of a train step."""
+        return self.collect_s + self.learn_s
+
+    def to_json(self) -> dict[str, object]:
+        """Return the numbers as plain JSON types."""
+        return {
+            "memory_bytes": {**asdict(self.state), "activations": self.activations, "total": self.memory},
+            "micro_batches": self.num_micro_batches,
+            "computed_tokens": self.computed_tokens,
+            "seconds": {"collect": self.collect_s, "learn": self.learn_s, "step": self.step_s},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """What a dry run found."""
+
+    batch: Batch
+    shown: tuple[BatchRow, ...]
+    """What was measured: the batch's rows, or those of the dropped groups where the filter dropped all."""
+    cost: Cost | None
+    """None where no episode gave a row to measure."""
+
+    def counts(self) -> dict[str, object]:
+        """Return what was collected, in numbers."""
+        groups, rows = self.batch.groups, self.batch.train_rows
+        episodes = [episode for group in groups for episode in group.trajectories]
+        rewards = [reward.value for episode in episodes if isinstance(reward := episode.reward, Scored)]
+        return {
+            "groups": len(groups),
+            "episodes": len(episodes),
+            "invalid": len(episodes) - len(rewards),
+            "mean_reward": sum(rewards) / len(rewards) if rewards else None,
+            "kept_groups": len(self.batch.filtered.kept),
+            "dropped_groups": dict(Counter(reason for _, reason in self.batch.filtered.dropped)),
+            "rows": len(rows),
+            "trained_tokens": sum(sum(row.loss_mask) for row in rows),
+        }
+
+    def to_json(self) -> dict[str, object]:
+        """Return counts and costs as plain JSON types."""
+        return self.counts() | (self.cost.to_json() if self.cost is not None else {})
+
+
+def dry_run(settings: TrainSettings, *, on_finished: Callable[[Tree], None] | None = None) -> DryRun:
+    """Collect the first step's groups and measure what training on them takes.
+
+    Raises: SettingsError, UnknownName: as `train`.
+    """
+    bench = build_run_context(settings)
+    started = time.perf_counter()
+    batch = collect_batch(bench, settings, on_finished=on_finished)
+    seconds = time.perf_counter() - started
+    shown = batch.rows or _lay_out(bench, batch.groups)
+    cost = _measure(bench, settings, [row.train for row in shown], collect_s=seconds) if shown else None
+    return DryRun(batch=batch, shown=shown, cost=cost)
+
+
+def collect_batch(
+    bench: RunContext, settings: TrainSettings, *, on_finished: Callable[[Tree], None] | None = None
+) -> Batch:
+    """Collect the first step's groups, filter them, and lay out the rows with their advantages."""
+    work = collect(bench, settings, step=0, stats={}, on_finished=on_finished)
+    with asyncio.Runner() as runner:
+        groups = runner.run(work).groups
+    filtered = bench.method.filter(groups)
+    return Batch(groups=tuple(groups), filtered=filtered, rows=_lay_out(bench, filtered.kept))
+
+
+def _lay_out(bench: RunContext, groups: Sequence[Group]) -> tuple[BatchRow, ...]:
+    """Return the rows of some groups beside the episodes that they come from."""
+    credits, batch = bench.build_batch(groups)
+    sources = [(credit.trajectory, row) for credit in credits for row in credit.trajectory.rows if any(row.loss_mask)]
+    return tuple(
+        BatchRow(episode=episode, row=row, train=train) for (episode, row), train in zip(sources, batch, strict=True)
+    )
+
+
+def _measure(bench: RunContext, settings: TrainSettings, rows: list[TrainRow], *, collect_s: float) -> Cost:
+    """Run forward and backward of the largest micro-batch twice: for its memory, and warm for its time."""
+    learner, objective = bench.learner, bench.method.objective
+    has_reference = bool(settings.objective.kl_coef)
+    state = state_memory(bench.model, reference=has_reference)
+    with peak_memory(bench.device) as peak:
+        learner.backward_largest_micro_batch(rows, objective)
+    started = time.perf_counter()
+    tokens = learner.backward_largest_micro_batch(rows, objective)
+    seconds = time.perf_counter() - started
+    learner.zero_grad()
+    batches = learner.micro_batches(rows, range(len(rows)))
+    computed = sum(batch.num_tokens for batch in batches)
+    has_old = needs_old_logprobs_pass(settings.optim, objective)
+    references = has_reference * (1 if has_old else settings.optim.epochs)
+    scored = has_old + references + (learner.critic is not None)
+    passes = settings.optim.epochs + scored * _FORWARD_SHARE
+    return Cost(
+        state=state,
+        activations=max(peak.num_bytes - state.gradients, 0),
+        num_micro_batches=len(batches),
+        computed_tokens=computed,
+        passes=passes,
+        collect_s=collect_s,
+        learn_s=seconds / tokens * computed * passes,
+    )

@@ -1,0 +1,111 @@
+"""Train many updates on one batch: a sanity check that the gradient does what it should.
+
+The mean log-prob of rows with a positive advantage must rise and that of the others fall. Where it does not, masks,
+advantages or the learning rate are wrong, and no longer run will tell.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from envgym.errors import SettingsError, sentence
+from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.build import build_run_context
+from envgym.trainer.learner.learner import Learner
+from envgym.trainer.settings import OptimSettings, TrainSettings
+from envgym.trainer.workflows.dry_run import collect_batch
+from envgym.trainer.workflows.sft import check_recorded, check_vocabulary, warm_start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverfitPoint:
+    """Where the policy stands on the batch after some updates; means over trained tokens, in nats."""
+
+    updates: int
+    surrogate: float
+    """-A π/π_sampler: what a step-by-step descent on this batch lowers."""
+    logprob_positive: float | None
+    """Of tokens with an advantage above 0; None where there is none."""
+    logprob_negative: float | None
+    """Of tokens with an advantage below 0."""
+    ratio_mean: float
+    """Mean of policy / sampler."""
+    ratio_max: float
+    grad_norm: float | None
+    """Of the last update; None before the first."""
+
+
+def overfit(
+    settings: TrainSettings,
+    updates: int,
+    *,
+    on_point: Callable[[OverfitPoint], None],
+    on_progress: Callable[[str, int, int], None],
+) -> list[OverfitPoint]:
+    """Warm-start as the settings say, collect one batch, and train `updates` times on all of it at a constant rate.
+
+    There is no reference model, and nothing is written.
+
+    Raises: SettingsError: no row of the batch has an advantage other than 0.
+    """
+    bench = build_run_context(settings)
+    if settings.sft is not None:
+        check_recorded(settings.sft)
+        check_vocabulary(settings.sft, bench.agent)
+        with asyncio.Runner() as runner:
+            runner.run(warm_start(bench, settings, settings.sft, on_progress=on_progress))
+        bench.sync(0)
+    rows = collect_batch(bench, settings).train_rows
+    if not any(advantage for row in rows for advantage in row.advantages):
+        got = f"none among {len(rows)} rows"
+        do = "raise rollout.groups, or warm-start with an sft section until some episodes succeed"
+        raise SettingsError(sentence("batch", "hold advantages other than 0", got, where="--overfit-one-batch", do=do))
+    optim = settings.optim.model_copy(update={"warmup_steps": 0, "decay": "constant", "minibatches": 1, "epochs": 1})
+    learner = Learner(
+        bench.model,
+        optim=OptimSettings.model_validate(optim.model_dump()),
+        num_steps=updates,
+        device=bench.device,
+        autocast=bench.learner.autocast,
+        critic=bench.learner.critic,
+    )
+    temperature = bench.method.objective.temperature
+    points: list[OverfitPoint] = []
+    seen: dict[str, float] = {}
+    for update in range(updates + 1):
+        points.append(_point(update, seen, rows, learner.compute_logprobs(rows, temperature).tolist()))
+        on_point(points[-1])
+        if update < updates:
+            seen = learner.train_step(rows, bench.method.objective, step=update)
+    return points
+
+
+def _point(
+    update: int, seen: dict[str, float], rows: Sequence[TrainRow], logprobs: Sequence[Sequence[float]]
+) -> OverfitPoint:
+    """Read one row of the table off the scores of the batch."""
+    tokens = [
+        (advantage, now, now - then)
+        for row, scored in zip(rows, logprobs, strict=True)
+        for advantage, now, then, trains in zip(
+            row.advantages, scored[: len(row)], row.behavior_logprobs, row.loss_mask, strict=True
+        )
+        if trains
+    ]
+    advantages = torch.tensor([advantage for advantage, _, _ in tokens], dtype=torch.float64)
+    ratios = torch.tensor([gap for _, _, gap in tokens], dtype=torch.float64).exp()
+    return OverfitPoint(
+        updates=update,
+        surrogate=-(advantages * ratios).mean().item(),
+        logprob_positive=_mean([now for advantage, now, _ in tokens if advantage > 0]),
+        logprob_negative=_mean([now for advantage, now, _ in tokens if advantage < 0]),
+        ratio_mean=ratios.mean().item(),
+        ratio_max=ratios.max().item(),
+        grad_norm=seen.get("optim/grad_norm"),
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,201 @@
+"""Fit a value to a policy that stays as it is: what its episodes on train tasks earn from each token on.
+
+The result is a run directory of its own whose checkpoint holds a copy of the model with a critic on it, both trained
+on the returns alone; `envgym.trainer.workflows.critic_value:critic:DIR` reads it. The policy's own run is only read.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from envgym.core.trajectory import Group
+from envgym.core.tree import Tree
+from envgym.errors import RunError, SettingsError, sentence
+from envgym.runs import RunDirectory, check_new
+from envgym.seeds import derive_seed
+from envgym.settings import apply_overrides, places
+from envgym.trainer.batch.rows import MicroBatch, TrainRow, ValueTarget
+from envgym.trainer.batch.value_targets import build_critic_batch
+from envgym.trainer.build import RunContext, build_run_context
+from envgym.trainer.checks.groups import check_invalid
+from envgym.trainer.learner.checkpoint import TrainState, checkpoints, save_checkpoint
+from envgym.trainer.learner.critic import Critic, PaddedValueTargets, supervised_tokens
+from envgym.trainer.learner.learner import Learner, LossFn, set_learning_rate
+from envgym.trainer.learner.optimizer import schedule
+from envgym.trainer.methods.protocols import needs_critic
+from envgym.trainer.metrics.update import Metrics, UpdateMetrics
+from envgym.trainer.rollout.collector import collect
+from envgym.trainer.settings import TrainSettings, train_settings
+
+_PLAN: Final[Mapping[str, Any]] = {
+    "credit": {"name": "gae_token", "decay": 1.0},
+    "critic": {"detach": False, "lr": 0.02, "coef": 1.0},
+    "curriculum": {"name": "uniform"},
+    "search": {"name": "chain"},
+    "filter": {"name": "keep_all"},
+    "shaping": {"name": "none"},
+    "sft": None,
+    "optim": {"lr": 0.001, "epochs": 4, "minibatches": 64, "decay": "linear"},
+}
+"""Sections not taken over from the policy's run. With a decay of 1 the targets are the returns."""
+_HELD_BACK = 8
+"""One group in so many is held back from the fit, to measure it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueFit:
+    """The result of a fit."""
+
+    directory: Path
+    metrics: Metrics
+    """Of the groups that were held back: `critic/explained_variance`, and the means of values and returns."""
+
+
+def value_settings(
+    source: Path, *, episodes: int, directory: Path | None = None, overrides: Sequence[str] = ()
+) -> TrainSettings:
+    """Return the settings of a fit to the policy of a run: its model, agent, envs and sampling, and the plan of a fit.
+
+    Args:
+        source: the policy's run directory.
+        episodes: on train tasks.
+        directory: of the fit; None: beside the run.
+        overrides: `key=value`, as `optim.lr=0.0003`.
+
+    Raises: RunError, SettingsError, UnknownName: no such run, or settings that do not fit.
+    """
+    found = RunDirectory.open(source)
+    theirs = train_settings(found.config, where=str(source / "config.json"))
+    data = theirs.model_dump(mode="json")
+    size = data["rollout"]["group_size"]
+    if episodes < size * _HELD_BACK:
+        do = "ask for more"
+        raise SettingsError(sentence("episodes", f"fill {_HELD_BACK} groups of {size}", episodes, where="value", do=do))
+    data.pop("policy", None)  # the learner's own weights are sampled from, whatever engine the run used
+    data |= {name: dict(part) if isinstance(part, Mapping) else part for name, part in _PLAN.items()}
+    data["optim"]["micro_batch_tokens"] = theirs.optim.micro_batch_tokens
+    data["run"] |= {"name": f"{found.name}-value", "directory": str(directory or f"{source}-value"), "steps": 1}
+    data["rollout"]["groups"] = episodes // size
+    return train_settings(apply_overrides(data, overrides), where="value", given=places(overrides))
+
+
+def fit_value(
+    settings: TrainSettings, source: Path, *, on_progress: Callable[[str, int, int], None] = lambda *_: None
+) -> ValueFit:
+    """Sample episodes from the newest checkpoint of `source`, fit a value to their returns, and write a run.
+
+    Raises: SettingsError, RunError: settings or directories that do not fit; nothing has been written then.
+    """
+    saved = checkpoints(RunDirectory.open(source).checkpoints)
+    if not saved:
+        do = "name a training run that has saved one"
+        raise RunError(sentence("run", "hold a checkpoint", "none", where=str(source), do=do))
+    check_new(settings.run_directory)
+    bench = build_run_context(settings, checkpoint=saved[-1])
+    critic = bench.learner.critic
+    if critic is None or critic.settings.detach:
+        do = "leave credit and critic.detach as they are"
+        raise SettingsError(sentence("critic", "train the model that it reads", "others", where="value", do=do))
+    groups = _collect(bench, settings, on_progress)
+    order = random.Random(derive_seed(settings.run.seed, "value")).sample(groups, len(groups))
+    cut = len(order) // _HELD_BACK
+    held_back, learned = (_rows(bench, part) for part in (order[:cut], order[cut:]))
+    run = RunDirectory.create(settings.run_directory, name=settings.run.name, config=settings.model_dump(mode="json"))
+    _fit(bench, settings, critic, learned, on_progress)
+    judged = _judged(bench.learner.compute_values(held_back), held_back)
+    found = PaddedValueTargets.of_rows(judged, dtype=torch.float64, device=bench.device).metrics()
+    run.append_metrics({"step": 1, **found})
+    save_checkpoint(
+        run.checkpoints,
+        state=TrainState(step=1, stats={}),
+        model=bench.model,
+        tokenizer=bench.tokenizer,
+        optimizer=bench.learner.optimizer,
+        keep=1,
+        critic=critic,
+    )
+    return ValueFit(directory=run.path, metrics=found)
+
+
+def _collect(bench: RunContext, settings: TrainSettings, on_progress: Callable[[str, int, int], None]) -> list[Group]:
+    total = settings.rollout.groups * settings.rollout.group_size
+    done = 0
+
+    def count(tree: Tree) -> None:
+        nonlocal done
+        done += 1
+        on_progress("collect", done, total)
+
+    with asyncio.Runner() as runner:
+        groups = runner.run(collect(bench, settings, step=0, stats={}, on_finished=count)).groups
+    check_invalid(groups, limit=settings.run.max_invalid_rate, step=0)
+    return groups
+
+
+def _rows(bench: RunContext, groups: Sequence[Group]) -> list[TrainRow]:
+    """Return rows whose value targets are the returns."""
+    assert needs_critic(bench.method.credit), "the plan says so"
+
+    def silent(rows: Sequence[TrainRow]) -> list[tuple[float, ...]]:
+        return [(0.0,) * len(row) for row in rows]
+
+    return build_critic_batch(groups, bench.method.credit, silent, once=False).rows
+
+
+def _fit(
+    bench: RunContext,
+    settings: TrainSettings,
+    critic: Critic,
+    rows: Sequence[TrainRow],
+    on_progress: Callable[[str, int, int], None],
+) -> None:
+    """Train model and critic on the rows' value targets, in a new order in every epoch."""
+    optim, learner = settings.optim, bench.learner
+    value_targets = PaddedValueTargets.of_rows(rows, dtype=learner.forward.dtype, device=bench.device)
+    num_updates = optim.epochs * optim.minibatches
+    for epoch in range(optim.epochs):
+        order = random.Random(derive_seed(settings.run.seed, "value", epoch)).sample(range(len(rows)), len(rows))
+        for number in range(optim.minibatches):
+            update = epoch * optim.minibatches + number
+            factor = schedule(optim, update, num_updates)
+            set_learning_rate(learner.optimizer, optim.lr * factor)
+            set_learning_rate(critic.optimizer, critic.settings.lr * factor)
+            if chosen := order[number :: optim.minibatches]:
+                loss_fn = _value_loss(learner, critic, value_targets, [rows[index] for index in chosen])
+                learner.update(learner.micro_batches(rows, chosen), loss_fn)
+            on_progress("fit", update + 1, num_updates)
+
+
+def _value_loss(
+    learner: Learner, critic: Critic, value_targets: PaddedValueTargets, rows: Sequence[TrainRow]
+) -> LossFn:
+    """Return the value loss of an update on `rows`."""
+    denominator = supervised_tokens(rows)
+
+    def loss_fn(batch: MicroBatch) -> Float[Tensor, ""]:
+        with learner.forward.mode():
+            states = learner.forward.hidden_states(batch)
+            return critic.loss(states, batch, value_targets, denominator=denominator, metrics=UpdateMetrics())
+
+    return loss_fn
+
+
+def _judged(values: Sequence[Sequence[float]], rows: Sequence[TrainRow]) -> list[TrainRow]:
+    """Return the rows with the given values in their value targets."""
+    return [
+        replace(
+            row,
+            value_targets=tuple(
+                None if value_target is None else ValueTarget(value, value_target.target)
+                for value, value_target in zip(values_of_row, row.value_targets, strict=True)
+            ),
+        )
+        for values_of_row, row in zip(values, rows, strict=True)
+    ]
