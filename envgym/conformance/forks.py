@@ -33,7 +33,11 @@ def fork_agrees(subject: EnvUnderTest) -> str:
                 begun = script.play(env, turn)
                 with closing(env.fork()) as twin, closing(twin.fork()) as grandchild:
                     for name, copy in (("the fork", twin), ("the original", env), ("the fork of the fork", grandchild)):
-                        _agree(expected, script.continue_episode(copy, begun), f"{name} after turn {turn}, seed {script.seed}")
+                        _agree(
+                            expected,
+                            script.continue_episode(copy, begun),
+                            f"{name} after turn {turn}, seed {script.seed}",
+                        )
                 count += 1
     return f"{count} forks, each with its original and its own fork"
 

@@ -94,7 +94,9 @@ def survives_pickle(subject: EnvUnderTest) -> str:
             middle = len(expected.turns) // 2
             begun = script.play(env, middle)
             with closing(_through_pickle(env)) as twin:
-                _agree(expected, script.continue_episode(twin, begun), f"seed {script.seed}, pickled after turn {middle}")
+                _agree(
+                    expected, script.continue_episode(twin, begun), f"seed {script.seed}, pickled after turn {middle}"
+                )
             if _through_pickle(expected.first) != expected.first or _through_pickle(expected) != expected:
                 raise CheckFailed("a typed record differs after a trip through pickle")
     return f"{len(subject.scripts)} scripts, pickled in the middle"

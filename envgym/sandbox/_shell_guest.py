@@ -51,7 +51,7 @@ def main() -> None:
     if job["alone"]:
         end_others()
     head: Job = {"code": ran.code, "ending": ran.ending, "cwd": ran.cwd, "seconds": ran.seconds}
-    head |= {"said": len(ran.output), "reason": None, "entries": []}
+    head |= {"size": len(ran.output), "reason": None, "entries": []}
     changed: list[str] = []
     try:
         head["entries"], changed = pack(root, marks, job)
@@ -91,15 +91,15 @@ def unpack(root: str, entries: list[list[Any]], source: BinaryIO) -> dict[str, t
 def run(job: Job, root: str) -> CommandEnd:
     """Run the command until it ends or a limit ends it."""
     begun = time.monotonic()
-    reading, said = os.pipe()
-    where, told = os.pipe()
+    reading, output_end = os.pipe()
+    where, cwd_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         with suppress(BaseException):
-            _become_shell(job, root, said, told)
+            _become_shell(job, root, output_end, cwd_end)
         os._exit(126)
-    os.close(said)
-    os.close(told)
+    os.close(output_end)
+    os.close(cwd_end)
     output, ending = _follow(pid, reading, begun + job["wall_s"], job["output"])
     _, status, used = os.wait4(pid, 0)
     code = os.waitstatus_to_exitcode(status)
@@ -115,11 +115,11 @@ def run(job: Job, root: str) -> CommandEnd:
     return CommandEnd(128 - code if code < 0 else code, ending, output, cwd, time.monotonic() - begun)
 
 
-def _become_shell(job: Job, root: str, said: int, told: int) -> None:
+def _become_shell(job: Job, root: str, output_end: int, cwd_end: int) -> None:
     """Turn into the shell."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for descriptor, number in ((nothing, 0), (said, 1), (said, 2), (told, _CWD)):
+    for descriptor, number in ((nothing, 0), (output_end, 1), (output_end, 2), (cwd_end, _CWD)):
         os.dup2(descriptor, number)
     os.closerange(3, _CWD)
     os.closerange(_CWD + 1, 64)
@@ -136,7 +136,7 @@ def _become_shell(job: Job, root: str, said: int, told: int) -> None:
 
 
 def _follow(pid: int, reading: int, deadline: float, most: int) -> tuple[bytes, str]:
-    """Collect what is said until the shell ends; end it at a limit."""
+    """Collect the output until the shell ends; end it at a limit."""
     output, ending = bytearray(), "EXITED"
     process = os.pidfd_open(pid)
     poll = select.poll()
@@ -190,20 +190,20 @@ def pack(root: str, marks: dict[str, tuple[int, Mark]], job: Job) -> tuple[list[
         os.chmod(place, os.lstat(place).st_mode & 0o777 | 0o700)
         for name in sorted(os.listdir(place)):
             path, full = os.path.join(folder, name), os.path.join(place, name)
-            found = os.lstat(full)
-            mode, size, index = stat.S_IMODE(found.st_mode) & 0o777, 0, -1
-            if stat.S_ISDIR(found.st_mode):
+            status = os.lstat(full)
+            mode, size, index = stat.S_IMODE(status.st_mode) & 0o777, 0, -1
+            if stat.S_ISDIR(status.st_mode):
                 kind = "directory"
                 waiting.append(path)
-            elif stat.S_ISREG(found.st_mode):
-                kind, size = "file", found.st_size
+            elif stat.S_ISREG(status.st_mode):
+                kind, size = "file", status.st_size
                 before, mark = marks.get(path, (-1, None))
-                if mark == _mark(found):
+                if mark == _mark(status):
                     index = before
                 else:
                     os.chmod(full, mode | 0o400)
                     changed.append(full)
-            elif stat.S_ISLNK(found.st_mode):
+            elif stat.S_ISLNK(status.st_mode):
                 target = os.readlink(full)
                 kind, size, index = "link", 0, -1
                 entries.append([path, kind, mode, 0, size, index, target])
@@ -211,7 +211,7 @@ def pack(root: str, marks: dict[str, tuple[int, Mark]], job: Job) -> tuple[list[
             else:
                 continue  # pipes, sockets
             total += size
-            mtime = min(max(0, found.st_mtime_ns), _LAST_NS)
+            mtime = min(max(0, status.st_mtime_ns), _LAST_NS)
             entries.append([path, kind, mode, mtime, size, index, ""])
             if total > job["disk"]:
                 raise TooMuchToKeep("its files are too large")
@@ -220,8 +220,8 @@ def pack(root: str, marks: dict[str, tuple[int, Mark]], job: Job) -> tuple[list[
     return entries, changed
 
 
-def _mark(found: os.stat_result) -> Mark:
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+def _mark(status: os.stat_result) -> Mark:
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _opener(path: str, flags: int) -> int:

@@ -43,7 +43,7 @@ EMPTY: Tree = MappingProxyType({})
 
 
 class CommandResult(NamedTuple):
-    """What a sandbox said about a command."""
+    """How a command ended, and the directory after it."""
 
     code: int
     ending: str
@@ -97,38 +97,38 @@ def pack_tree(tree: Tree, head: Mapping[str, object]) -> bytes:
     return b"".join([line, *(entry.content for entry in tree.values())])
 
 
-def read_result(said: bytes, before: Tree, max_size: int) -> CommandResult:
+def read_result(reply: bytes, before: Tree, max_size: int) -> CommandResult:
     """Read what `_shell_guest` wrote. Raises: InvalidTree: the format is wrong."""
-    end = said.find(b"\n", 0, MAX_HEAD)
+    end = reply.find(b"\n", 0, MAX_HEAD)
     try:
-        head = json.loads(said[:end]) if end > 0 else None
+        head = json.loads(reply[:end]) if end > 0 else None
     except (ValueError, RecursionError):
         head = None
     if not isinstance(head, dict):
         raise InvalidTree
-    code, ending, cwd, seconds, num_said = (head.get(key) for key in ("code", "ending", "cwd", "seconds", "said"))
+    code, ending, cwd, seconds, output_size = (head.get(key) for key in ("code", "ending", "cwd", "seconds", "size"))
     reason, listed = head.get("reason"), head.get("entries")
     if not (_is_count(code, 256) and isinstance(ending, str) and isinstance(cwd, str) and len(cwd) <= 4096):
         raise InvalidTree
-    if not (isinstance(seconds, float) and 0 <= seconds < 1e6 and _is_count(num_said, len(said))):
+    if not (isinstance(seconds, float) and 0 <= seconds < 1e6 and _is_count(output_size, len(reply))):
         raise InvalidTree
     if not (reason is None or isinstance(reason, str)) or not isinstance(listed, list) or "\0" in cwd:
         raise InvalidTree
     assert isinstance(code, int)
-    assert isinstance(num_said, int)
-    start = end + 1 + num_said
-    tree = before if reason is not None else MappingProxyType(dict(_entries(listed, said, start, before, max_size)))
-    return CommandResult(code, ending, cwd, seconds, said[end + 1 : start], tree, reason)
+    assert isinstance(output_size, int)
+    start = end + 1 + output_size
+    tree = before if reason is not None else MappingProxyType(dict(_entries(listed, reply, start, before, max_size)))
+    return CommandResult(code, ending, cwd, seconds, reply[end + 1 : start], tree, reason)
 
 
 def _entries(
-    listed: list[object], said: bytes, start: int, before: Tree, max_size: int
+    listed: list[object], reply: bytes, start: int, before: Tree, max_size: int
 ) -> Iterator[tuple[str, TreeEntry]]:
     """Yield the entries, each after its directory."""
     if len(listed) > MAX_ENTRIES:
         raise InvalidTree
     old = list(before.values())
-    found: dict[str, TreeEntry] = {}
+    entries: dict[str, TreeEntry] = {}
     total = 0
     for row in listed:
         if not (isinstance(row, list) and len(row) == 7):
@@ -144,20 +144,20 @@ def _entries(
         elif kind == "file" and 0 <= index < len(old):
             content = old[index].content
         elif kind == "file":
-            content = said[start : start + size]
+            content = reply[start : start + size]
             start += size
         elif kind != "directory":
             raise InvalidTree
         total += len(content)
         if total > max_size or (kind == "file" and len(content) != size):
             raise InvalidTree
-        found[path] = TreeEntry(kind, content, mode, mtime_ns)
-    for path in sorted(found, key=lambda path: (path.count("/"), path)):
+        entries[path] = TreeEntry(kind, content, mode, mtime_ns)
+    for path in sorted(entries, key=lambda path: (path.count("/"), path)):
         parent = path.rpartition("/")[0]
-        is_inside = not parent or (parent in found and found[parent].kind == "directory")
+        is_inside = not parent or (parent in entries and entries[parent].kind == "directory")
         if not is_inside or not _is_plain(path):
             raise InvalidTree
-        yield path, found[path]
+        yield path, entries[path]
 
 
 def _is_plain(path: str) -> bool:

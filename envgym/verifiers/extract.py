@@ -57,9 +57,9 @@ def final(text: str) -> Extracted:
     return _one(marked, "final answer") if marked else whole_answer(text)
 
 
-def _one(found: Iterable[str], form: str) -> Extracted:
+def _one(parts: Iterable[str], form: str) -> Extracted:
     """Return the only answer among `found`, spaces aside."""
-    distinct = list(dict.fromkeys(" ".join(item.split()) for item in found))
+    distinct = list(dict.fromkeys(" ".join(item.split()) for item in parts))
     if not distinct:
         return Extracted(answer=None, reason=f"there is no {form}")
     if len(distinct) > 1:
@@ -75,7 +75,7 @@ _BOX = re.compile(r"\\f?box(?:ed)?\s{0,3}\{|[{}]")
 
 def _boxes(text: str) -> list[str]:
     """Return the contents of the outermost closed boxes; escaped braces do not count."""
-    found: list[str] = []
+    parts: list[str] = []
     depth, start = 0, None
     for mark in _BOX.finditer(text):
         if start is None:
@@ -86,21 +86,21 @@ def _boxes(text: str) -> list[str]:
             continue
         depth += -1 if mark.group() == "}" else 1
         if depth == 0:
-            found.append(text[start : mark.start()])
+            parts.append(text[start : mark.start()])
             start = None
-    return found
+    return parts
 
 
 def _between(text: str, tag: str) -> list[str]:
     """Return what stands in each closed pair of tags; a pair that holds an opening tag begins at the last of them."""
-    found: list[str] = []
+    parts: list[str] = []
     opening, closing = f"<{tag}>", f"</{tag}>"
     pieces = text.split(closing)
     for piece in pieces[:-1]:
         _, opened, inside = piece.rpartition(opening)
         if opened:
-            found.append(inside)
-    return found
+            parts.append(inside)
+    return parts
 
 
 def _after_hashes(text: str) -> list[str]:

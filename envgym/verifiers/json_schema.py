@@ -33,11 +33,11 @@ class JsonSchema:
             kind.check_schema(dict(schema))
         except jsonschema.SchemaError as error:
             raise bad_key(task, self.key, f"be a JSON schema ({error.message})", schema) from None
-        found = self.extract(answer)
-        if found.answer is None:
-            return wrong(found.reason)
+        extracted = self.extract(answer)
+        if extracted.answer is None:
+            return wrong(extracted.reason)
         try:
-            value = read_json(without_fence(found.answer))
+            value = read_json(without_fence(extracted.answer))
         except ValueError as error:
             return wrong(f"the answer is not JSON: {error}")
         problem = jsonschema.exceptions.best_match(kind(schema).iter_errors(value))

@@ -48,12 +48,12 @@ class Numeric:
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`. Raises: InvalidInput: the payload field holds no number."""
         key = self._key(task)
-        found = self.extract(answer)
-        if found.answer is None:
-            return wrong(found.reason)
-        if len(found.answer) > MAX_CHARS:
-            return wrong(f"the answer has {len(found.answer)} characters, more than {MAX_CHARS}")
-        number = self._number(found.answer)
+        extracted = self.extract(answer)
+        if extracted.answer is None:
+            return wrong(extracted.reason)
+        if len(extracted.answer) > MAX_CHARS:
+            return wrong(f"the answer has {len(extracted.answer)} characters, more than {MAX_CHARS}")
+        number = self._number(extracted.answer)
         if number.value is None:
             return wrong(number.problem)
         if self.units is not None and number.unit and number.unit.casefold() not in map(str.casefold, self.units):

@@ -1,7 +1,7 @@
 """What runs inside the sandbox of a repository's hidden checks; sent there as text, standard library only.
 
 It gets the source that an agent left and the inputs of the checks, never an expected output. What the source does to
-this program can change nothing but what is said of itself.
+this program can change nothing but its own results.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any
 
 Data = Any  # what JSON holds
 DIRECTORY = "graded"
-MOST_SAID = 20_000
+MAX_PRINTED = 20_000
 
 
 def main() -> None:
@@ -27,21 +27,21 @@ def main() -> None:
         with open(place, "wb") as file:
             file.write(text.encode("latin-1"))
     sys.path.append(os.path.abspath(DIRECTORY))
-    said = {name: [*examples_of(sources)] for name, sources in job["checks"].items()}
+    results = {name: [*examples_of(sources)] for name, sources in job["checks"].items()}
     with os.fdopen(target, "w", encoding="utf-8", errors="replace") as file:
-        json.dump(said, file)
+        json.dump(results, file)
 
 
 def examples_of(sources: list[str]) -> list[Data]:
-    """Run examples one after another in one namespace; return what each one says, and what it raises."""
+    """Run examples one after another in one namespace; return what each one prints and raises."""
     space: dict[str, Any] = {"__name__": "checks"}
     return [example(source, space) for source in sources]
 
 
 def example(source: str, space: dict[str, Any]) -> Data:
     """Run one example; a last expression is shown as at a prompt."""
-    said, raised = io.StringIO(), None
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
+    printed, raised = io.StringIO(), None
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
         try:
             exec(compile(source, "<check>", "single"), space)
         except BaseException as error:  # noqa: BLE001  # the source may raise anything
@@ -49,7 +49,7 @@ def example(source: str, space: dict[str, Any]) -> Data:
             with contextlib.suppress(BaseException):
                 text = str(error)
                 raised = f"{raised}: {text}" if text else raised
-    return {"said": said.getvalue()[:MOST_SAID], "raised": raised}
+    return {"printed": printed.getvalue()[:MAX_PRINTED], "raised": raised}
 
 
 if __name__ == "__main__":

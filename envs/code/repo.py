@@ -262,7 +262,7 @@ def _check(name: str, is_right: bool, must: str, got: object, do: str) -> None:
 
 
 def _reward(result: RepoGrade) -> Scored:
-    return Scored(value=float(result.is_passed), components={"issue": result.wanted, "kept": result.kept})
+    return Scored(value=float(result.is_passed), components={"issue": result.issue_share, "kept": result.other_share})
 
 
 def _names(shell: ShellSession) -> list[str]:

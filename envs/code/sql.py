@@ -121,36 +121,36 @@ class Sql(Env[QueryRunner]):
         tables = self.state.tables()
         if not table:
             return _joined(tables)
-        found = next((name for name in tables if name.lower() == table.lower()), None)
-        if found is None:
+        actual = next((name for name in tables if name.lower() == table.lower()), None)
+        if actual is None:
             raise ToolError(f"There is no table {table[:_CELL_CHARS]}. The tables are: {', '.join(tables)}.")
-        quoted = '"' + found.replace('"', '""') + '"'
+        quoted = '"' + actual.replace('"', '""') + '"'
         count = self.state.ask(f"SELECT COUNT(*) FROM {quoted}")
         rows = self.state.ask(f"SELECT * FROM {quoted} LIMIT {_EXAMPLES}")
         if isinstance(count, QueryError) or isinstance(rows, QueryError):
-            return tables[found][:_MAX_SCHEMA]
-        return f"{tables[found][:_MAX_SCHEMA]}\n\n{count.rows[0][0]!r} rows, such as\n{table_text(rows, _CELL_CHARS)}"
+            return tables[actual][:_MAX_SCHEMA]
+        return f"{tables[actual][:_MAX_SCHEMA]}\n\n{count.rows[0][0]!r} rows, such as\n{table_text(rows, _CELL_CHARS)}"
 
     def respond(self, action: Action) -> Reply:
         """Grade the query of a message."""
         sql = extract_query(action.content)
         if sql is None:
             return Reply(observation="There is no query in it.", terminated=True)
-        wanted = reference_results(self.source, self.task, self.limits)
-        found = self._results(sql)
+        expected = reference_results(self.source, self.task, self.limits)
+        results = self._results(sql)
         is_ordered = bool(self.task.payload["ordered"])
         right = [
-            isinstance(said, QueryResult) and same_results(said, rows, is_ordered=is_ordered)
-            for said, rows in zip(found, wanted, strict=True)
+            isinstance(result, QueryResult) and same_results(result, rows, is_ordered=is_ordered)
+            for result, rows in zip(results, expected, strict=True)
         ]
         part = PART_SHARE * min(
-            overlap(said, rows) if isinstance(said, QueryResult) else 0.0
-            for said, rows in zip(found, wanted, strict=True)
+            overlap(result, rows) if isinstance(result, QueryResult) else 0.0
+            for result, rows in zip(results, expected, strict=True)
         )
         value = 1.0 if all(right) else part if self.is_partial else 0.0
         components = {"visible": float(right[0]), "hidden": float(all(right[1:]))}
         return Reply(
-            observation=_describe_failure(found[0], right),
+            observation=_describe_failure(results[0], right),
             reward=Scored(value=value, components=components),
             terminated=True,
         )
@@ -203,12 +203,12 @@ def reference_results(source: DatabaseSource, task: Task, limits: QueryLimits) -
 def _reference_results(source: DatabaseSource, name: str, sql: str, limits: QueryLimits) -> tuple[QueryResult, ...]:
     runner = QueryRunner(databases_of(source, name), limits)
     try:
-        found = [runner.ask(sql, number) for number in range(1 + NUM_HIDDEN)]
+        results = [runner.ask(sql, number) for number in range(1 + NUM_HIDDEN)]
     finally:
         runner.close()
-    rows = tuple(item for item in found if isinstance(item, QueryResult) and not item.is_cut)
-    if len(rows) < len(found):
-        got = next((item.reason for item in found if isinstance(item, QueryError)), f"more than {limits.rows} rows")
+    rows = tuple(item for item in results if isinstance(item, QueryResult) and not item.is_cut)
+    if len(rows) < len(results):
+        got = next((item.reason for item in results if isinstance(item, QueryError)), f"more than {limits.rows} rows")
         raise EnvFailure(sentence("reference", "run within the limits", got, where=name, do="leave the question out"))
     return rows
 

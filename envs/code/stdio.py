@@ -47,7 +47,7 @@ class ProgramGrade:
     """How a program did on all tests."""
 
     passed: tuple[bool, ...]
-    told: str = ""
+    feedback: str = ""
     """What the agent may know: why it does not compile, the first example that fails."""
 
 
@@ -127,9 +127,9 @@ class Stdio(Env[int]):
             reward = Scored(value=1.0, components={"passed": 1.0})
             return Reply(observation="All tests pass.", reward=reward, terminated=True)
         if not is_last:
-            return Reply(observation=f"{outcome.told}\nAttempts left: {self.attempts - self.state}.")
+            return Reply(observation=f"{outcome.feedback}\nAttempts left: {self.attempts - self.state}.")
         reward = Scored(value=share if self.is_partial else 0.0, components={"passed": share})
-        return Reply(observation=outcome.told, reward=reward, terminated=True)
+        return Reply(observation=outcome.feedback, reward=reward, terminated=True)
 
     def _run(self, program: str, cases: Sequence[StdioCase]) -> ProgramGrade:
         """Compile a program and run it on all inputs in one sandbox, which knows no output that is expected."""
@@ -156,9 +156,9 @@ class Stdio(Env[int]):
         done = self.sandbox.run(["python3", "-I", "-S", "-c", script], b"", files, limits)
         nothing = (False,) * len(cases)
         if done.ending is not RunEnding.EXITED:
-            return ProgramGrade(passed=nothing, told=f"The program was stopped by a limit: {done.ending.value}.")
+            return ProgramGrade(passed=nothing, feedback=f"The program was stopped by a limit: {done.ending.value}.")
         return _grade_program(done.stdout, cases) or ProgramGrade(
-            passed=nothing, told="The program broke what runs it."
+            passed=nothing, feedback="The program broke what runs it."
         )
 
     def oracle(self) -> str:
@@ -171,20 +171,20 @@ class Stdio(Env[int]):
         return self.state
 
 
-def _grade_program(said: bytes, cases: Sequence[StdioCase]) -> ProgramGrade | None:
+def _grade_program(reply: bytes, cases: Sequence[StdioCase]) -> ProgramGrade | None:
     """Compare outputs; None where what came is not what our script writes: the program has got at it."""
     try:
-        results = json.loads(said)
+        results = json.loads(reply)
         compiled, runs = results["compiled"], results["runs"]
         if compiled is not None and compiled["code"] != 0:
-            told = f"It does not compile.\n{compiled['stderr'][:_SHOWN]}"
-            return ProgramGrade(passed=(False,) * len(cases), told=told)
+            feedback = f"It does not compile.\n{compiled['stderr'][:_SHOWN]}"
+            return ProgramGrade(passed=(False,) * len(cases), feedback=feedback)
         ran = [(run["code"], str(run["stdout"]), str(run["stderr"])) for run in runs[: len(cases)]]
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         return None
     passed = [code == 0 and _same_output(out, case.output) for (code, out, _), case in zip(ran, cases, strict=False)]
     passed += [False] * (len(cases) - len(passed))
-    return ProgramGrade(passed=tuple(passed), told=_describe_failure(ran, cases, passed))
+    return ProgramGrade(passed=tuple(passed), feedback=_describe_failure(ran, cases, passed))
 
 
 def _describe_failure(
@@ -212,22 +212,22 @@ def _check_installed(chosen: Language) -> None:
             raise ToolInfraFailure(sentence(f"program for {chosen.title}", "be installed", name, where=_WHERE, do=do))
 
 
-def _same_output(said: str, wanted: str) -> bool:
+def _same_output(output: str, expected: str) -> bool:
     """Compare outputs line by line, without spaces at the ends of lines and empty lines at the end."""
-    left, right = ([line.rstrip() for line in text.rstrip().split("\n")] for text in (said, wanted))
+    left, right = ([line.rstrip() for line in text.rstrip().split("\n")] for text in (output, expected))
     return left == right
 
 
 def _read_cases(task: Task) -> list[StdioCase]:
     """Return the tests of a task. Raises: EnvFailure: they are none."""
     try:
-        found = [StdioCase(input=str(test["input"]), output=str(test["output"])) for test in task.payload["tests"]]  # type: ignore[index, call-overload, union-attr]  # checked here
+        cases = [StdioCase(input=str(test["input"]), output=str(test["output"])) for test in task.payload["tests"]]  # type: ignore[index, call-overload, union-attr]  # checked here
     except (KeyError, TypeError, IndexError):
-        found = []
-    if not found:
+        cases = []
+    if not cases:
         got, do = "none", 'write a list of {"input", "output"}'
         raise EnvFailure(sentence("tests", "be inputs with outputs", got, where=f"task {task.id}", do=do))
-    return found
+    return cases
 
 
 @cache

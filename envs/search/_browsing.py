@@ -24,7 +24,7 @@ class BrowsingState:
     """Pages opened or looked through."""
     read: frozenset[int] = frozenset()
     """Which pieces of the task's evidence have been shown."""
-    found: Mapping[str, Document] = field(default_factory=dict)
+    known_pages: Mapping[str, Document] = field(default_factory=dict)
     """Documents of the results, by id: a server may not give them again."""
 
 
@@ -78,9 +78,11 @@ class BrowsingEnv(Env[BrowsingState]):
             hits = self.retriever.search(query, self.budget.results)
         except BadQuery as error:
             raise ToolError(str(error)) from error
-        self.state = replace(state, found={**state.found, **{hit.document.id: hit.document for hit in hits}})
-        wanted = frozenset(words_of(query))
-        shown = [self._result(rank, hit.document, wanted) for rank, hit in enumerate(hits, start=1)]
+        self.state = replace(
+            state, known_pages={**state.known_pages, **{hit.document.id: hit.document for hit in hits}}
+        )
+        wanted_words = frozenset(words_of(query))
+        shown = [self._result(rank, hit.document, wanted_words) for rank, hit in enumerate(hits, start=1)]
         return "\n".join(shown) or "No page holds any of these words."
 
     @tool
@@ -110,15 +112,15 @@ class BrowsingEnv(Env[BrowsingState]):
             page: The page's id, as search results give it.
             text: What to look for, in any case.
         """
-        wanted = frozenset(words_of(text))
+        wanted_words = frozenset(words_of(text))
         if not text.strip() or len(text) > 1_000:
             raise ToolError(f"text must have 1 to 1000 characters, got {len(text.strip())}; look for a few words.")
         document = self._page(page)
         self.state = self._spend("pages")
         lines = document.text.split("\n")
         places = [place for place, line in enumerate(lines) if text.strip().casefold() in line.casefold()]
-        if not places and wanted:
-            places = [place for place, words in enumerate(_line_words(document)) if wanted <= words]
+        if not places and wanted_words:
+            places = [place for place, words in enumerate(_line_words(document)) if wanted_words <= words]
         if not places:
             return f"No line of {document.id} holds {text.strip()[:100]!r}."
         shown = places[: self._end([lines[place] for place in places], 0)]
@@ -139,18 +141,20 @@ class BrowsingEnv(Env[BrowsingState]):
 
     def _page(self, page: str) -> Document:
         """Return a page that was found, or is known by its id. Raises: ToolError: there is none."""
-        wanted = page.strip()
-        document = self.state.found.get(wanted) or (self.retriever.find(wanted) if 0 < len(wanted) <= 500 else None)
+        wanted_words = page.strip()
+        document = self.state.known_pages.get(wanted_words) or (
+            self.retriever.find(wanted_words) if 0 < len(wanted_words) <= 500 else None
+        )
         if document is None:
-            shown = wanted if len(wanted) <= 100 else f"{wanted[:100]}..."
+            shown = wanted_words if len(wanted_words) <= 100 else f"{wanted_words[:100]}..."
             raise ToolError(f"There is no page {shown!r}; take an id from the search results, as it stands there.")
         return document
 
-    def _result(self, rank: int, document: Document, wanted: frozenset[str]) -> str:
+    def _result(self, rank: int, document: Document, wanted_words: frozenset[str]) -> str:
         """Show a hit, whole or with its best lines, and take notice of the lines that are whole."""
         lines, left, shown = document.text.split("\n"), self.budget.result_chars, dict[int, str]()
         is_short = len(document.text) <= left
-        for place in range(len(lines)) if is_short else _best_lines(document, wanted):
+        for place in range(len(lines)) if is_short else _best_lines(document, wanted_words):
             if left <= 0:
                 break
             line = lines[place]
@@ -173,17 +177,17 @@ def _number_lines(lines: Sequence[str], places: Iterable[int]) -> Iterator[str]:
     return (f"{place + 1}: {lines[place]}" for place in places)
 
 
-def _best_lines(document: Document, wanted: frozenset[str]) -> list[int]:
+def _best_lines(document: Document, wanted_words: frozenset[str]) -> list[int]:
     """Return the lines that fit best, best first: at least half as good as the best; the first line where none fits.
 
     A line is as good as the sum over its wanted words of log(1 + lines of the page / lines with the word); words of the
     title do not count, as the whole page is about them.
     """
     lines = _line_words(document)
-    told = wanted - frozenset(words_of(document.title))
-    counts = Counter(word for words in lines for word in words & told)
+    scored_words = wanted_words - frozenset(words_of(document.title))
+    counts = Counter(word for words in lines for word in words & scored_words)
     worth = {word: log(1 + len(lines) / count) for word, count in counts.items()}
-    scores = {place: sum(worth[word] for word in words & told) for place, words in enumerate(lines)}
+    scores = {place: sum(worth[word] for word in words & scored_words) for place, words in enumerate(lines)}
     least = max(scores.values()) / 2
     best = sorted(scores, key=lambda place: (-scores[place], place))
     return [place for place in best if scores[place] >= least > 0] or [0]

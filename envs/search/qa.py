@@ -37,11 +37,11 @@ class WordMatch:
 
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`."""
-        found = final(answer)
-        said = words(found.answer or "")
-        if said and any(said == words(key) for key in _accepted_answers(task)):
+        extracted = final(answer)
+        answer_words = words(extracted.answer or "")
+        if answer_words and any(answer_words == words(key) for key in _accepted_answers(task)):
             return right()
-        return wrong(found.reason or "no accepted answer")
+        return wrong(extracted.reason or "no accepted answer")
 
 
 class OpenQa(BrowsingEnv):
@@ -140,8 +140,10 @@ class OpenQa(BrowsingEnv):
         unread = [title for number, title in enumerate(_titles(self.task)) if number not in state.read]
         if not unread or state.pages >= budget.pages or state.searches >= budget.searches:
             return f"<answer>{_accepted_answers(self.task)[0]}</answer>"
-        found = [item for item in state.found.values() if item.title == unread[0]]
-        return tool_call_action("open", page=found[0].id) if found else tool_call_action("search", query=unread[0])
+        documents = [item for item in state.known_pages.values() if item.title == unread[0]]
+        return (
+            tool_call_action("open", page=documents[0].id) if documents else tool_call_action("search", query=unread[0])
+        )
 
 
 @dataclass(frozen=True, slots=True)

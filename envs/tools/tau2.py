@@ -50,7 +50,7 @@ class Tau2State:
     """What the agent said is of role USER, what the user said ASSISTANT; the agent's calls are not among them."""
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def agent_texts(self) -> tuple[str, ...]:
         """What the agent has said to the user."""
         return tuple(message.content for message in self.heard if message.role is Role.USER)[1:]
 
@@ -116,7 +116,7 @@ class Tau2(Env[Tau2State]):
             return Reply(observation=text)
         for mark in (STOP, TRANSFER, OUT_OF_SCOPE):
             text = text.replace(mark, "").strip()
-        reward = grading.compute_reward(self.domain, self._raw, self.state.databases, self.state.said)
+        reward = grading.compute_reward(self.domain, self._raw, self.state.databases, self.state.agent_texts)
         return Reply(observation=text, reward=reward, terminated=True)
 
     def _answer_of_user(self) -> str:
@@ -144,27 +144,27 @@ class Tau2(Env[Tau2State]):
 
     def oracle(self) -> str:
         """Ask, make the golden actions (the user's by asking for them), and tell what is to be told."""
-        said = self.state.said
-        if not said:
+        agent_texts = self.state.agent_texts
+        if not agent_texts:
             return "I am glad to help. Who are you, and what else do I need to know?"
         action = _next_action(grading.golden_actions(self._raw), self.state.databases.called)
         if action is not None:
-            return self._towards(action, said)
+            return self._towards(action, agent_texts)
         if any(name == "transfer_to_human_agents" for _, name, _ in self.state.databases.called):
             return _HAND_OVER
-        told = grading.criteria_of(self._raw).get("communicate_info") or []
-        facts = "; ".join(told)
-        news = f" For your information: {facts}." if facts and not any(facts in text for text in said) else ""
+        required_texts = grading.criteria_of(self._raw).get("communicate_info") or []
+        facts = "; ".join(required_texts)
+        news = f" For your information: {facts}." if facts and not any(facts in text for text in agent_texts) else ""
         return f"Everything that is possible is done.{news} Is there anything else I can do for you?"
 
-    def _towards(self, action: Mapping[str, Any], said: tuple[str, ...]) -> str:
+    def _towards(self, action: Mapping[str, Any], agent_texts: tuple[str, ...]) -> str:
         name, arguments = action["name"], action["arguments"]
         if grading.side_of(action) == "user":
             return asking(name, arguments)
         is_change = not self._has_phone and not name.startswith(
             ("get_", "find_", "search_", "list_", "calc", "transfer_")
         )
-        if is_change and not any("(yes/no)" in text for text in said):
+        if is_change and not any("(yes/no)" in text for text in agent_texts):
             changes = [
                 f"{item['name']}({json.dumps(item['arguments'])})"
                 for item in grading.golden_actions(self._raw)

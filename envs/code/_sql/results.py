@@ -30,25 +30,25 @@ class QueryError:
     reason: str
 
 
-def same_results(said: QueryResult, wanted: QueryResult, *, is_ordered: bool) -> bool:
+def same_results(result: QueryResult, expected: QueryResult, *, is_ordered: bool) -> bool:
     """Tell whether two results hold the same rows, each as often; in the same order where that was asked for.
 
     Columns count by their place, whatever their names. Whole numbers and floats of the same value are the same; a
     number and a text are not.
     """
-    if said.is_cut or wanted.is_cut or len(said.rows) != len(wanted.rows):
+    if result.is_cut or expected.is_cut or len(result.rows) != len(expected.rows):
         return False
-    if len(said.columns) != len(wanted.columns):
+    if len(result.columns) != len(expected.columns):
         return False
-    left, right = (list(item.rows) if is_ordered else sorted(item.rows, key=_rank) for item in (said, wanted))
+    left, right = (list(item.rows) if is_ordered else sorted(item.rows, key=_rank) for item in (result, expected))
     return all(_same_row(one, other) for one, other in zip(left, right, strict=True))
 
 
-def overlap(said: QueryResult, wanted: QueryResult) -> float:
+def overlap(result: QueryResult, expected: QueryResult) -> float:
     """Return the F1 of two results' rows, in any order."""
-    if len(said.columns) != len(wanted.columns) or not said.rows or not wanted.rows:
+    if len(result.columns) != len(expected.columns) or not result.rows or not expected.rows:
         return 0.0
-    left, right = (Counter(_rank(row) for row in item.rows) for item in (said, wanted))
+    left, right = (Counter(_rank(row) for row in item.rows) for item in (result, expected))
     return 2 * (left & right).total() / (left.total() + right.total())
 
 

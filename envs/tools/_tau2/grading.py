@@ -19,9 +19,9 @@ DEFAULT_BASIS = ("DB", "COMMUNICATE")
 
 def criteria_of(task: JsonObject) -> Mapping[str, Any]:
     """Return what a task is graded by."""
-    found = task.get("evaluation_criteria")
-    assert isinstance(found, Mapping), "every task of the splits has criteria"
-    return found
+    criteria = task.get("evaluation_criteria")
+    assert isinstance(criteria, Mapping), "every task of the splits has criteria"
+    return criteria
 
 
 def golden_actions(task: JsonObject) -> list[dict[str, Any]]:
@@ -53,40 +53,42 @@ def needs_nothing(domain: str, task: JsonObject) -> bool:
     return all(part == 1.0 for part in compute_parts(domain, task, untouched, ()).values())
 
 
-def compute_parts(domain: str, task: JsonObject, databases: Tau2Databases, said: Sequence[str]) -> dict[str, float]:
+def compute_parts(
+    domain: str, task: JsonObject, databases: Tau2Databases, agent_texts: Sequence[str]
+) -> dict[str, float]:
     """Return each part of the reward by its name, 0 or 1."""
     criteria = criteria_of(task)
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name in criteria.get("reward_basis") or DEFAULT_BASIS:
         match name:
             case "DB":
                 holds = not databases.differs_from(golden_databases(domain, task))
             case "COMMUNICATE":
-                heard = [text.lower().replace(",", "") for text in said]
-                told = criteria.get("communicate_info") or []
-                holds = all(any(item.lower() in text for text in heard) for item in told)
+                heard = [text.lower().replace(",", "") for text in agent_texts]
+                required_texts = criteria.get("communicate_info") or []
+                holds = all(any(item.lower() in text for text in heard) for item in required_texts)
             case "ENV_ASSERTION":
                 holds = all(databases.holds(item) for item in rows(criteria, "env_assertions"))
             case _:
                 assert name == "ACTION", "the only other part in use"
                 holds = all(_was_called(action, databases) for action in golden_actions(task))
-        found[name.lower()] = float(holds)
-    return found
+        values[name.lower()] = float(holds)
+    return values
 
 
-def compute_reward(domain: str, task: JsonObject, databases: Tau2Databases, said: Sequence[str]) -> Scored:
+def compute_reward(domain: str, task: JsonObject, databases: Tau2Databases, agent_texts: Sequence[str]) -> Scored:
     """Return the product of the parts, with each of them as a component."""
-    found = compute_parts(domain, task, databases, said)
-    return Scored(value=float(all(found.values())), components=found)
+    values = compute_parts(domain, task, databases, agent_texts)
+    return Scored(value=float(all(values.values())), components=values)
 
 
 def _was_called(action: Mapping[str, Any], databases: Tau2Databases) -> bool:
     """Tell whether a golden action was called, by either side, with the arguments that count: by default all given."""
     for _, name, written in databases.called:
-        given = json.loads(written)
+        called_with = json.loads(written)
         counted = action.get("compare_args")
-        keys = given.keys() if counted is None else counted
-        wanted = action["arguments"]
-        if name == action["name"] and all(given.get(key) == wanted.get(key) for key in keys):
+        keys = called_with.keys() if counted is None else counted
+        expected = action["arguments"]
+        if name == action["name"] and all(called_with.get(key) == expected.get(key) for key in keys):
             return True
     return False

@@ -142,7 +142,7 @@ def forged(**changes: object) -> bytes:
     row = ["x", "file", 420, 0, 1, -1, ""]
     return (
         json.dumps(
-            {"code": 0, "ending": "EXITED", "cwd": ".", "seconds": 0.1, "said": 0, "reason": None, "entries": [row]}
+            {"code": 0, "ending": "EXITED", "cwd": ".", "seconds": 0.1, "size": 0, "reason": None, "entries": [row]}
             | changes
         ).encode()
         + b"\n!"
@@ -178,7 +178,7 @@ def test_what_no_sandbox_of_ours_writes_is_refused(what: str) -> None:
 
 def test_a_command_that_speaks_for_its_shell_can_change_its_own_files_alone(shell: ShellSession) -> None:
     evil = json.dumps([["../evil", "file", 420, 0, 1, -1, ""]])
-    head = f'{{"code":0,"ending":"EXITED","cwd":".","seconds":0.1,"said":0,"reason":null,"entries":{evil}}}'
+    head = f'{{"code":0,"ending":"EXITED","cwd":".","seconds":0.1,"size":0,"reason":null,"entries":{evil}}}'
     turn = shell.run(f"printf '%s\\n!' '{head}' > /proc/$PPID/fd/1; kill -9 $PPID")
     assert turn.undone
     assert shell.files() == ["a/b.txt", "run"]

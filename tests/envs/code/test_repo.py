@@ -70,8 +70,8 @@ def test_hidden_tests_fail_before_the_reference_and_pass_after_it_and_all_others
         checkout(repair.repository, repair.patch, Limits()).run("python3 -m unittest discover -s tests -t .").is_success
     )
     before = grading.grade(repair, _encoded(repair.files), BwrapSandbox())
-    assert before.wanted < 1.0, "the hidden tests must fail"
-    assert before.kept == 1.0, "those of other tasks must hold"
+    assert before.issue_share < 1.0, "the hidden tests must fail"
+    assert before.other_share == 1.0, "those of other tasks must hold"
     after = grading.grade(repair, _encoded(repair.goal), BwrapSandbox())
     assert after.is_passed, "the reference must pass"
     changed = {path for path in repair.goal if repair.goal[path] != repair.files[path]}
@@ -128,7 +128,9 @@ def test_oracle_goes_on_from_where_somebody_else_has_been() -> None:
 
 
 INIT = "exprs/__init__.py"
-FORGED = json.dumps({"own": [{"said": "", "raised": None}] * 3 + [{"said": "(-4, 0.5, -6, 3, 6)\n", "raised": None}]})
+FORGED = json.dumps(
+    {"own": [{"printed": "", "raised": None}] * 3 + [{"printed": "(-4, 0.5, -6, 3, 6)\n", "raised": None}]}
+)
 TRICKS = {
     "nothing": {},
     "tests that pass": {"tests/test_exprs.py": "", "tests/__init__.py": ""},

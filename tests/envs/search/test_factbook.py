@@ -91,7 +91,7 @@ def test_evidence_weight_pays_only_with_a_right_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer, said, score",
+    "answer, text, score",
     [
         (199951, "199,951 square kilometers", 1.0),
         (199951, "<answer>200000</answer>", 1.0),
@@ -108,9 +108,9 @@ def test_evidence_weight_pays_only_with_a_right_answer() -> None:
         ("unknown", "0", 0.0),
     ],
 )
-def test_answers_are_judged_by_what_they_say(answer: str | int | float, with_article: str, score: float) -> None:
+def test_answers_are_judged_by_what_they_say(answer: str | int | float, text: str, score: float) -> None:
     names = ["Côte d'Ivoire", "Cote d'Ivoire", "Ivory Coast", "the Ivory Coast"] if answer != "unknown" else ["unknown"]
-    assert FactbookMatch()(with_article, task_of(answer, *names if isinstance(answer, str) else ())).score == score
+    assert FactbookMatch()(text, task_of(answer, *names if isinstance(answer, str) else ())).score == score
 
 
 def test_counts_are_exact_and_words_may_be_partly_right() -> None:
