@@ -2,7 +2,7 @@
 
 from envgym.authoring.files import ColumnNames, FileTasks
 from envgym.authoring.rubric_env import RubricEnv, from_rubric
-from envgym.authoring.sources import GeneratedTasks, ListTasks, TaskDraft
+from envgym.authoring.sources import GeneratedTasks, ListTasks, TaskDraft, check_range
 from envgym.authoring.tool_object import ToolObjectEnv, from_object
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "RubricEnv",
     "TaskDraft",
     "ToolObjectEnv",
+    "check_range",
     "from_object",
     "from_rubric",
 ]

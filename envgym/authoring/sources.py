@@ -29,6 +29,13 @@ def task_from_draft(draft: TaskDraft, split: Split, id: str) -> Task:
     return Task(id=id, prompt=draft.prompt, payload=draft.payload, split=split, metadata=draft.metadata)
 
 
+def check_range(name: str, value: int, low: int, high: int, *, where: str) -> None:
+    """Check the argument of an env. Raises: InvalidInput: it is no whole number from `low` to `high`."""
+    if type(value) is not int or not low <= value <= high:
+        do = f"pass e.g. {name}={low}"
+        raise InvalidInput(sentence(name, f"be a whole number from {low} to {high}", value, where=where, do=do))
+
+
 def check_index(index: int, size: int | None, where: str) -> int:
     """Return `index`. Raises: InvalidInput: it is negative or beyond the end."""
     if index < 0 or (size is not None and index >= size):

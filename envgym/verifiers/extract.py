@@ -57,8 +57,13 @@ def final(text: str) -> Extracted:
     return _one(marked, "final answer") if marked else whole_answer(text)
 
 
+def plain_answer(text: str) -> str:
+    """Return the `final` answer in lower case and single-spaced; empty where there is none, or several."""
+    return " ".join((final(text).answer or "").lower().split())
+
+
 def _one(parts: Iterable[str], form: str) -> Extracted:
-    """Return the only answer among `found`, spaces aside."""
+    """Return the only answer among `parts`, spaces aside."""
     distinct = list(dict.fromkeys(" ".join(item.split()) for item in parts))
     if not distinct:
         return Extracted(answer=None, reason=f"there is no {form}")

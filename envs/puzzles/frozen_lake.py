@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
 from envgym.envs.puzzles._grids import MOVES, board_of, canonical_rows, neighbors, rows_of
-from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.errors import InvalidInput, sentence
+from envgym.verifiers.extract import plain_answer
 
 ICE, HOLE, GOAL, AGENT = ".OGA"
 TURN_SHARE = 0.5
@@ -135,7 +135,7 @@ class FrozenLake(Env[FrozenLakeState]):
 
     def respond(self, action: Action) -> Reply:
         """Move, and pay."""
-        word = read_answer(action)
+        word = plain_answer(action.content)
         if word not in MOVES:
             return Reply(observation=f"{_HINT}\n{self._show()}")
         walk, lake, slip = self.state, self.state.lake, self._slip()

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
-from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.envs.puzzles._statements import (
     KINDS,
     Statement,
@@ -23,6 +22,7 @@ from envgym.envs.puzzles._statements import (
     is_true,
     words,
 )
+from envgym.verifiers.extract import plain_answer
 
 NAMES = (
     "Ada",
@@ -117,7 +117,7 @@ class KnightsKnaves(Env[KnightsKnavesState]):
 
     def respond(self, action: Action) -> Reply:
         """Check the claims in their order, and pay."""
-        claims = _claims(read_answer(action), dict(self.state.kinds))
+        claims = _claims(plain_answer(action.content), dict(self.state.kinds))
         if not claims:
             names = ", ".join(name.capitalize() for name in self._left())
             return Reply(observation=f"Say NAME is a knight, or NAME is a knave. Left: {names}.")

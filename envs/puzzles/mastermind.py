@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.env import Reply
 from envgym.envs.puzzles._codes import Codes, GuessingEnv, Hint, chance_score
-from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.errors import InvalidInput, sentence
+from envgym.verifiers.extract import plain_answer
 
 LETTERS = "ABCDEFGHIJ"
 MAX_CODES = 100_000
@@ -83,7 +83,7 @@ class Mastermind(GuessingEnv):
 
     def read_guess(self, action: Action) -> str | Reply:
         """Return the colors of a message, or the reply to a message that is no guess."""
-        guess = "".join(read_answer(action).upper().replace(",", " ").split())
+        guess = "".join(plain_answer(action.content).upper().replace(",", " ").split())
         if len(guess) != self.length or not set(guess) <= set(LETTERS[: self.colors]):
             return Reply(observation=self.hint)
         if not self.repeats and len(set(guess)) < self.length:

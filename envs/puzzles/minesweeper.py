@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
 from envgym.envs.puzzles._grids import board_of, canonical_rows, rows_of
 from envgym.envs.puzzles._minesweeper import UNKNOWN, View, conclusions, draw_mines, open_cells
-from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.errors import InvalidInput, sentence
+from envgym.verifiers.extract import plain_answer
 
 MINE, START, SAFE = "*s."
 TURN_SHARE = 0.5
@@ -111,7 +111,7 @@ class Minesweeper(Env[MinesweeperState]):
 
     def respond(self, action: Action) -> Reply:
         """Open or flag a place, and pay."""
-        found = _MOVE.fullmatch(read_answer(action).replace(",", " ").replace("  ", " "))
+        found = _MOVE.fullmatch(plain_answer(action.content).replace(",", " ").replace("  ", " "))
         row, column = (int(number) - 1 for number in found.groups()[1:]) if found else (-1, -1)
         field = self.state
         if found is None or not (0 <= row < field.size and 0 <= column < field.size):

@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
 from envgym.envs.puzzles._grids import MOVES, board_of, canonical_rows
-from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.envs.puzzles._sokoban import (
     SokobanBoard,
     all_pulls,
@@ -22,6 +21,7 @@ from envgym.envs.puzzles._sokoban import (
     read_board,
     write_board,
 )
+from envgym.verifiers.extract import plain_answer
 
 TURN_SHARE = 0.5
 """What boxes on goals are worth, with `turn_reward`, where not all of them are."""
@@ -121,7 +121,7 @@ class Sokoban(Env[SokobanState]):
 
     def respond(self, action: Action) -> Reply:
         """Move, and pay."""
-        words = read_answer(action).replace(",", " ").split()
+        words = plain_answer(action.content).replace(",", " ").split()
         if not 1 <= len(words) <= MOVES_AT_ONCE or not set(words) <= set(MOVES):
             return Reply(observation=f"{_HINT}\n{self._show()}")
         before = now = self.state

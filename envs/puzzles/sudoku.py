@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
 from envgym.envs.puzzles._latin import BOXES, Grid, GridSymmetry, canonical_symmetry, draw_puzzle
-from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.errors import InvalidInput, sentence
+from envgym.verifiers.extract import plain_answer
 
 TURN_SHARE = 0.5
 """What filled places are worth, with `turn_reward`, where not all of them are filled."""
@@ -99,7 +99,7 @@ class Sudoku(Env[SudokuState]):
     def respond(self, action: Action) -> Reply:
         """Fill places in the order in which they are said, until one cannot be filled, and pay."""
         size, before = _size_of(self.task), self.state
-        words = read_answer(action).replace(",", " ").replace(";", " ").split()
+        words = plain_answer(action.content).replace(",", " ").replace(";", " ").split()
         if not words or len(words) % 3 or not set(words) <= set(DIGITS[:size]):
             return Reply(observation=f"{self.hint}\n{_show_grid(before.cells, size)}")
         cells, problem, is_wrong = list(before.cells), "", False

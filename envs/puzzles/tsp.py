@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
-from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.envs.puzzles._tours import SIDE, Cities, canonical_cities, length, mean_length, shortest
+from envgym.verifiers.extract import plain_answer
 
 CHANCE = {
     6: (0.26, 0.40, 0.51, 0.57, 0.63),
@@ -91,7 +91,7 @@ class TravelingSalesman(Env[TourState]):
     def respond(self, action: Action) -> Reply:
         """Measure a tour, and pay by how much it is better."""
         now = self.state
-        text, num = read_answer(action), len(now.cities)
+        text, num = plain_answer(action.content), len(now.cities)
         tour = [int(number) - 1 for number in re.findall(r"\d{1,3}", text)] if re.fullmatch(r"[\d ,>-]+", text) else []
         if len(tour) == num + 1 and tour[0] == tour[-1]:
             tour.pop()

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
 from envgym.env import Env, Reply
 from envgym.envs.puzzles._expressions import OPERATORS, UnreadableExpression, find_solution, read_expression
-from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.verifiers.extract import plain_answer
 
 NUM_CARDS = 4
 NAMES = ("A", *map(str, range(2, 11)), "J", "Q", "K")
@@ -138,7 +138,7 @@ class TwentyFour(Env[TwentyFourState]):
         """Compute the expression, and pay."""
         table = self.state
         try:
-            value, numbers, signs = read_expression(read_answer(action))
+            value, numbers, signs = read_expression(plain_answer(action.content))
         except UnreadableExpression as error:
             return Reply(observation=f"{error} Attempts left: {table.left}.")
         is_legal = tuple(numbers) == table.numbers and signs <= set(table.operators)

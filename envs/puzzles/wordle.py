@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envgym.authoring import ListTasks, TaskDraft
+from envgym.authoring import ListTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.env import Reply
 from envgym.envs.puzzles._codes import Codes, GuessingEnv, Hint, chance_score
-from envgym.envs.puzzles._play import check_range, read_answer
 from envgym.envs.puzzles._wordle import LENGTH, encode_words, hidden_codes, load_words, mark_letters, number_marks
 from envgym.seeds import generator
+from envgym.verifiers.extract import plain_answer
 
 MAX_GUESSES = 12
 _WHERE = "puzzles/wordle-v0"
@@ -61,7 +61,7 @@ class Wordle(GuessingEnv):
 
     def read_guess(self, action: Action) -> str | Reply:
         """Return the word of a message, or the reply to a message that is no guess."""
-        guess = read_answer(action).replace(" ", "")
+        guess = plain_answer(action.content).replace(" ", "")
         if len(guess) != LENGTH or not guess.isascii() or not guess.isalpha():
             return Reply(observation=_HINT)
         if self.only_words and guess not in load_words().allowed:

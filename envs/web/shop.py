@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Self
 
+from envgym.authoring import check_range
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Task
@@ -79,7 +80,7 @@ class Shop(Env[ShopState]):
         }
         given = {"attributes": attributes, "options": options, "items": items, "store": store, "products": products}
         for name, (low, high) in ranges.items():
-            _check_range(name, given[name], low, high)
+            check_range(name, given[name], low, high, where=_WHERE)
         super().__init__(max_turns=max_turns, **options_of_env)
         self.chance_score = CHANCE if attributes or options else CHANCE_TYPE_ONLY
         self.all_or_nothing = all_or_nothing
@@ -252,9 +253,3 @@ def _arguments(act: PageAction) -> dict[str, JsonValue]:
             option, _, value = act.argument.partition(": ")
             return {"option": option, "value": value}
     return {}
-
-
-def _check_range(name: str, value: int, low: int, high: int) -> None:
-    if type(value) is not int or not low <= value <= high:
-        do = f"pass e.g. {name}={low}"
-        raise InvalidInput(sentence(name, f"be a whole number from {low} to {high}", value, where=_WHERE, do=do))
