@@ -55,10 +55,10 @@ class BrowserShop:
 
         return ShopView(visit, self._tab.run(job))
 
-    def act(self, seen: ShopView, act: PageAction) -> ShopView:
+    def act(self, view: ShopView, act: PageAction) -> ShopView:
         """Type into the search field, or click on what bears the act. Raises: EnvFailure: the browser failed."""
-        if self._session is None or self._session.seen.visit != seen.visit or not self._tab.is_open:
-            self.enter(seen.visit)
+        if self._session is None or self._session.view.visit != view.visit or not self._tab.is_open:
+            self.enter(view.visit)
 
         async def job(document: "Document") -> ShopPage:
             async with document.expect_navigation(wait_until="domcontentloaded") as answer:
@@ -72,7 +72,7 @@ class BrowserShop:
 
         page = self._tab.run(job)
         assert self._session is not None
-        return ShopView(self._session.seen.visit, page)
+        return ShopView(self._session.view.visit, page)
 
     def screenshot(self) -> bytes:
         """Return a picture of the page, as PNG. Raises: EnvFailure: the browser failed."""

@@ -41,7 +41,7 @@ class ProductOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductKind:
-    """A type of product and the shelf it stands on."""
+    """A type of product, with its department and category."""
 
     department: str
     category: str
@@ -79,7 +79,7 @@ class Catalogue:
 
     @cached_property
     def index(self) -> SearchIndex:
-        """The search over titles, shelves and features."""
+        """The search over titles, categories and features."""
         return SearchIndex({product.id: _words(product) for product in self.products.values()})
 
     @cached_property
@@ -108,9 +108,11 @@ def catalogue(store: int, size: int) -> Catalogue:
     """Draw the `size` products of a store; another number is another store. Nobody changes them, so all envs share."""
     rng = generator("web/shop", "catalogue", store)
     table = _table()
-    shelves = [(shelf, name, prices) for shelf in table["category"] for name, prices in shelf["types"].items()]
+    categories = [
+        (category, name, prices) for category in table["category"] for name, prices in category["types"].items()
+    ]
     numbers = rng.permutation(np.arange(FIRST_NUMBER, LAST_NUMBER + 1))[:size].tolist()
-    drawn = (_product(rng, f"P{number}", *shelves[at % len(shelves)], table) for at, number in enumerate(numbers))
+    drawn = (_product(rng, f"P{number}", *categories[at % len(categories)], table) for at, number in enumerate(numbers))
     return Catalogue(store, {product.id: product for product in sorted(drawn, key=lambda product: product.id)})
 
 
@@ -122,18 +124,18 @@ def _table() -> dict[str, Any]:  # Any: decoded TOML, our own file
 def _product(
     rng: np.random.Generator,
     id: str,
-    shelf: Mapping[str, Any],
+    category: Mapping[str, Any],
     name: str,
     prices: Sequence[int],
     table: Mapping[str, Any],
 ) -> Product:
     """Draw one product of a kind."""
-    kind = ProductKind(department=shelf["department"], category=shelf["name"], name=name)
-    brand, line, material = (_one(rng, words) for words in (table["brands"], table["series"], shelf["materials"]))
-    attributes = _some(rng, shelf["attributes"], MIN_ATTRIBUTES, MAX_ATTRIBUTES)
+    kind = ProductKind(department=category["department"], category=category["name"], name=name)
+    brand, line, material = (_one(rng, words) for words in (table["brands"], table["series"], category["materials"]))
+    attributes = _some(rng, category["attributes"], MIN_ATTRIBUTES, MAX_ATTRIBUTES)
     low, high = prices
     cents = round(low * (high / low) ** rng.random()) * 100 - int(rng.integers(2)) * 50 - 1
-    options = {key: _option(rng, key, table["sets"][of], cents) for key, of in shelf["options"].items()}
+    options = {key: _option(rng, key, table["sets"][of], cents) for key, of in category["options"].items()}
     first, second, *_ = attributes
     return Product(
         id=id,

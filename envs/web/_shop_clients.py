@@ -1,4 +1,4 @@
-"""The way into the store without a browser: pages straight from the state."""
+"""Clients of the store, and the one that needs no browser: its pages come straight from the state."""
 
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -17,22 +17,22 @@ class ShopView:
 
 
 class ShopClient(Protocol):
-    """A way into the store; used by one env."""
+    """How an env reaches the store; used by one env."""
 
     def enter(self, visit: ShopVisit) -> ShopView:
-        """Come in with a visit that has begun elsewhere or begins now."""
+        """Open the page of a visit, a new one or one that goes on."""
         ...
 
-    def act(self, seen: ShopView, act: PageAction) -> ShopView:
-        """Do what `seen.page` offers. Raises: InfrastructureError: the way is broken."""
+    def act(self, view: ShopView, act: PageAction) -> ShopView:
+        """Do what `seen.page` offers. Raises: InfrastructureError: the store cannot be reached."""
         ...
 
     def fresh(self) -> Self:
-        """Return a door of the same kind for another env."""
+        """Return a client of the same kind for another env."""
         ...
 
     def close(self) -> None:
-        """Let go of what it holds; it may be used again."""
+        """Release what it holds; it may be used again."""
         ...
 
 
@@ -47,12 +47,12 @@ class TextShop:
         """Show the page of a visit."""
         return ShopView(visit, current_page(catalogue(self.store, self.products), visit))
 
-    def act(self, seen: ShopView, act: PageAction) -> ShopView:
+    def act(self, view: ShopView, act: PageAction) -> ShopView:
         """Change the visit and show its page."""
-        return self.enter(apply_action(catalogue(self.store, self.products), seen.visit, act))
+        return self.enter(apply_action(catalogue(self.store, self.products), view.visit, act))
 
     def fresh(self) -> Self:
-        """Share it: it holds nothing."""
+        """Return itself: it holds nothing."""
         return self
 
     def close(self) -> None:

@@ -56,8 +56,8 @@ class PageLine(NamedTuple):
 
     def __str__(self) -> str:
         """Join label and cells."""
-        told = " | ".join([cell.shown for cell in self.cells])
-        return f"{self.label} {told}" if self.label and told else self.label or told
+        describe_goals = " | ".join([cell.shown for cell in self.cells])
+        return f"{self.label} {describe_goals}" if self.label and describe_goals else self.label or describe_goals
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,6 @@ class ShopPage:
         offers: dict[str, list[str]] = {} if self.is_end else {SEARCH.verb: ["words"]}
         for offered in self._acts():
             offers.setdefault(offered.verb, []).append(offered.argument)
-        told = ", ".join(f"{verb}[{' or '.join(arguments)}]" for verb, arguments in offers.items())
+        describe_goals = ", ".join(f"{verb}[{' or '.join(arguments)}]" for verb, arguments in offers.items())
         asked = str(act) if len(str(act)) <= MAX_SHOWN else f"{str(act)[:MAX_SHOWN]}..."
-        return f"This page does not offer {asked}. It offers {told or 'nothing more'}."
+        return f"This page does not offer {asked}. It offers {describe_goals or 'nothing more'}."

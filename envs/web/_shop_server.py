@@ -31,13 +31,13 @@ class ShopSession:
 
     name: str
     engine: TextShop
-    seen: ShopView
+    view: ShopView
 
     def act(self, act: PageAction) -> None:
         """Do it where the visitor's page offers it; a stale link changes nothing."""
-        offered = self.seen.page.find(act)
+        offered = self.view.page.find(act)
         if offered is not None:
-            self.seen = self.engine.act(self.seen, offered)
+            self.view = self.engine.act(self.view, offered)
 
 
 class ShopServer:
@@ -60,7 +60,7 @@ class ShopServer:
 
     def begin(self, engine: TextShop, visit: ShopVisit) -> ShopSession:
         """Let a visitor in."""
-        session = ShopSession(name=secrets.token_urlsafe(16), engine=engine, seen=engine.enter(visit))
+        session = ShopSession(name=secrets.token_urlsafe(16), engine=engine, view=engine.enter(visit))
         self._sessions[session.name] = session
         return session
 
@@ -96,7 +96,7 @@ class _ShopHandler(BaseHTTPRequestHandler):
             act = PageAction(SEARCH.verb, search_products(asked["search"][0]))
         if act is not None and act.verb in {*LINKS, SEARCH.verb}:
             session.act(act)
-        self._send(HTTPStatus.OK, render_page(session.seen.page, session.name))
+        self._send(HTTPStatus.OK, render_page(session.view.page, session.name))
 
     def do_POST(self) -> None:  # the standard library's name
         """Press a button, then send the browser back to the page."""

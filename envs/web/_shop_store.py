@@ -38,7 +38,7 @@ class CartItem:
 class ShopVisit:
     """Everything that a visitor changes."""
 
-    place: OpenPage = OpenPage.HOME
+    open_page: OpenPage = OpenPage.HOME
     query: str = ""
     """The words searched for last."""
     number: int = 1
@@ -52,7 +52,7 @@ class ShopVisit:
     @property
     def is_over(self) -> bool:
         """True where the order has been placed."""
-        return self.place is OpenPage.THANKS
+        return self.open_page is OpenPage.THANKS
 
 
 def dollars(cents: int) -> str:
@@ -64,27 +64,27 @@ def apply_action(shop: Catalogue, visit: ShopVisit, act: PageAction) -> ShopVisi
     """Return the visit after an act that its page offers."""
     match act.verb:
         case "search":
-            return replace(visit, place=OpenPage.RESULTS, query=search_products(act.argument), number=1)
+            return replace(visit, open_page=OpenPage.RESULTS, query=search_products(act.argument), number=1)
         case "show_page":
             return replace(visit, number=int(act.argument))
         case "open":
-            return replace(visit, place=OpenPage.PRODUCT, product=act.argument, chosen=())
+            return replace(visit, open_page=OpenPage.PRODUCT, product=act.argument, chosen=())
         case "choose":
             return replace(visit, chosen=_chosen(shop.products[visit.product], visit.chosen, act.argument))
         case "add_to_cart":
-            piece = CartItem(product=visit.product, chosen=visit.chosen)
-            return replace(visit, place=OpenPage.CART, cart=(*visit.cart, piece))
+            cart_item = CartItem(product=visit.product, chosen=visit.chosen)
+            return replace(visit, open_page=OpenPage.CART, cart=(*visit.cart, cart_item))
         case "remove":
             at = int(act.argument) - 1
             return replace(visit, cart=visit.cart[:at] + visit.cart[at + 1 :])
         case "back":
-            return replace(visit, place=OpenPage.RESULTS)
+            return replace(visit, open_page=OpenPage.RESULTS)
         case "view_cart":
-            return replace(visit, place=OpenPage.CART)
+            return replace(visit, open_page=OpenPage.CART)
         case "checkout":
-            return replace(visit, place=OpenPage.CHECKOUT)
+            return replace(visit, open_page=OpenPage.CHECKOUT)
     assert act.verb == "place_order", "no page offers anything else"
-    return replace(visit, place=OpenPage.THANKS)
+    return replace(visit, open_page=OpenPage.THANKS)
 
 
 def search_products(text: str) -> str:
@@ -101,7 +101,7 @@ def _chosen(product: Product, before: tuple[tuple[str, str], ...], argument: str
 
 def current_page(shop: Catalogue, visit: ShopVisit) -> ShopPage:
     """Return the page that the visitor sees."""
-    match visit.place:
+    match visit.open_page:
         case OpenPage.HOME:
             return ShopPage((PageLine("Welcome to the store. Search for what you need."), *_footer(visit)))
         case OpenPage.RESULTS:
@@ -120,16 +120,16 @@ def current_page(shop: Catalogue, visit: ShopVisit) -> ShopPage:
 def _footer(visit: ShopVisit) -> tuple[PageLine, ...]:
     """Return what stands on every page besides the search field."""
     cells = [LineCell(f"Cart ({len(visit.cart)})", PageAction("view_cart"))]
-    if visit.query and visit.place is not OpenPage.RESULTS:
+    if visit.query and visit.open_page is not OpenPage.RESULTS:
         cells.insert(0, LineCell("Back to the results", PageAction("back")))
     return (PageLine("", tuple(cells)),)
 
 
 def _results(shop: Catalogue, visit: ShopVisit) -> tuple[PageLine, ...]:
-    found = shop.index.search(visit.query)
-    if not found.ids:
+    hits = shop.index.search(visit.query)
+    if not hits.ids:
         return (PageLine(f"Nothing was found for: {visit.query or 'no words'}. Search for other words."),)
-    shown = [shop.products[id] for id in found.ids[PER_PAGE * (visit.number - 1) : PER_PAGE * visit.number]]
+    shown = [shop.products[id] for id in hits.ids[PER_PAGE * (visit.number - 1) : PER_PAGE * visit.number]]
     rows = [
         PageLine(
             "",
@@ -137,9 +137,9 @@ def _results(shop: Catalogue, visit: ShopVisit) -> tuple[PageLine, ...]:
         )
         for one in shown
     ]
-    pages = range(1, -(-len(found.ids) // PER_PAGE) + 1)
+    pages = range(1, -(-len(hits.ids) // PER_PAGE) + 1)
     numbers = tuple([LineCell(str(page), PageAction("show_page", str(page)), page == visit.number) for page in pages])
-    return (PageLine(f"Results for: {visit.query} ({found.total} found)"), *rows, PageLine("Page:", numbers))
+    return (PageLine(f"Results for: {visit.query} ({hits.total} found)"), *rows, PageLine("Page:", numbers))
 
 
 def _details(product: Product, visit: ShopVisit) -> tuple[PageLine, ...]:
@@ -181,24 +181,24 @@ def _value(value: str, more: int) -> str:
 def _cart(shop: Catalogue, visit: ShopVisit, title: str) -> tuple[PageLine, ...]:
     if not visit.cart:
         return (PageLine(f"{title} is empty."),)
-    head, *pieces, total = _bill(shop, visit, title)
+    head, *cart_items, total = _bill(shop, visit, title)
     rows = [
-        PageLine(piece.label, (LineCell("Remove", PageAction("remove", str(at))),))
-        for at, piece in enumerate(pieces, start=1)
+        PageLine(cart_item.label, (LineCell("Remove", PageAction("remove", str(at))),))
+        for at, cart_item in enumerate(cart_items, start=1)
     ]
     return (head, *rows, total, PageLine("", (LineCell("Go to checkout", PageAction("checkout")),)))
 
 
 def _bill(shop: Catalogue, visit: ShopVisit, title: str) -> tuple[PageLine, ...]:
     """Return the title, a line for each piece, and the sum."""
-    products = [shop.products[piece.product] for piece in visit.cart]
-    prices = [product.price(dict(piece.chosen)) for product, piece in zip(products, visit.cart, strict=True)]
+    products = [shop.products[cart_item.product] for cart_item in visit.cart]
+    prices = [product.price(dict(cart_item.chosen)) for product, cart_item in zip(products, visit.cart, strict=True)]
     rows = [
-        PageLine(f"{at}. {product.id} {product.title} ({_choices_text(piece)}) {dollars(price)}")
-        for at, (product, piece, price) in enumerate(zip(products, visit.cart, prices, strict=True), start=1)
+        PageLine(f"{at}. {product.id} {product.title} ({_choices_text(cart_item)}) {dollars(price)}")
+        for at, (product, cart_item, price) in enumerate(zip(products, visit.cart, prices, strict=True), start=1)
     ]
     return (PageLine(title), *rows, PageLine(f"Total: {dollars(sum(prices))}"))
 
 
-def _choices_text(piece: CartItem) -> str:
-    return ", ".join(f"{name}: {value}" for name, value in piece.chosen)
+def _choices_text(cart_item: CartItem) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in cart_item.chosen)

@@ -10,7 +10,7 @@ from envgym.core.tasks import Task
 from envgym.env import Env, Reply
 from envgym.envs.web._shop_catalogue import Catalogue, catalogue
 from envgym.envs.web._shop_clients import ShopClient, ShopView, TextShop
-from envgym.envs.web._shop_goals import GoalItem, ShopTasks, order_reward, wishes_of
+from envgym.envs.web._shop_goals import GoalItem, ShopTasks, order_reward, read_goals
 from envgym.envs.web._shop_oracle import next_act
 from envgym.envs.web._shop_pages import PageAction
 from envgym.envs.web._shop_store import MAX_QUERY, ShopVisit, search_products
@@ -26,10 +26,10 @@ _HINT = "Call a tool, or write one act such as search[desk lamp]."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShopState:
-    """An episode: what is wanted, and what is seen."""
+    """The goals of an episode, and the visit with its page."""
 
-    wishes: tuple[GoalItem, ...]
-    seen: ShopView
+    goals: tuple[GoalItem, ...]
+    view: ShopView
 
 
 class Shop(Env[ShopState]):
@@ -56,7 +56,7 @@ class Shop(Env[ShopState]):
         max_turns: int | None = 40,
         **options_of_env: Any,  # parties and render_mode, as Env takes them
     ) -> None:
-        """Choose the errands and the way into the store.
+        """Choose the tasks and the client of the store.
 
         Args:
             attributes: Attributes asked for of each thing, 0 to 5.
@@ -86,7 +86,7 @@ class Shop(Env[ShopState]):
         self.all_or_nothing = all_or_nothing
         self.tasks = ShopTasks(**given)
         self.blocking = browser
-        self._door = _make_client(store, products, browser=browser)
+        self._client = _make_client(store, products, browser=browser)
 
     @property
     def shop(self) -> Catalogue:
@@ -98,8 +98,8 @@ class Shop(Env[ShopState]):
         if task.payload.get("catalogue") != self.shop.fingerprint:
             do = "take it from an env with the same store and products"
             raise InvalidInput(sentence("task", "be of this store", task.id, where=_WHERE, do=do))
-        self.state = ShopState(wishes=wishes_of(task.payload), seen=self._door.enter(ShopVisit()))
-        return f"{task.prompt}\n\n{self.state.seen.page.text}"
+        self.state = ShopState(goals=read_goals(task.payload), view=self._client.enter(ShopVisit()))
+        return f"{task.prompt}\n\n{self.state.view.page.text}"
 
     # ---- what can be done -------------------------------------------------------------------------------------
 
@@ -176,15 +176,15 @@ class Shop(Env[ShopState]):
 
     def _do(self, act: PageAction) -> str:
         """Do what the page offers. Raises: ToolError: it does not."""
-        seen = self.state.seen
+        view = self.state.view
         if len(act.argument) > MAX_QUERY:
             raise ToolError(f"{act.verb} takes at most {MAX_QUERY} characters, got {len(act.argument)}.")
         words = search_products(act.argument) if act.verb == "search" else " ".join(act.argument.split())
-        offered = seen.page.find(PageAction(act.verb, words))
+        offered = view.page.find(PageAction(act.verb, words))
         if offered is None:
-            raise ToolError(seen.page.refusal(act))
-        self.state = ShopState(wishes=self.state.wishes, seen=self._door.act(seen, offered))
-        return self.state.seen.page.text
+            raise ToolError(view.page.refusal(act))
+        self.state = ShopState(goals=self.state.goals, view=self._client.act(view, offered))
+        return self.state.view.page.text
 
     def respond(self, action: Action) -> Reply:
         """Do an act that is written as `verb[argument]`."""
@@ -201,17 +201,17 @@ class Shop(Env[ShopState]):
         return self._reply(observation)
 
     def _reply(self, observation: str) -> Reply:
-        visit = self.state.seen.visit
+        visit = self.state.view.visit
         if not visit.is_over:
             return Reply(observation=observation)
-        reward = order_reward(self.shop, self.state.wishes, visit.cart, all_or_nothing=self.all_or_nothing)
+        reward = order_reward(self.shop, self.state.goals, visit.cart, all_or_nothing=self.all_or_nothing)
         return Reply(observation=observation, reward=reward, terminated=True)
 
     # ---- the oracle, copies -----------------------------------------------------------------------------------
 
     def oracle(self) -> str:
-        """Go for the cheapest products that meet the wishes."""
-        act = next_act(self.shop, self.state.seen.visit, self.state.wishes)
+        """Order the cheapest products that meet the goals."""
+        act = next_act(self.shop, self.state.view.visit, self.state.goals)
         return tool_call_action(act.verb, **_arguments(act))
 
     def fork_state(self) -> ShopState:
@@ -221,12 +221,12 @@ class Shop(Env[ShopState]):
     def fork(self) -> Self:
         """Return a copy with a way into the store of its own."""
         twin = super().fork()
-        twin._door = self._door.fresh()
+        twin._client = self._client.fresh()
         return twin
 
     def close(self) -> None:
         """Leave the store."""
-        self._door.close()
+        self._client.close()
 
 
 def _make_client(store: int, products: int, *, browser: bool) -> ShopClient:

@@ -37,15 +37,15 @@ def browser() -> Iterator[Shop]:
     env.close()
 
 
-def door(env: Shop) -> BrowserShop:
-    assert isinstance(env._door, BrowserShop)
-    return env._door
+def browser_client(env: Shop) -> BrowserShop:
+    assert isinstance(env._client, BrowserShop)
+    return env._client
 
 
 def random_act(env: Shop, seed: int, turn: int) -> str:
     """Return something that the page offers, or does not."""
     rng = generator("parity", seed, turn)
-    page = env.state.seen.page
+    page = env.state.view.page
     offered = [
         str(cell.act) for line in page.lines for cell in line.cells if cell.act and cell.act.verb != "place_order"
     ]
@@ -54,7 +54,7 @@ def random_act(env: Shop, seed: int, turn: int) -> str:
     return [*offered, *many, *others][rng.integers(len(offered) + len(many) + len(others))]
 
 
-def told(result: StepResult) -> tuple[object, ...]:
+def describe_goals(result: StepResult) -> tuple[object, ...]:
     record = result.info["envgym"]
     return (str(result.observation), record.observation.messages, record.reward, record.ending, record.tool_errors)
 
@@ -68,7 +68,7 @@ def test_oracle_sees_the_same_through_both_doors(browser: Shop, index: int) -> N
         action = engine.oracle()
         assert browser.oracle() == action
         through_engine, through_browser = engine.step(action), browser.step(action)
-        assert told(through_browser) == told(through_engine)
+        assert describe_goals(through_browser) == describe_goals(through_engine)
         assert browser.state == engine.state
         if through_engine.terminated:
             break
@@ -82,7 +82,7 @@ def test_strolling_about_shows_the_same_through_both_doors(browser: Shop, seed: 
         env.reset(options={"index": seed})
     for turn in range(20):
         act = random_act(engine, seed, turn)
-        assert told(browser.step(act)) == told(engine.step(act)), act
+        assert describe_goals(browser.step(act)) == describe_goals(engine.step(act)), act
         assert browser.state == engine.state
 
 
@@ -113,7 +113,7 @@ def test_texts_are_escaped(browser: Shop) -> None:
         await document.set_content(render_page(page, "session"))
         return await read_page(document)
 
-    assert door(browser)._tab.run(job) == page
+    assert browser_client(browser)._tab.run(job) == page
 
 
 def test_only_this_machine_is_asked(browser: Shop) -> None:
@@ -123,7 +123,7 @@ def test_only_this_machine_is_asked(browser: Shop) -> None:
     async def listen(document: "Document") -> None:
         document.on("request", lambda request: asked.append(request.url))
 
-    door(browser)._tab.run(listen)
+    browser_client(browser)._tab.run(listen)
     while not browser.step(browser.oracle()).terminated:
         pass
     assert len(asked) >= 7
@@ -136,13 +136,13 @@ def test_a_lost_page_is_opened_again(browser: Shop) -> None:
     async def leave(document: "Document") -> None:
         await document.close()
 
-    door(browser)._tab.run(leave)
+    browser_client(browser)._tab.run(leave)
     assert browser.step("search[cotton]").observation.startswith("Results for: cotton")
 
 
 def test_a_store_that_does_not_answer_makes_the_turn_invalid(browser: Shop) -> None:
     browser.reset(options={"index": 0})
-    session = door(browser)._session
+    session = browser_client(browser)._session
     assert session is not None
     server().end(session)
     result = browser.step("search[cotton]")
@@ -161,7 +161,7 @@ def test_the_server_knows_its_sessions_alone(browser: Shop) -> None:
     assert "Welcome" in httpx.get(url, params={"act": "place_order[]"}).text
     assert httpx.post(url, data={"act": "add_to_cart[]"}).status_code == 303
     assert httpx.post(url, content=b"\xff" * 20_000).status_code == 404
-    assert visitor.seen.visit == ShopVisit()
+    assert visitor.view.visit == ShopVisit()
     server().end(visitor)
     assert httpx.get(url).status_code == 404
 

@@ -111,7 +111,7 @@ def one_product() -> Product:
 
 def test_an_order_from_the_first_page_to_the_last() -> None:
     shop = replace(SHOP, products={"P1000": one_product()})
-    visit = ShopVisit(place=OpenPage.PRODUCT, query="lamp", product="P1000")
+    visit = ShopVisit(open_page=OpenPage.PRODUCT, query="lamp", product="P1000")
     assert current_page(shop, visit).text.splitlines()[5:] == [
         "color: sand | teal",
         "size: small | large (+$2.50)",
@@ -132,7 +132,7 @@ def test_an_order_from_the_first_page_to_the_last() -> None:
     assert visit.cart == (CartItem(product="P1000", chosen=(("color", "teal"), ("size", "large"))),)
     visit = apply_action(
         shop,
-        apply_action(shop, replace(visit, place=OpenPage.PRODUCT), PageAction("add_to_cart")),
+        apply_action(shop, replace(visit, open_page=OpenPage.PRODUCT), PageAction("add_to_cart")),
         PageAction("remove", "1"),
     )
     assert len(visit.cart) == 1
@@ -147,8 +147,8 @@ def test_an_order_from_the_first_page_to_the_last() -> None:
 def test_a_full_cart_takes_nothing_more() -> None:
     product = next(iter(SHOP.products.values()))
     chosen = tuple((name, next(iter(option.prices))) for name, option in product.options.items())
-    piece = CartItem(product=product.id, chosen=chosen)
-    visit = ShopVisit(place=OpenPage.PRODUCT, product=product.id, chosen=chosen, cart=(piece,) * MAX_LINES)
+    cart_item = CartItem(product=product.id, chosen=chosen)
+    visit = ShopVisit(open_page=OpenPage.PRODUCT, product=product.id, chosen=chosen, cart=(cart_item,) * MAX_LINES)
     page = current_page(SHOP, visit)
     assert page.find(PageAction("add_to_cart")) is None
     assert "The cart is full: 10 things fit." in page.text
