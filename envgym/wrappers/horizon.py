@@ -17,7 +17,7 @@ _TOLERANCE = 1e-9
 
 
 class Horizon(Wrapper):
-    """Begins the next task where the world of one has ended; the episode earns the mean of all.
+    """Begins the next task where one has ended; the episode earns the mean of all.
 
     Which tasks follow is decided by the content of the first, so that episodes of one task stay comparable; they are of
     its split. With `all_or_nothing` only the last turn pays: 1 where every task reached the optimum, else 0. A

@@ -15,7 +15,7 @@ _TOLERANCE = 1e-9
 
 
 class TryAgain(Wrapper):
-    """Starts the task anew when its world ends below the optimum, as long as attempts are left.
+    """Starts the task anew when its episode ends below the optimum, as long as attempts are left.
 
     The episode earns its best attempt, where attempt k (from 0) counts discount^k (1 - repeat_penalty)^r of what it
     earned, after r attempts that ended with an action said before. A truncated or invalid attempt is the last.

@@ -138,15 +138,15 @@ class FrozenLake(Env[FrozenLakeState]):
         word = plain_answer(action.content)
         if word not in MOVES:
             return Reply(observation=f"{_HINT}\n{self._show()}")
-        walk, lake, slip = self.state, self.state.lake, self._slip()
-        place = neighbors(lake.size)[(MOVES.index(word) + slip) % 4][walk.place]
-        nearest = min(walk.nearest, lake.moves[0][place])
+        state, lake, slip = self.state, self.state.lake, self._slip()
+        place = neighbors(lake.size)[(MOVES.index(word) + slip) % 4][state.place]
+        nearest = min(state.nearest, lake.moves[0][place])
         first, is_goal = lake.moves[0][lake.start], lake.cells[place] == GOAL
         earned = float(is_goal) or self.turn_reward * TURN_SHARE * (first - nearest) / first
-        self.state = FrozenLakeState(lake, place, walk.slips - abs(slip), nearest, earned)
+        self.state = FrozenLakeState(lake, place, state.slips - abs(slip), nearest, earned)
         if lake.cells[place] == ICE:
-            return Reply(observation=self._show(), reward=earned - walk.paid)
-        reward = Scored(value=earned - walk.paid, components={"goal": float(is_goal)})
+            return Reply(observation=self._show(), reward=earned - state.paid)
+        reward = Scored(value=earned - state.paid, components={"goal": float(is_goal)})
         end = "You reached the goal." if is_goal else "You fell into a hole."
         return Reply(observation=end, reward=reward, terminated=True)
 
@@ -158,23 +158,23 @@ class FrozenLake(Env[FrozenLakeState]):
         return (-1, 1)[draw] if draw < 2 else 0
 
     def _show(self) -> str:
-        walk = self.state
-        cells = walk.lake.cells[: walk.place] + AGENT + walk.lake.cells[walk.place + 1 :]
-        return _show_map(rows_of(cells, walk.lake.size), walk.slips if self.slips else None)
+        state = self.state
+        cells = state.lake.cells[: state.place] + AGENT + state.lake.cells[state.place + 1 :]
+        return _show_map(rows_of(cells, state.lake.size), state.slips if self.slips else None)
 
     def oracle(self) -> str:
         """Say the move after which the fewest moves are needed, however the ice slips."""
-        walk, moves = self.state, self.state.lake.moves
-        ways = [way[walk.place] for way in neighbors(walk.lake.size)]
+        state, moves = self.state, self.state.lake.moves
+        ways = [way[state.place] for way in neighbors(state.lake.size)]
 
         def needed(move: int) -> float:
-            sides = (ways[move - 1], ways[(move + 1) % 4]) if walk.slips else ()
-            return max(moves[walk.slips][ways[move]], *(moves[walk.slips - 1][side] for side in sides), 0.0)
+            sides = (ways[move - 1], ways[(move + 1) % 4]) if state.slips else ()
+            return max(moves[state.slips][ways[move]], *(moves[state.slips - 1][side] for side in sides), 0.0)
 
         return MOVES[min(range(4), key=needed)]
 
     def fork_state(self) -> FrozenLakeState:
-        """Share the walk: it is immutable."""
+        """Share the state: it is immutable."""
         return self.state
 
 

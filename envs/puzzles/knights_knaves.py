@@ -110,7 +110,7 @@ class KnightsKnaves(Env[KnightsKnavesState]):
         )
 
     def begin(self, task: Task) -> str:
-        """Land on the island."""
+        """Start with nobody named."""
         names, kinds = _texts(task.metadata["names"]), _texts(task.payload["kinds"])
         self.state = KnightsKnavesState(tuple((name.lower(), kind) for name, kind in zip(names, kinds, strict=True)))
         return task.prompt
@@ -147,7 +147,7 @@ class KnightsKnaves(Env[KnightsKnavesState]):
         return ", ".join(f"{name.capitalize()} is a {kinds[name]}" for name in self._left())
 
     def fork_state(self) -> KnightsKnavesState:
-        """Share the island: it is immutable."""
+        """Share the state: it is immutable."""
         return self.state
 
 

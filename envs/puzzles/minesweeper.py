@@ -113,42 +113,42 @@ class Minesweeper(Env[MinesweeperState]):
         """Open or flag a place, and pay."""
         found = _MOVE.fullmatch(plain_answer(action.content).replace(",", " ").replace("  ", " "))
         row, column = (int(number) - 1 for number in found.groups()[1:]) if found else (-1, -1)
-        field = self.state
-        if found is None or not (0 <= row < field.size and 0 <= column < field.size):
-            return Reply(observation=f"{self.hint}\n{_show_board(field)}")
-        place = row * field.size + column
-        if field.view[place] != UNKNOWN:
-            return Reply(observation=f"That place is open.\n{_show_board(field)}")
+        state = self.state
+        if found is None or not (0 <= row < state.size and 0 <= column < state.size):
+            return Reply(observation=f"{self.hint}\n{_show_board(state)}")
+        place = row * state.size + column
+        if state.view[place] != UNKNOWN:
+            return Reply(observation=f"That place is open.\n{_show_board(state)}")
         if found.group(1) == "flag":
-            self.state = _next_state(field, field.view, field.flags ^ {place}, field.paid)
+            self.state = _next_state(state, state.view, state.flags ^ {place}, state.paid)
             return Reply(observation=_show_board(self.state))
-        if place in field.mines:
+        if place in state.mines:
             reward = Scored(value=0.0, components={"cleared": 0.0})
             return Reply(observation="You opened a mine.", reward=reward, terminated=True)
         return self._open(place)
 
     def _open(self, place: int) -> Reply:
-        field = self.state
-        now = _next_state(field, open_cells(field.view, field.mines, place, field.size), field.flags, field.paid)
-        is_cleared = now.num_open == now.num_safe
-        progress = (now.num_open - now.at_start) / (now.num_safe - now.at_start)
+        state = self.state
+        after = _next_state(state, open_cells(state.view, state.mines, place, state.size), state.flags, state.paid)
+        is_cleared = after.num_open == after.num_safe
+        progress = (after.num_open - after.at_start) / (after.num_safe - after.at_start)
         earned = float(is_cleared) or self.turn_reward * TURN_SHARE * progress
-        self.state = _next_state(now, now.view, now.flags, earned)
+        self.state = _next_state(after, after.view, after.flags, earned)
         if not is_cleared:
-            return Reply(observation=_show_board(now), reward=earned - field.paid)
-        reward = Scored(value=earned - field.paid, components={"cleared": 1.0})
+            return Reply(observation=_show_board(after), reward=earned - state.paid)
+        reward = Scored(value=earned - state.paid, components={"cleared": 1.0})
         return Reply(observation="Cleared: every safe place is open.", reward=reward, terminated=True)
 
     def oracle(self) -> str:
         """Open a place that is safe by what is seen; where nothing can be concluded, one that is safe."""
-        field = self.state
-        safe, _ = conclusions(field.view, field.size)
-        unknown = (place for place, number in enumerate(field.view) if number == UNKNOWN and place not in field.mines)
+        state = self.state
+        safe, _ = conclusions(state.view, state.size)
+        unknown = (place for place, number in enumerate(state.view) if number == UNKNOWN and place not in state.mines)
         place = min(safe) if safe else next(unknown)
-        return f"open {place // field.size + 1} {place % field.size + 1}"
+        return f"open {place // state.size + 1} {place % state.size + 1}"
 
     def fork_state(self) -> MinesweeperState:
-        """Share the field: it is immutable."""
+        """Share the state: it is immutable."""
         return self.state
 
 
@@ -158,13 +158,13 @@ def _initial_state(cells: str, size: int) -> MinesweeperState:
     return MinesweeperState(size, mines, view, len(view) - view.count(UNKNOWN))
 
 
-def _next_state(field: MinesweeperState, view: View, flags: frozenset[int], paid: float) -> MinesweeperState:
-    return MinesweeperState(field.size, field.mines, view, field.at_start, flags, paid)
+def _next_state(state: MinesweeperState, view: View, flags: frozenset[int], paid: float) -> MinesweeperState:
+    return MinesweeperState(state.size, state.mines, view, state.at_start, flags, paid)
 
 
-def _show_board(field: MinesweeperState) -> str:
+def _show_board(state: MinesweeperState) -> str:
     cells = "".join(
-        str(number) if number != UNKNOWN else "F" if place in field.flags else "#"
-        for place, number in enumerate(field.view)
+        str(number) if number != UNKNOWN else "F" if place in state.flags else "#"
+        for place, number in enumerate(state.view)
     )
-    return "\n".join([*rows_of(cells, field.size), f"Mines: {len(field.mines)}."])
+    return "\n".join([*rows_of(cells, state.size), f"Mines: {len(state.mines)}."])

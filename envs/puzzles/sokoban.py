@@ -153,7 +153,7 @@ class Sokoban(Env[SokobanState]):
         return " ".join(MOVES[move] for move in moves[:MOVES_AT_ONCE])
 
     def fork_state(self) -> SokobanState:
-        """Share the position: it is immutable."""
+        """Share the state: it is immutable."""
         return self.state
 
 

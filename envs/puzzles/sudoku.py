@@ -80,21 +80,22 @@ class Sudoku(Env[SudokuState]):
 
     def _draw(self, rng: np.random.Generator) -> TaskDraft:
         grid, full = draw_puzzle(rng, self.size, self.blanks)
-        look = canonical_symmetry(grid, self.size)
+        orientation = canonical_symmetry(grid, self.size)
+        grid_text, solution_text = (_text(orientation.canonical(item)) for item in (grid, full))
         return TaskDraft(
             prompt=_show_grid(grid, self.size),
-            payload={"size": self.size, "grid": _text(look.first(grid)), "solution": _text(look.first(full))},
-            metadata={"symmetry": look.symmetry, "digits": _text(look.digits), "blanks": grid.count(0)},
+            payload={"size": self.size, "grid": grid_text, "solution": solution_text},
+            metadata={"symmetry": orientation.symmetry, "digits": _text(orientation.digits), "blanks": grid.count(0)},
         )
 
     def begin(self, task: Task) -> str:
         """Show the grid."""
         symmetry = task.metadata.get("symmetry", 0)
         assert isinstance(symmetry, int), "made by _draw"
-        look = GridSymmetry(_size_of(task), symmetry, _grid(task.metadata.get("digits", "")))
-        cells, solution = (look.shown(_grid(task.payload[name])) for name in ("grid", "solution"))
+        orientation = GridSymmetry(_size_of(task), symmetry, _grid(task.metadata.get("digits", "")))
+        cells, solution = (orientation.apply(_grid(task.payload[name])) for name in ("grid", "solution"))
         self.state = SudokuState(cells, solution, cells.count(0))
-        return _show_grid(cells, look.size)
+        return _show_grid(cells, orientation.size)
 
     def respond(self, action: Action) -> Reply:
         """Fill places in the order in which they are said, until one cannot be filled, and pay."""
@@ -130,7 +131,7 @@ class Sudoku(Env[SudokuState]):
         return "; ".join(f"{row + 1} {place % size + 1} {self.state.solution[place]}" for place in places)
 
     def fork_state(self) -> SudokuState:
-        """Share the sheet: it is immutable."""
+        """Share the state: it is immutable."""
         return self.state
 
 

@@ -90,22 +90,22 @@ class TravelingSalesman(Env[TourState]):
 
     def respond(self, action: Action) -> Reply:
         """Measure a tour, and pay by how much it is better."""
-        now = self.state
-        text, num = plain_answer(action.content), len(now.cities)
+        state = self.state
+        text, num = plain_answer(action.content), len(state.cities)
         tour = [int(number) - 1 for number in re.findall(r"\d{1,3}", text)] if re.fullmatch(r"[\d ,>-]+", text) else []
         if len(tour) == num + 1 and tour[0] == tour[-1]:
             tour.pop()
         if sorted(tour) != list(range(num)):
             return Reply(observation=self.hint)
-        found, (fewest, _) = length(now.cities, tour), shortest(now.cities)
-        best = found if now.best is None else min(found, now.best)
-        quality = max(now.paid, quality_of(now.cities, best))
-        self.state = TourState(now.cities, now.left - 1, best, quality)
+        tour_length, (fewest, _) = length(state.cities, tour), shortest(state.cities)
+        best = tour_length if state.best is None else min(tour_length, state.best)
+        quality = max(state.paid, quality_of(state.cities, best))
+        self.state = TourState(state.cities, state.left - 1, best, quality)
         if self.state.left and best > fewest:
-            text = f"Length {found}. Best {best}. Tours left: {self.state.left}."
-            return Reply(observation=text, reward=quality - now.paid)
-        reward = Scored(value=quality - now.paid, components={"shortest": float(best == fewest)})
-        end = f"Length {found}. " + ("It is the shortest." if best == fewest else f"The shortest has {fewest}.")
+            text = f"Length {tour_length}. Best {best}. Tours left: {self.state.left}."
+            return Reply(observation=text, reward=quality - state.paid)
+        reward = Scored(value=quality - state.paid, components={"shortest": float(best == fewest)})
+        end = f"Length {tour_length}. " + ("It is the shortest." if best == fewest else f"The shortest has {fewest}.")
         return Reply(observation=end, reward=reward, terminated=True)
 
     def oracle(self) -> str:
@@ -117,11 +117,11 @@ class TravelingSalesman(Env[TourState]):
         return self.state
 
 
-def quality_of(cities: Cities, found: int) -> float:
+def quality_of(cities: Cities, tour_length: int) -> float:
     """Return max(0, (mean - found) / (mean - shortest)): 1 for a shortest tour, 0 for one no better than the mean."""
     mean = mean_length(cities)
     fewest, _ = shortest(cities)
-    return max(0.0, (mean - found) / (mean - fewest)) if found > fewest else 1.0
+    return max(0.0, (mean - tour_length) / (mean - fewest)) if tour_length > fewest else 1.0
 
 
 def _cities(values: JsonValue) -> Cities:

@@ -65,7 +65,7 @@ RULES: Mapping[str, CardRule] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class TwentyFourState:
-    """The numbers on the table, and how often they were tried."""
+    """The numbers of an episode, and the attempts left."""
 
     numbers: tuple[int, ...]
     target: int
@@ -136,38 +136,38 @@ class TwentyFour(Env[TwentyFourState]):
 
     def respond(self, action: Action) -> Reply:
         """Compute the expression, and pay."""
-        table = self.state
+        state = self.state
         try:
             value, numbers, signs = read_expression(plain_answer(action.content))
         except UnreadableExpression as error:
-            return Reply(observation=f"{error} Attempts left: {table.left}.")
-        is_legal = tuple(numbers) == table.numbers and signs <= set(table.operators)
-        is_right = is_legal and value == table.target
-        earned = float(is_right) or max(table.paid, FORM_SHARE * (is_legal and self.turn_reward))
-        self.state = TwentyFourState(table.numbers, table.target, table.operators, table.left - 1, earned)
+            return Reply(observation=f"{error} Attempts left: {state.left}.")
+        is_legal = tuple(numbers) == state.numbers and signs <= set(state.operators)
+        is_right = is_legal and value == state.target
+        earned = float(is_right) or max(state.paid, FORM_SHARE * (is_legal and self.turn_reward))
+        self.state = TwentyFourState(state.numbers, state.target, state.operators, state.left - 1, earned)
         if self.state.left and not is_right:
-            return Reply(observation=self._judged(str(value), numbers, signs), reward=earned - table.paid)
-        reward = Scored(value=earned - table.paid, components={"solved": float(is_right)})
+            return Reply(observation=self._judged(str(value), numbers, signs), reward=earned - state.paid)
+        reward = Scored(value=earned - state.paid, components={"solved": float(is_right)})
         return Reply(observation="Correct." if is_right else "No attempts left.", reward=reward, terminated=True)
 
     def _judged(self, value: str, numbers: Sequence[int], signs: set[str]) -> str:
         """Say what is wrong with an expression."""
-        table = self.state
-        if tuple(numbers) != table.numbers:
-            text = f"Use {' '.join(map(str, table.numbers))}, each once."
-        elif not signs <= set(table.operators):
-            text = f"Use no other operators than {' '.join(table.operators)}."
+        state = self.state
+        if tuple(numbers) != state.numbers:
+            text = f"Use {' '.join(map(str, state.numbers))}, each once."
+        elif not signs <= set(state.operators):
+            text = f"Use no other operators than {' '.join(state.operators)}."
         else:
-            text = f"That makes {value}, not {table.target}."
-        return f"{text} Attempts left: {table.left}."
+            text = f"That makes {value}, not {state.target}."
+        return f"{text} Attempts left: {state.left}."
 
     def oracle(self) -> str:
         """Say an expression that is right."""
-        table = self.state
-        return str(find_solution(table.numbers, table.target, table.operators))
+        state = self.state
+        return str(find_solution(state.numbers, state.target, state.operators))
 
     def fork_state(self) -> TwentyFourState:
-        """Share the table: it is immutable."""
+        """Share the state: it is immutable."""
         return self.state
 
 

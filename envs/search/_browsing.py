@@ -43,7 +43,7 @@ class BrowsingLimits:
     """Text shown of a page at once."""
 
     def __post_init__(self) -> None:
-        """Refuse budgets that allow nothing."""
+        """Refuse limits that allow nothing."""
         limits = {"searches": 1000, "pages": 1000, "results": MAX_RESULTS, "result_chars": 10_000, "page_chars": 15_000}
         for name, limit in limits.items():
             value = getattr(self, name)
@@ -56,11 +56,11 @@ class BrowsingEnv(Env[BrowsingState]):
     """An env whose agent searches, opens pages, and finds text in them."""
 
     retriever: Retriever
-    budget: BrowsingLimits
+    limits: BrowsingLimits
 
-    def browse(self, retriever: Retriever, budget: BrowsingLimits) -> None:
+    def browse(self, retriever: Retriever, limits: BrowsingLimits) -> None:
         """Take what is searched, and how much of it may be looked at; a constructor calls this."""
-        self.retriever, self.budget = retriever, budget
+        self.retriever, self.limits = retriever, limits
         self.blocking = retriever.blocking
 
     def note(self, document: Document, lines: Iterable[int], *, is_opened: bool) -> None:
@@ -75,7 +75,7 @@ class BrowsingEnv(Env[BrowsingState]):
         """
         state = self._spend("searches")
         try:
-            hits = self.retriever.search(query, self.budget.results)
+            hits = self.retriever.search(query, self.limits.results)
         except BadQuery as error:
             raise ToolError(str(error)) from error
         self.state = replace(
@@ -134,7 +134,7 @@ class BrowsingEnv(Env[BrowsingState]):
 
     def _spend(self, what: str) -> BrowsingState:
         """Return the state with one more search or page. Raises: ToolError: there is none left."""
-        used, most = getattr(self.state, what), getattr(self.budget, what)
+        used, most = getattr(self.state, what), getattr(self.limits, what)
         if used >= most:
             raise ToolError(f"The budget of {most} {what} is used up; answer with what you know.")
         return replace(self.state, **{what: used + 1})
@@ -152,7 +152,7 @@ class BrowsingEnv(Env[BrowsingState]):
 
     def _result(self, rank: int, document: Document, wanted_words: frozenset[str]) -> str:
         """Show a hit, whole or with its best lines, and take notice of the lines that are whole."""
-        lines, left, shown = document.text.split("\n"), self.budget.result_chars, dict[int, str]()
+        lines, left, shown = document.text.split("\n"), self.limits.result_chars, dict[int, str]()
         is_short = len(document.text) <= left
         for place in range(len(lines)) if is_short else _best_lines(document, wanted_words):
             if left <= 0:
@@ -166,7 +166,7 @@ class BrowsingEnv(Env[BrowsingState]):
 
     def _end(self, lines: Sequence[str], start: int) -> int:
         """Return the line after the last one that fits on a page; the first always does."""
-        left, end = self.budget.page_chars, start
+        left, end = self.limits.page_chars, start
         while end < len(lines) and (end == start or len(lines[end]) <= left):
             left -= len(lines[end])
             end += 1

@@ -74,8 +74,8 @@ class Factbook(BrowsingEnv):
             do = "pass e.g. 0, or None for the real world"
             raise InvalidInput(sentence("fiction", "be a whole number of at least 0", fiction, where=_WHERE, do=do))
         super().__init__(max_turns=max_turns, **options)
-        budget = BrowsingLimits(searches=searches, pages=pages, results=results, page_chars=page_chars)
-        self.browse(retriever_of(fiction, retriever_url), budget)
+        limits = BrowsingLimits(searches=searches, pages=pages, results=results, page_chars=page_chars)
+        self.browse(retriever_of(fiction, retriever_url), limits)
         self.fiction = fiction
         self.grade, self.evidence_weight = FactbookMatch(text_score=text_score, tolerance=tolerance), evidence_weight
         wanted = tuple(kind for kind in KINDS if kind in chosen)
@@ -110,13 +110,13 @@ class Factbook(BrowsingEnv):
 
     def oracle(self) -> str:
         """Search for the page of each piece of evidence, open it there, and answer; or answer with what is left."""
-        state, budget = self.state, self.budget
+        state, limits = self.state, self.limits
         unread = (place for number, place in enumerate(evidence_of(self.task)) if number not in state.read)
         place = next(unread, None)
-        if place is None or state.pages >= budget.pages:
+        if place is None or state.pages >= limits.pages:
             return f"<answer>{self.task.payload['answer']}</answer>"
         page = self.retriever.find(place.page)
-        if page is not None and state.searches <= state.pages and state.searches < budget.searches:
+        if page is not None and state.searches <= state.pages and state.searches < limits.searches:
             label = page.text.split("\n")[place.line or 0].partition(": ")[0]
             return tool_call_action("search", query=f"{page.title} {label}")
         return tool_call_action("open", page=place.page, line=1 + (place.line or 0))

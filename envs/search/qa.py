@@ -107,10 +107,10 @@ class OpenQa(BrowsingEnv):
         source = QuestionSource(
             data if isinstance(data, str) else tuple(data.items()), config, revision, _items(splits)
         )
-        budget = BrowsingLimits(
+        limits = BrowsingLimits(
             searches=searches, pages=pages, results=results, result_chars=result_chars, page_chars=page_chars
         )
-        self.browse(_retriever(source, corpus, retriever_url), budget)
+        self.browse(_retriever(source, corpus, retriever_url), limits)
         self.tasks, self.chance_score = _load(source), _chance(source, text_score)
         self.grade = WordMatch() if text_score == "exact" else F1(key="answers", extract=final)
         self.evidence_weight = evidence_weight
@@ -136,9 +136,9 @@ class OpenQa(BrowsingEnv):
 
     def oracle(self) -> str:
         """Search for each supporting page by its title, open it where it is found, and answer."""
-        state, budget = self.state, self.budget
+        state, limits = self.state, self.limits
         unread = [title for number, title in enumerate(_titles(self.task)) if number not in state.read]
-        if not unread or state.pages >= budget.pages or state.searches >= budget.searches:
+        if not unread or state.pages >= limits.pages or state.searches >= limits.searches:
             return f"<answer>{_accepted_answers(self.task)[0]}</answer>"
         documents = [item for item in state.known_pages.values() if item.title == unread[0]]
         return (

@@ -86,7 +86,7 @@ def test_number_of_grids_is_the_known_one() -> None:
 
 def test_grids_of_four_are_two_puzzles_up_to_all_symmetries() -> None:
     # 288 full grids in 2 classes, as is known for 2 x 2 boxes.
-    assert len({canonical_symmetry(full, 4).first(full) for full in solutions((0,) * 16, 4)}) == 2
+    assert len({canonical_symmetry(full, 4).canonical(full) for full in solutions((0,) * 16, 4)}) == 2
     assert [len(symmetries(size)) for size in (4, 6, 9)] == [128, 4, 8]
 
 
@@ -95,12 +95,12 @@ def test_grids_of_four_are_two_puzzles_up_to_all_symmetries() -> None:
 def test_renamed_and_turned_grids_are_the_same_task_and_shown_as_drawn(size: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     grid = tuple(int(digit) for digit in rng.integers(0, size + 1, size=size * size))
-    look = canonical_symmetry(grid, size)
-    assert look.shown(look.first(grid)) == grid
+    symmetry = canonical_symmetry(grid, size)
+    assert symmetry.apply(symmetry.canonical(grid)) == grid
     names = (0, *(rng.permutation(size) + 1).tolist())
     places = symmetries(size)[int(rng.integers(len(symmetries(size))))]
     other = tuple(names[grid[place]] for place in places)
-    assert canonical_symmetry(other, size).first(other) == look.first(grid)
+    assert canonical_symmetry(other, size).canonical(other) == symmetry.canonical(grid)
 
 
 @pytest.mark.parametrize("size", [4, 6, 9])

@@ -32,9 +32,9 @@ class Lakes(BrowsingEnv):
 
     tasks = ListTasks([Task(id="t", prompt="How deep?", payload={"answer": "11"}, split=Split.TRAIN)])
 
-    def __init__(self, retriever: Retriever, budget: BrowsingLimits) -> None:
+    def __init__(self, retriever: Retriever, limits: BrowsingLimits) -> None:
         super().__init__(max_turns=50)
-        self.browse(retriever, budget)
+        self.browse(retriever, limits)
         self.shown: list[tuple[str, list[int], bool]] = []
 
     def begin(self, task: Task) -> str:
