@@ -10,7 +10,7 @@ from envgym.wrappers.base import reset_record_of
 
 
 def continued_result(last: StepRecord, reward: Reward, message: str, beginning: ResetResult | None) -> StepResult:
-    """Return the last turn of an episode as one that goes on, with `message` and the next beginning after its own text."""
+    """Return the last turn of an episode as one that goes on: `message` and the next beginning follow its own text."""
     messages: Sequence[Message] = (*last.observation.messages, Message(role=Role.USER, content=message))
     if beginning is not None:
         messages = (*messages, *reset_record_of(beginning).observation.messages)
