@@ -14,7 +14,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from envgym.agents.policies.local import pick_device
-from envgym.agents.search.signals import Seen
+from envgym.agents.search.scorers import SearchObservation
 from envgym.errors import InvalidInput, RunError, sentence
 from envgym.runs import RunDirectory
 from envgym.trainer.batch.rows import TrainRow
@@ -71,7 +71,7 @@ class CriticValue:
         self.tokens_read = 0
         """Tokens that were computed so far."""
 
-    async def __call__(self, seen: Sequence[Seen]) -> list[float]:
+    async def __call__(self, seen: Sequence[SearchObservation]) -> list[float]:
         """Return the value of each. Raises: InvalidInput: one is longer than the model can read."""
         rows = [_row(item) for item in seen]
         self._check_length(rows)
@@ -111,7 +111,7 @@ class CriticValue:
         return [float(said_NT[number, len(row) - 1]) for number, row in enumerate(rows)]
 
 
-def _row(seen: Seen) -> TrainRow:
+def _row(seen: SearchObservation) -> TrainRow:
     """Return tokens with the place of the value last: it is said before a token, whichever that is."""
     token_ids = seen.token_ids if seen.is_over else (*seen.token_ids, 0)
     count = len(token_ids)

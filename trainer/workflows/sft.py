@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from envgym.agents.agent import Agent
-from envgym.agents.driver import EpisodeJob, run_episode, run_oracle_episode
+from envgym.agents.driver import run_episode, run_oracle_episode
+from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.search import Chain
 from envgym.core.messages import Action
