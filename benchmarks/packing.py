@@ -122,9 +122,8 @@ def prepare(rows: Any, max_tokens: int) -> None:  # TrainRows
     """Do what packing adds to a step: tries, packs and masks."""
     import torch
 
-    from envgym.trainer.batch.packs import build_pack
-    from envgym.trainer.batch.trie import build_trie, cut
-    from envgym.trainer.learner.packing.mask import TreeMask
+    from envgym.trainer.batch.packs import build_pack, build_trie, cut
+    from envgym.trainer.learner.packing.attention import TreeMask
 
     token_ids, loss_masks = [row.token_ids for row in rows], [row.loss_mask for row in rows]
     trie = build_trie(token_ids, range(len(rows)))

@@ -29,17 +29,24 @@ from envgym.trainer.env_source import EnvSource
 from envgym.trainer.learner.checkpoint import (
     TrainState,
     checkpoints,
+    keep_reference,
     load_critic,
     load_optimizer,
     load_state,
+    open_reference,
     save_checkpoint,
 )
-from envgym.trainer.learner.reference import keep_reference, open_reference
 from envgym.trainer.methods.protocols import TaskRequest, TrajectoryCredit
 from envgym.trainer.metrics.callbacks import Callback, Callbacks
-from envgym.trainer.metrics.context_rewrites import check_context_rewrites, context_rewrite_metrics
-from envgym.trainer.metrics.rollout import age_metrics, env_metrics, filter_metrics, rollout_metrics
-from envgym.trainer.metrics.rows import row_metrics
+from envgym.trainer.metrics.rollout import (
+    age_metrics,
+    check_context_rewrites,
+    context_rewrite_metrics,
+    env_metrics,
+    filter_metrics,
+    rollout_metrics,
+    row_metrics,
+)
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.collector import Collected, Collector
 from envgym.trainer.rollout.task_stats import Stats, updated_stats

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from envgym.trainer.batch.packs import Pack
 from envgym.trainer.learner.logprobs import CHUNK_SIZE, TokenLogprobs, token_hidden_states
-from envgym.trainer.learner.packing.states import packed_token_hidden_states
+from envgym.trainer.learner.packing.support import packed_token_hidden_states
 
 
 def token_logprobs(

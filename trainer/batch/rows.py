@@ -12,9 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from envgym.core.trajectory import Row, share_counts
-from envgym.trainer.batch.packs import Pack, build_pack
+from envgym.trainer.batch.packs import Pack, build_pack, build_trie, cut
 from envgym.trainer.batch.spread import token_advantages
-from envgym.trainer.batch.trie import build_trie, cut
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from envgym.errors import InvalidInput, sentence
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, pad
+from envgym.trainer.learner.checkpoint import OpenReference
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, supervised_tokens
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.objective import Objective, OldLogprobs, denominator_of_rows, policy_loss
 from envgym.trainer.learner.optimizer import adamw, schedule
-from envgym.trainer.learner.reference import OpenReference
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics, correction_metrics
 from envgym.trainer.settings import OptimSettings
 

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
-from envgym.trainer.batch.packs import build_pack
+from envgym.trainer.batch.packs import build_pack, build_trie
 from envgym.trainer.batch.rows import TrainRow
-from envgym.trainer.batch.trie import build_trie
-from envgym.trainer.learner.packing.states import pack_hidden_states
+from envgym.trainer.learner.packing.support import pack_hidden_states
 from tests.trainer.learner.packing.forest import CPU, Pair, assert_close, both, build, gradients, random_rows
 
 LLAMA = build()
