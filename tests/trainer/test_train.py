@@ -25,8 +25,9 @@ TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "
 def settings(directory: Path, **sections: Mapping[str, Any]) -> TrainSettings:
     """Return a run of seconds: one small env, a model of 50,000 parameters, three steps."""
     data: dict[str, Any] = {
-        "run": {"name": "test", "directory": str(directory), "steps": 3, "checkpoint_every": 1, "tensorboard": False},
-        "model": {"name": "tiny", "tiny": TINY, "device": "cpu"},
+        "run": {"name": "test", "directory": str(directory), "steps": 3, "checkpoint_every": 1, "trackers": []},
+        "model": {"name": "tiny", "tiny": TINY},
+        "engine": {"device": "cpu"},
         "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
         "agent": {"name": "tool_calling", "max_turn_tokens": 24, "max_context_tokens": 512},
         "sft": {"episodes": 16, "batch_size": 8, "lr": 0.003},
@@ -152,7 +153,7 @@ def test_lora_trains_adapters_and_resumes(tmp_path: Path) -> None:
 
 
 def test_a_run_on_old_samples_repeats_and_says_how_old_they_are(tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"collect": {"staleness": 1}, "correction": {"name": "tis"}, "evaluation": {"tasks": 1}}
+    asked: dict[str, Any] = {"rollout": {"staleness": 1}, "correction": {"name": "tis"}, "evaluation": {"tasks": 1}}
     runs = [RunDirectory.open(train(settings(tmp_path / name, **asked)).directory) for name in ("one", "two")]
     first, second = (comparable(run) for run in runs)
     assert first == second
@@ -161,7 +162,7 @@ def test_a_run_on_old_samples_repeats_and_says_how_old_they_are(tmp_path: Path) 
 
 def test_a_run_that_overlaps_stays_within_its_bound_and_its_audits_hold(tmp_path: Path) -> None:
     asked: dict[str, Any] = {
-        "collect": {"staleness": 1, "deterministic": False},
+        "rollout": {"staleness": 1, "deterministic": False},
         "run": {"steps": 4},
         "evaluation": {"tasks": 1},
     }

@@ -1,6 +1,6 @@
 """The collector: tasks from the curriculum, groups from the agent loop, as many steps ahead as the samples may be old.
 
-Every seed derives from the run's seed and the names of what it drives. With `collect.staleness=0` nothing that the
+Every seed derives from the run's seed and the names of what it drives. With `rollout.staleness=0` nothing that the
 policy served before is reused, so a step can be collected again alone.
 
 The groups of step n are begun no sooner than when step n - staleness is collected, with the weights of then or newer
@@ -23,7 +23,7 @@ from envgym.trainer.methods.protocols import TaskRequest
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.groups import GroupRollout, GroupRunner
 from envgym.trainer.rollout.task_stats import Stats
-from envgym.trainer.settings import CollectSettings, TrainSettings
+from envgym.trainer.settings import RolloutSettings, TrainSettings
 
 OnFinished = Callable[[Tree], None]
 STRAGGLER = "a straggler: the step went on without it"
@@ -94,14 +94,14 @@ class Collector:
             stats: what training has seen of each task.
             on_finished: called with every tree that is grown while this waits.
         """
-        asked = self._settings.collect
+        asked = self._settings.rollout
         if not asked.overlaps:
-            # Forgets what is cached: a resumed run has not sampled what came before.
-            self._bench.policy.update_weights((), self._bench.policy.version)
+            # A resumed run has not sampled what came before.
+            self._bench.policy.clear_prefix_cache()
         if self._runner is None:
             self._runner = GroupRunner(self._bench, self._settings, self._search)
         with rare_collections():
-            for number in range(step, step + asked.ahead + 1):
+            for number in range(step, step + asked.steps_ahead + 1):
                 if number < self._last and number not in self._ahead:
                     self._ahead[number] = self._begun(number, stats)
             if asked.deterministic:
@@ -134,7 +134,7 @@ class Collector:
     @property
     def _per_round(self) -> int:
         """Groups that are begun at once."""
-        return math.ceil(self._settings.rollout.groups * self._settings.collect.oversampling)
+        return math.ceil(self._settings.rollout.groups * self._settings.rollout.oversampling)
 
     def _begin_round(self, step: _Step) -> None:
         assert self._runner is not None, "taking begins with it"
@@ -169,7 +169,7 @@ class Collector:
 
     async def _wait(self, step: _Step) -> None:
         """Wait for a round's end, or until only stragglers are left, and abort those or leave them."""
-        asked = self._settings.collect
+        asked = self._settings.rollout
         trees = [pending.tree for rollout in step.groups for pending in rollout.trees]
         when = asyncio.ALL_COMPLETED if asked.stragglers == "wait" else asyncio.FIRST_COMPLETED
         pending = {tree for tree in trees if not tree.done()}
@@ -177,7 +177,7 @@ class Collector:
         while pending:
             _, pending = await asyncio.wait(pending, return_when=when)
             await _wait_for(_finished(step.groups))
-            if len(trees) - len(pending) >= asked.enough * len(trees) or self._has_enough(step.groups):
+            if len(trees) - len(pending) >= asked.min_finished_share * len(trees) or self._has_enough(step.groups):
                 break
         if pending and asked.stragglers == "abort":
             for rollout in step.groups:
@@ -221,7 +221,8 @@ async def collect(
     on_finished: OnFinished | None = None,
 ) -> Collected:
     """Collect one step alone, whatever its samples' age may be; see `Collector`."""
-    alone = settings.model_copy(update={"collect": CollectSettings()})
+    rollout = RolloutSettings(groups=settings.rollout.groups, group_size=settings.rollout.group_size)
+    alone = settings.model_copy(update={"rollout": rollout})
     collector = Collector(bench, alone, search=search, rounds=rounds)
     try:
         return await collector.take(step, stats=stats, on_finished=on_finished)

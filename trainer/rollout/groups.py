@@ -48,12 +48,12 @@ class GroupRunner:
     def __init__(self, bench: RunContext, settings: TrainSettings, search: Strategy) -> None:
         """Get ready; nothing is begun."""
         self._bench, self._settings, self._search = bench, settings, search
-        concurrency = settings.rollout.concurrency
+        concurrency = settings.engine.concurrency
         self._pool = RolloutPool(concurrency=concurrency)
         self._context = RolloutContext(
             agent=bench.agent,
             policy=bench.policy,
-            sampling=bench.sampling(settings.rollout.temperature),
+            sampling=bench.sampling(settings.sampling.temperature),
             slots=asyncio.Semaphore(concurrency),
         )
 
