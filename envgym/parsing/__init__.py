@@ -3,7 +3,8 @@
 from functools import lru_cache
 
 from envgym.catalog import TEXT_FORMAT
-from envgym.core.messages import Action
+from envgym.core.json_types import JsonValue
+from envgym.core.messages import Action, ToolCall
 from envgym.parsing.formats import TextFormat
 from envgym.plugins import Choice
 
@@ -17,3 +18,9 @@ def text_format(name: str) -> TextFormat:
 def parse_action(text: str, format: str = "hermes") -> Action:
     """Read `text` in a format; never raises on any text. Raises: UnknownName: no such format."""
     return text_format(format).parse(text)
+
+
+def tool_call_action(tool: str, **arguments: JsonValue) -> Action:
+    """Return the action that calls one tool, with the text that a plain `step(str)` reads as this call."""
+    call = Action(content="", tool_calls=[ToolCall(name=tool, arguments=arguments)])
+    return parse_action(text_format("hermes").write(call))

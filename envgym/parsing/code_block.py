@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from envgym.core.messages import Action, ToolCall
-from envgym.parsing.formats import build_action, join_parts, written
+from envgym.parsing.formats import build_action, check_round_trip, join_parts
 from envgym.parsing.thinking import split_thinking
 from envgym.tools import ToolSpec
 
@@ -57,7 +57,7 @@ class CodeBlock:
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", code)), default=0))
             blocks.append(f"{fence}python\n{code}\n{fence}")
         text = join_parts(action, blocks)
-        return written(text, action, self.parse(text))
+        return check_round_trip(text, action, self.parse(text))
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """Return how code is written; the other tools are what that code may call."""
