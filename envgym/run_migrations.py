@@ -80,7 +80,7 @@ def _migrate_objective(objective: Config) -> None:
 
 
 def _migrate_search(search: Config) -> None:
-    """Answer scorers and values are choices; `package.module:name:text` gave its text to a value."""
+    """Answer scorers and values are choices; a path with a colon was a value, whose text stood after another colon."""
     if search.get("name") == "best_of":
         _rename(search, "width", "parallel")
     if search.get("select") == "verifier":

@@ -134,7 +134,14 @@ class TrainLoop:
         )
         self._all_tasks = SPLIT_LABELS[settings.evaluation.split]
         """Label of the evaluations before and after training."""
-        self._collector = Collector(watched, settings, last=settings.run.steps)
+        self._collector = Collector(
+            watched,
+            settings,
+            settings.rollout,
+            seed=settings.run.seed,
+            rounds=settings.resampling.rounds,
+            last=settings.run.steps,
+        )
 
     def run(self, runner: asyncio.Runner, checkpoint: Path | None) -> TrainResult:
         """Go from the start, or from `checkpoint`, to the last step and write the report."""

@@ -60,6 +60,18 @@ def test_critic_of_an_old_search_is_a_choice() -> None:
     value = "envgym.trainer.workflows.critic_value:critic:runs/demo-value"
     search = migrate_config({"rollout": {}, "search": {"name": "mcts", "value": value}}, schema=1)["search"]
     assert search["value"] == {"name": "critic", "run": "runs/demo-value"}
+    search = migrate_config({"rollout": {}, "search": {"name": "best_of", "select": value}}, schema=1)["search"]
+    assert search == {
+        "name": "best_of",
+        "select": {"name": "value"},
+        "value": {"name": "critic", "run": "runs/demo-value"},
+    }
+
+
+def test_trackers_of_an_old_run_are_choices() -> None:
+    run = {"tensorboard": False, "wandb": "cats"}
+    trackers = migrate_config({"rollout": {}, "run": run}, schema=1)["run"]["trackers"]
+    assert trackers == [{"name": "progress"}, {"name": "wandb", "project": "cats"}]
 
 
 def test_settings_of_today_are_left_as_they_are() -> None:

@@ -126,14 +126,17 @@ def _batches(rows: Sequence[TrainRow], sft: SftSettings, *, seed: int) -> Iterat
 
 async def _success(bench: RunContext, settings: TrainSettings, sft: SftSettings, *, check: int) -> float:
     """Return the share of sampled episodes on train tasks that succeed; invalid ones do not count."""
-    probe = settings.model_copy(
-        update={
-            "rollout": settings.rollout.model_copy(update={"groups": sft.check_tasks, "group_size": 1}),
-            "run": settings.run.model_copy(update={"seed": derive_seed(settings.run.seed, "sft check")}),
-        }
+    collected = await collect(
+        bench,
+        settings,
+        step=check,
+        stats={},
+        num_groups=sft.check_tasks,
+        group_size=1,
+        seed=derive_seed(settings.run.seed, "sft check"),
+        search=Chain(),
     )
-    found = await collect(bench, probe, step=check, stats={}, search=Chain())
-    return rollout_metrics(found.groups, success_at=settings.evaluation.success_at).get("train/success", 0.0)
+    return rollout_metrics(collected.groups, success_at=settings.evaluation.success_at).get("train/success", 0.0)
 
 
 def likelihood_rows(episode: Trajectory) -> list[TrainRow]:

@@ -15,7 +15,7 @@ from envgym.errors import SettingsError, UnknownName
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 MODEL = ModelSettings.model_validate({"tiny": TINY, "train_steps": 3})
 ENDPOINT = {"base_url": "http://localhost:1/v1", "model": "m"}
-BACKEND = Path(__file__).resolve().parents[3] / "examples" / "policy_backend.py"
+BACKEND = Path(__file__).resolve().parents[3] / "examples" / "plugins" / "continuous_batching.py"
 
 
 def engine(backend: Any, **settings: Any) -> EngineSettings:

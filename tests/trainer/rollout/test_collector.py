@@ -85,7 +85,10 @@ def drive(
 
     async def work() -> list[Collected]:
         acts = policy or Guesser(bench)
-        collector = Collector(replace(bench, policy=acts), asked, last=steps)
+        rounds = asked.resampling.rounds
+        collector = Collector(
+            replace(bench, policy=acts), asked, asked.rollout, seed=asked.run.seed, rounds=rounds, last=steps
+        )
         found: list[Collected] = []
         try:
             for step in range(steps):
@@ -207,7 +210,8 @@ def test_no_more_groups_are_begun_than_the_settings_say(built: RunContext) -> No
     policy = Guesser(built, holds=lambda number: True)
 
     async def work() -> None:
-        collector = Collector(replace(built, policy=policy), settings(staleness=2, **FREE))
+        asked = settings(staleness=2, **FREE)
+        collector = Collector(replace(built, policy=policy), asked, asked.rollout, seed=asked.run.seed)
         taking = asyncio.ensure_future(collector.take(0, stats={}))
         await asyncio.sleep(0.2)
         taking.cancel()
