@@ -37,7 +37,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     help_tokenizer = "of a model that an endpoint serves by token ids (--backend vllm; default: --model)"
     who.add_argument("--tokenizer", metavar="NAME|DIR", help=help_tokenizer)
     _add_pairs(who, "--endpoint-set", "setting of the endpoint, as api_key_env=MY_KEY")
-    who.add_argument("--agent", metavar="NAME", help="plain, tool_calling, react or code_act")
+    who.add_argument(
+        "--agent", metavar="NAME", help="plain, tool_calling, react, code_act, or one of your own, as my_agent.py:AGENT"
+    )
     _add_pairs(who, "--agent-set", "setting of the agent, as max_turn_tokens=512")
     what = parser.add_argument_group("on what")
     what.add_argument("--env", metavar="ID", help="environment (default: those of the run)")
@@ -57,7 +59,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     what.add_argument("--max-invalid", type=float, default=0.5, metavar="R", help=help_invalid)
     what.add_argument("--seed", type=int, default=0, help="of the envs and of sampling (default: 0)")
     search = parser.add_argument_group("by search")
-    help_search = "chain (default), or a search that finds each episode: best_of, mcts ..."
+    help_search = "chain (default), or a search that finds each episode: best_of, mcts, my_search.py:MySearch ..."
     search.add_argument("--search", default="chain", metavar="NAME", help=help_search)
     _add_pairs(search, "--search-set", "setting of the search, as n=8 or budget.tokens_generated=4096")
     how = parser.add_argument_group("how")
