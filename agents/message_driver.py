@@ -198,7 +198,7 @@ class _Episode:
             return
         self._messages.append(Message(role=Role.ASSISTANT, content=str(record.action)))
         self._messages += [
-            Message(role=Role.USER, content=message.content) if message.role is Role.TOOL else message
+            Message(role=Role.USER, parts=message.parts) if message.role is Role.TOOL else message
             for message in record.observation.messages
         ]
 
