@@ -12,6 +12,8 @@ from envgym.parsing.plain import Plain
 from envgym.parsing.react import React
 from envgym.parsing.xml_tags import XmlTags
 
+__all__ = ["TABLE", "CodeBlock", "Hermes", "Plain", "React", "TextFormat", "XmlTags", "parse_action", "text_format"]
+
 TABLE: Mapping[str, TextFormat] = MappingProxyType(
     {item.name: item for item in (Hermes(), CodeBlock(), XmlTags(), React(), Plain())}
 )
