@@ -1,6 +1,7 @@
 """The house rules that no other tool holds: links, name guards, sizes, docstrings, what importing envgym loads."""
 
 import ast
+import graphlib
 import os
 import subprocess
 import sys
@@ -62,6 +63,33 @@ def test_importing_envgym_and_its_rooms_imports_no_heavy_package() -> None:
         f"import sys, envgym, envgym.envs, envgym.agents, envgym.trainer\nprint(sorted({heavy!r} & set(sys.modules)))"
     )
     assert result.stdout.strip() == "[]", result.stdout + result.stderr
+
+
+def module_name(path: str) -> str:
+    """Return the import name of a file of one of the rooms."""
+    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return name if name.split(".")[0] == "envgym" else f"envgym.{name}"
+
+
+def imported_names(tree: ast.Module) -> set[str]:
+    """Return what a module imports of envgym, inside functions and for type checkers too."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("envgym"):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names if alias.name.startswith("envgym")}
+    return names
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    rooms = ("envgym/", *(f"{room}/" for room in LINKED_ROOMS))
+    modules = {module_name(path): tree for path, tree in TREES.items() if path.startswith(rooms)}
+    graph: dict[str, set[str]] = {}
+    for name, tree in modules.items():
+        found = {imported if imported in modules else imported.rpartition(".")[0] for imported in imported_names(tree)}
+        graph[name] = found - {name}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which shows the circle
 
 
 @pytest.mark.parametrize("name", TREES)
