@@ -1,29 +1,176 @@
-"""Drive episodes: many at a time over one policy, or one of the env's own oracle. An episode never raises.
+"""Drive episodes: the one loop that feeds events to an agent, and the one place that turns failures into endings.
 
-A failed reset, step or generation is an episode with its `ERROR_*` ending; a group never loses a member. Only a
-cancellation, and an error of the caller's own `on_finished`, leave through here; the envs are closed even then.
+A failed reset, step or generation is an episode with its `ERROR_*` ending, and so is an aborted one; a group never
+loses an episode. Only a cancellation from outside, and an error of the caller's own `on_finished`, are raised; the envs
+are closed even then. Search drives single turns of its branches with the same loop.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
+from typing import Protocol, TypeVar
 
 from envgym.agents.agent import Agent
 from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob
-from envgym.agents.events import Event, Failed, Finished, Generate, Generated, Started, StepEnv, Stepped
-from envgym.agents.loop import AgentState, advance, begin
-from envgym.agents.path import tree_of
-from envgym.agents.pool import Abort, run_pool
+from envgym.agents.events import (
+    Event,
+    FailureEvent,
+    Finished,
+    Generate,
+    GenerationEvent,
+    PolicyReplyT,
+    PolicyRequestT,
+    Request,
+    ResetEvent,
+    StepEnv,
+    StepEvent,
+)
+from envgym.agents.loop import advance, begin
+from envgym.agents.path import PathNode
+from envgym.agents.pool import AbortHandle, run_pool
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy, Sampling
+from envgym.agents.recorder import record_tree
 from envgym.core.endings import Ending
 from envgym.core.tree import Tree
 from envgym.errors import InfrastructureError, InvalidInput, PolicyFailure
 from envgym.records import ending_of
 
-__all__ = ["Clock", "EpisodeJob", "run_episode", "run_episodes", "run_oracle_episode"]
 
-_Answer = Callable[[GenerateRequest, EpisodeEnv], Awaitable[Generation]]
+class EpisodeState(Protocol):
+    """The state of an agent in an episode, of tokens or of messages."""
+
+    @property
+    def path(self) -> PathNode | None:
+        """Last finished node; None before the prompt."""
+        ...
+
+
+StateT = TypeVar("StateT", bound=EpisodeState)
+
+Advance = Callable[[StateT, Event[PolicyReplyT]], tuple[StateT, Request[PolicyRequestT]]]
+"""Returns the state after an event, and what the agent requests next."""
+GenerateFn = Callable[[PolicyRequestT], Awaitable[PolicyReplyT]]
+"""Sends one request to the policy and returns its reply."""
+
+
+# ---- the loop -------------------------------------------------------------------------------------------------------
+
+
+async def drive(
+    state: StateT,
+    request: Request[PolicyRequestT] | None,
+    env: EpisodeEnv,
+    *,
+    advance: Advance[StateT, PolicyReplyT, PolicyRequestT],
+    generate: GenerateFn[PolicyRequestT, PolicyReplyT],
+    clock: Clock,
+    abort: AbortHandle,
+    one_turn: bool = False,
+) -> tuple[StateT, Request[PolicyRequestT]]:
+    """Feed events to an agent until its episode is over, and return its last state and request.
+
+    Args:
+        state: of the agent.
+        request: what the agent waits for; None: the reset of the env.
+        env: of the episode.
+        advance: moves the agent on by one event.
+        generate: sends a request to the policy.
+        clock: times the calls of env and policy.
+        abort: ends the episode early; the caller enters it.
+        one_turn: return also when the agent requests the policy's next turn.
+    """
+    while True:
+        started = clock()
+        event: Event[PolicyReplyT]
+        try:
+            if abort.reason is not None:
+                event = aborted_event(abort)
+            elif isinstance(request, Generate):
+                event = GenerationEvent(await generate(request.request), clock() - started)
+            elif isinstance(request, StepEnv):
+                event = StepEvent(await env.step(request.action), clock() - started)
+            else:
+                event = ResetEvent(await env.reset(), clock() - started)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # raised again where it is no failure
+            event = failure_event(error, abort, clock() - started, generates=isinstance(request, Generate))
+        state, request = advance(state, event)
+        if isinstance(request, Finished) or (one_turn and isinstance(request, Generate)):
+            return state, request
+
+
+def failure_event(
+    error: BaseException, abort: AbortHandle, seconds: float = 0.0, *, generates: bool = False
+) -> FailureEvent:
+    """Return the event by which `error` ends an episode.
+
+    Args:
+        error: what was raised.
+        abort: of the episode.
+        seconds: time until then.
+        generates: whether the policy raised it; then it is a failure of the policy whatever its type.
+
+    Raises: `error` itself, where it is no failure of env, policy or infrastructure, and not the abort's cancellation.
+    """
+    if isinstance(error, InfrastructureError):
+        return FailureEvent(ending_of(error), str(error), seconds)
+    if isinstance(error, asyncio.CancelledError) and abort.caught():
+        return aborted_event(abort, seconds)
+    if generates and isinstance(error, Exception):
+        return FailureEvent(Ending.ERROR_POLICY, f"generation failed: {type(error).__name__}: {error}", seconds)
+    raise error
+
+
+def aborted_event(abort: AbortHandle, seconds: float = 0.0) -> FailureEvent:
+    """Return the event by which an abort ends an episode."""
+    assert abort.reason is not None, "the rollout was aborted"
+    return FailureEvent(Ending.ERROR_ABORTED, abort.reason, seconds)
+
+
+class EnvCloser:
+    """Closes an env at the end of a block; without waiting after an error."""
+
+    def __init__(self, env: EpisodeEnv, abort: AbortHandle) -> None:
+        """Close `env`, whose episode `abort` belongs to."""
+        self._env, self._abort = env, abort
+
+    async def __aenter__(self) -> None:
+        """Begin the block."""
+
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Close the env."""
+        if kind is not None:
+            self._env.abandon()
+        else:
+            await close_env(self._env, self._abort)
+
+
+async def close_env(env: EpisodeEnv, abort: AbortHandle) -> None:
+    """Close `env`; without waiting after an abort, when its thread may still be busy."""
+    if abort.reason is not None:
+        env.abandon()
+    else:
+        await env.close()
+
+
+async def play_episode(
+    env: EpisodeEnv,
+    state: StateT,
+    *,
+    advance: Advance[StateT, PolicyReplyT, PolicyRequestT],
+    generate: GenerateFn[PolicyRequestT, PolicyReplyT],
+    clock: Clock,
+    abort: AbortHandle | None,
+) -> Tree:
+    """Drive a whole episode from its reset, close its env, and return it as a tree with one leaf."""
+    abort = abort or AbortHandle()
+    async with EnvCloser(env, abort):
+        with abort:
+            state, _ = await drive(state, None, env, advance=advance, generate=generate, clock=clock, abort=abort)
+    assert state.path is not None, "a finished episode has a leaf"
+    return record_tree((state.path,), env.job)
+
+
+# ---- episodes of tokens ---------------------------------------------------------------------------------------------
 
 
 async def run_episode(
@@ -33,28 +180,32 @@ async def run_episode(
     *,
     sampling: Sampling,
     clock: Clock = time.perf_counter,
-    abort: Abort | None = None,
+    abort: AbortHandle | None = None,
 ) -> Tree:
     """Run one episode and return it as a tree with one leaf.
 
     Args:
-        job: what to run.
+        job: the episode.
         agent: how the policy acts; its `max_turn_tokens` replaces `sampling.max_new_tokens`.
-        policy: who acts.
+        policy: samples the turns.
         sampling: temperature, top-p, top-k and further stop tokens.
         clock: times the calls of env and policy.
-        abort: by which the episode can be given up.
+        abort: by which the episode can be aborted.
     """
-    return await _run(job, agent, _asking(policy), sampling, clock, abort)
+    state = begin(agent, sampling=sampling, seed=job.sampling_seed)
+    return await play_episode(
+        EpisodeEnv(job), state, advance=advance, generate=policy.generate, clock=clock, abort=abort
+    )
 
 
 async def run_oracle_episode(job: EpisodeJob, agent: Agent, *, clock: Clock = time.perf_counter) -> Tree:
-    """Run one episode in which the env's oracle speaks, in the tokens that the policy would have to sample.
+    """Run one episode in which the env's oracle acts, in the tokens that the policy would have to sample.
 
     Its tokens are POLICY with log-prob 0.0 and version 0, so that a warm start can train on them.
     """
+    env = EpisodeEnv(job)
 
-    async def answer(request: GenerateRequest, env: EpisodeEnv) -> Generation:
+    async def generate(request: GenerateRequest) -> Generation:
         del request
         action = await env.oracle()
         try:
@@ -69,7 +220,8 @@ async def run_oracle_episode(job: EpisodeJob, agent: Agent, *, clock: Clock = ti
             policy_version=0,
         )
 
-    return await _run(job, agent, answer, Sampling(), clock)
+    state = begin(agent, sampling=Sampling(), seed=job.sampling_seed)
+    return await play_episode(env, state, advance=advance, generate=generate, clock=clock, abort=None)
 
 
 async def run_episodes(
@@ -86,117 +238,56 @@ async def run_episodes(
     """Run all jobs and return their trees in the order of the jobs.
 
     Args:
-        jobs: what to run.
+        jobs: the episodes.
         agent: how the policy acts; its `max_turn_tokens` replaces `sampling.max_new_tokens`.
-        policy: who acts.
+        policy: samples the turns.
         sampling: temperature, top-p, top-k and further stop tokens.
         concurrency: episodes under way at a time, at least 1.
-        on_finished: called with every tree as its episode ends; what it raises ends the run.
-        lock_step: let the policy be asked only when every episode under way has its next question. A policy that
-            batches what waits then sees the same batches in every run, also where envs answer from threads.
+        on_finished: called with every tree as its episode ends; an error that it raises ends the run.
+        lock_step: send requests to the policy only when every episode under way has one. A policy that batches what
+            waits then sees the same batches in every run, also where envs answer from threads.
         clock: times the calls of env and policy.
     """
-    gate = _Gate(min(concurrency, len(jobs))) if lock_step else None
-    answer = _asking(policy) if gate is None else gate.before(_asking(policy))
-    return await run_pool(
-        jobs,
-        lambda job: _run(job, agent, answer, sampling, clock),
-        concurrency=concurrency,
-        on_finished=on_finished,
-        on_idle=None if gate is None else gate.leave,
-    )
+    gate = _LockStepGate(min(concurrency, len(jobs))) if lock_step else None
+    generate = policy.generate if gate is None else gate.hold_back(policy.generate)
+
+    def run(job: EpisodeJob) -> Awaitable[Tree]:
+        state = begin(agent, sampling=sampling, seed=job.sampling_seed)
+        return play_episode(EpisodeEnv(job), state, advance=advance, generate=generate, clock=clock, abort=None)
+
+    on_idle = None if gate is None else gate.remove_worker
+    return await run_pool(jobs, run, concurrency=concurrency, on_finished=on_finished, on_idle=on_idle)
 
 
-async def _run(
-    job: EpisodeJob, agent: Agent, answer: _Answer, sampling: Sampling, clock: Clock, abort: Abort | None = None
-) -> Tree:
-    env = EpisodeEnv(job)
-    state = begin(agent, sampling=sampling, seed=job.sampling_seed)
-    try:
-        with nullcontext() if abort is None else abort.watched():
-            state = await _play(state, env, answer, clock, abort)
-    except BaseException:
-        env.abandon()
-        raise
-    if abort is not None and abort.reason is not None:
-        env.abandon()  # its thread may still be busy with what was given up
-    else:
-        await env.close()
-    assert state.path is not None, "a finished episode has a leaf"
-    return tree_of((state.path,), id=job.tree_id, env_id=job.env_id, task=job.task, seed=job.seed)
+class _LockStepGate:
+    """Holds requests back until every episode under way has one."""
 
-
-async def _play(
-    state: AgentState, env: EpisodeEnv, answer: _Answer, clock: Clock, abort: Abort | None = None
-) -> AgentState:
-    """Feed events until the agent is finished."""
-    request: Generate | StepEnv | Finished | None = None
-    while not isinstance(request, Finished):
-        started = clock()
-        event: Event
-        try:
-            if abort is not None and abort.reason is not None:
-                event = Failed(Ending.ERROR_ABORTED, abort.reason)
-            elif request is None:
-                event = Started(await env.reset(), clock() - started)
-            elif isinstance(request, Generate):
-                event = Generated(await answer(request.request, env), clock() - started)
-            else:
-                event = Stepped(await env.step(request.action), clock() - started)
-        except InfrastructureError as error:
-            event = Failed(ending_of(error), str(error), clock() - started)
-        except asyncio.CancelledError:
-            if abort is None or not abort.caught():
-                raise
-            event = Failed(Ending.ERROR_ABORTED, abort.reason or "", clock() - started)
-        state, request = advance(state, event)
-    return state
-
-
-def _asking(policy: Policy) -> _Answer:
-    """Return what asks `policy`; whatever it raises is a PolicyFailure."""
-
-    async def answer(request: GenerateRequest, env: EpisodeEnv) -> Generation:
-        del env
-        try:
-            return await policy.generate(request)
-        except PolicyFailure:
-            raise
-        except Exception as error:
-            raise PolicyFailure(f"generation failed: {type(error).__name__}: {error}") from error
-
-    return answer
-
-
-class _Gate:
-    """Holds questions back until every episode under way has one."""
-
-    def __init__(self, num_members: int) -> None:
-        self._num_members = num_members
+    def __init__(self, num_workers: int) -> None:
+        self._num_workers = num_workers
         self._waiting: list[asyncio.Future[None]] = []
 
-    def before(self, answer: _Answer) -> _Answer:
-        """Return `answer` behind the gate."""
+    def hold_back(self, generate: GenerateFn[GenerateRequest, Generation]) -> GenerateFn[GenerateRequest, Generation]:
+        """Return `generate` with every request held back."""
 
-        async def held(request: GenerateRequest, env: EpisodeEnv) -> Generation:
+        async def held_back(request: GenerateRequest) -> Generation:
             loop = asyncio.get_running_loop()
-            arrived: asyncio.Future[None] = loop.create_future()
-            self._waiting.append(arrived)
-            loop.call_soon(self._open)  # not at once: then the last to arrive would ask before the others
-            await arrived
-            return await answer(request, env)
+            opened: asyncio.Future[None] = loop.create_future()
+            self._waiting.append(opened)
+            loop.call_soon(self._open)  # not at once: then the last to arrive would be sent before the others
+            await opened
+            return await generate(request)
 
-        return held
+        return held_back
 
-    def leave(self) -> None:
-        """Take a worker out that has no more episodes."""
-        self._num_members -= 1
+    def remove_worker(self) -> None:
+        """Take out a worker that has no more episodes."""
+        self._num_workers -= 1
         asyncio.get_running_loop().call_soon(self._open)
 
     def _open(self) -> None:
-        if len(self._waiting) >= self._num_members:
-            # All are woken in one go, so nothing comes between their questions.
-            for arrived in self._waiting:
-                if not arrived.done():
-                    arrived.set_result(None)
+        if len(self._waiting) >= self._num_workers:
+            # All are woken together, so nothing comes between their requests.
+            for opened in self._waiting:
+                if not opened.done():
+                    opened.set_result(None)
             self._waiting.clear()

@@ -1,6 +1,6 @@
-"""What every driver needs: an episode to run, and its env (inline or in a thread of its own).
+"""An episode to run, and its env: called inline, or in a thread of its own.
 
-Whatever an env raises leaves here as an `InfrastructureError`; a driver records it as the episode's ending.
+Whatever an env raises leaves here as an `InfrastructureError`; the driver records it as the episode's ending.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from envgym.core.messages import Action
+from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Task
 from envgym.env import Env
 from envgym.errors import EnvFailure, InfrastructureError
@@ -20,6 +20,7 @@ from envgym.records import ResetRecord, StepRecord, StepResult
 from envgym.seeds import derive_seed
 
 _log = logging.getLogger(__name__)
+_EMPTY = Observation()
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -49,78 +50,117 @@ class EpisodeJob:
         return derive_seed(self.seed, "policy") if self.policy_seed is None else self.policy_seed
 
 
+EpisodeFactory = Callable[[int], EpisodeJob]
+"""Returns the job of a group's k-th tree: all begin alike, and differ in what the policy samples."""
+
+
 class EpisodeEnv:
     """The env of one episode. An env that declares `blocking` gets one thread for all its calls, in order."""
 
     def __init__(self, job: EpisodeJob) -> None:
         """Hold `job`; nothing is made before `reset`."""
-        self._job = job
+        self.job = job
+        self.first_observation = _EMPTY
+        """What `reset` returned."""
         self._env: Env[Any] | None = None
         self._thread: ThreadPoolExecutor | None = None
 
     async def reset(self) -> ResetRecord:
         """Make and reset the env. Raises: InfrastructureError: it failed."""
-        env = self._env = _named("make", self._job.make_env)
+        env = self._env = _call_env("make", self.job.make_env)
         if getattr(env.unwrapped, "blocking", True):
-            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"env-{self._job.tree_id}")
-        _, info = await self._call("reset", env.reset, seed=self._job.seed, options={"task": self._job.task})
+            self._thread = self._new_thread()
+        _, info = await self._call("reset", env.reset, seed=self.job.seed, options={"task": self.job.task})
         record = info.get("envgym")
         if not isinstance(record, ResetRecord):
             raise EnvFailure("reset returned no ResetRecord in info['envgym']: a wrapper dropped it")
+        self.first_observation = record.observation
         return record
 
     async def step(self, action: Action) -> StepResult:
         """Let the env answer. Raises: InfrastructureError: it failed without a record."""
-        step = self._running.step
-        result = _named("step", step, action) if self._thread is None else await self._call("step", step, action)
+        step = self.env.step
+        result = _call_env("step", step, action) if self._thread is None else await self._call("step", step, action)
         if not isinstance(result[4].get("envgym"), StepRecord):
             raise EnvFailure("step returned no StepRecord in info['envgym']: a wrapper dropped it")
         return StepResult(*result)  # Gymnasium's own wrappers return a bare tuple
 
     async def oracle(self) -> Action:
         """Return the env's own best next action. Raises: InfrastructureError: the oracle failed."""
-        text = await self._call("oracle", self._running.unwrapped.oracle)
+        text = await self._call("oracle", self.env.unwrapped.oracle)
         return text if isinstance(text, Action) else parse_action(text)
 
-    async def close(self) -> None:
-        """Close the env and let its thread go; a failure is logged, the episode stands."""
-        if self._env is None:
-            return
-        await self._call("close", self._close_or_log)
+    async def fork(self) -> "EpisodeEnv":
+        """Return an independent copy that continues from here. Raises: InfrastructureError: the copy failed."""
+        copy = EpisodeEnv(self.job)
+        copy.first_observation = self.first_observation
+
+        def fork() -> None:
+            copy._env = self.env.fork()
+
+        try:
+            await self._call("fork", fork)
+        except asyncio.CancelledError:
+            if self._thread is not None:
+                self._thread.submit(copy.abandon)  # the thread may still make the copy
+            raise
         if self._thread is not None:
-            self._thread.shutdown(wait=False)
+            copy._thread = self._new_thread()
+        return copy
+
+    def move(self) -> "EpisodeEnv":
+        """Hand the env over to the one that is returned; closing this one does nothing any more."""
+        owner = EpisodeEnv(self.job)
+        owner.first_observation = self.first_observation
+        owner._env, owner._thread = self._env, self._thread
+        self._env = self._thread = None
+        return owner
+
+    async def close(self) -> None:
+        """Close the env and let its thread go; a failure is logged, and the episode stays valid."""
+        if self._env is not None:
+            await self._call("close", self._close_or_log)
+        self._release_thread()
 
     def abandon(self) -> None:
-        """Close the env without waiting: after a cancellation, behind whatever its thread is still doing."""
+        """Close the env without waiting: after a cancellation, when its thread has finished what it is doing."""
         if self._thread is not None:
             self._thread.submit(self._close_or_log)
-            self._thread.shutdown(wait=False)
         elif self._env is not None:
             self._close_or_log()
+        self._release_thread()
+
+    def _new_thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"env-{self.job.tree_id}")
+
+    def _release_thread(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
 
     def _close_or_log(self) -> None:
         try:
-            _named("close", self._running.close)
+            _call_env("close", self.env.close)
         except InfrastructureError as error:
-            _log.warning("%s of episode %s", error, self._job.tree_id)
+            _log.warning("%s of episode %s", error, self.job.tree_id)
 
     @property
-    def _running(self) -> Env[Any]:
+    def env(self) -> Env[Any]:
+        """The env itself, once it was made."""
         assert self._env is not None, "reset comes first"
         return self._env
 
-    async def _call(self, what: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _call(self, method: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._thread is None:
-            return _named(what, function, *args, **kwargs)
-        call = partial(_named, what, function, *args, **kwargs)
+            return _call_env(method, function, *args, **kwargs)
+        call = partial(_call_env, method, function, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
 
-def _named(what: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function`; whatever it raises is an InfrastructureError that says what was being done."""
+def _call_env(method: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a method of an env; whatever it raises becomes an InfrastructureError that names the method."""
     try:
         return function(*args, **kwargs)
     except InfrastructureError:
         raise
     except Exception as error:
-        raise EnvFailure(f"{what} failed: {type(error).__name__}: {error}") from error
+        raise EnvFailure(f"{method} failed: {type(error).__name__}: {error}") from error

@@ -20,8 +20,8 @@ from envgym.agents.policies.openai import OpenAIPolicy
 from envgym.agents.policies.vllm_server import VllmServerPolicy
 from envgym.agents.pool import run_pool
 from envgym.agents.protocols import Policy, Sampling
-from envgym.agents.search import Chain, Crew, Strategy
-from envgym.agents.search.base import TreeStrategy
+from envgym.agents.search import Chain, RolloutContext, Strategy
+from envgym.agents.search.protocol import TreeStrategy
 from envgym.core.rewards import Invalid
 from envgym.core.tasks import Split, TaskSource
 from envgym.core.trajectory import trajectories
@@ -211,9 +211,9 @@ def _by_tokens(settings: EvalSettings, tokenizer: "PreTrainedTokenizerFast", ope
                     jobs, agent, policy, sampling=sampling, concurrency=concurrency, on_finished=on_finished
                 )
             slots = asyncio.Semaphore(concurrency)
-            crew = Crew(agent=agent, policy=policy, sampling=sampling, slots=slots)
+            context = RolloutContext(agent=agent, policy=policy, sampling=sampling, slots=slots)
             return await run_pool(
-                jobs, lambda job: search.answer(job, crew), concurrency=concurrency, on_finished=on_finished
+                jobs, lambda job: search.answer(job, context), concurrency=concurrency, on_finished=on_finished
             )
 
     return sample

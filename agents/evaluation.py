@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from envgym.agents.agent import Agent
-from envgym.agents.driver import EpisodeJob, run_episodes
+from envgym.agents.driver import run_episodes
+from envgym.agents.episode import EpisodeJob
 from envgym.agents.protocols import Policy, Sampling
 from envgym.agents.search import Selection
 from envgym.core.endings import Ending

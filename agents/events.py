@@ -1,49 +1,54 @@
-"""What a driver tells an agent (events), and what an agent asks of its driver (requests)."""
+"""Events, which a driver feeds to an agent, and requests, which the agent returns to its driver.
 
-from typing import NamedTuple
+Both are generic in the request to a policy and its reply: of tokens (`GenerateRequest`, `Generation`) or of messages.
+"""
 
-from envgym.agents.protocols import GenerateRequest, Generation
+from typing import Generic, NamedTuple, TypeVar
+
 from envgym.core.endings import Ending
 from envgym.core.messages import Action
 from envgym.records import ResetRecord, StepResult
 
+PolicyRequestT = TypeVar("PolicyRequestT")
+PolicyReplyT = TypeVar("PolicyReplyT")
 
-class Started(NamedTuple):
+
+class ResetEvent(NamedTuple):
     """The env was reset."""
 
     record: ResetRecord
     seconds: float = 0.0
 
 
-class Generated(NamedTuple):
+class GenerationEvent(NamedTuple, Generic[PolicyReplyT]):
     """The policy answered a `Generate`."""
 
-    generation: Generation
+    generation: PolicyReplyT
     seconds: float = 0.0
 
 
-class Stepped(NamedTuple):
+class StepEvent(NamedTuple):
     """The env answered a `StepEnv`."""
 
     result: StepResult
     seconds: float = 0.0
 
 
-class Failed(NamedTuple):
-    """What was asked for did not come: the episode ends here."""
+class FailureEvent(NamedTuple):
+    """A request could not be answered: the episode ends here."""
 
     ending: Ending
     reason: str
     seconds: float = 0.0
 
 
-Event = Started | Generated | Stepped | Failed
+Event = ResetEvent | GenerationEvent[PolicyReplyT] | StepEvent | FailureEvent
 
 
-class Generate(NamedTuple):
+class Generate(NamedTuple, Generic[PolicyRequestT]):
     """Ask the policy for a turn."""
 
-    request: GenerateRequest
+    request: PolicyRequestT
 
 
 class StepEnv(NamedTuple):
@@ -59,4 +64,4 @@ class Finished(NamedTuple):
     error: str | None = None
 
 
-Request = Generate | StepEnv | Finished
+Request = Generate[PolicyRequestT] | StepEnv | Finished

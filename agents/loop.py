@@ -1,12 +1,12 @@
 """The agent loop without I/O: `advance(state, event) -> (state, request)` over frozen states.
 
-A driver feeds what happened and does what is asked for; forking an agent is assignment. How the tokens of an episode
+A driver feeds events and serves requests; forking an agent is assignment. How the tokens of an episode
 lie on the edges of its tree (one edge a turn, `|` between edges):
 
     PROMPT .. TEMPLATE | POLICY TEMPLATE TOOL .. TEMPLATE | POLICY TEMPLATE .. TEMPLATE | POLICY
-    root: the prompt     turn 0, and the opening of turn 1   turn 1 ...                   last turn: nothing follows it
+    root: the prompt     turn 0, and the opening of turn 1   turn 1 ...                   the last turn
 
-so the tokens of every edge follow the context that the policy was last given. A context that had to be rendered anew
+so the tokens of every edge come after the context that the policy was last given. A context that was rendered anew
 begins the edge of the turn that is sampled from it. Whatever fails becomes a leaf that keeps all that was sampled.
 """
 
@@ -19,8 +19,18 @@ from typing import NamedTuple
 
 from envgym.agents.agent import Agent, OnLength
 from envgym.agents.context import shorten
-from envgym.agents.events import Event, Failed, Finished, Generate, Generated, Request, Started, StepEnv, Stepped
-from envgym.agents.path import History, Link
+from envgym.agents.events import (
+    Event,
+    FailureEvent,
+    Finished,
+    Generate,
+    GenerationEvent,
+    Request,
+    ResetEvent,
+    StepEnv,
+    StepEvent,
+)
+from envgym.agents.path import History, PathNode
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.core.endings import Ending
 from envgym.core.segments import Origin, Segment
@@ -30,6 +40,9 @@ from envgym.errors import InvalidInput, PolicyFailure, sentence
 from envgym.records import StepRecord, StepResult
 from envgym.seeds import derive_seed
 from envgym.tools import ToolSpec
+
+TokenEvent = Event[Generation]
+TokenRequest = Request[GenerateRequest]
 
 
 class Phase(StrEnum):
@@ -59,7 +72,7 @@ class AgentState(NamedTuple):
     """Those of the env."""
     num_turns: int = 0
     """Turns finished."""
-    path: Link | None = None
+    path: PathNode | None = None
     """Last finished edge; None before the prompt is rendered."""
     context: tuple[int, ...] = ()
     """[T] what the policy is given for the current turn."""
@@ -74,7 +87,7 @@ class AgentState(NamedTuple):
 
 
 def begin(agent: Agent, *, sampling: Sampling, seed: int) -> AgentState:
-    """Return the state before an episode; it waits for `Started`."""
+    """Return the state before an episode; it waits for `ResetEvent`."""
     stops = dict.fromkeys((*agent.renderer.stop_token_ids, *sampling.stop_token_ids))
     return AgentState(
         agent=agent,
@@ -85,23 +98,27 @@ def begin(agent: Agent, *, sampling: Sampling, seed: int) -> AgentState:
     )
 
 
-def advance(state: AgentState, event: Event) -> tuple[AgentState, Request]:
+def advance(state: AgentState, event: TokenEvent) -> tuple[AgentState, TokenRequest]:
     """Return the state after `event`, and what it needs next.
 
     Never raises for what a policy, an env or a renderer did: that is a leaf with its ending.
     Raises: InvalidInput: the event is not the one that the state waits for.
     """
-    if state.phase is Phase.GENERATING and isinstance(event, Generated):
+    if state.phase is Phase.GENERATING and isinstance(event, GenerationEvent):
         return _generated(state, event)
-    if state.phase is Phase.STEPPING and isinstance(event, Stepped):
+    if state.phase is Phase.STEPPING and isinstance(event, StepEvent):
         return _stepped(state, event)
-    if state.phase is Phase.STARTING and isinstance(event, Started):
+    if state.phase is Phase.STARTING and isinstance(event, ResetEvent):
         return _started(state, event)
-    if isinstance(event, Failed) and state.phase is not Phase.FINISHED:
+    if isinstance(event, FailureEvent) and state.phase is not Phase.FINISHED:
         return _cut(state, event.ending, event.reason, event.seconds)
     raise InvalidInput(
         sentence(
-            "event", f"answer the state's phase {state.phase}", event, where="advance", do="feed what was asked for"
+            "event",
+            f"answer the state's phase {state.phase}",
+            event,
+            where="advance",
+            do="feed the event that was requested",
         )
     )
 
@@ -109,7 +126,7 @@ def advance(state: AgentState, event: Event) -> tuple[AgentState, Request]:
 # ---- one function for each event ------------------------------------------------------------------------------------
 
 
-def _started(state: AgentState, event: Started) -> tuple[AgentState, Request]:
+def _started(state: AgentState, event: ResetEvent) -> tuple[AgentState, TokenRequest]:
     messages, tools = state.agent.opening(event.record), event.record.tools
     try:
         segments = state.agent.start(messages, tools).segments
@@ -118,12 +135,12 @@ def _started(state: AgentState, event: Started) -> tuple[AgentState, Request]:
     edge = Edge(segments=segments, ends_turn=False, cost=Cost(seconds=event.seconds))
     context = _ids(segments)
     if len(context) > _max_context(state):
-        return _finish(state, Link(None, edge, ending=Ending.TRUNCATED_TOKENS))
-    first = _Following(History(messages), context)
-    return _ask(state._replace(tools=tools), 0, Link(None, edge), first)
+        return _finish(state, PathNode(None, edge, ending=Ending.TRUNCATED_TOKENS))
+    first = _NextContext(History(messages), context)
+    return _ask(state._replace(tools=tools), 0, PathNode(None, edge), first)
 
 
-def _generated(state: AgentState, event: Generated) -> tuple[AgentState, Request]:
+def _generated(state: AgentState, event: GenerationEvent[Generation]) -> tuple[AgentState, TokenRequest]:
     generation, agent = event.generation, state.agent
     try:
         sampled = _sampled_segment(generation, agent.token_strings(generation.token_ids))
@@ -142,38 +159,38 @@ def _generated(state: AgentState, event: Generated) -> tuple[AgentState, Request
         return _cut(state, Ending.ERROR_POLICY, str(failure))
 
 
-def _stepped(state: AgentState, event: Stepped) -> tuple[AgentState, Request]:
+def _stepped(state: AgentState, event: StepEvent) -> tuple[AgentState, TokenRequest]:
     record = event.result.info["envgym"]
     assert isinstance(record, StepRecord), "the env's contract"
     ending, error = turn_ending(event.result, record), record.error
     if ending is None:
         try:
-            following = _following(state, record)
+            context = _next_context(state, record)
         except PolicyFailure as failure:
             ending, error = Ending.ERROR_POLICY, str(failure)
         else:
-            if following is not None:
-                return _ask(state, state.num_turns + 1, _turn(state, event.seconds, record, following), following)
+            if context is not None:
+                return _ask(state, state.num_turns + 1, _turn_node(state, event.seconds, record, context), context)
             ending = Ending.TRUNCATED_TOKENS
     error = (error or ending.value) if ending.is_error else None
-    return _finish(state, _turn(state, event.seconds, record, None, ending, error))
+    return _finish(state, _turn_node(state, event.seconds, record, None, ending, error))
 
 
 # ---- the next context -----------------------------------------------------------------------------------------------
 
 
-class _Following(NamedTuple):
+class _NextContext(NamedTuple):
     """The context of the next turn."""
 
     history: History
     context: tuple[int, ...]
     appended: tuple[Segment, ...] = ()
-    """Tokens behind the finished turn; none where the context is rendered anew."""
-    anew: tuple[Segment, ...] = ()
+    """Tokens after the finished turn; none where the context is rendered anew."""
+    rerendered: tuple[Segment, ...] = ()
     rewrite: Rewrite | None = None
 
 
-def _following(state: AgentState, record: StepRecord) -> _Following | None:
+def _next_context(state: AgentState, record: StepRecord) -> _NextContext | None:
     """Return the context of the next turn; None where no strategy makes room for it."""
     agent, generation = state.agent, state.generation
     assert generation is not None, "the env answers what was sampled"
@@ -181,20 +198,20 @@ def _following(state: AgentState, record: StepRecord) -> _Following | None:
     history = state.history.extended(record.action.message, *record.observation.messages)
     tokens, limit = _ids(extension.segments), _max_context(state)
     if extension.rewrite is not None and len(tokens) <= limit:
-        return _Following(history, tokens, (), _as_prompt(extension.segments), extension.rewrite)
+        return _NextContext(history, tokens, (), _as_prompt(extension.segments), extension.rewrite)
     if extension.rewrite is None:
         context = state.context + generation.token_ids + tokens
         if len(context) <= limit:
-            return _Following(history, context, extension.segments)
+            return _NextContext(history, context, extension.segments)
     shorter = shorten(agent.context, history, lambda messages: agent.start(messages, state.tools), limit)
     if shorter is None:
         return None
     segments = _as_prompt(shorter.rendering.segments)
-    return _Following(History(shorter.messages), _ids(segments), (), segments, shorter.rewrite)
+    return _NextContext(History(shorter.messages), _ids(segments), (), segments, shorter.rewrite)
 
 
 def _max_context(state: AgentState) -> int:
-    """Return how long a context may be so that a whole turn still fits behind it."""
+    """Return how long a context may be so that a whole turn still fits after it."""
     return state.agent.settings.max_context_tokens - state.sampling.max_new_tokens
 
 
@@ -224,10 +241,12 @@ def _sampled_segment(generation: Generation, strings: tuple[str, ...]) -> tuple[
     return (segment,)
 
 
-# ---- links and states -----------------------------------------------------------------------------------------------
+# ---- nodes and states -----------------------------------------------------------------------------------------------
 
 
-def _ask(state: AgentState, num_turns: int, path: Link, following: _Following) -> tuple[AgentState, Request]:
+def _ask(
+    state: AgentState, num_turns: int, path: PathNode, next_context: _NextContext
+) -> tuple[AgentState, TokenRequest]:
     """Return the state that waits for the policy's next turn."""
     waiting = AgentState(
         agent=state.agent,
@@ -236,44 +255,44 @@ def _ask(state: AgentState, num_turns: int, path: Link, following: _Following) -
         tools=state.tools,
         phase=Phase.GENERATING,
         num_turns=num_turns,
-        history=following.history,
+        history=next_context.history,
         path=path,
-        context=following.context,
-        pending=following.anew,
-        rewrite=following.rewrite,
+        context=next_context.context,
+        pending=next_context.rerendered,
+        rewrite=next_context.rewrite,
     )
     seed = derive_seed(state.seed, "turn", num_turns)
-    return waiting, Generate(GenerateRequest(token_ids=following.context, sampling=state.sampling, seed=seed))
+    return waiting, Generate(GenerateRequest(token_ids=next_context.context, sampling=state.sampling, seed=seed))
 
 
-def _turn(
+def _turn_node(
     state: AgentState,
     seconds: float,
     record: StepRecord,
-    following: _Following | None,
+    next_context: _NextContext | None,
     ending: Ending | None = None,
     error: str | None = None,
-) -> Link:
-    """Return the finished turn as a link below the path."""
-    segments = state.pending if following is None else state.pending + following.appended
+) -> PathNode:
+    """Return the finished turn as a node below the path."""
+    segments = state.pending if next_context is None else state.pending + next_context.appended
     cost = _cost(state, seconds, tool_calls=record.tool_calls, env_steps=1)
     edge = Edge(segments=segments, ends_turn=True, rewrite=state.rewrite, cost=cost)
-    return Link(state.path, edge, turn_outcome(record), ending, error)
+    return PathNode(state.path, edge, turn_outcome(record), ending, error)
 
 
 def _cut(
     state: AgentState, ending: Ending, reason: str | None = None, seconds: float = 0.0
-) -> tuple[AgentState, Request]:
+) -> tuple[AgentState, TokenRequest]:
     """End the episode inside the current turn; what was sampled of it stays on the leaf's edge."""
     edge = Edge(segments=state.pending, ends_turn=False, rewrite=state.rewrite, cost=_cost(state, seconds))
     error = (reason or ending.value) if ending.is_error else None
-    return _finish(state, Link(state.path, edge, None, ending, error))
+    return _finish(state, PathNode(state.path, edge, None, ending, error))
 
 
-def _finish(state: AgentState, leaf: Link) -> tuple[AgentState, Request]:
+def _finish(state: AgentState, leaf: PathNode) -> tuple[AgentState, TokenRequest]:
     assert leaf.ending is not None, "a leaf says how the episode ended"
-    over = state._replace(phase=Phase.FINISHED, path=leaf, pending=(), rewrite=None, generation=None)
-    return over, Finished(leaf.ending, leaf.error)
+    finished = state._replace(phase=Phase.FINISHED, path=leaf, pending=(), rewrite=None, generation=None)
+    return finished, Finished(leaf.ending, leaf.error)
 
 
 def _cost(state: AgentState, seconds: float, *, tool_calls: int = 0, env_steps: int = 0) -> Cost:

@@ -2,12 +2,13 @@
 
 Their trees hold actions, observations, rewards and costs, and no segments: they can be evaluated, not trained on. When
 the context is full the episode ends as TRUNCATED_TOKENS; what to leave out cannot be decided without counting tokens.
+The loop, its handling of failures and the recorder are those of `driver`; here is only what messages do differently.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from envgym.agents.agent import (
     NATIVE,
@@ -17,26 +18,37 @@ from envgym.agents.agent import (
     own_system_prompt,
     text_format_name,
 )
+from envgym.agents.driver import play_episode
 from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob
+from envgym.agents.events import (
+    Event,
+    FailureEvent,
+    Finished,
+    Generate,
+    GenerationEvent,
+    Request,
+    ResetEvent,
+    StepEnv,
+    StepEvent,
+)
 from envgym.agents.loop import turn_ending, turn_outcome
-from envgym.agents.path import Link, tree_of
-from envgym.agents.pool import run_pool
+from envgym.agents.path import History, PathNode
+from envgym.agents.pool import AbortHandle, run_pool
 from envgym.agents.protocols import FinishReason, Sampling
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Role
 from envgym.core.tree import Edge, Tree
 from envgym.core.turns import Cost
-from envgym.errors import InfrastructureError, PolicyFailure
 from envgym.parsing import text_format
 from envgym.parsing.formats import TextFormat
-from envgym.records import ResetRecord, StepRecord, ending_of
+from envgym.records import StepRecord
 from envgym.seeds import derive_seed
 from envgym.tools import ToolSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRequest:
-    """One reply to ask for."""
+    """A request for one reply."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
@@ -47,7 +59,7 @@ class MessageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageReply:
-    """What a model said, with what it cost."""
+    """A model's reply and its cost."""
 
     action: Action
     finish_reason: FinishReason
@@ -56,7 +68,7 @@ class MessageReply:
     """Of the prompt's tokens, those that the endpoint did not compute again."""
     completion_tokens: int = 0
     context_is_full: bool = False
-    """The conversation is longer than the model takes; nothing was said."""
+    """The conversation is longer than the model takes; there is no reply."""
 
 
 class MessagePolicy(Protocol):
@@ -93,116 +105,151 @@ async def run_message_episode(
     *,
     sampling: Sampling,
     clock: Clock = time.perf_counter,
+    abort: AbortHandle | None = None,
 ) -> Tree:
     """Run one episode and return it as a tree without segments.
 
     Args:
-        job: what to run.
+        job: the episode.
         settings: the agent; `native` calls go through the endpoint's own tool calling, others are read from the text.
-        policy: who acts.
+        policy: replies to the conversation.
         sampling: temperature, top-p and top-k; the agent's `max_turn_tokens` replaces `max_new_tokens`.
         clock: times the calls of env and policy.
+        abort: by which the episode can be aborted.
     """
-    env = EpisodeEnv(job)
-    episode = _Episode(job, settings, policy, sampling, clock)
-    try:
-        leaf = await episode.run(env)
-    except BaseException:
-        env.abandon()
-        raise
-    await env.close()
-    return tree_of((leaf,), id=job.tree_id, env_id=job.env_id, task=job.task, seed=job.seed)
+    state = _begin(settings, sampling, job.sampling_seed)
+    return await play_episode(EpisodeEnv(job), state, advance=_advance, generate=policy.reply, clock=clock, abort=abort)
 
 
-class _Episode:
-    """One conversation under way."""
+_MessageEvent = Event[MessageReply]
+_MessageRequest = Request[MessageRequest]
 
-    def __init__(
-        self, job: EpisodeJob, settings: AgentSettings, policy: MessagePolicy, sampling: Sampling, clock: Clock
-    ) -> None:
-        self._settings, self._policy, self._clock = settings, policy, clock
-        self._sampling = replace(sampling, max_new_tokens=settings.max_turn_tokens)
-        self._seed = job.sampling_seed
-        name = text_format_name(settings)
-        self._format: TextFormat | None = None if name == NATIVE else text_format(name)
-        self._messages: list[Message] = []
-        self._tools: tuple[ToolSpec, ...] = ()
-        self._num_turns = 0
-        self._spent = Cost()
-        """On the turn under way."""
 
-    async def run(self, env: EpisodeEnv) -> Link:
-        """Play to the end and return the leaf."""
-        started = self._clock()
-        path: Link | None = None
-        try:
-            self._open(await env.reset())
-            path = Link(None, Edge(segments=(), ends_turn=False, cost=Cost(seconds=self._clock() - started)))
-            while path.ending is None:
-                started = self._clock()
-                path = await self._turn(env, path, started)
-        except InfrastructureError as error:
-            lost = replace(self._spent, seconds=self._clock() - started)
-            return Link(path, Edge(segments=(), ends_turn=False, cost=lost), None, ending_of(error), str(error))
-        return path
+class _MessageState(NamedTuple):
+    """An agent of messages in the middle of an episode."""
 
-    def _open(self, record: ResetRecord) -> None:
-        instructions = ""
-        if self._format is None:
-            self._tools = record.tools
-        else:
-            instructions = self._format.instructions(record.tools)
-        standing = (own_system_prompt(self._settings), record.system_prompt, instructions)
-        self._messages = list(first_messages(record, *standing))
+    settings: AgentSettings
+    sampling: Sampling
+    seed: int
+    text_format: TextFormat | None
+    """How calls are written into the text; None: the endpoint has calls of its own."""
+    tools: tuple[ToolSpec, ...] = ()
+    """Those that the endpoint is to offer the model."""
+    history: History = History()
+    num_turns: int = 0
+    path: PathNode | None = None
+    """Last finished node; None before the env was reset."""
+    reply: MessageReply | None = None
+    """The current turn's; set while the env answers."""
+    seconds: float = 0.0
+    """Wall time of the current turn so far."""
 
-    async def _turn(self, env: EpisodeEnv, path: Link, started: float) -> Link:
-        self._spent = Cost()
-        reply = await self._ask()
-        cost = self._spent = Cost(
-            tokens_generated=reply.completion_tokens, tokens_prefilled=reply.prompt_tokens - reply.cached_tokens
+
+def _begin(settings: AgentSettings, sampling: Sampling, seed: int) -> _MessageState:
+    name = text_format_name(settings)
+    return _MessageState(
+        settings=settings,
+        sampling=replace(sampling, max_new_tokens=settings.max_turn_tokens),
+        seed=seed,
+        text_format=None if name == NATIVE else text_format(name),
+    )
+
+
+def _advance(state: _MessageState, event: _MessageEvent) -> tuple[_MessageState, _MessageRequest]:
+    """Return the state after `event`, and what it needs next; see `loop.advance`."""
+    match event:
+        case ResetEvent():
+            return _started(state, event)
+        case GenerationEvent():
+            return _replied(state, event)
+        case StepEvent():
+            return _stepped(state, event)
+        case FailureEvent():
+            return _cut(state, event.ending, event.reason, event.seconds)
+
+
+def _started(state: _MessageState, event: ResetEvent) -> tuple[_MessageState, _MessageRequest]:
+    record, instructions = event.record, ""
+    if state.text_format is not None:
+        instructions = state.text_format.instructions(record.tools)
+    messages = first_messages(record, own_system_prompt(state.settings), record.system_prompt, instructions)
+    return _ask(
+        state._replace(
+            tools=record.tools if state.text_format is None else (),
+            history=History(messages),
+            path=PathNode(None, Edge(segments=(), ends_turn=False, cost=Cost(seconds=event.seconds))),
         )
-        is_cut = reply.finish_reason is FinishReason.LENGTH and self._settings.on_length is OnLength.TRUNCATE
-        if is_cut or reply.context_is_full:
-            edge = Edge(segments=(), ends_turn=False, cost=replace(cost, seconds=self._clock() - started))
-            return Link(path, edge, None, Ending.TRUNCATED_TOKENS)
-        result = await env.step(reply.action if self._format is None else self._format.parse(reply.action))
-        record = result.info["envgym"]
-        assert isinstance(record, StepRecord), "checked by EpisodeEnv"
-        self._num_turns += 1
-        self._remember(record)
-        ending = turn_ending(result, record)
-        if ending is None and self._is_full(reply):
-            ending = Ending.TRUNCATED_TOKENS
-        cost = replace(cost, tool_calls=record.tool_calls, env_steps=1, seconds=self._clock() - started)
-        error = (record.error or ending.value) if ending is not None and ending.is_error else None
-        return Link(path, Edge(segments=(), ends_turn=True, cost=cost), turn_outcome(record), ending, error)
+    )
 
-    async def _ask(self) -> MessageReply:
-        request = MessageRequest(
-            messages=tuple(self._messages),
-            tools=self._tools,
-            sampling=self._sampling,
-            seed=derive_seed(self._seed, "turn", self._num_turns),
-        )
-        try:
-            return await self._policy.reply(request)
-        except PolicyFailure:
-            raise
-        except Exception as error:
-            raise PolicyFailure(f"the reply failed: {type(error).__name__}: {error}") from error
 
-    def _remember(self, record: StepRecord) -> None:
-        """Extend the conversation; where calls are text, they and their results are ordinary messages."""
-        if self._format is None:
-            self._messages += [record.action.message, *record.observation.messages]
-            return
-        self._messages.append(Message(role=Role.ASSISTANT, content=str(record.action)))
-        self._messages += [
-            Message(role=Role.USER, parts=message.parts) if message.role is Role.TOOL else message
-            for message in record.observation.messages
-        ]
+def _replied(state: _MessageState, event: GenerationEvent[MessageReply]) -> tuple[_MessageState, _MessageRequest]:
+    reply = event.generation
+    state = state._replace(reply=reply, seconds=event.seconds)
+    is_cut = reply.finish_reason is FinishReason.LENGTH and state.settings.on_length is OnLength.TRUNCATE
+    if is_cut or reply.context_is_full:
+        return _cut(state, Ending.TRUNCATED_TOKENS)
+    return state, StepEnv(reply.action if state.text_format is None else state.text_format.parse(reply.action))
 
-    def _is_full(self, reply: MessageReply) -> bool:
-        """Return whether another turn would not fit, as far as the endpoint counted."""
-        used = reply.prompt_tokens + reply.completion_tokens
-        return used + self._sampling.max_new_tokens > self._settings.max_context_tokens
+
+def _stepped(state: _MessageState, event: StepEvent) -> tuple[_MessageState, _MessageRequest]:
+    record = event.result.info["envgym"]
+    assert isinstance(record, StepRecord), "checked by EpisodeEnv"
+    ending = turn_ending(event.result, record)
+    if ending is None and _is_full(state):
+        ending = Ending.TRUNCATED_TOKENS
+    cost = replace(_cost(state, event.seconds), tool_calls=record.tool_calls, env_steps=1)
+    error = (record.error or ending.value) if ending is not None and ending.is_error else None
+    edge = Edge(segments=(), ends_turn=True, cost=cost)
+    node = PathNode(state.path, edge, turn_outcome(record), ending, error)
+    state = state._replace(
+        history=_extended(state, record), num_turns=state.num_turns + 1, path=node, reply=None, seconds=0.0
+    )
+    return _ask(state) if ending is None else (state, Finished(ending, error))
+
+
+def _ask(state: _MessageState) -> tuple[_MessageState, _MessageRequest]:
+    request = MessageRequest(
+        messages=tuple(state.history),
+        tools=state.tools,
+        sampling=state.sampling,
+        seed=derive_seed(state.seed, "turn", state.num_turns),
+    )
+    return state, Generate(request)
+
+
+def _cut(
+    state: _MessageState, ending: Ending, reason: str | None = None, seconds: float = 0.0
+) -> tuple[_MessageState, _MessageRequest]:
+    """End the episode inside the current turn."""
+    edge = Edge(segments=(), ends_turn=False, cost=_cost(state, seconds))
+    error = (reason or ending.value) if ending.is_error else None
+    return state._replace(path=PathNode(state.path, edge, None, ending, error)), Finished(ending, error)
+
+
+def _cost(state: _MessageState, seconds: float) -> Cost:
+    """Return what the current turn cost so far, `seconds` after the last event."""
+    reply = state.reply
+    return Cost(
+        tokens_generated=reply.completion_tokens if reply is not None else 0,
+        tokens_prefilled=reply.prompt_tokens - reply.cached_tokens if reply is not None else 0,
+        seconds=state.seconds + seconds,
+    )
+
+
+def _extended(state: _MessageState, record: StepRecord) -> History:
+    """Return the conversation after a turn; where calls are text, they and their results are ordinary messages."""
+    if state.text_format is None:
+        return state.history.extended(record.action.message, *record.observation.messages)
+    results = [
+        Message(role=Role.USER, parts=message.parts) if message.role is Role.TOOL else message
+        for message in record.observation.messages
+    ]
+    return state.history.extended(Message(role=Role.ASSISTANT, content=str(record.action)), *results)
+
+
+def _is_full(state: _MessageState) -> bool:
+    """Return whether another turn would not fit, as far as the endpoint counted."""
+    reply = state.reply
+    assert reply is not None, "the env answers a reply"
+    used = reply.prompt_tokens + reply.completion_tokens
+    return used + state.sampling.max_new_tokens > state.settings.max_context_tokens

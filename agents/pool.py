@@ -1,4 +1,4 @@
-"""Episodes side by side: at most so many at a time, in the order in which they were handed in."""
+"""Rollouts side by side: at most so many at a time, in the order in which they were submitted, each can be aborted."""
 
 import asyncio
 import gc
@@ -12,86 +12,90 @@ from envgym.core.tree import Tree
 from envgym.errors import InvalidInput, sentence
 
 
-class Abort:
-    """Gives up an episode that is under way: it ends as `ERROR_ABORTED`, with the reason, and is kept."""
+class AbortHandle:
+    """Aborts a rollout: its episodes under way end as `ERROR_ABORTED`, with the reason, and are kept."""
 
-    __slots__ = ("_task", "reason")
+    __slots__ = ("_cancelled", "_watched", "reason")
 
     def __init__(self) -> None:
-        """Nothing is given up yet."""
+        """Begin without an abort."""
         self.reason: str | None = None
-        self._task: asyncio.Task[object] | None = None
+        """Why the rollout was aborted; None: it was not."""
+        self._watched: set[asyncio.Task[object] | None] = set()
+        self._cancelled: set[asyncio.Task[object] | None] = set()
 
-    def __call__(self, reason: str) -> None:
-        """Give the episode up; a second reason is not heard."""
+    def abort(self, reason: str) -> None:
+        """Abort the rollout; later calls change nothing."""
         if self.reason is None:
             self.reason = reason
-            if self._task is not None:
-                self._task.cancel()
+            self._cancelled |= self._watched
+            for task in self._watched:
+                assert task is not None, "what is watched runs in a task"
+                task.cancel()
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Let the current task be woken from whatever it awaits, by a `CancelledError` that `caught` takes back."""
-        self._task = asyncio.current_task()
-        try:
-            yield
-        finally:
-            self._task = None
+    def __enter__(self) -> None:
+        """Let an abort wake the current task from what it awaits, by a `CancelledError` that `caught` recognizes."""
+        self._watched.add(asyncio.current_task())
+
+    def __exit__(self, *error: object) -> None:
+        """Leave the current task alone from here on."""
+        self._watched.discard(asyncio.current_task())
 
     def caught(self) -> bool:
-        """Tell whether a `CancelledError` was this abort's; the task then goes on."""
-        if self.reason is None or self._task is None:
+        """Return whether the current task's `CancelledError` comes from this abort; the task then continues."""
+        task = asyncio.current_task()
+        if task is None or task not in self._cancelled:
             return False
-        return self._task.uncancel() == 0
+        self._cancelled.discard(task)
+        return task.uncancel() == 0
 
 
-Run = Callable[[EpisodeJob, Abort], Awaitable[Tree]]
-"""Runs one episode, which may be given up."""
-
-
-class Ticket(NamedTuple):
-    """An episode that was handed in."""
+class PendingTree(NamedTuple):
+    """A rollout that was submitted."""
 
     tree: "asyncio.Future[Tree]"
-    abort: Abort
+    abort_handle: AbortHandle
 
 
-class EpisodePool:
-    """Runs episodes; more can be handed in while others run."""
+GrowTreeFn = Callable[[AbortHandle], Awaitable[Tree]]
+"""Grows one tree; it ends soon after the handle is aborted."""
 
-    def __init__(self, run: Run, *, concurrency: int, on_idle: Callable[[], None] | None = None) -> None:
-        """Begin without an episode.
+
+class RolloutPool:
+    """Runs rollouts; more can be submitted while others run."""
+
+    def __init__(self, *, concurrency: int, on_idle: Callable[[], None] | None = None) -> None:
+        """Begin without a rollout.
 
         Args:
-            run: runs one episode.
-            concurrency: episodes under way at a time, at least 1.
+            concurrency: rollouts under way at a time, at least 1.
             on_idle: called whenever a worker finds no more to do; there are as many as may be under way at a time.
         """
         if concurrency < 1:
-            raise InvalidInput(sentence("concurrency", "be at least 1", concurrency, where="EpisodePool", do="pass 1"))
-        self._run, self._concurrency, self._on_idle = run, concurrency, on_idle
-        self._waiting: deque[tuple[EpisodeJob, Ticket]] = deque()
+            raise InvalidInput(sentence("concurrency", "be at least 1", concurrency, where="RolloutPool", do="pass 1"))
+        self._concurrency, self._on_idle = concurrency, on_idle
+        self._waiting: deque[tuple[GrowTreeFn, PendingTree]] = deque()
         self._workers: set[asyncio.Task[None]] = set()
 
-    def submit(self, job: EpisodeJob) -> Ticket:
-        """Hand an episode in, behind the others."""
-        ticket = Ticket(asyncio.get_running_loop().create_future(), Abort())
-        self._waiting.append((job, ticket))
+    def submit(self, grow_tree: GrowTreeFn) -> PendingTree:
+        """Run a rollout after those that were submitted before."""
+        pending = PendingTree(asyncio.get_running_loop().create_future(), AbortHandle())
+        self._waiting.append((grow_tree, pending))
         if len(self._workers) < self._concurrency:
             self._start(self._work())
-        return ticket
+        return pending
 
-    def abort(self, ticket: Ticket, reason: str) -> None:
-        """Give an episode up; one that has not begun ends before it does."""
-        ticket.abort(reason)
+    def abort(self, pending: PendingTree, reason: str) -> None:
+        """Abort a rollout; one that has not begun ends without waiting for its turn."""
+        pending.abort_handle.abort(reason)
         for item in self._waiting:
-            if item[1] is ticket:
+            if item[1] is pending:
                 self._waiting.remove(item)
-                self._start(self._one(*item))
+                self._start(self._run(*item))
                 break
 
     async def close(self) -> None:
-        """Cancel what runs, and forget what waits."""
+        """Cancel the rollouts under way, and drop those that wait."""
         self._waiting.clear()
         workers = list(self._workers)
         for worker in workers:
@@ -105,20 +109,20 @@ class EpisodePool:
 
     async def _work(self) -> None:
         while self._waiting:
-            await self._one(*self._waiting.popleft())
+            await self._run(*self._waiting.popleft())
         if self._on_idle is not None:
             self._on_idle()
 
-    async def _one(self, job: EpisodeJob, ticket: Ticket) -> None:
+    async def _run(self, grow_tree: GrowTreeFn, pending: PendingTree) -> None:
         try:
-            tree = await self._run(job, ticket.abort)
+            tree = await grow_tree(pending.abort_handle)
         except asyncio.CancelledError:
-            ticket.tree.cancel()
+            pending.tree.cancel()
             raise
         except Exception as error:  # noqa: BLE001  # whoever waits for the tree gets it
-            ticket.tree.set_exception(error)
+            pending.tree.set_exception(error)
         else:
-            ticket.tree.set_result(tree)
+            pending.tree.set_result(tree)
 
 
 async def run_pool(
@@ -132,36 +136,39 @@ async def run_pool(
     """Run all jobs, at most `concurrency` at a time, and return their trees in the order of the jobs.
 
     Args:
-        jobs: what to run.
+        jobs: the episodes.
         run: runs one episode.
         concurrency: episodes under way at a time, at least 1.
-        on_finished: called with every tree as its episode ends; what it raises ends the run.
+        on_finished: called with every tree as its episode ends; an error that it raises ends the run.
         on_idle: called whenever one of the `min(concurrency, len(jobs))` workers finds no more to do.
     """
 
-    async def run_and_tell(job: EpisodeJob, abort: Abort) -> Tree:
-        del abort
-        tree = await run(job)
-        if on_finished is not None:
-            on_finished(tree)
-        return tree
+    def grow_tree_fn(job: EpisodeJob) -> GrowTreeFn:
+        async def run_job(abort: AbortHandle) -> Tree:
+            del abort
+            tree = await run(job)
+            if on_finished is not None:
+                on_finished(tree)
+            return tree
 
-    pool = EpisodePool(run_and_tell, concurrency=concurrency, on_idle=on_idle)
+        return run_job
+
+    pool = RolloutPool(concurrency=concurrency, on_idle=on_idle)
     with rare_collections():
-        tickets = [pool.submit(job) for job in jobs]
+        pending = [pool.submit(grow_tree_fn(job)) for job in jobs]
         try:
-            return await asyncio.gather(*[ticket.tree for ticket in tickets])
+            return await asyncio.gather(*[item.tree for item in pending])
         finally:
             await pool.close()
 
 
 _NEW_OBJECTS = 50_000
-"""New objects before the garbage collector looks at them: a third of the cost of a turn at Python's default of 700."""
+"""New objects before a garbage collection; at Python's default of 700 it takes a third of the time of a turn."""
 
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Let the garbage collector run less often: whatever episodes keep is reachable, so it would search in vain.
+    """Let the garbage collector run less often: what episodes keep is reachable, so it would find nothing.
 
     A caller who has switched it off, or set a higher threshold, keeps that. Pools may overlap: only the one that
     raised the threshold sets it back.

@@ -90,7 +90,7 @@ def arms(value: str) -> dict[str, Arm]:
         "verifier": Arm(
             what="`best_of` by the reward, **oracle-selected**",
             search="best_of",
-            settings=("n=null", "select=verifier"),
+            settings=("n=null", "select=reward"),
         ),
     }
 

@@ -193,7 +193,7 @@ def _train(place: Place, recipe: str, settings: TrainSettings, *, marks: list[in
             kept = bench.method.filter(groups).at_most(settings.rollout.groups).kept
             rows = train_rows(bench.method.credits(kept), once=settings.objective.shared_tokens == "once")
             if rows:
-                bench.learner.learn(rows, bench.method.objective, step=step - 1)
+                bench.learner.train_step(rows, bench.method.objective, step=step - 1)
             bench.policy.update_weights((), step)
             stats = updated_stats(stats, requests, groups, step=step)
             found = rollout_metrics(groups, success_at=settings.evaluation.success_at)

@@ -14,7 +14,7 @@ import numpy as np
 
 from envgym.core.trajectory import Group
 from envgym.trainer.methods.credit import CREDITS, CRITIC_CREDITS
-from envgym.trainer.methods.credit.outcome import episode_rewards, whole_episode
+from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards
 from envgym.trainer.methods.protocols import Credit, CriticCredit, TrajectoryCredit, TrajectoryValues
 from tests.support.enumerable import LOGITS, Array, Enumerable, SampledGroup, expected_gradient, groups
 
@@ -24,7 +24,7 @@ TRUTH = WORLD.true_gradient()
 
 def reinforce(group: Group) -> tuple[TrajectoryCredit, ...]:
     """Take the reward as it is."""
-    return whole_episode(group.valid, episode_rewards(group))
+    return episode_credits(group.valid, episode_rewards(group))
 
 
 def with_values(credit: CriticCredit, value: float) -> Credit:

@@ -16,7 +16,8 @@ import statistics
 import time
 from typing import NamedTuple
 
-from envgym.agents.driver import EpisodeJob, run_episodes
+from envgym.agents.driver import run_episodes
+from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.core.messages import Action

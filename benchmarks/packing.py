@@ -102,12 +102,12 @@ def measure(cell: str, packing: bool, options: argparse.Namespace) -> Side:
     optim = OptimSettings(lr=1e-6, packing=packing, micro_batch_tokens=options.micro_batch_tokens)
     learner = Learner(model, optim=optim, num_steps=options.repeats + 1, device=torch.device("cpu"))
     objective = Objective(loss=PpoClip(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)
-    norm = learner.learn(rows, objective, step=0)["optim/grad_norm"]
+    norm = learner.train_step(rows, objective, step=0)["optim/grad_norm"]
     seconds = [
-        timed(lambda step=step: learner.learn(rows, objective, step=step))  # type: ignore[misc]  # a default binds it
+        timed(lambda step=step: learner.train_step(rows, objective, step=step))  # type: ignore[misc]  # a default binds it
         for step in range(1, options.repeats + 1)
     ]
-    batches = learner.batches(rows, range(len(rows)))
+    batches = learner.micro_batches(rows, range(len(rows)))
     return Side(
         seconds=statistics.median(seconds),
         preparation_s=timed(lambda: prepare(rows, options.micro_batch_tokens)) if packing else 0.0,
@@ -122,8 +122,8 @@ def prepare(rows: Any, max_tokens: int) -> None:  # TrainRows
     """Do what packing adds to a step: tries, packs and masks."""
     import torch
 
-    from envgym.trainer.learner.packing import build_pack, build_trie, cut
-    from envgym.trainer.learner.packing.mask import TreeMask
+    from envgym.trainer.batch.packs import build_pack, build_trie, cut
+    from envgym.trainer.learner.packing.attention import TreeMask
 
     token_ids, loss_masks = [row.token_ids for row in rows], [row.loss_mask for row in rows]
     trie = build_trie(token_ids, range(len(rows)))

@@ -16,14 +16,14 @@ from typing import Literal
 from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
-from envgym.agents.search import BestOf, Chain, Crew, Mcts, RandomExpand, Strategy, SurprisalFork
-from envgym.agents.search.base import members_of
+from envgym.agents.search import BestOf, Chain, Mcts, RandomExpand, RolloutContext, Strategy, SurprisalFork
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task, TaskSource
+from envgym.core.tree import Tree
 from envgym.env import Env
 from envgym.records import Reply
 from envgym.seeds import generator
-from tests.support.parrots import END, char_agent
+from tests.support.parrots import END, char_agent, episode_factory
 
 LEAST_GAIN = 1.5
 TOKENS = 16
@@ -123,16 +123,25 @@ class LockStep(ScriptedPolicy):
         return await super().generate(request)
 
 
+async def grow_group(strategy: Strategy, job: EpisodeJob, context: RolloutContext, *, group_size: int) -> list[Tree]:
+    """Grow all trees of a group side by side."""
+    make_job = episode_factory(job)
+    numbers = range(strategy.num_trees(group_size))
+    return await asyncio.gather(
+        *[strategy.grow_tree(make_job(number), context, group_size=group_size) for number in numbers]
+    )
+
+
 async def tokens_per_leaf(strategy: Strategy, *, group_size: int, tasks: int, depth: int) -> float:
     """Return the mean number of generated tokens per leaf, kept or not."""
     tokens = leaves = 0
     agent = char_agent(max_turn_tokens=TOKENS)
     for seed in range(tasks):
         slots = asyncio.Semaphore(64)
-        crew = Crew(agent=agent, policy=ScriptedPolicy(speak), sampling=Sampling(), slots=slots)
-        grown = await strategy.grow(members_of(_job(seed, depth, 0.0)), crew, group_size=group_size)
-        tokens += grown.spent.tokens_generated
-        leaves += sum(node.ending is not None for tree in grown.trees for node in tree.nodes)
+        context = RolloutContext(agent=agent, policy=ScriptedPolicy(speak), sampling=Sampling(), slots=slots)
+        trees = await grow_group(strategy, _job(seed, depth, 0.0), context, group_size=group_size)
+        tokens += sum(tree.cost.tokens_generated for tree in trees)
+        leaves += sum(node.ending is not None for tree in trees for node in tree.nodes)
     return tokens / leaves
 
 
@@ -140,10 +149,10 @@ async def seconds(strategy: Strategy, *, groups: int, group_size: int, depth: in
     """Return the wall time of growing all groups side by side."""
     slots = Slots(1000)
     policy = LockStep(slots) if lock_step else ScriptedPolicy(speak)
-    crew = Crew(agent=char_agent(max_turn_tokens=TOKENS), policy=policy, sampling=Sampling(), slots=slots)
+    context = RolloutContext(agent=char_agent(max_turn_tokens=TOKENS), policy=policy, sampling=Sampling(), slots=slots)
     started = time.perf_counter()
     jobs = [_job(seed, depth, 0.5) for seed in range(groups)]
-    await asyncio.gather(*[strategy.grow(members_of(job), crew, group_size=group_size) for job in jobs])
+    await asyncio.gather(*[grow_group(strategy, job, context, group_size=group_size) for job in jobs])
     return time.perf_counter() - started
 
 

@@ -17,13 +17,13 @@ from envgym.agents.policies.local import pick_device
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import Policy, Sampling
 from envgym.agents.search import STRATEGIES, Strategy
-from envgym.agents.search.base import TreeStrategy
+from envgym.agents.search.protocol import TreeStrategy
 from envgym.core.trajectory import Group
 from envgym.errors import InvalidInput, SettingsError, sentence
 from envgym.plugins import resolve
 from envgym.trainer.batch.rows import train_rows
-from envgym.trainer.batch.value_targets import TrainingBatch, judge
-from envgym.trainer.env_source import EnvSource, build_env_sources, check_group, check_search, check_stragglers
+from envgym.trainer.batch.value_targets import TrainingBatch, build_critic_batch
+from envgym.trainer.env_source import EnvSource, build_env_sources, check_group, check_search
 from envgym.trainer.learner.causal_lm import check_head, without_dropout
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
@@ -105,7 +105,7 @@ class RunContext:
         once = method.objective.settings.shared_tokens == "once"
         if needs_critic(method.credit):
             shaped = [method.shaping(group) for group in groups]
-            return judge(shaped, method.credit, self.learner.values, once=once)
+            return build_critic_batch(shaped, method.credit, self.learner.compute_values, once=once)
         credits = method.credits(groups)
         return TrainingBatch(credits, train_rows(credits, once=once))
 
@@ -149,7 +149,6 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     method = build_method(settings)
     env_sources = build_env_sources(settings.envs, num_held_out=settings.evaluation.tasks)
     check_search(method.search, env_sources, settings)
-    check_stragglers(method.search, settings)
     check_group(settings)
     device = pick_device(settings.model.device)
     if settings.model.threads is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import envgym
 from envgym.agents.evaluation import held_out_tasks
-from envgym.agents.search import Chain, Strategy
+from envgym.agents.search import Strategy
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
@@ -31,7 +31,7 @@ class EnvSource:
 
 
 def build_env_sources(envs: Sequence[EnvSettings], *, num_held_out: int) -> dict[str, EnvSource]:
-    """Make every env once to see that its settings hold and that there are tasks, and return the env_sources by label.
+    """Make every env once to see that its settings hold and that there are tasks, and return the env sources by label.
 
     Args:
         envs: of the mixture.
@@ -70,13 +70,6 @@ def check_group(settings: TrainSettings) -> None:
     if size < 2 and credit in CREDITS:  # all of ours give an episode without company 0; one of your own may not
         must = f"be at least 2 for {credit}, which compares the episodes of a group"
         raise SettingsError(sentence("rollout.group_size", must, size, where="rollout", do="raise it"))
-
-
-def check_stragglers(search: Strategy, settings: TrainSettings) -> None:
-    """See that stragglers can be given up. Raises: SettingsError: the branches of a tree cannot."""
-    if settings.collect.stragglers == "abort" and not isinstance(search, Chain):
-        must, do = "be wait or carry for a search that grows trees", "carry them over, or search with chain"
-        raise SettingsError(sentence("collect.stragglers", must, "abort", where="settings", do=do))
 
 
 def check_search(search: Strategy, env_sources: Mapping[str, EnvSource], settings: TrainSettings) -> None:

@@ -146,10 +146,10 @@ class CollectSettings(Settings):
     oversampling: float = Field(default=1.0, ge=1)
     """Groups that are begun for each that a step trains on; it goes on when the filter keeps as many as it needs."""
     enough: float = Field(default=1.0, gt=0, le=1)
-    """Share of a step's episodes that it waits for in any case."""
+    """Share of a step's trees that it waits for in any case; a chain is a tree with one episode."""
     stragglers: Literal["wait", "abort", "carry"] = "wait"
-    """What becomes of the others: waited for; given up, so that their groups are smaller by an invalid episode each;
-    or carried over to the next step."""
+    """What becomes of the others: waited for; aborted, so that their episodes under way are invalid; or carried over to
+    the next step."""
 
     @property
     def overlaps(self) -> bool:

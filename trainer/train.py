@@ -24,22 +24,29 @@ from envgym.trainer.build import RunContext, build_method, build_run_context
 from envgym.trainer.checks.groups import check_invalid
 from envgym.trainer.checks.mask_audit import MaskAudit
 from envgym.trainer.checks.preflight import open_run_directory
-from envgym.trainer.checks.weight_canary import TEXT, Canary
+from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
 from envgym.trainer.env_source import EnvSource
 from envgym.trainer.learner.checkpoint import (
     TrainState,
     checkpoints,
+    keep_reference,
     load_critic,
     load_optimizer,
     load_state,
+    open_reference,
     save_checkpoint,
 )
-from envgym.trainer.learner.reference import keep_reference, open_reference
 from envgym.trainer.methods.protocols import TaskRequest, TrajectoryCredit
 from envgym.trainer.metrics.callbacks import Callback, Callbacks
-from envgym.trainer.metrics.context_rewrites import check_context_rewrites, context_rewrite_metrics
-from envgym.trainer.metrics.rollout import age_metrics, env_metrics, filter_metrics, rollout_metrics
-from envgym.trainer.metrics.rows import row_metrics
+from envgym.trainer.metrics.rollout import (
+    age_metrics,
+    check_context_rewrites,
+    context_rewrite_metrics,
+    env_metrics,
+    filter_metrics,
+    rollout_metrics,
+    row_metrics,
+)
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.collector import Collected, Collector
 from envgym.trainer.rollout.task_stats import Stats, updated_stats
@@ -130,7 +137,7 @@ class TrainLoop:
         try:
             if checkpoint is None:
                 self._warm_start(runner)
-            self._look(runner)
+            self._check_weights(runner)
             if not self._has_evaluation(HELD_OUT, 0):
                 self._evaluate(runner, HELD_OUT)
             while self.step < steps:
@@ -176,7 +183,7 @@ class TrainLoop:
             self.step = step
             self._sync_policy()
         with self._timed("canary"):
-            looked = self._look(runner)
+            canary_metrics = self._check_weights(runner)
         self.stats = updated_stats(self.stats, requests, groups, step=step)
         every = self.settings.run.save_episodes_every
         if every and step % every == 0:
@@ -193,7 +200,7 @@ class TrainLoop:
             **row_metrics(result, credits, rejected=learned.get("gap/rejected_rows", 0.0)),
             **learned,
             "train/rows": float(len(rows)),
-            **looked,
+            **canary_metrics,
             **self._times,
             "time/step_s": seconds,
             "speed/sampled_tokens_per_s": found.get("cost/tokens_generated", 0.0)
@@ -228,7 +235,7 @@ class TrainLoop:
                 if not batch.rows:  # every group was dropped: nothing to learn from, and the step says so
                     return batch, {"optim/updates": 0.0}
                 learner, objective = self.bench.learner, self.bench.method.objective
-                return batch, learner.learn(batch.rows, objective, step=step - 1)
+                return batch, learner.train_step(batch.rows, objective, step=step - 1)
 
         return runner.run(asyncio.to_thread(work)) if self.settings.collect.overlaps else work()
 
@@ -286,16 +293,16 @@ class TrainLoop:
         """Let the policy sample from the weights as they are after `step`."""
         self.bench.sync(self.step)
 
-    def _look(self, runner: asyncio.Runner) -> Metrics:
+    def _check_weights(self, runner: asyncio.Runner) -> Metrics:
         """Look whether the sampler has the learner's weights. Raises: RunError: it has not."""
         if self._canary is None:
             return {}
 
         def score(rows: Sequence[TrainRow]) -> list[list[float]]:
             with self.bench.learning():
-                return self.bench.learner.score(rows, temperature=1.0).tolist()
+                return self.bench.learner.compute_logprobs(rows, temperature=1.0).tolist()
 
-        work = self._canary.look(self.bench.policy, score, step=self.step)
+        work = self._canary.check(self.bench.policy, score, step=self.step)
         return runner.run(work)
 
     @contextmanager
@@ -348,11 +355,11 @@ def _plans(run: TrainSettings, env_sources: Mapping[str, EnvSource], label: str)
     ]
 
 
-def _canary(settings: TrainSettings, bench: RunContext) -> Canary | None:
+def _canary(settings: TrainSettings, bench: RunContext) -> WeightCanary | None:
     if not settings.canary.enabled:
         return None
     prompt = bench.tokenizer(TEXT)["input_ids"]
-    return Canary(settings.canary, prompt[: settings.agent.max_context_tokens // 2])
+    return WeightCanary(settings.canary, prompt[: settings.agent.max_context_tokens // 2])
 
 
 def _counter(callbacks: Callback, phase: str, total: int) -> Callable[[Tree], None]:

@@ -54,12 +54,12 @@ class Dialect:
         written = format.write(Action("", content="qzsaid", thinking="qzthought"))
         has_tools = _renders_tools(template, format)
         result = {"role": "tool", "content": "qzresult", "name": PROBE_TOOL.name, "tool_call_id": "qz"}
-        said = {"role": "assistant", "content": "qzsaid"}
+        assistant = {"role": "assistant", "content": "qzsaid"}
         return cls(
             format=format,
             has_system=system is not None and "qzsystem" in system,
             has_tools=has_tools,
-            tools_after_text=has_tools and template.attempt([user, said, result], [PROBE_TOOL]) is not None,
+            tools_after_text=has_tools and template.attempt([user, assistant, result], [PROBE_TOOL]) is not None,
             has_thinking=thinking is not None and written in thinking,
             alternates=template.attempt([user, user]) is None,
         )
@@ -126,7 +126,7 @@ class Dialect:
         return made
 
     def _written(self, content: str, thinking: str | None, calls: tuple[ToolCall, ...]) -> str:
-        """Write what was said in the format; where the format cannot, part by part."""
+        """Write an assistant message in the format; where the format cannot, part by part."""
         try:
             return self.format.write(Action("", content=content, thinking=thinking, tool_calls=calls))
         except InvalidInput:
@@ -135,16 +135,18 @@ class Dialect:
 
     # ---- from the model ------------------------------------------------------------------------------------------
 
-    def read(self, text: str, said: str) -> Action:
-        """Read `text` as an action that says `said`; a turn with an unreadable call keeps its markup as content.
+    def read(self, text: str, sampled_text: str) -> Action:
+        """Read `text` as an action of text `sampled_text`; a turn with an unreadable call keeps its markup as content.
 
-        So a later rendering of the history shows what was said, mistakes included.
+        So a later rendering of the history shows what was sampled, mistakes included.
         """
         read = self.format.parse(text)
         content, thinking = read.content, read.thinking
         if read.malformed:
             thinking, content = split_thinking(text)
-        return Action(said, content=content, thinking=thinking, tool_calls=read.tool_calls, malformed=read.malformed)
+        return Action(
+            sampled_text, content=content, thinking=thinking, tool_calls=read.tool_calls, malformed=read.malformed
+        )
 
     def written(self, action: Action) -> str:
         """Return the text that says `action`: its own where that says the same, else as the format writes it.

@@ -26,7 +26,7 @@ class Prefer(StrEnum):
     """Which kind of renderer is made."""
 
     AUTO = "auto"
-    """That of the model's family, if the family is known, lists tools, and no text format is asked for."""
+    """That of the model's family, if the family is known, lists tools, and no text format is chosen."""
     GENERIC = "generic"
     """The one that works with any chat template."""
     FAMILY = "family"
@@ -111,7 +111,7 @@ def _family_renderer(
 
 
 def _changes_opening(tokenizer: "PreTrainedTokenizerFast", variables: Mapping[str, JsonValue], thinks: bool) -> bool:
-    """Return whether the template opens a turn differently when it is told whether to think."""
+    """Return whether the template opens a turn differently when a variable says whether to think."""
     question = [{"role": "user", "content": "?"}]
-    told = ChatTemplate(tokenizer, {**variables, "enable_thinking": thinks})
-    return told.attempt(question) != ChatTemplate(tokenizer, variables).attempt(question)
+    with_variable = ChatTemplate(tokenizer, {**variables, "enable_thinking": thinks})
+    return with_variable.attempt(question) != ChatTemplate(tokenizer, variables).attempt(question)

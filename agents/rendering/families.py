@@ -24,7 +24,7 @@ _REASONS = {
     "invalid_json": "its arguments are not valid JSON",
     "unclosed_block": "it is not closed",
     "missing_name": "the name of the tool is missing",
-    "malformed_structure": "it does not have the form that was asked for",
+    "malformed_structure": "it does not have the form that is required",
 }
 
 
@@ -66,10 +66,12 @@ class FamilyRenderer:
     def _probe(self) -> tuple[str, frozenset[int]]:
         """Return what closes the thinking that every turn opens with, and the tokens that calls are written with."""
         opened = self._inner.render_ids([{"role": "user", "content": "qz"}], add_generation_prompt=True)
-        said = self._said({"role": "assistant", "content": "qzsaid"})
-        called = self._said(self._message(Message(role=Role.ASSISTANT, content="qzsaid", tool_calls=(PROBE_CALL,))))
-        lead = self._codec.decode(said).partition("qzsaid")[0] if opened_thinking(self._codec.decode(opened)) else ""
-        return lead, self._codec.control(called) - self._codec.control(said) - set(self._stops)
+        sampled = self._sampled_ids({"role": "assistant", "content": "qzsaid"})
+        called = self._sampled_ids(
+            self._message(Message(role=Role.ASSISTANT, content="qzsaid", tool_calls=(PROBE_CALL,)))
+        )
+        lead = self._codec.decode(sampled).partition("qzsaid")[0] if opened_thinking(self._codec.decode(opened)) else ""
+        return lead, self._codec.control(called) - self._codec.control(sampled) - set(self._stops)
 
     def _opening(self, role: Role) -> list[int]:
         """Return a short context that ends as any context does whose last message has this role."""
@@ -183,10 +185,10 @@ class FamilyRenderer:
         is_bare = action.content == text and action.thinking is None and not action.tool_calls
         if is_bare or action.malformed:
             return (*self._codec.encode(self._lead + self._codec.escape(text, markup=True)).ids, self._stops[0])
-        return tuple(self._said(self._message(action.message)))
+        return tuple(self._sampled_ids(self._message(action.message)))
 
-    def _said(self, message: TemplateMessage) -> list[int]:
-        """Return what the policy samples of an assistant message behind the opening of its turn."""
+    def _sampled_ids(self, message: TemplateMessage) -> list[int]:
+        """Return what the policy samples of an assistant message after the opening of its turn."""
         question = {"role": "user", "content": "qz"}
         opened = list(self._inner.render_ids([question], add_generation_prompt=True))
         whole = self._inner.render([question, message])

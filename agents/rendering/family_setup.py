@@ -23,10 +23,10 @@ OWN_TOKENIZER = frozenset({"gpt-oss"})
 
 
 class GuardedTokenizer:
-    """A tokenizer for `renderers` that undoes escapes: what it is told to encode keeps outside text harmless."""
+    """A tokenizer for `renderers` that undoes escapes: text from outside stays harmless when it is encoded."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerFast", codec: TokenCodec) -> None:
-        """Wrap `tokenizer`; what is not encoding is asked of it."""
+        """Wrap `tokenizer`; everything but encoding is forwarded to it."""
         self._tokenizer, self._codec = tokenizer, codec
 
     def __getattr__(self, name: str) -> object:

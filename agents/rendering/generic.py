@@ -12,7 +12,7 @@ from envgym.agents.protocols import Generation, Rendering
 from envgym.agents.rendering.dialect import Dialect
 from envgym.agents.rendering.template import ChatTemplate, opened_thinking
 from envgym.agents.rendering.tokens import TokenCodec, require_fast
-from envgym.agents.rendering.transitions import Learner, Said, Transition, behind_opening
+from envgym.agents.rendering.transitions import Transition, TransitionProbe, TurnForm, after_opening
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.segments import Origin
@@ -57,16 +57,16 @@ class GenericRenderer:
         self._closing_id, closing = self._find_closing(tokenizer)
         ends = (self._closing_id, tokenizer.eos_token_id)
         self._stops = tuple(dict.fromkeys(end for end in ends if isinstance(end, int)))
-        self._learner = Learner(self._template, self._dialect, self._codec, closing, self._opened)
+        self._probe = TransitionProbe(self._template, self._dialect, self._codec, closing, self._opened)
         usual: list[tuple[str, ...]] = [("user",)]
         if self._dialect.has_tools:
             usual += [("tool",), ("tool", "tool")]
-        self._transitions = {roles: self._learner.learn(roles) for roles in usual}
+        self._transitions = {roles: self._probe.probe(roles) for roles in usual}
 
     def _find_closing(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[int, str]:
-        """Return the token that ends a turn: the one the template writes behind it, else the tokenizer's own."""
-        said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "qzsaid"}]
-        text = self._template.attempt([*said, {"role": "user", "content": "?"}])
+        """Return the token that ends a turn: the one the template writes after it, else the tokenizer's own."""
+        conversation = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "qzsaid"}]
+        text = self._template.attempt([*conversation, {"role": "user", "content": "?"}])
         found = self._codec.first_control(text.rpartition("qzsaid")[2]) if text is not None else None
         if found is not None:
             return found
@@ -99,15 +99,15 @@ class GenericRenderer:
         reply = f"A reply ({', '.join(roles)})"
         if transition.is_always_exact:
             return f"{reply} is appended; the template renders exactly this."
-        broken = [said for said, is_exact in transition.exact.items() if not is_exact]
-        if len(broken) < len(transition.exact) and all(said.is_thinking for said in broken):
+        broken = [form for form, is_exact in transition.exact.items() if not is_exact]
+        if len(broken) < len(transition.exact) and all(form.is_thinking for form in broken):
             kept = "which is kept in the context" if self._keeps_thinking else "so the context is rendered anew"
             return f"{reply} is appended, but after thinking the template drops it, {kept}."
         kept = "appended nevertheless" if self._appends(transition, broken[0]) else "rendered anew with all before it"
         return f"{reply} is {kept}: the template renders earlier turns differently then."
 
-    def _appends(self, transition: Transition, said: Said) -> bool:
-        return transition.glue is not None and (self._keeps_thinking or transition.exact[said])
+    def _appends(self, transition: Transition, form: TurnForm) -> bool:
+        return transition.glue is not None and (self._keeps_thinking or transition.exact[form])
 
     # ---- Renderer ------------------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class GenericRenderer:
             appends = transition.glue is not None
         else:
             action = action or self.parse(generation.token_ids)
-            appends = self._appends(transition, self._said(history, action))
+            appends = self._appends(transition, self._turn_form(history, action))
         if not appends:
             action = action or self.parse(generation.token_ids)
             whole = self.start([*history, action.message, *replies], tools)
@@ -152,12 +152,12 @@ class GenericRenderer:
     def parse(self, token_ids: Sequence[int]) -> Action:
         """Read sampled tokens as an action."""
         ids = token_ids[:-1] if token_ids and token_ids[-1] in self._stops else token_ids
-        said = self._codec.decode(ids)
-        return self._dialect.read(self._opened + said, said)
+        sampled_text = self._codec.decode(ids)
+        return self._dialect.read(self._opened + sampled_text, sampled_text)
 
     def encode_action(self, action: Action) -> tuple[int, ...]:
         """Return the ids that say `action`. Raises: InvalidInput: the text format cannot express it."""
-        text = behind_opening(self._dialect.written(action), self._opened)
+        text = after_opening(self._dialect.written(action), self._opened)
         return (*self._codec.encode(self._codec.escape(text, markup=True)).ids, self._closing_id)
 
     def token_strings(self, token_ids: Sequence[int]) -> tuple[str, ...]:
@@ -171,10 +171,10 @@ class GenericRenderer:
 
     def _transition(self, roles: tuple[str, ...]) -> Transition:
         if roles not in self._transitions:
-            self._transitions[roles] = self._learner.learn(roles)
+            self._transitions[roles] = self._probe.probe(roles)
         return self._transitions[roles]
 
-    def _said(self, history: Sequence[Message], action: Action) -> Said:
+    def _turn_form(self, history: Sequence[Message], action: Action) -> TurnForm:
         """Return what the template looks at; the history is searched back to where it last dropped thinking."""
         num_calls = min(len(action.tool_calls), 2) if self._dialect.has_tools else 0
         is_thinking = action.thinking is not None
@@ -189,14 +189,14 @@ class GenericRenderer:
             if is_thinking:
                 break
             replies = []
-        return Said(num_calls, is_thinking)
+        return TurnForm(num_calls, is_thinking)
 
     def _dropped(self, turn: Message, replies: Sequence[Message]) -> bool:
         """Return whether the template dropped thinking when this earlier turn was answered."""
         made = self._dialect.replies(replies, _unescaped, after_calls=bool(turn.tool_calls))
         transition = self._transition(tuple(str(message["role"]) for message in made))
         num_calls = min(len(turn.tool_calls), 2) if self._dialect.has_tools else 0
-        return not transition.exact[Said(num_calls, True)]
+        return not transition.exact[TurnForm(num_calls, True)]
 
 
 def _unescaped(text: str, _: bool) -> str:

@@ -77,8 +77,8 @@ class ChatTemplate:
 
 def opened_thinking(opening: str) -> str:
     """Return the thinking that a turn's opening leaves open (`<think>` and what follows it), mostly nothing."""
-    _, found, behind = opening.rpartition(OPEN)
-    return found + behind if found and not behind.strip() else ""
+    _, found, suffix = opening.rpartition(OPEN)
+    return found + suffix if found and not suffix.strip() else ""
 
 
 def listed_tools(tools: Sequence[ToolSpec]) -> list[Any]:  # JSON, as chat templates expect it

@@ -121,7 +121,7 @@ class TokenCodec:
         return Encoded(ids, starts, ends)
 
     def _encode_plain(self, text: str) -> Encoded:
-        if self._backend.truncation is not None:  # left behind by someone else's call of the tokenizer
+        if self._backend.truncation is not None:  # left by someone else's call of the tokenizer
             self._backend.no_truncation()
         if self._backend.padding is not None:
             self._backend.no_padding()

@@ -2,7 +2,7 @@
 
 Appending is *exact* when the template renders
 
-    history + assistant message + replies   as   (history as rendered before) + what was said + delta
+    history + assistant message + replies   as   (history as rendered before) + sampled turn + delta
 
 with a delta that depends on the replies alone. A transition holds that delta with holes for the replies' contents,
 and says for which turns it is exact; for the others the template renders earlier turns anew.
@@ -21,7 +21,7 @@ from envgym.parsing.thinking import join_thinking
 from envgym.tools import ToolSpec
 
 
-class Said(NamedTuple):
+class TurnForm(NamedTuple):
     """What matters to a template about the turns before a reply."""
 
     num_calls: int
@@ -30,7 +30,7 @@ class Said(NamedTuple):
     """Whether the context holds thinking that the template may drop."""
 
 
-_PLAIN = Said(0, False)
+_PLAIN = TurnForm(0, False)
 
 
 class Delta(NamedTuple):
@@ -43,7 +43,7 @@ class Delta(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """What the template puts behind a turn that is answered by messages of given roles."""
+    """The glue that the template puts between a turn and replies of given roles."""
 
     glue: tuple[str, ...] | None
     """Text around the contents, one more than there are; it begins with the text that closes a turn. None: unknown."""
@@ -51,12 +51,12 @@ class Transition:
     """Per content: whether the template strips spaces around it."""
     num_control: int
     """Control tokens in the glue; a delta with another number would hold a forged one."""
-    exact: Mapping[Said, bool]
+    exact: Mapping[TurnForm, bool]
     """For which turns the template leaves what came before as it was."""
 
     @property
     def is_always_exact(self) -> bool:
-        """Whether appending is exact whatever was said."""
+        """Whether appending is exact whatever was sampled."""
         return all(self.exact.values())
 
     def delta(self, codec: TokenCodec, contents: Sequence[str]) -> Delta:
@@ -75,11 +75,11 @@ def _fill(codec: TokenCodec, glue: Sequence[str], contents: Iterable[str]) -> De
     parts = [glue[0]]
     spans: list[tuple[int, int]] = []
     position = len(glue[0])
-    for content, behind in zip(contents, glue[1:], strict=True):
+    for content, suffix in zip(contents, glue[1:], strict=True):
         end = position + len(content)
         spans.append((position, end))
-        parts += content, behind
-        position = end + len(behind)
+        parts += content, suffix
+        position = end + len(suffix)
     return Delta(codec.encode("".join(parts)), tuple(spans))
 
 
@@ -91,7 +91,7 @@ _PROBE_ID = "qzid"
 
 
 @dataclass(frozen=True, slots=True)
-class Learner:
+class TransitionProbe:
     """Learns transitions of one template by rendering short conversations."""
 
     template: ChatTemplate
@@ -100,12 +100,12 @@ class Learner:
     closing: str
     """Text of the token that ends a turn."""
     opened: str
-    """Text of a turn that the template writes itself behind the opening (`<think>`), mostly none."""
+    """Text of a turn that the template writes itself after the opening (`<think>`), mostly none."""
 
-    def learn(self, roles: Sequence[str]) -> Transition:
+    def probe(self, roles: Sequence[str]) -> Transition:
         """Learn what follows a turn that is answered by messages of these template roles."""
         kinds = (0, 1, 2) if self.dialect.has_tools else (0,)
-        cases = [Said(*case) for case in product(kinds, (False, True))]
+        cases = [TurnForm(*case) for case in product(kinds, (False, True))]
         seen = {case: self._observe(case, roles) for case in cases}
         plain = [glue for _, glue in seen.values() if glue is not None]
         glue = plain[0] if plain else None
@@ -121,7 +121,7 @@ class Learner:
             return transition
         return Transition(glue=None, strips=(), num_control=0, exact=dict.fromkeys(cases, False))
 
-    def _observe(self, case: Said, roles: Sequence[str]) -> tuple[bool, tuple[str, ...] | None]:
+    def _observe(self, case: TurnForm, roles: Sequence[str]) -> tuple[bool, tuple[str, ...] | None]:
         """Return (appending is exact for such turns, the glue) over early and late turns, with tools and without."""
         is_exact = True
         glues: set[tuple[str, ...] | None] = set()
@@ -132,7 +132,7 @@ class Learner:
         return (is_exact, glues.pop()) if len(glues) == 1 else (False, None)
 
     def _observe_one(
-        self, case: Said, roles: Sequence[str], depth: int, tools: Sequence[ToolSpec]
+        self, case: TurnForm, roles: Sequence[str], depth: int, tools: Sequence[ToolSpec]
     ) -> tuple[bool, tuple[str, ...] | None]:
         history, last = self._history(case, depth), self._turn(case, depth)
         context = self.template.attempt(self._messages(history, tools), self._listed(tools))
@@ -140,14 +140,14 @@ class Learner:
         whole = self._whole([*history, last], roles, contents, tools)
         if context is None or whole is None:
             return False, None
-        said = self._said(last)
-        end = whole.rfind(said) + len(said)
-        if end < len(said):
+        turn_text = self._turn_text(last)
+        end = whole.rfind(turn_text) + len(turn_text)
+        if end < len(turn_text):
             return False, None
         glue = _cut_out(whole[end:], contents)
         if glue is None or not glue[0].startswith(self.closing) or _names_the_call(glue):
             return False, None
-        return whole[:end] == context + behind_opening(said, self.opened), glue
+        return whole[:end] == context + after_opening(turn_text, self.opened), glue
 
     def _strips(self, roles: Sequence[str], index: int) -> bool:
         contents = ["qz"] * len(roles)
@@ -168,7 +168,7 @@ class Learner:
 
     # ---- conversations to render ---------------------------------------------------------------------------------
 
-    def _history(self, case: Said, depth: int) -> list[Message]:
+    def _history(self, case: TurnForm, depth: int) -> list[Message]:
         history = [Message(role=Role.SYSTEM, content="qzsystem"), Message(role=Role.USER, content="qztask")]
         for turn in range(depth):
             answers = max(case.num_calls, 1)
@@ -179,14 +179,14 @@ class Learner:
             ]
         return history
 
-    def _turn(self, case: Said, turn: int) -> Message:
+    def _turn(self, case: TurnForm, turn: int) -> Message:
         content = f"qzsaid{turn}"
         calls = (PROBE_CALL,) * case.num_calls
         return Action(
             "", content=content, thinking=f"qzthought{turn}" if case.is_thinking else None, tool_calls=calls
         ).message
 
-    def _said(self, turn: Message) -> str:
+    def _turn_text(self, turn: Message) -> str:
         action = Action("", content=turn.content, thinking=turn.thinking, tool_calls=turn.tool_calls)
         return self.dialect.written(action)
 
@@ -223,7 +223,7 @@ def _names_the_call(glue: Sequence[str]) -> bool:
     return any(mark in part for part in glue for mark in (PROBE_TOOL.name, _PROBE_ID))
 
 
-def behind_opening(text: str, opened: str) -> str:
+def after_opening(text: str, opened: str) -> str:
     """Return what is left to say of a turn's text when the template has written its beginning, `opened`, already."""
     if text.startswith(opened):
         return text[len(opened) :]

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from envgym.agents.agent import AgentSettings
-from envgym.agents.search.base import TreeStrategy, together
-from envgym.agents.search.growth import Growth
+from envgym.agents.search.engine import SearchTree
+from envgym.agents.search.protocol import TreeStrategy, run_concurrently
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
 
@@ -21,8 +21,8 @@ class BestOf(TreeStrategy):
     is_forking: ClassVar[bool] = False
     n: int | None = Field(default=8, ge=1)
     """Episodes; at least as many as a group has. None: until the budget is spent, or episodes spend nothing of it."""
-    width: int = Field(default=8, ge=1)
-    """With n=None: most episodes that begin together; the first is played alone, to see what one costs."""
+    parallel: int = Field(default=8, ge=1)
+    """With n=None: most episodes that begin at a time; the first is played alone, to measure what one costs."""
 
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
         """Refuse what cannot work. Raises: SettingsError."""
@@ -38,32 +38,32 @@ class BestOf(TreeStrategy):
             raise SettingsError(sentence("group", "hold at least 2 episodes", group_size, where=self.name, do=do))
         return 1
 
-    async def expand(self, growth: Growth, *, leaves: int | None) -> None:
+    async def expand(self, tree: SearchTree, *, leaves: int | None) -> None:
         """Play the episodes side by side, and keep the best `leaves`."""
         if self.n is not None:
-            await self._play(growth, max(self.n, leaves or 0))
+            await self._play(tree, max(self.n, leaves or 0))
         else:
             used = None
-            while not growth.purse.is_empty and used != growth.purse.used:
-                used = growth.purse.used
-                await self._play(growth, self._affordable(growth))
-        if leaves is not None and len(growth.leaves) > leaves:
-            scores = await self.signal()(growth.leaves)
-            order = sorted(range(len(scores)), key=lambda place: -scores[place])
-            for place in order[leaves:]:
-                growth.leaves[place].pruned = f"not among the {leaves} best by {self.select}"
+            while not tree.is_stopped and used != tree.tracker.used:
+                used = tree.tracker.used
+                await self._play(tree, self._affordable(tree))
+        if leaves is not None and len(tree.finished_branches) > leaves:
+            scores = await self.answer_scorer()(tree.finished_branches)
+            order = sorted(range(len(scores)), key=lambda index: -scores[index])
+            for index in order[leaves:]:
+                tree.finished_branches[index].pruned = f"not among the {leaves} best by {self.select}"
 
-    def _affordable(self, growth: Growth) -> int:
-        """Return how many episodes of the mean cost so far the budget still holds, 1 to `width`.
+    def _affordable(self, tree: SearchTree) -> int:
+        """Return how many episodes of the mean cost so far the budget still holds, 1 to `parallel`.
 
         More would share what is left turn by turn, and none of them might come to an end.
         """
-        used = growth.purse.share_used
-        if not growth.branches or not used:
+        used = tree.tracker.share_used
+        if not tree.branches or not used:
             return 1
-        return max(1, min(self.width, int((1 - used) / used * len(growth.branches))))
+        return max(1, min(self.parallel, int((1 - used) / used * len(tree.branches))))
 
-    async def _play(self, growth: Growth, count: int) -> None:
-        assert growth.root is not None, "the tree has begun"
-        branches = [growth.branch(growth.root) for _ in range(count)]
-        await together([growth.play(branch) for branch in branches])
+    async def _play(self, tree: SearchTree, count: int) -> None:
+        assert tree.root is not None, "the tree has begun"
+        branches = [tree.add_branch(tree.root) for _ in range(count)]
+        await run_concurrently([tree.run(branch) for branch in branches])

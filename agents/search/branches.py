@@ -1,11 +1,12 @@
-"""The parts of a growing tree: places where a turn begins, turns that were played, and branches made of them. Pure."""
+"""The parts of a search tree: states between turns, turns that were played, and branches made of them. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from envgym.agents.loop import AgentState
-from envgym.agents.path import Link
+from envgym.agents.path import PathNode
 from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.agents.search.snapshots import Snapshot
 from envgym.core.endings import Ending
@@ -14,118 +15,166 @@ from envgym.core.turns import Cost
 from envgym.seeds import derive_seed
 
 TOKENS, OBSERVATION = "tokens", "observation"
-"""What a node may repeat of an elder sibling."""
+"""What a node may repeat of an earlier sibling."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
-    """Where a turn begins: what the agent knows there, and the way back to its env."""
+class SearchState:
+    """A state at which a turn begins: the agent's, and a snapshot of the env's."""
 
-    state: AgentState
+    agent: AgentState
     request: GenerateRequest
+    """Asks for the turn, with the seeds of the episode that reached the state first."""
     snapshot: Snapshot | None
-    """None where nobody is to come back."""
+    """None where no branch can begin."""
 
     @property
-    def link(self) -> Link:
-        """The edge that ends here."""
-        assert self.state.path is not None, "a place lies below the root"
-        return self.state.path
+    def node(self) -> PathNode:
+        """The node that ends here."""
+        assert self.agent.path is not None, "a search state lies below the prompt"
+        return self.agent.path
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Played:
+class TurnRecord:
     """A turn that was played."""
 
-    start: Place
+    start: SearchState
     generation: Generation | None
     """What was sampled, the shared first tokens included; None where the policy failed."""
-    link: Link
-    end: Place | None
+    node: PathNode
+    end: SearchState | None
     """Where the next turn begins; None where the episode ended."""
-    shared: int = 0
-    """First tokens that an elder sibling sampled."""
+    num_shared: int = 0
+    """First tokens that an earlier sibling sampled."""
+
+
+class SharedPrefix(NamedTuple):
+    """The first tokens of a turn that was played, which another branch keeps."""
+
+    turn: TurnRecord
+    num_tokens: int
+
+    @property
+    def generation(self) -> Generation:
+        """The turn's generation."""
+        assert self.turn.generation is not None, "a fork inside a turn follows sampled tokens"
+        return self.turn.generation
+
+    def continue_request(self, request: GenerateRequest) -> GenerateRequest:
+        """Return the request for what comes after the shared tokens, within the same turn limit."""
+        sampling = request.sampling
+        sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens - self.num_tokens)
+        token_ids = request.token_ids + self.generation.token_ids[: self.num_tokens]
+        return replace(request, token_ids=token_ids, sampling=sampling)
+
+    def join_generation(self, sampled: Generation) -> Generation:
+        """Return one generation of the shared tokens and of what was sampled after them.
+
+        Log-probs stay as they were sampled. What only one of the two has is left out.
+        """
+        first, at = self.generation, self.num_tokens
+        raw = None
+        if first.raw_logprobs is not None and sampled.raw_logprobs is not None:
+            raw = first.raw_logprobs[:at] + sampled.raw_logprobs
+        top = None
+        if first.top_logprobs is not None and sampled.top_logprobs is not None:
+            top = first.top_logprobs[:at] + sampled.top_logprobs
+        return replace(
+            sampled,
+            token_ids=first.token_ids[:at] + sampled.token_ids,
+            behavior_logprobs=first.behavior_logprobs[:at] + sampled.behavior_logprobs,
+            raw_logprobs=raw,
+            top_logprobs=top,
+            policy_version=min(first.policy_version, sampled.policy_version),
+        )
+
+    def subtract_cost(self, state: AgentState) -> AgentState:
+        """Take the shared tokens out of the last edge's cost: the earlier sibling's edge has them."""
+        node = state.path
+        assert node is not None, "a turn was played"
+        cost = replace(node.edge.cost, tokens_generated=node.edge.cost.tokens_generated - self.num_tokens)
+        return state._replace(path=replace(node, edge=replace(node.edge, cost=cost)))
 
 
 @dataclass(slots=True, eq=False)
 class Branch:
-    """What one decision of the search made: turns from a place on."""
+    """The turns that follow from one decision of the search."""
 
     number: int
     """Counts the branches of a tree in the order of the decisions."""
-    start: Place
+    start: SearchState
     seed: int
-    prefix: Played | None = None
-    at: int = 0
-    """The branch keeps the first so many tokens that `prefix` sampled."""
-    turns: list[Played] = field(default_factory=list)
+    prefix: SharedPrefix | None = None
+    """The first tokens of its first turn, where it begins inside a turn."""
+    replay_cost: Cost = field(default_factory=Cost)
+    """What it took to return to the start."""
+    turns: list[TurnRecord] = field(default_factory=list)
     pruned: str | None = None
 
     @property
-    def first(self) -> Place:
-        """The start, with the branch's own seeds."""
-        start = self.start
-        if self.seed == start.state.seed:
-            return start
-        seed = derive_seed(self.seed, "turn", start.state.num_turns)
-        return replace(start, state=start.state._replace(seed=self.seed), request=replace(start.request, seed=seed))
+    def state(self) -> SearchState:
+        """Where the next turn begins, or the last one began."""
+        return (self.turns[-1].end or self.turns[-1].start) if self.turns else self.start
+
+    def next_turn(self) -> tuple[AgentState, GenerateRequest]:
+        """Return the agent before its next turn, and the request for it; the first turn has the branch's own seed."""
+        state = self.state
+        if self.turns or self.seed == state.agent.seed:
+            return state.agent, state.request
+        seed = derive_seed(self.seed, "turn", state.agent.num_turns)
+        return state.agent._replace(seed=self.seed), replace(state.request, seed=seed)
 
     @property
-    def last(self) -> Link | None:
-        """The last edge; None where the branch has none of its own."""
-        return self.turns[-1].link if self.turns else None
+    def last_node(self) -> PathNode | None:
+        """The node after its last turn; None where it has no turn."""
+        return self.turns[-1].node if self.turns else None
 
     @property
     def ending(self) -> Ending | None:
         """How its episode ended; None where it has not."""
-        return self.last.ending if self.last is not None else None
+        return self.last_node.ending if self.last_node is not None else None
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """True where its episode ended."""
         return self.ending is not None
 
 
-def marked(branches: Sequence[Branch], known: Mapping[Link, SearchStats], *, root: Link) -> dict[Link, SearchStats]:
-    """Return the statistics of every node: what is known, how many branches pass, what was cut, what repeats.
+def node_statistics(
+    branches: Sequence[Branch], known: Mapping[PathNode, SearchStats], *, root: PathNode
+) -> dict[PathNode, SearchStats]:
+    """Return the statistics of every node: those known, visits, why it was pruned, and what it repeats.
 
-    A node without visits of its own gets the number of branches that pass it. Of siblings that sampled the same
-    tokens, or got the same answer, the younger ones say so. What replays cost stands at the root.
+    A node without visits of its own gets the number of branches that pass it. The cost of replays is put on the root.
     """
-    lines = [branch.last.line() for branch in branches if branch.last is not None]
-    passing = Counter(link for line in lines for link in line)
-    stats = {link: known.get(link, SearchStats(visits=count)) for link, count in passing.items()}
+    paths = [branch.last_node.path() for branch in branches if branch.last_node is not None]
+    num_passing = Counter(node for path in paths for node in path)
+    stats = {node: known.get(node, SearchStats(visits=count)) for node, count in num_passing.items()}
     for branch in branches:
-        if branch.last is not None and branch.pruned is not None:
-            stats[branch.last] = replace(stats[branch.last], pruned=branch.pruned)
-    replays = [branch.start.snapshot.opening for branch in branches if branch.turns and branch.start.snapshot]
-    stats[root] = replace(stats.get(root, SearchStats()), spent=sum(replays, Cost()))
-    for link, what in _repeats(branches).items():
-        stats[link] = replace(stats[link], repeats=what)
+        if branch.last_node is not None and branch.pruned is not None:
+            stats[branch.last_node] = replace(stats[branch.last_node], pruned=branch.pruned)
+    replays = sum((branch.replay_cost for branch in branches if branch.turns), Cost())
+    stats[root] = replace(stats.get(root, SearchStats()), spent=replays)
+    for node, repeated in _repetitions(branches).items():
+        stats[node] = replace(stats[node], repeats=repeated)
     return stats
 
 
-def _repeats(branches: Sequence[Branch]) -> dict[Link, str]:
-    """Return the links that repeat an elder sibling, with what they repeat."""
-    found: dict[Link, str] = {}
-    tokens: set[tuple[int, tuple[int, ...]]] = set()
-    answers: set[tuple[int, tuple[object, ...]]] = set()
-    for branch in branches:
-        start = branch.start
-        for turn in branch.turns:
-            place = id(start)
-            if turn.generation is not None:
-                said = (place, turn.generation.token_ids)
-                if said in tokens:
-                    found[turn.link] = TOKENS
-                tokens.add(said)
-            if turn.link.outcome is not None:
-                observation = turn.link.outcome.observation
-                heard = (place, (observation.messages, turn.link.ending))
-                if heard in answers:
-                    found.setdefault(turn.link, OBSERVATION)
-                answers.add(heard)
-            if turn.end is None:
-                break
-            start = turn.end
-    return found
+def _repetitions(branches: Sequence[Branch]) -> dict[PathNode, str]:
+    """Return the nodes that repeat an earlier sibling's tokens, or its observation, and which of the two."""
+    repetitions: dict[PathNode, str] = {}
+    tokens: set[tuple[SearchState, tuple[int, ...]]] = set()
+    observations: set[tuple[SearchState, object, Ending | None]] = set()
+    for turn in (turn for branch in branches for turn in branch.turns):
+        if turn.generation is not None:
+            sampled = (turn.start, turn.generation.token_ids)
+            if sampled in tokens:
+                repetitions[turn.node] = TOKENS
+            tokens.add(sampled)
+        if turn.node.outcome is not None:
+            observed = (turn.start, turn.node.outcome.observation.messages, turn.node.ending)
+            if observed in observations:
+                repetitions.setdefault(turn.node, OBSERVATION)
+            observations.add(observed)
+    return repetitions

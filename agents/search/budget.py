@@ -1,8 +1,8 @@
-"""A counted budget: what one search may spend, and who may start a turn while others are still spending.
+"""A counted budget: how much one search may spend, and which branch may start a turn while others are under way.
 
 A turn starts only where everything that comes before it leaves something of the budget, so a budget is exceeded by
 less than one turn. What comes before a turn is either fixed (`ordered`: turn by turn, and branch by branch within a
-turn, so the outcome does not depend on who was faster) or what was admitted earlier.
+turn, so the outcome does not depend on timing) or what was admitted earlier.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from envgym.settings import Settings
 _NOTHING = Cost()
 
 
-class Budget(Settings):
+class SearchBudget(Settings):
     """Most that one search may spend on one task; None: no limit."""
 
     tokens_generated: int | None = Field(default=None, ge=1)
@@ -34,24 +34,24 @@ class Budget(Settings):
     @property
     def is_limited(self) -> bool:
         """True where anything is limited."""
-        return any(getattr(self, name) is not None for name in Budget.model_fields)
+        return any(getattr(self, name) is not None for name in SearchBudget.model_fields)
 
-    def share(self, parts: int) -> "Budget":
+    def share(self, parts: int) -> "SearchBudget":
         """Return one of `parts` equal shares, counts rounded down but to at least 1."""
         shares: dict[str, float | int | None] = {}
-        for name in Budget.model_fields:
+        for name in SearchBudget.model_fields:
             limit = getattr(self, name)
             is_count = isinstance(limit, int)
             shares[name] = None if limit is None else max(limit // parts, 1) if is_count else limit / parts
-        return Budget.model_validate(shares)
+        return SearchBudget.model_validate(shares)
 
     def is_spent(self, cost: Cost) -> bool:
         """Return whether `cost` has reached a limit."""
-        limits = ((getattr(cost, name), getattr(self, name)) for name in Budget.model_fields)
+        limits = ((getattr(cost, name), getattr(self, name)) for name in SearchBudget.model_fields)
         return any(limit is not None and spent >= limit for spent, limit in limits)
 
 
-def largest_turn(*, max_turn_tokens: int, max_context_tokens: int) -> Cost:
+def largest_turn_cost(*, max_turn_tokens: int, max_context_tokens: int) -> Cost:
     """Return what one turn can cost at most; a call takes at least a token to write, and seconds have no bound."""
     return Cost(
         tokens_generated=max_turn_tokens,
@@ -61,7 +61,7 @@ def largest_turn(*, max_turn_tokens: int, max_context_tokens: int) -> Cost:
     )
 
 
-def check_budget(budget: Budget, *, max_turn_tokens: int, parts: int, where: str) -> None:
+def check_budget(budget: SearchBudget, *, max_turn_tokens: int, parts: int, where: str) -> None:
     """Refuse a budget of which not even one turn's tokens are sure to fit. Raises: SettingsError."""
     tokens = budget.tokens_generated
     if tokens is not None and tokens // parts < max_turn_tokens:
@@ -71,79 +71,81 @@ def check_budget(budget: Budget, *, max_turn_tokens: int, parts: int, where: str
 
 
 @dataclass(slots=True, eq=False)
-class _Spender:
-    """One branch in the purse's books."""
+class _BranchCosts:
+    """What one branch spent."""
 
     number: int
-    opening: Cost
-    """What its first turn costs on top: the replay that leads to where it begins."""
+    replay: Cost
+    """Cost of the replay that leads to its start; counted with its first turn."""
     totals: list[Cost] = field(default_factory=lambda: [Cost()])
     """Entry k: cost of its first k turns."""
     is_under_way: bool = False
 
     @property
     def num_turns(self) -> int:
-        """Turns that are over."""
+        """Finished turns."""
         return len(self.totals) - 1
 
 
-class Purse:
-    """Counts the spending of one search and admits turns."""
+class BudgetTracker:
+    """Counts the costs of one search and admits turns."""
 
-    def __init__(self, budget: Budget, *, turn: Cost, ordered: bool = True) -> None:
+    def __init__(self, budget: SearchBudget, *, largest_turn: Cost, ordered: bool = True) -> None:
         """Start with nothing spent.
 
         Args:
             budget: what may be spent.
-            turn: most that one turn can cost.
+            largest_turn: most that one turn can cost.
             ordered: admit by the fixed order of turns; False: as they arrive.
         """
-        self._budget, self._turn, self._ordered = budget, turn, ordered
-        self._before = Cost()
-        """Spent before any of the present spenders began."""
-        self._present: dict[int, _Spender] = {}
-        self._gone: dict[int, _Spender] = {}
+        self._budget, self._largest_turn, self._ordered = budget, largest_turn, ordered
+        self._spent_before = Cost()
+        """Spent before any of the active branches began."""
+        self._active: dict[int, _BranchCosts] = {}
+        self._ended: dict[int, _BranchCosts] = {}
         self._waiting: list[asyncio.Future[None]] = []
 
     @property
     def spent(self) -> Cost:
         """All that was spent."""
-        spenders = (*self._present.values(), *self._gone.values())
-        return sum((spender.totals[-1] for spender in spenders), self._before)
+        branches = (*self._active.values(), *self._ended.values())
+        return sum((branch.totals[-1] for branch in branches), self._spent_before)
 
     @property
     def used(self) -> tuple[float, ...]:
-        """What was spent of everything that is limited. A search that goes on without using any of it would not end."""
+        """What was spent of all that is limited. A search that continues without using any of it would not end."""
         spent = self.spent
-        return tuple(getattr(spent, name) for name in Budget.model_fields if getattr(self._budget, name) is not None)
+        return tuple(
+            getattr(spent, name) for name in SearchBudget.model_fields if getattr(self._budget, name) is not None
+        )
 
     @property
     def share_used(self) -> float:
         """Share of the budget that was spent, of the limit that is nearest; 0 where nothing is limited."""
-        limits = (getattr(self._budget, name) for name in Budget.model_fields)
+        limits = (getattr(self._budget, name) for name in SearchBudget.model_fields)
         return max((used / limit for used, limit in zip(self.used, filter(None, limits), strict=True)), default=0.0)
 
     @property
-    def is_empty(self) -> bool:
+    def is_exhausted(self) -> bool:
         """True where no further turn can start."""
         return self._budget.is_spent(self.spent)
 
-    def join(self, number: int, *, opening: Cost = _NOTHING) -> None:
-        """Take in branch `number`. Branches that run side by side join before the first of them asks."""
-        if not self._present:
-            self._before, self._gone = self.spent, {}
-        self._present[number] = _Spender(number, opening)
+    def add_branch(self, number: int, *, replay: Cost = _NOTHING) -> None:
+        """Track branch `number`. Branches that run side by side are added before the first of them is admitted."""
+        if not self._active:
+            self._spent_before, self._ended = self.spent, {}
+        self._active[number] = _BranchCosts(number, replay)
 
-    def settle(self, number: int, cost: Cost) -> None:
-        """Count a finished turn of branch `number`; the first one with its opening."""
-        spender = self._present[number]
-        spender.totals.append(spender.totals[-1] + cost if spender.num_turns else spender.opening + cost)
-        spender.is_under_way = False
+    def add_turn(self, number: int, cost: Cost) -> None:
+        """Count a finished turn of branch `number`; the first one with the replay before it."""
+        branch = self._active[number]
+        branch.totals.append(branch.totals[-1] + cost if branch.num_turns else branch.replay + cost)
+        branch.is_under_way = False
         self._wake()
 
-    def leave(self, number: int) -> None:
-        """Let branch `number` go: it asks for no turn any more."""
-        self._gone[number] = self._present.pop(number)
+    def end_branch(self, number: int) -> None:
+        """Mark branch `number` as ended: it starts no further turn."""
+        self._ended[number] = self._active.pop(number)
         self._wake()
 
     async def admit(self, number: int, *, waiting: Callable[[], AbstractAsyncContextManager[None]]) -> bool:
@@ -155,28 +157,28 @@ class Purse:
         """
         if not self._budget.is_limited:
             return True
-        spender = self._present[number]
-        verdict = self._verdict(spender)
-        if verdict is None:
+        branch = self._active[number]
+        is_admitted = self._decide(branch)
+        if is_admitted is None:
             async with waiting():
-                while (verdict := self._verdict(spender)) is None:
+                while (is_admitted := self._decide(branch)) is None:
                     changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                     self._waiting.append(changed)
                     await changed
-                spender.is_under_way = verdict
-        spender.is_under_way = verdict
-        return verdict
+                branch.is_under_way = is_admitted
+        branch.is_under_way = is_admitted
+        return is_admitted
 
-    def _verdict(self, asking: _Spender) -> bool | None:
-        """Return whether the next turn of `asking` may start; None: that depends on turns that are not over."""
-        known, at_most = self._before, _NOTHING
-        for spender in (*self._present.values(), *self._gone.values()):
-            earlier = asking.num_turns + (spender.number < asking.number) if self._ordered else spender.num_turns
-            known += spender.totals[min(earlier, spender.num_turns)]
-            num_open = earlier - spender.num_turns if self._ordered else int(spender.is_under_way)
-            if num_open > 0 and spender.number in self._present:
-                at_most += _times(self._turn, num_open)
-                at_most += _NOTHING if spender.num_turns else spender.opening
+    def _decide(self, asking: _BranchCosts) -> bool | None:
+        """Return whether the next turn of `asking` may start; None: that depends on turns under way."""
+        known, at_most = self._spent_before, _NOTHING
+        for branch in (*self._active.values(), *self._ended.values()):
+            earlier = asking.num_turns + (branch.number < asking.number) if self._ordered else branch.num_turns
+            known += branch.totals[min(earlier, branch.num_turns)]
+            num_open = earlier - branch.num_turns if self._ordered else int(branch.is_under_way)
+            if num_open > 0 and branch.number in self._active:
+                at_most += _times(self._largest_turn, num_open)
+                at_most += _NOTHING if branch.num_turns else branch.replay
         if self._budget.is_spent(known):
             return False
         return None if self._budget.is_spent(known + at_most) else True

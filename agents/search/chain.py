@@ -1,20 +1,19 @@
-"""`chain`: independent episodes of one task, each a tree with one leaf. What GRPO samples."""
+"""`chain`: independent episodes of one task, each a tree with one branch. What GRPO samples."""
 
 from typing import Any
 
 from envgym.agents.agent import AgentSettings
 from envgym.agents.driver import run_episode
 from envgym.agents.episode import EpisodeJob
-from envgym.agents.search.base import Grown, Member, together
-from envgym.agents.search.growth import Crew
+from envgym.agents.pool import AbortHandle
+from envgym.agents.search.engine import RolloutContext
 from envgym.core.tree import Tree
-from envgym.core.turns import Cost
 from envgym.env import Env
 from envgym.settings import Settings
 
 
 class Chain(Settings):
-    """Sample every member from the start."""
+    """Sample every episode of a group from the start."""
 
     @property
     def selection(self) -> None:
@@ -23,12 +22,20 @@ class Chain(Settings):
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
         """Accept everything: no episode needs another."""
 
-    async def grow(self, member: Member, crew: Crew, *, group_size: int) -> Grown:
-        """Run all members side by side and return their trees in order."""
-        trees = await together([self.answer(member(number), crew) for number in range(group_size)])
-        return Grown(trees=tuple(trees), spent=sum((tree.cost for tree in trees), Cost()))
+    def num_trees(self, group_size: int) -> int:
+        """Return one tree for each episode."""
+        return group_size
 
-    async def answer(self, job: EpisodeJob, crew: Crew) -> Tree:
+    async def grow_tree(
+        self, job: EpisodeJob, context: RolloutContext, *, group_size: int, abort: AbortHandle | None = None
+    ) -> Tree:
+        """Run one episode, whatever the size of its group."""
+        abort = abort or AbortHandle()
+        async with context.hold_slot(abort):
+            return await run_episode(
+                job, context.agent, context.policy, sampling=context.sampling, clock=context.clock, abort=abort
+            )
+
+    async def answer(self, job: EpisodeJob, context: RolloutContext) -> Tree:
         """Run one episode."""
-        async with crew.slots:
-            return await run_episode(job, crew.agent, crew.policy, sampling=crew.sampling, clock=crew.clock)
+        return await self.grow_tree(job, context, group_size=1)

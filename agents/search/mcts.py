@@ -5,7 +5,7 @@ value up. Or, with `frontier`, it begins at the best node of the whole tree. Sou
 
 Without `value` every simulation plays an episode to its end and backs its reward up: for training, and oracle-selected
 at test time. With `value` (a `ValueFn`, learned or a rule) it plays one turn, or a few (`roll_forward`), and no reward
-is looked at. Source: 2406.03816, whose backup is the mean over visits but for the node's own value, which ours counts
+is used. Source: 2406.03816, whose backup is the mean over visits but for the node's own value, which ours counts
 once. Its first simulation is a whole episode, so there is always an answer.
 
 Children that sampled the same tokens are one child, visited more than once.
@@ -14,11 +14,11 @@ Children that sampled the same tokens are one child, visited more than once.
 from typing import Any, ClassVar
 
 from envgym.agents.agent import AgentSettings
-from envgym.agents.search.base import Selection, TreeStrategy
-from envgym.agents.search.expanding import keep
-from envgym.agents.search.growth import Growth
-from envgym.agents.search.signals import Hook, Signal, ValueFn, signal, value_fn
-from envgym.agents.search.simulations import Node, Simulations, SimulationSettings
+from envgym.agents.search.engine import SearchTree
+from envgym.agents.search.mcts_tree import MctsNode, Simulations, SimulationSettings
+from envgym.agents.search.protocol import Selection, TreeStrategy
+from envgym.agents.search.rounds import keep_leaves
+from envgym.agents.search.scorers import AnswerScorer, ValueFn, ValueScorer, load_value_fn, make_answer_scorer
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
 
@@ -42,20 +42,22 @@ class Mcts(SimulationSettings, TreeStrategy):
 
     @property
     def selection(self) -> Selection:
-        """How `answer` chooses; a search that was led by rewards is an oracle's, whatever chooses at the end."""
+        """How `answer` chooses; a search that was led by rewards is oracle-selected, whatever chooses at the end."""
         by = self.select if self.select != "value" else "majority" if self.value is None else self.value
-        return Selection(by=by, is_oracle=self.value is None or self.signal().is_oracle)
+        return Selection(by=by, is_oracle=self.value is None or self.answer_scorer().is_oracle)
 
-    def signal(self) -> Signal:
-        """Return what chooses."""
+    def answer_scorer(self) -> AnswerScorer:
+        """Return the scorer that `answer` chooses by."""
         if self.select != "value":
-            return signal(self.select)
-        return signal("majority") if self.value is None else Hook(value_fn(self.value, where="value"))
+            return make_answer_scorer(self.select)
+        if self.value is None:
+            return make_answer_scorer("majority")
+        return ValueScorer(load_value_fn(self.value, where="value"))
 
     def value_fns(self) -> list[ValueFn]:
-        """Return what leads and what chooses."""
-        leads = [] if self.value is None else [value_fn(self.value, where="value")]
-        return leads + (super().value_fns() if self.select != "value" else [])
+        """Return the one that leads the search, and the one that chooses."""
+        leading = [] if self.value is None else [load_value_fn(self.value, where="value")]
+        return leading + (super().value_fns() if self.select != "value" else [])
 
     def num_trees(self, group_size: int) -> int:
         """Return 1. Raises: SettingsError: a group of one."""
@@ -64,16 +66,16 @@ class Mcts(SimulationSettings, TreeStrategy):
             raise SettingsError(sentence("group", "hold at least 2 episodes", group_size, where=self.name, do=do))
         return 1
 
-    async def expand(self, growth: Growth, *, leaves: int | None) -> None:
-        """Run the simulations, then finish what is missing of the leaves, the most visited places first."""
-        assert growth.root is not None, "the tree has begun"
-        search = Simulations(self, growth, Node(link=growth.root.link, place=growth.root))
-        await search.play_out(search.root)
+    async def expand(self, tree: SearchTree, *, leaves: int | None) -> None:
+        """Run the simulations, then add the leaves that are missing, from the most visited states first."""
+        assert tree.root is not None, "the tree has begun"
+        simulations = Simulations(self, tree, MctsNode(node=tree.root.node, state=tree.root))
+        await simulations.run_to_end(simulations.root)
         if self.deterministic:
-            await search.in_waves()
+            await simulations.run_in_waves()
         else:
-            await search.as_they_end()
-        await search.finish(leaves or 1)
-        search.annotate()
+            await simulations.run_continuously()
+        await simulations.add_leaves(leaves or 1)
+        simulations.write_stats()
         if leaves is not None:
-            keep(growth, leaves)
+            keep_leaves(tree, leaves)

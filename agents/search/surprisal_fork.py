@@ -6,7 +6,7 @@ token of a branch is not taken, and no token twice. Leaves of a tree: 1 + N T L.
 
 `where: after_tool` (ARPO; source 2507.19849): a turn that follows tool calls is branched at its start with probability
 clip(p + w (H - H_0), 0, 1), where H is the surprisal of its first tokens, summed and divided by the log of the size of
-the vocabulary, and H_0 that of the episode's first turn. What no such turn takes begins anew at the root.
+the vocabulary, and H_0 that of the episode's first turn. Branches that no such turn takes begin at the root.
 
 Branching that depends on what was sampled makes leaf averages biased; `docs/search.md` says by how much it matters.
 """
@@ -19,9 +19,9 @@ from typing import ClassVar, NamedTuple
 from pydantic import Field
 
 from envgym.agents.protocols import Generation
-from envgym.agents.search.branches import Branch, Place, Played
-from envgym.agents.search.expanding import Expanding
-from envgym.agents.search.growth import Growth
+from envgym.agents.search.branches import Branch, SharedPrefix, TurnRecord
+from envgym.agents.search.engine import SearchTree
+from envgym.agents.search.rounds import RoundStrategy
 from envgym.seeds import generator
 
 
@@ -32,23 +32,22 @@ class Where(StrEnum):
     AFTER_TOOL = "after_tool"
 
 
-class Spot(NamedTuple):
-    """A place to branch at: behind the first `at` tokens of a turn that was played from `start`."""
+class ForkPoint(NamedTuple):
+    """Where to branch: after the first `num_tokens` of a turn that was played."""
 
-    start: Place
-    played: Played
-    at: int
+    turn: TurnRecord
+    num_tokens: int
     surprisal: float
 
 
-class SurprisalFork(Expanding):
+class SurprisalFork(RoundStrategy):
     """Branch at uncertain tokens, or at uncertain turns after tool calls."""
 
     name: ClassVar[str] = "surprisal_fork"
     where: Where = Where.TOKEN
     """`token`: inside turns; `after_tool`: at turns that follow tool calls."""
     branches: int = Field(default=2, ge=1)
-    """T: continuations of each spot."""
+    """T: continuations of each fork point."""
     probability: float = Field(default=0.5, ge=0, le=1)
     """p of `after_tool`."""
     weight: float = 0.2
@@ -59,52 +58,50 @@ class SurprisalFork(Expanding):
     """Size of the vocabulary that H is measured by."""
 
     @property
-    def branches_each(self) -> int:
+    def branches_per_decision(self) -> int:
         """T."""
         return self.branches
 
-    def decide(self, growth: Growth, count: int, number: int) -> list[Branch]:
-        """Begin T branches at each of the best `count` spots, and at the root for those that there are not."""
-        assert growth.root is not None, "the tree has begun"
-        spots = self._tokens(growth) if self.where is Where.TOKEN else self._turns(growth)
-        found: list[Branch] = []
-        for spot in spots[:count]:
-            prefix = spot.played if spot.at else None
-            found += [growth.branch(spot.start, prefix=prefix, at=spot.at) for _ in range(self.branches)]
-        missing = (count - min(len(spots), count)) * self.branches
-        return found + [growth.branch(growth.root) for _ in range(missing)]
+    def decide(self, tree: SearchTree, count: int, number: int) -> list[Branch]:
+        """Begin T branches at each of the best `count` fork points, and at the root for those that are missing."""
+        assert tree.root is not None, "the tree has begun"
+        points = self._fork_tokens(tree) if self.where is Where.TOKEN else self._fork_turns(tree)
+        branches: list[Branch] = []
+        for point in points[:count]:
+            prefix = SharedPrefix(point.turn, point.num_tokens) if point.num_tokens else None
+            branches += [tree.add_branch(point.turn.start, prefix=prefix) for _ in range(self.branches)]
+        num_missing = (count - min(len(points), count)) * self.branches
+        return branches + [tree.add_branch(tree.root) for _ in range(num_missing)]
 
-    def _tokens(self, growth: Growth) -> list[Spot]:
-        """Return the spots inside turns that were not taken yet, the least sure first."""
-        taken = {(id(branch.prefix), branch.at) for branch in growth.branches if branch.prefix is not None}
-        again = {id(branch.start) for branch in growth.branches}
-        spots = [
-            Spot(start, played, at, surprisal)
-            for start, played, is_first in turns_of(growth)
-            for at, surprisal in enumerate(surprisals(played.generation))
-            if at >= played.shared + is_first and ((id(played), at) not in taken if at else id(start) not in again)
+    def _fork_tokens(self, tree: SearchTree) -> list[ForkPoint]:
+        """Return the fork points inside turns that were not taken yet, the least sure first."""
+        taken = {(branch.prefix.turn, branch.prefix.num_tokens) for branch in tree.branches if branch.prefix}
+        branched = {branch.start for branch in tree.branches}
+        points = [
+            ForkPoint(turn, at, surprisal)
+            for turn, is_first in branchable_turns(tree)
+            for at, surprisal in enumerate(surprisals(turn.generation))
+            if at >= turn.num_shared + is_first and ((turn, at) not in taken if at else turn.start not in branched)
         ]
-        return sorted(spots, key=lambda spot: -spot.surprisal)
+        return sorted(points, key=lambda point: -point.surprisal)
 
-    def _turns(self, growth: Growth) -> list[Spot]:
+    def _fork_turns(self, tree: SearchTree) -> list[ForkPoint]:
         """Return the turns after tool calls that are to be branched and were not yet, in order."""
-        again = {id(branch.start) for branch in growth.branches}
-        spots: list[Spot] = []
-        for branch in growth.branches:
-            start = branch.start
-            for number, played in enumerate(branch.turns):
-                outcome = played.start.link.outcome
-                if number and outcome is not None and outcome.action.tool_calls and id(start) not in again:
-                    rise = self._entropy(played) - self._entropy(first_turn(growth, branch))
-                    draw = generator(growth.job.sampling_seed, "after tool", branch.number, number).random()
+        branched = {branch.start for branch in tree.branches}
+        points: list[ForkPoint] = []
+        for branch in tree.branches:
+            for number, turn in enumerate(branch.turns):
+                outcome = turn.start.node.outcome
+                if number and outcome is not None and outcome.action.tool_calls and turn.start not in branched:
+                    rise = self._entropy(turn) - self._entropy(first_turn(tree, branch))
+                    draw = generator(tree.job.sampling_seed, "after tool", branch.number, number).random()
                     if draw < min(max(self.probability + self.weight * rise, 0.0), 1.0):
-                        spots.append(Spot(start, played, 0, rise))
-                start = played.end or start
-        return spots
+                        points.append(ForkPoint(turn, 0, rise))
+        return points
 
-    def _entropy(self, played: Played) -> float:
+    def _entropy(self, turn: TurnRecord) -> float:
         """Return the summed surprisal of a turn's first tokens, in logs of the size of the vocabulary."""
-        return math.fsum(surprisals(played.generation)[: self.first_tokens]) / math.log(self.vocabulary)
+        return math.fsum(surprisals(turn.generation)[: self.first_tokens]) / math.log(self.vocabulary)
 
 
 def surprisals(generation: Generation | None) -> tuple[float, ...]:
@@ -115,19 +112,17 @@ def surprisals(generation: Generation | None) -> tuple[float, ...]:
     return tuple(-value for value in logprobs)
 
 
-def turns_of(growth: Growth) -> Iterator[tuple[Place, Played, bool]]:
-    """Yield (where it began, turn, whether it is its branch's first) of all that was played, in order."""
-    for branch in growth.branches:
-        start = branch.start
-        for number, played in enumerate(branch.turns):
-            if start.snapshot is not None:
-                yield start, played, number == 0
-            start = played.end or start
+def branchable_turns(tree: SearchTree) -> Iterator[tuple[TurnRecord, bool]]:
+    """Yield the turns at whose start a branch can begin, in order, and whether each is its branch's first."""
+    for branch in tree.branches:
+        for number, turn in enumerate(branch.turns):
+            if turn.start.snapshot is not None:
+                yield turn, number == 0
 
 
-def first_turn(growth: Growth, branch: Branch) -> Played:
+def first_turn(tree: SearchTree, branch: Branch) -> TurnRecord:
     """Return the first turn of the episode that `branch` belongs to."""
-    maker = {id(played.end): other for other in growth.branches for played in other.turns if played.end is not None}
-    while id(branch.start) in maker:
-        branch = maker[id(branch.start)]
+    branch_to = {turn.end: other for other in tree.branches for turn in other.turns if turn.end is not None}
+    while branch.start in branch_to:
+        branch = branch_to[branch.start]
     return branch.turns[0]

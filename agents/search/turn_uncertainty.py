@@ -1,7 +1,7 @@
 """`turn_uncertainty`: branch at the turns that the policy was least sure of. Source: 2601.04767 (AT2PO).
 
-Each of L rounds takes N times the place with the highest u - penalty b: u is the mean surprisal of the tokens that were
-sampled there (-log pi, over all turns played from the place), b how many branches it was given beyond the first turn
+Each of L rounds takes N times the state with the highest u - penalty b: u is the mean surprisal of the tokens that were
+sampled there (-log pi, over all turns played from the state), b how many branches it was given beyond the first turn
 played there, those of this round included. Leaves of a tree: 1 + N L.
 
 Branching that depends on what was sampled makes leaf averages biased; `docs/search.md` says by how much it matters.
@@ -12,33 +12,33 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from envgym.agents.search.branches import Branch, Place
-from envgym.agents.search.expanding import Expanding
-from envgym.agents.search.growth import Growth
-from envgym.agents.search.surprisal_fork import surprisals, turns_of
+from envgym.agents.search.branches import Branch, SearchState
+from envgym.agents.search.engine import SearchTree
+from envgym.agents.search.rounds import RoundStrategy
+from envgym.agents.search.surprisal_fork import branchable_turns, surprisals
 
 
-class TurnUncertainty(Expanding):
-    """Continue from the `nodes` least sure turns, `rounds` times; a place that was branched before counts less."""
+class TurnUncertainty(RoundStrategy):
+    """Continue from the `nodes` least sure turns, `rounds` times; a state that was branched before counts less."""
 
     name: ClassVar[str] = "turn_uncertainty"
     penalty: float = Field(default=0.1, ge=0)
-    """What each branch of a place takes off its score, nats a token."""
+    """What each branch of a state takes off its score, nats a token."""
 
-    def decide(self, growth: Growth, count: int, number: int) -> list[Branch]:
-        """Begin one branch at the best place, `count` times over."""
-        unsure = uncertainties(growth)
+    def decide(self, tree: SearchTree, count: int, number: int) -> list[Branch]:
+        """Begin one branch at the best state, `count` times over."""
+        surprisal = mean_surprisals(tree)
 
-        def score(place: Place) -> float:
-            return unsure.get(place, 0.0) - self.penalty * (growth.num_branches(place) - 1)
+        def score(state: SearchState) -> float:
+            return surprisal.get(state, 0.0) - self.penalty * (tree.num_branches(state) - 1)
 
-        places = growth.places()
-        return [growth.branch(max(places, key=score)) for _ in range(count)]
+        states = tree.states
+        return [tree.add_branch(max(states, key=score)) for _ in range(count)]
 
 
-def uncertainties(growth: Growth) -> dict[Place, float]:
-    """Return the mean surprisal of what was sampled at each place, nats a token."""
-    sampled: dict[Place, list[float]] = {}
-    for place, played, _ in turns_of(growth):
-        sampled.setdefault(place, []).extend(surprisals(played.generation))
-    return {place: fmean(found) for place, found in sampled.items() if found}
+def mean_surprisals(tree: SearchTree) -> dict[SearchState, float]:
+    """Return the mean surprisal of what was sampled at each state, nats a token."""
+    sampled: dict[SearchState, list[float]] = {}
+    for turn, _ in branchable_turns(tree):
+        sampled.setdefault(turn.start, []).extend(surprisals(turn.generation))
+    return {state: fmean(values) for state, values in sampled.items() if values}

@@ -10,14 +10,18 @@ from envgym.core.tree import Edge, Node, SearchStats, Tree
 from envgym.core.turns import Cost, TurnOutcome
 from envgym.errors import InvalidInput, sentence
 
+_NO_COST = Cost()
+
 
 class TreeBuilder:
     """A tree under construction; node handles are stable ints, also across `split`."""
 
-    def __init__(self, *, id: str, env_id: str, task: Task, seed: int, prompt: Sequence[Segment]) -> None:
-        """Start with the root, whose edge holds the prompt."""
+    def __init__(
+        self, *, id: str, env_id: str, task: Task, seed: int, prompt: Sequence[Segment], cost: Cost = _NO_COST
+    ) -> None:
+        """Start with the root, whose edge holds the prompt and what it cost."""
         self._id, self._env_id, self._task, self._seed = id, env_id, task, seed
-        self._nodes: list[Node] = [Node(parent=None, edge=Edge(segments=tuple(prompt), ends_turn=False))]
+        self._nodes: list[Node] = [Node(parent=None, edge=Edge(segments=tuple(prompt), ends_turn=False, cost=cost))]
 
     root = 0
 
@@ -79,20 +83,6 @@ class TreeBuilder:
 
     def freeze(self) -> Tree:
         """Return the tree with nodes in depth-first order (parents first, siblings in order of their handles)."""
-        children: list[list[int]] = [[] for _ in self._nodes]
-        for handle, node in enumerate(self._nodes):
-            if node.parent is not None:
-                children[node.parent].append(handle)
-        place: dict[int, int] = {}
-        ordered: list[Node] = []
-        stack = [self.root]
-        while stack:
-            handle = stack.pop()
-            node = self._nodes[handle]
-            place[handle] = len(ordered)
-            parent = None if node.parent is None else place[node.parent]
-            ordered.append(node if parent == node.parent else replace(node, parent=parent))
-            stack.extend(reversed(children[handle]))
         return Tree(
             id=self._id,
             env_id=self._env_id,
@@ -100,8 +90,27 @@ class TreeBuilder:
             task_key=self._task.key,
             split=Split(self._task.split),
             seed=self._seed,
-            nodes=tuple(ordered),
+            nodes=tuple(self._depth_first()),
         )
+
+    def _depth_first(self) -> list[Node]:
+        if all(node.parent == handle - 1 for handle, node in enumerate(self._nodes) if handle):
+            return self._nodes  # a chain
+        children: list[list[int]] = [[] for _ in self._nodes]
+        for handle, node in enumerate(self._nodes):
+            if node.parent is not None:
+                children[node.parent].append(handle)
+        place: dict[int, int] = {}
+        nodes: list[Node] = []
+        stack = [self.root]
+        while stack:
+            handle = stack.pop()
+            node = self._nodes[handle]
+            place[handle] = len(nodes)
+            parent = None if node.parent is None else place[node.parent]
+            nodes.append(node if parent == node.parent else replace(node, parent=parent))
+            stack.extend(reversed(children[handle]))
+        return nodes
 
 
 def split_segments(segments: Sequence[Segment], at: int) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:

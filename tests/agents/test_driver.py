@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from envgym.agents.driver import EpisodeJob, run_episode, run_episodes, run_oracle_episode
+from envgym.agents.driver import run_episode, run_episodes, run_oracle_episode
+from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.core.endings import Ending

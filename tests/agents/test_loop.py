@@ -6,11 +6,11 @@ import pytest
 
 from envgym.agents.agent import Agent
 from envgym.agents.driver import run_episode
-from envgym.agents.events import Event, Failed, Finished, Generate, Generated, Started, StepEnv, Stepped
-from envgym.agents.loop import AgentState, Phase, advance, begin
-from envgym.agents.path import tree_of
+from envgym.agents.events import FailureEvent, Finished, Generate, GenerationEvent, ResetEvent, StepEnv, StepEvent
+from envgym.agents.loop import AgentState, Phase, TokenEvent, advance, begin
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, Sampling
+from envgym.agents.recorder import record_tree
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.rewards import Scored
@@ -79,12 +79,12 @@ def test_a_malformed_call_is_answered_and_the_episode_goes_on() -> None:
 def started(agent: Agent, prompt: str = "Q") -> AgentState:
     job = parrot_job(prompt=prompt)
     record = ResetRecord(task=job.task, observation=Observation(prompt), system_prompt="", tools=(), seed=7)
-    state, request = advance(begin(agent, sampling=Sampling(), seed=1), Started(record))
+    state, request = advance(begin(agent, sampling=Sampling(), seed=1), ResetEvent(record))
     assert isinstance(request, Generate)
     return state
 
 
-def stepped(action: Action, observation: str, ending: Ending | None = None) -> Stepped:
+def stepped(action: Action, observation: str, ending: Ending | None = None) -> StepEvent:
     record = StepRecord(
         turn=0,
         action=action,
@@ -94,13 +94,13 @@ def stepped(action: Action, observation: str, ending: Ending | None = None) -> S
         tool_calls=0,
         tool_errors=0,
     )
-    return Stepped(step_result(record))
+    return StepEvent(step_result(record))
 
 
 def play(state: AgentState, *texts: str, last: Ending | None = None) -> AgentState:
     """Feed a turn for each text; the env ends the last one as `last`."""
     for place, text in enumerate(texts):
-        state, request = advance(state, Generated(generation(text, FinishReason.STOP)))
+        state, request = advance(state, GenerationEvent(generation(text, FinishReason.STOP)))
         assert isinstance(request, StepEnv)
         ending = last if place == len(texts) - 1 else None
         state, _ = advance(state, stepped(request.action, text + "!", ending))
@@ -114,9 +114,9 @@ def test_forking_an_agent_is_assignment_and_siblings_share_their_prefix() -> Non
     assert left.path is not None
     assert right.path is not None
     assert left.path.parent is middle.path
-    assert right.path.line()[:3] == left.path.line()[:3]
+    assert right.path.path()[:3] == left.path.path()[:3]
 
-    tree = tree_of([left.path, right.path], id="t", env_id="parrot", task=parrot_job().task, seed=7)
+    tree = record_tree([left.path, right.path], parrot_job())
     assert len(tree.nodes) == 1 + 2 + 1 + 2  # root, the shared turns, and each branch's own
     one, other = trajectories(tree)
     assert one.path[:3] == other.path[:3] == (0, 1, 2)
@@ -143,26 +143,26 @@ def test_each_turn_is_sampled_with_its_own_seed_and_its_twin_with_the_same() -> 
 
 def test_seconds_of_policy_and_env_are_the_turns_cost() -> None:
     state = started(char_agent())
-    state, request = advance(state, Generated(generation("a", FinishReason.STOP), seconds=0.5))
+    state, request = advance(state, GenerationEvent(generation("a", FinishReason.STOP), seconds=0.5))
     assert isinstance(request, StepEnv)
     answer = stepped(request.action, "!", Ending.TERMINATED)
-    state, _ = advance(state, Stepped(answer.result, seconds=0.25))
+    state, _ = advance(state, StepEvent(answer.result, seconds=0.25))
     assert state.path is not None
     assert state.path.edge.cost.seconds == 0.75
 
 
-@pytest.mark.parametrize("event", [Generated(generation("a", FinishReason.STOP)), stepped(Action("a"), "!")])
-def test_an_event_that_was_not_asked_for_is_refused(event: Event) -> None:
+@pytest.mark.parametrize("event", [GenerationEvent(generation("a", FinishReason.STOP)), stepped(Action("a"), "!")])
+def test_an_event_that_was_not_asked_for_is_refused(event: TokenEvent) -> None:
     with pytest.raises(InvalidInput, match="event must answer the state's phase STARTING"):
         advance(begin(char_agent(), sampling=Sampling(), seed=0), event)
 
 
 def test_a_finished_agent_takes_no_further_event() -> None:
-    state, request = advance(started(char_agent()), Failed(Ending.TRUNCATED_TIME, "late"))
+    state, request = advance(started(char_agent()), FailureEvent(Ending.TRUNCATED_TIME, "late"))
     assert request == Finished(Ending.TRUNCATED_TIME, None)
     assert state.phase is Phase.FINISHED
     with pytest.raises(InvalidInput, match="FINISHED"):
-        advance(state, Failed(Ending.ERROR_ABORTED, "again"))
+        advance(state, FailureEvent(Ending.ERROR_ABORTED, "again"))
 
 
 def test_append_cost_of_the_history_does_not_copy_it() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from envgym.agents.agent import AgentSettings, OnLength
 from envgym.agents.message_driver import MessageReply, MessageRequest, run_message_episode, run_message_episodes
+from envgym.agents.pool import AbortHandle
 from envgym.agents.protocols import FinishReason, Sampling
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Role, ToolCall
@@ -129,3 +130,20 @@ def test_many_episodes_keep_their_order_and_each_turn_its_seed() -> None:
     trees = asyncio.run(run_message_episodes(jobs, NATIVE, policy, sampling=Sampling(), concurrency=3))
     assert [tree.id for tree in trees] == [f"t{seed}" for seed in range(7)]
     assert len({request.seed for request in policy.requests}) == 7
+
+
+def test_a_conversation_can_be_aborted_and_what_was_said_is_kept() -> None:
+    class Stuck(Scripted):
+        """Replies once, and never again."""
+
+        async def reply(self, request: MessageRequest) -> MessageReply:
+            if self.requests:
+                asyncio.get_running_loop().call_soon(abort.abort, "too slow")
+                await asyncio.Event().wait()
+            return await super().reply(request)
+
+    abort = AbortHandle()
+    running = run_message_episode(parrot_job(), NATIVE, Stuck("a"), sampling=Sampling(), abort=abort)
+    (trajectory,) = trajectories(asyncio.run(asyncio.wait_for(running, 10)))
+    assert trajectory.reward == Invalid(cause=Ending.ERROR_ABORTED, reason="too slow")
+    assert len(trajectory.turns) == 1

@@ -1,4 +1,4 @@
-"""Episodes that are handed in while others run, and those that are given up."""
+"""Rollouts that are submitted while others run, and those that are aborted."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ import pytest
 from envgym.agents.driver import run_episode
 from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.pool import Abort, EpisodePool
+from envgym.agents.pool import AbortHandle, GrowTreeFn, RolloutPool
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.core.endings import Ending
 from envgym.core.messages import Action
@@ -53,8 +53,11 @@ def first_seed(number: int) -> int:
     return seen[0]
 
 
-def playing(policy: ScriptedPolicy) -> Callable[[EpisodeJob, Abort], Awaitable[Tree]]:
-    return lambda asked, abort: run_episode(asked, char_agent(), policy, sampling=Sampling(), abort=abort)
+def rollout(job: EpisodeJob, policy: ScriptedPolicy) -> GrowTreeFn:
+    def run(abort: AbortHandle) -> Awaitable[Tree]:
+        return run_episode(job, char_agent(), policy, sampling=Sampling(), abort=abort)
+
+    return run
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -63,14 +66,14 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_an_episode_that_is_given_up_is_kept_as_invalid_and_the_others_go_on() -> None:
+def test_an_episode_that_is_aborted_is_kept_as_invalid_and_the_others_go_on() -> None:
     async def work() -> list[Tree]:
         policy = Stuck(first_seed_of_one)
-        pool = EpisodePool(playing(policy), concurrency=2)
-        tickets = [pool.submit(job(number)) for number in range(4)]
-        await until(lambda: policy.under_way == 1 and all(tickets[place].tree.done() for place in (0, 2, 3)))
-        pool.abort(tickets[1], "too slow")
-        return [await ticket.tree for ticket in tickets]
+        pool = RolloutPool(concurrency=2)
+        pending = [pool.submit(rollout(job(number), policy)) for number in range(4)]
+        await until(lambda: policy.under_way == 1 and all(pending[place].tree.done() for place in (0, 2, 3)))
+        pool.abort(pending[1], "too slow")
+        return [await item.tree for item in pending]
 
     first_seed_of_one = first_seed(1)
     episodes = [trajectories(tree)[0] for tree in asyncio.run(work())]
@@ -89,9 +92,9 @@ def test_one_that_has_not_begun_ends_without_an_env_and_without_waiting_for_a_pl
 
     async def work() -> Tree:
         policy = Stuck(first_seed_of_none)
-        pool = EpisodePool(playing(policy), concurrency=1)
-        pool.submit(job(0))
-        waits = pool.submit(parrot_job(make, seed=1, tree_id="waits"))
+        pool = RolloutPool(concurrency=1)
+        pool.submit(rollout(job(0), policy))
+        waits = pool.submit(rollout(parrot_job(make, seed=1, tree_id="waits"), policy))
         await until(lambda: policy.under_way == 1)
         pool.abort(waits, "no time")
         tree = await asyncio.wait_for(waits.tree, 5)
@@ -122,11 +125,11 @@ def test_an_env_that_hangs_in_its_thread_is_left_behind_and_closed_when_it_wakes
             super().close()
 
     async def work() -> Tree:
-        pool = EpisodePool(playing(Stuck()), concurrency=1)
-        ticket = pool.submit(parrot_job(Hanging, seed=0, tree_id="hangs"))
+        pool = RolloutPool(concurrency=1)
+        pending = pool.submit(rollout(parrot_job(Hanging, seed=0, tree_id="hangs"), Stuck()))
         await asyncio.sleep(0.2)
-        pool.abort(ticket, "hangs")
-        return await asyncio.wait_for(ticket.tree, 5)
+        pool.abort(pending, "hangs")
+        return await asyncio.wait_for(pending.tree, 5)
 
     (episode,) = trajectories(asyncio.run(work()))
     assert episode.ending is Ending.ERROR_ABORTED
@@ -137,11 +140,11 @@ def test_an_env_that_hangs_in_its_thread_is_left_behind_and_closed_when_it_wakes
 
 def test_an_abort_after_the_end_changes_nothing() -> None:
     async def work() -> Tree:
-        pool = EpisodePool(playing(Stuck()), concurrency=1)
-        ticket = pool.submit(job(0))
-        await ticket.tree
-        pool.abort(ticket, "too late")
-        return await ticket.tree
+        pool = RolloutPool(concurrency=1)
+        pending = pool.submit(rollout(job(0), Stuck()))
+        await pending.tree
+        pool.abort(pending, "too late")
+        return await pending.tree
 
     (episode,) = trajectories(asyncio.run(work()))
     assert episode.ending is Ending.TERMINATED
@@ -150,11 +153,11 @@ def test_an_abort_after_the_end_changes_nothing() -> None:
 def test_a_pool_that_is_closed_cancels_what_runs() -> None:
     async def work() -> bool:
         policy = Stuck(first_seed_of_none)
-        pool = EpisodePool(playing(policy), concurrency=1)
-        tickets = [pool.submit(job(0)), pool.submit(job(1))]
+        pool = RolloutPool(concurrency=1)
+        pending = [pool.submit(rollout(job(number), policy)) for number in range(2)]
         await until(lambda: policy.under_way == 1)
         await pool.close()
-        return tickets[0].tree.cancelled()
+        return pending[0].tree.cancelled()
 
     first_seed_of_none = first_seed(0)
     assert asyncio.run(work())
@@ -162,4 +165,4 @@ def test_a_pool_that_is_closed_cancels_what_runs() -> None:
 
 def test_without_a_place_nothing_can_run() -> None:
     with pytest.raises(InvalidInput, match="concurrency must be at least 1, got 0"):
-        EpisodePool(playing(Stuck()), concurrency=0)
+        RolloutPool(concurrency=0)

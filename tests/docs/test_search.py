@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from envgym.agents.search import STRATEGIES, Mcts, SurprisalFork
-from envgym.agents.search.base import TreeStrategy
+from envgym.agents.search.protocol import TreeStrategy
 from envgym.trainer.settings import train_settings
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "search.md"

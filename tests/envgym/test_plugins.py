@@ -23,7 +23,7 @@ from tests.support.example_trees import outcome_group
 
 MODULE = '''
 from envgym.settings import Settings
-from envgym.trainer.methods.credit.outcome import whole_episode
+from envgym.trainer.methods.credit.outcome import episode_credits
 
 
 class Best(Settings):
@@ -33,7 +33,7 @@ class Best(Settings):
 
     def __call__(self, group):
         rewards = [episode.reward.value for episode in group.valid]
-        return whole_episode(group.valid, [self.bonus * (reward == max(rewards)) for reward in rewards])
+        return episode_credits(group.valid, [self.bonus * (reward == max(rewards)) for reward in rewards])
 
 
 def of_function(scale=1.0):

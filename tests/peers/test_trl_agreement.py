@@ -11,8 +11,8 @@ from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from envgym.trainer.learner.logprobs import token_logprobs
 from envgym.trainer.methods.losses import Aggregation, KlEstimator, PpoClip, aggregate, denominator_of, kl_to_reference
+from tests.support.logprobs import token_logprobs
 
 pytestmark = pytest.mark.peers
 

@@ -4,10 +4,10 @@ No model and no tokenizer is needed to state exactly which tokens an episode hol
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from envgym.agents.agent import Agent, AgentSettings, assemble
-from envgym.agents.episode import EpisodeJob
+from envgym.agents.episode import EpisodeFactory, EpisodeJob
 from envgym.agents.protocols import Generation, Rendering
 from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.segments import Origin, Segment
@@ -17,6 +17,7 @@ from envgym.env import Env
 from envgym.errors import ToolInfraFailure
 from envgym.parsing import parse_action
 from envgym.records import Reply
+from envgym.seeds import derive_seed
 from envgym.tools import ToolSpec, tool
 
 _FRAME = 0x110000
@@ -186,3 +187,13 @@ def parrot_job(
 ) -> EpisodeJob:
     """Return a job with a parrot."""
     return EpisodeJob(make_env=make_env, task=parrot_task(prompt), seed=seed, tree_id=tree_id, env_id="parrot")
+
+
+def episode_factory(job: EpisodeJob) -> EpisodeFactory:
+    """Return what makes the jobs of a group's trees from one job; tree k of id `t` has the id `t/k`."""
+
+    def make_job(number: int) -> EpisodeJob:
+        seed = derive_seed(job.sampling_seed, "member", number)
+        return replace(job, policy_seed=seed, tree_id=f"{job.tree_id}/{number:02d}")
+
+    return make_job

@@ -51,7 +51,7 @@ def learn(
     learner.optimizer.register_step_pre_hook(
         lambda *_: seen.append(torch.cat([p.grad.flatten() for p in trained.parameters() if p.grad is not None]))
     )
-    metrics = learner.learn(rows, objective, step=0)
+    metrics = learner.train_step(rows, objective, step=0)
     return seen[-1], metrics
 
 
@@ -132,7 +132,7 @@ def test_no_pass_is_made_before_the_updates() -> None:
         model = build_model()
         model.model.register_forward_hook(lambda *_, mode=mode: passes.update({mode: passes.get(mode, 0) + 1}))
         learner = Learner(model, optim=OptimSettings(epochs=2, minibatches=2), num_steps=1, device=CPU)
-        learner.learn(rows, goal(mode), step=0)
+        learner.train_step(rows, goal(mode), step=0)
     assert passes["recomputed"] - passes["rollout"] == 2  # one for the rows of each update
 
 

@@ -12,14 +12,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from envgym.core.trajectory import Row, share_counts
-from envgym.trainer.batch.packs import Pack, build_pack
+from envgym.trainer.batch.packs import Pack, build_pack, build_trie, cut
 from envgym.trainer.batch.spread import token_advantages
-from envgym.trainer.batch.trie import build_trie, cut
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
 class ValueTarget(NamedTuple):
-    """What the critic said before a token, and what it should have said."""
+    """The critic's value before a token, and its target."""
 
     value: float
     target: float
@@ -45,7 +44,7 @@ class TrainRow:
 
     @property
     def supervised(self) -> list[tuple[int, ValueTarget]]:
-        """The places from which the critic learns, with what it learns there."""
+        """The positions at which the critic is supervised, with their value targets."""
         places = zip(
             range(len(self.value_targets)), self.value_targets, self.loss_mask[: len(self.value_targets)], strict=True
         )
@@ -68,7 +67,7 @@ class MicroBatch:
     """The same rows with each shared prefix once, which is what the model runs on; None: it runs on the rows."""
 
     @property
-    def place(self) -> tuple[Int[Tensor, " B"], slice]:
+    def row_slice(self) -> tuple[Int[Tensor, " B"], slice]:
         """Where these rows stand in a tensor [N, T] of all rows."""
         return torch.tensor(self.rows, device=self.input_ids_BT.device), slice(0, self.input_ids_BT.shape[1])
 
@@ -104,7 +103,7 @@ def train_row(row: Row, advantages: Sequence[float], weights: Sequence[float] | 
     )
 
 
-def micro_batches(
+def padded_batches(
     rows: Sequence[TrainRow], chosen: Sequence[int], max_tokens: int, device: torch.device
 ) -> list[MicroBatch]:
     """Deal the chosen rows, longest first, into batches of at most `max_tokens` padded tokens (at least one row)."""

@@ -21,20 +21,20 @@ def token_advantages(credit: TrajectoryCredit, row: Row) -> tuple[float, ...]:
     return _spread("advantages", credit.trajectory, credit.advantages, row, blank=0.0)
 
 
-def token_targets(judged: CriticCreditResult, row: Row) -> tuple[float | None, ...]:
-    """Return what the critic should have said before every token of a row; None where it learns nothing.
+def token_targets(result: CriticCreditResult, row: Row) -> tuple[float | None, ...]:
+    """Return the target of the critic's value before every token of a row; None where it learns nothing.
 
     Raises: InvalidInput: the targets do not fit the path or its edges.
     """
-    return _spread("targets", judged.credit.trajectory, judged.targets, row, blank=None)
+    return _spread("targets", result.credit.trajectory, result.targets, row, blank=None)
 
 
-def token_values(said: TrajectoryValues, row: Row) -> tuple[float, ...]:
-    """Return what the critic said before every token of a row; 0.0 where the loss mask is False.
+def token_values(values: TrajectoryValues, row: Row) -> tuple[float, ...]:
+    """Return the critic's value before every token of a row; 0.0 where the loss mask is False.
 
     Raises: InvalidInput: the values do not fit the path or its edges.
     """
-    return _spread("values", said.trajectory, said.values, row, blank=0.0)
+    return _spread("values", values.trajectory, values.values, row, blank=0.0)
 
 
 def node_values(trajectory: Trajectory, of_rows: Sequence[Sequence[float]]) -> TrajectoryValues:

@@ -1,4 +1,4 @@
-"""From groups to rows where credit reads a critic: its values to nodes, advantages and targets back to rows."""
+"""From groups to rows with value targets, where the credit reads a critic's values."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,8 +9,8 @@ from envgym.trainer.batch.rows import TrainRow, ValueTarget, train_row, train_ro
 from envgym.trainer.batch.spread import node_values, token_targets, token_values
 from envgym.trainer.methods.protocols import CriticCredit, CriticCreditResult, TrajectoryCredit, TrajectoryValues
 
-ValuesOf = Callable[[Sequence[TrainRow]], Sequence[Sequence[float]]]
-"""What the critic says of rows: one value per token, of the prefix before it, in each."""
+ComputeValues = Callable[[Sequence[TrainRow]], Sequence[Sequence[float]]]
+"""The critic's values of rows: one per token, of the prefix before it, in each."""
 
 
 class TrainingBatch(NamedTuple):
@@ -20,43 +20,48 @@ class TrainingBatch(NamedTuple):
     rows: list[TrainRow]
 
 
-def judge(groups: Sequence[Group], credit: CriticCredit, values_of: ValuesOf, *, once: bool) -> TrainingBatch:
-    """Compute the critic's values of every valid episode, credit them, and return rows with value targets.
+def build_critic_batch(
+    groups: Sequence[Group], credit: CriticCredit, compute_values: ComputeValues, *, once: bool
+) -> TrainingBatch:
+    """Compute the values of every valid episode, credit the episodes, and return rows with value targets.
 
     Args:
-        groups: with the rewards that credit sees.
+        groups: with the rewards that the credit reads.
         credit: reads the values.
-        values_of: asked once, about all rows.
+        compute_values: called once, with all rows.
         once: as for `train_rows`.
     """
-    said = _said(groups, values_of)
-    given = iter(said)
-    judged = [found for group in groups for found in credit(group, [next(given) for _ in group.valid])]
-    credits = [found.credit for found in judged]
+    values = _values_of_episodes(groups, compute_values)
+    remaining = iter(values)
+    results = [result for group in groups for result in credit(group, [next(remaining) for _ in group.valid])]
+    credits = [result.credit for result in results]
     value_targets = [
-        _lessons(found, values, row)
-        for found, values in zip(judged, said, strict=True)
-        for row in found.credit.trajectory.rows
+        _value_targets(result, trajectory_values, row)
+        for result, trajectory_values in zip(results, values, strict=True)
+        for row in result.credit.trajectory.rows
         if any(row.loss_mask)
     ]
     rows = train_rows(credits, once=once)
     return TrainingBatch(
-        credits, [replace(row, value_targets=taught) for row, taught in zip(rows, value_targets, strict=True)]
+        credits, [replace(row, value_targets=targets) for row, targets in zip(rows, value_targets, strict=True)]
     )
 
 
-def _said(groups: Sequence[Group], values_of: ValuesOf) -> list[TrajectoryValues]:
+def _values_of_episodes(groups: Sequence[Group], compute_values: ComputeValues) -> list[TrajectoryValues]:
     """Return the critic's values along every valid episode."""
     episodes = [episode for group in groups for episode in group.valid]
-    asked = [row for episode in episodes for row in episode.rows if any(row.loss_mask)]
-    answers = iter(values_of([train_row(row, (0.0,) * len(row)) for row in asked]) if asked else ())
+    sampled_rows = [row for episode in episodes for row in episode.rows if any(row.loss_mask)]
+    rows = [train_row(row, (0.0,) * len(row)) for row in sampled_rows]
+    values_of_rows = iter(compute_values(rows) if rows else ())
     return [
-        node_values(episode, [next(answers) if any(row.loss_mask) else (0.0,) * len(row) for row in episode.rows])
+        node_values(
+            episode, [next(values_of_rows) if any(row.loss_mask) else (0.0,) * len(row) for row in episode.rows]
+        )
         for episode in episodes
     ]
 
 
-def _lessons(found: CriticCreditResult, values: TrajectoryValues, row: Row) -> tuple[ValueTarget | None, ...]:
-    """Join what the critic said along a row with what it should have said."""
-    pairs = zip(token_values(values, row), token_targets(found, row), strict=True)
+def _value_targets(result: CriticCreditResult, values: TrajectoryValues, row: Row) -> tuple[ValueTarget | None, ...]:
+    """Join the critic's values along a row with their targets."""
+    pairs = zip(token_values(values, row), token_targets(result, row), strict=True)
     return tuple(None if target is None else ValueTarget(value, target) for value, target in pairs)

@@ -1,4 +1,6 @@
-"""Checkpoints: everything the next step depends on, written beside its place and renamed.
+"""Checkpoints, and the frozen reference model: everything that the next step depends on.
+
+Both are written beside their final place and renamed, so that a reader sees all of them or nothing.
 
 A checkpoint after step n holds the model (an ordinary Hugging Face or peft directory), the optimizer, the critic where
 there is one, and a small JSON state. Randomness needs no state: every random choice derives from the run's seed and
@@ -8,15 +10,19 @@ the step.
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from envgym.agents.models.head import widen_head
 from envgym.errors import RunError, sentence
 from envgym.runs import write_json
+from envgym.trainer.learner.causal_lm import lm_head_of
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.methods.protocols import TaskStats
 
@@ -123,3 +129,48 @@ def _sync(folder: Path) -> None:
         if path.is_file():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
+
+
+_ADAPTER = "reference"
+"""Name of the frozen adapter beside the one that trains."""
+
+OpenReference = Callable[[], AbstractContextManager[nn.Module]]
+"""Opens the frozen model for as long as it is scored with."""
+
+
+def keep_reference(model: Any, folder: Path) -> None:  # PreTrainedModel or PeftModel
+    """Write the model as it is now, unless a reference is there already."""
+    if not folder.exists():
+        save_model(model, folder)
+
+
+def open_reference(model: Any, folder: Path, device: torch.device) -> OpenReference:  # as above
+    """Load what `keep_reference` wrote: a second adapter where the model has adapters, else a second model."""
+    if hasattr(model, "peft_config"):
+        return _second_adapter(model, folder)
+    frozen = type(model).from_pretrained(folder, dtype=model.dtype)
+    if lm_head_of(model).is_float32:
+        widen_head(frozen)
+    frozen.to(device).eval().requires_grad_(False)
+
+    @contextmanager
+    def second_model() -> Iterator[nn.Module]:
+        yield frozen
+
+    return second_model
+
+
+def _second_adapter(model: Any, folder: Path) -> OpenReference:  # PeftModel
+    if _ADAPTER not in model.peft_config:
+        model.load_adapter(str(folder), adapter_name=_ADAPTER, is_trainable=False)
+
+    @contextmanager
+    def second_adapter() -> Iterator[nn.Module]:
+        trained = model.active_adapter
+        model.set_adapter(_ADAPTER)
+        try:
+            yield model
+        finally:
+            model.set_adapter(trained)
+
+    return second_adapter

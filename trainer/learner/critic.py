@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.causal_lm import lm_head_of
-from envgym.trainer.learner.logprobs import TokenStates
+from envgym.trainer.learner.logprobs import TokenHiddenStates
 from envgym.trainer.methods.losses import Aggregation, Denominator, aggregate, denominator_of
 from envgym.trainer.methods.losses.value import value_loss
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
@@ -44,7 +44,7 @@ class ValueHead(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddedValueTargets:
-    """What the critic said before the update, and should have said, on one padding of all rows."""
+    """Values before the update and their targets, for all rows, padded on the right."""
 
     values_NT: Float[Tensor, "N T"]
     targets_NT: Float[Tensor, "N T"]
@@ -53,7 +53,7 @@ class PaddedValueTargets:
 
     @classmethod
     def of_rows(cls, rows: Sequence[TrainRow], *, dtype: torch.dtype, device: torch.device) -> "PaddedValueTargets":
-        """Pad the rows' value_targets on the right."""
+        """Pad the rows' value targets on the right."""
         shape = (len(rows), max(map(len, rows)))
         values_NT, targets_NT = (torch.zeros(shape, dtype=dtype) for _ in range(2))
         mask_NT = torch.zeros(shape, dtype=torch.bool)
@@ -98,19 +98,19 @@ class Critic:
         )
         self._max_norm = optim.grad_clip
 
-    def values(self, states: TokenStates) -> Float[Tensor, "B T"]:
+    def values(self, states: TokenHiddenStates) -> Float[Tensor, "B T"]:
         """Return the value of the prefix before each trained token, in rows; 0 elsewhere."""
         hidden_SD = states.hidden_SD.detach() if self.settings.detach else states.hidden_SD
         return states.to_rows(self.head(hidden_SD))
 
     def loss(
         self,
-        states: TokenStates,
+        states: TokenHiddenStates,
         batch: MicroBatch,
         value_targets: PaddedValueTargets,
         *,
         denominator: Denominator,
-        total: UpdateMetrics,
+        metrics: UpdateMetrics,
     ) -> Float[Tensor, ""]:
         """Return a micro-batch's share of coef x the mean of the value loss over the update's supervised tokens.
 
@@ -119,22 +119,22 @@ class Critic:
             batch: the rows.
             value_targets: of all rows.
             denominator: of the whole update, see `supervised_tokens`.
-            total: told what was seen.
+            metrics: the micro-batch is added to them.
         """
-        mask_BT = value_targets.mask_NT[batch.place]
+        mask_BT = value_targets.mask_NT[batch.row_slice]
         losses_BT = value_loss(
             self.values(states),
-            value_targets.targets_NT[batch.place],
-            value_targets.values_NT[batch.place],
+            value_targets.targets_NT[batch.row_slice],
+            value_targets.values_NT[batch.row_slice],
             mask_BT,
             clip=self.settings.clip,
         )
-        total.add_value_loss(losses_BT, mask_BT)
+        metrics.add_value_loss(losses_BT, mask_BT)
         mean = aggregate(losses_BT, mask_BT, batch.weights_BT, mode=Aggregation.TOKEN_MEAN, denominator=denominator)
         return self.settings.coef * mean
 
     def clip_gradient(self) -> float:
-        """Bound the gradient's norm, apart from the policy's; return what it was."""
+        """Clip the norm of the critic's gradient, apart from the policy's; return it before clipping."""
         return nn.utils.clip_grad_norm_(self.head.parameters(), self._max_norm).item()
 
     def state_dict(self) -> dict[str, Any]:

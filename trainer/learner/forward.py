@@ -1,4 +1,7 @@
-"""One model run on rows, always in the same mode, precision and micro-batches: equal rows give equal numbers."""
+"""The forward pass of one model over rows, always in the same mode, precision and micro-batches.
+
+Equal rows give equal numbers, whoever asks for them.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -7,14 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from envgym.trainer.batch.rows import MicroBatch, TrainRow, micro_batches, packed_batches
-from envgym.trainer.learner.logprobs import TokenStates, token_states
-from envgym.trainer.learner.packing import can_pack, packed_states
+from envgym.trainer.batch.rows import MicroBatch, TrainRow, packed_batches, padded_batches
+from envgym.trainer.learner.logprobs import TokenHiddenStates, token_hidden_states
+from envgym.trainer.learner.packing.support import can_pack, packed_token_hidden_states
 from envgym.trainer.settings import OptimSettings
 
 
-class Scorer:
-    """Reads a model's hidden states, and what its heads make of them, at the trained tokens of rows."""
+class ForwardPass:
+    """Computes a model's hidden states, and what heads compute from them, at the trained tokens of rows."""
 
     def __init__(
         self, model: nn.Module, optim: OptimSettings, *, device: torch.device, autocast: torch.dtype | None = None
@@ -29,40 +32,40 @@ class Scorer:
         """
         self.model, self.device, self.autocast = model, device, autocast
         self.dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)
-        """Of what heads compute."""
+        """Dtype of what heads compute."""
         self._max_tokens = optim.micro_batch_tokens
-        self._make_batches = packed_batches if optim.packing and can_pack(model) else micro_batches
+        self._make_batches = packed_batches if optim.packing and can_pack(model) else padded_batches
 
-    def batches(self, rows: Sequence[TrainRow], chosen: Sequence[int]) -> list[MicroBatch]:
+    def micro_batches(self, rows: Sequence[TrainRow], chosen: Sequence[int]) -> list[MicroBatch]:
         """Deal the chosen rows into micro-batches: with each shared prefix once where the model can, else padded."""
         return self._make_batches(rows, chosen, self._max_tokens, self.device)
 
-    def states(self, batch: MicroBatch, model: nn.Module | None = None) -> TokenStates:
-        """Run the body of the model, or of another of its architecture; inside `running`."""
+    def hidden_states(self, batch: MicroBatch, model: nn.Module | None = None) -> TokenHiddenStates:
+        """Run the body of the model, or of another of its architecture; call it inside `mode`."""
         model = self.model if model is None else model
         if batch.pack is not None:
-            return packed_states(model, batch.pack, loss_mask_BT=batch.loss_mask_BT)
-        return token_states(
+            return packed_token_hidden_states(model, batch.pack, loss_mask_BT=batch.loss_mask_BT)
+        return token_hidden_states(
             model,
             input_ids_BT=batch.input_ids_BT,
             attention_mask_BT=batch.attention_mask_BT,
             loss_mask_BT=batch.loss_mask_BT,
         )
 
-    def read(
+    def apply_head(
         self,
         rows: Sequence[TrainRow],
         batches: Sequence[MicroBatch],
-        head: Callable[[TokenStates], Float[Tensor, "B T"]],
+        head: Callable[[TokenHiddenStates], Float[Tensor, "B T"]],
         model: nn.Module | None = None,
     ) -> Float[Tensor, "N T"]:
-        """Return what a head says of the trained tokens of all rows, without gradient; 0 elsewhere."""
-        found_NT = torch.zeros((len(rows), max(map(len, rows))), dtype=self.dtype, device=self.device)
+        """Return a head's output at the trained tokens of all rows, without gradient; 0 elsewhere."""
+        output_NT = torch.zeros((len(rows), max(map(len, rows))), dtype=self.dtype, device=self.device)
         for batch in batches:
             # The model runs in the same mode and micro-batch as for the gradient, so that the first ratio is exactly 1.
-            with self.running(), torch.no_grad():
-                found_NT[batch.place] = head(self.states(batch, model))
-        return found_NT
+            with self.mode(), torch.no_grad():
+                output_NT[batch.row_slice] = head(self.hidden_states(batch, model))
+        return output_NT
 
     def logprobs(
         self,
@@ -71,17 +74,21 @@ class Scorer:
         temperature: float,
         model: nn.Module | None = None,
     ) -> Float[Tensor, "N T"]:
-        """Return the log-probs of the trained tokens of all rows, without gradient; 0 elsewhere."""
-        return self.read(rows, batches, lambda states: states.logprobs(temperature=temperature).logprobs_BT, model)
+        """Return the log-probs of the trained tokens of all rows, without gradient, nats; 0 elsewhere."""
+
+        def head(states: TokenHiddenStates) -> Float[Tensor, "B T"]:
+            return states.logprobs(temperature=temperature).logprobs_BT
+
+        return self.apply_head(rows, batches, head, model)
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def mode(self) -> Iterator[None]:
         """Set mode and precision; train mode only for gradient checkpointing, as dropout stays off."""
         cast = nullcontext() if self.autocast is None else torch.autocast(self.device.type, dtype=self.autocast)
-        before = self.model.training
+        was_training = self.model.training
         self.model.train(bool(getattr(self.model, "is_gradient_checkpointing", False)))
         try:
             with cast:
                 yield
         finally:
-            self.model.train(before)
+            self.model.train(was_training)

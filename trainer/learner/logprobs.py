@@ -31,7 +31,7 @@ class ChunkedLogprobs(NamedTuple):
 
 
 class TokenLogprobs(NamedTuple):
-    """What `token_logprobs` computes: at t the token t, given those before it; 0 where a token was not scored."""
+    """At t the log-prob of token t given those before it; 0 where a token was not scored."""
 
     logprobs_BT: Float[Tensor, "B T"]
     """log p of each token under softmax(logits / temperature), in nats."""
@@ -40,7 +40,7 @@ class TokenLogprobs(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenStates:
+class TokenHiddenStates:
     """One pass through a model's body: the hidden state that predicts each scored token, for any head to read.
 
     A token that several rows share may stand here once, so S is the number of distinct tokens.
@@ -112,53 +112,14 @@ def chunked_logprobs(
     return ChunkedLogprobs(logprobs_T, entropies_T if with_entropy else None)
 
 
-def token_logprobs(
+def token_hidden_states(
     model: nn.Module,
     *,
     input_ids_BT: Int[Tensor, "B T"],
     attention_mask_BT: Bool[Tensor, "B T"] | Int[Tensor, "B T"],
     position_ids_BT: Int[Tensor, "B T"] | None = None,
     loss_mask_BT: Bool[Tensor, "B T"] | None = None,
-    temperature: float = 1.0,
-    with_entropy: bool = False,
-    chunk_size: int = CHUNK_SIZE,
-) -> TokenLogprobs:
-    """Score the tokens of a batch of rows under a causal language model.
-
-    Args:
-        model: see `token_states`, as the next four.
-        input_ids_BT: [B, T].
-        attention_mask_BT: [B, T].
-        position_ids_BT: [B, T].
-        loss_mask_BT: [B, T].
-        temperature: that the tokens were sampled with, > 0.
-        with_entropy: also return the entropies, with gradient.
-        chunk_size: tokens whose logits exist at a time, >= 1.
-
-    Returns:
-        [B, T] each; the first token of a row follows nothing and is not scored.
-
-    Raises:
-        InvalidInput: padding on the left without position ids, or a model that cannot be served.
-    """
-    states = token_states(
-        model,
-        input_ids_BT=input_ids_BT,
-        attention_mask_BT=attention_mask_BT,
-        position_ids_BT=position_ids_BT,
-        loss_mask_BT=loss_mask_BT,
-    )
-    return states.logprobs(temperature=temperature, with_entropy=with_entropy, chunk_size=chunk_size)
-
-
-def token_states(
-    model: nn.Module,
-    *,
-    input_ids_BT: Int[Tensor, "B T"],
-    attention_mask_BT: Bool[Tensor, "B T"] | Int[Tensor, "B T"],
-    position_ids_BT: Int[Tensor, "B T"] | None = None,
-    loss_mask_BT: Bool[Tensor, "B T"] | None = None,
-) -> TokenStates:
+) -> TokenHiddenStates:
     """Run the body of a causal language model on a batch of rows.
 
     Args:
@@ -176,7 +137,7 @@ def token_states(
     if position_ids_BT is None and bool((present_BT[:, 1:] & ~present_BT[:, :-1]).any()):
         do = "pad on the right, or pass position_ids"
         got = "a token after padding"
-        raise InvalidInput(sentence("attention_mask", "pad on the right", got, where="token_logprobs", do=do))
+        raise InvalidInput(sentence("attention_mask", "pad on the right", got, where="token_hidden_states", do=do))
     hidden_BTD = hidden_states(
         model,
         input_ids_BT=input_ids_BT,
@@ -190,7 +151,7 @@ def token_states(
     def to_rows(scored_S: Tensor) -> Tensor:
         return scored_S.new_zeros(input_ids_BT.shape).index_put(here, scored_S)
 
-    return TokenStates(
+    return TokenHiddenStates(
         hidden_SD=hidden_BTD[rows, before], targets_S=input_ids_BT[here], to_rows=to_rows, head=lm_head_of(model)
     )
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from envgym.errors import SettingsError, sentence
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.logprobs import TokenLogprobs
-from envgym.trainer.methods.corrections import Correction, CorrectionResult, only_rejects
+from envgym.trainer.methods.corrections import Correction, CorrectionResult
 from envgym.trainer.methods.losses import Aggregation, Denominator, KlEstimator, PolicyLoss, aggregate, denominator_of
 from envgym.trainer.methods.losses.entropy import entropy_bonus
 from envgym.trainer.methods.losses.kl import kl_to_reference
@@ -37,7 +37,7 @@ class Objective:
 
     def __post_init__(self) -> None:
         """Refuse to correct for the sampler twice. Raises: SettingsError: both ratio and weights would."""
-        if self.is_bypass and not only_rejects(self.correction):
+        if self.is_bypass and not self.correction.only_masks:
             rule = "only reject where objective.old_policy=rollout, as the ratio weighs already"
             got, do = repr(self.correction), "set its weights to none, choose none, or objective.old_policy=recomputed"
             raise SettingsError(sentence("correction", rule, got, where="objective", do=do))
@@ -50,21 +50,24 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldLogprobs:
-    """What is known of some rows with the weights from before an update, on one padding."""
+    """Log-probs of some rows before an update, nats, padded on the right; 0 at tokens that do not train."""
 
-    old_logprobs_BT: Float[Tensor, "B T"]
+    logprobs_BT: Float[Tensor, "B T"]
+    """Of the old policy, the denominator of the loss's ratio."""
     reference_logprobs_BT: Float[Tensor, "B T"] | None
+    """Of the reference model; None: there is none."""
     corrected: CorrectionResult
+    """Of the samples, from the policy that sampled to the policy before the update."""
 
     def of(self, batch: MicroBatch) -> "OldLogprobs":
-        """Cut the rows of a micro-batch out of what is known of all rows."""
+        """Return those of a micro-batch's rows."""
         reference_NT = self.reference_logprobs_BT
         return OldLogprobs(
-            old_logprobs_BT=self.old_logprobs_BT[batch.place],
-            reference_logprobs_BT=None if reference_NT is None else reference_NT[batch.place],
+            logprobs_BT=self.logprobs_BT[batch.row_slice],
+            reference_logprobs_BT=None if reference_NT is None else reference_NT[batch.row_slice],
             corrected=CorrectionResult(
-                weights_BT=self.corrected.weights_BT[batch.place],
-                loss_mask_BT=self.corrected.loss_mask_BT[batch.place],
+                weights_BT=self.corrected.weights_BT[batch.row_slice],
+                loss_mask_BT=self.corrected.loss_mask_BT[batch.row_slice],
                 stats=self.corrected.stats,
             ),
         )
@@ -73,38 +76,38 @@ class OldLogprobs:
 def policy_loss(
     scored: TokenLogprobs,
     batch: MicroBatch,
-    before: OldLogprobs,
+    old_logprobs: OldLogprobs,
     objective: Objective,
     *,
     denominator: Denominator,
-    total: UpdateMetrics,
+    metrics: UpdateMetrics,
 ) -> Float[Tensor, ""]:
     """Return a micro-batch's share of the update's policy loss, with its KL term and entropy bonus.
 
     Args:
         scored: log-probs and entropies of the policy, with gradient.
         batch: the rows.
-        before: of the same rows.
+        old_logprobs: of the same rows.
         objective: what is minimised.
         denominator: of the whole update.
-        total: told what was seen.
+        metrics: the micro-batch is added to them.
     """
-    settings, corrected = objective.settings, before.corrected
+    settings, corrected = objective.settings, old_logprobs.corrected
     logprobs_BT, entropies_BT = scored.logprobs_BT, scored.entropies_BT
-    assert entropies_BT is not None, "asked for"
+    assert entropies_BT is not None, "the caller computes entropies"
     token_loss = objective.loss(
         logprobs_BT=logprobs_BT,
-        old_logprobs_BT=before.old_logprobs_BT,
+        old_logprobs_BT=old_logprobs.logprobs_BT,
         advantages_BT=batch.advantages_BT,
         loss_mask_BT=corrected.loss_mask_BT,
     )
     losses_BT = token_loss.losses_BT * corrected.weights_BT
     mask_BT = corrected.loss_mask_BT
-    total.add(token_loss.stats, losses_BT, entropies_BT, batch.loss_mask_BT)
-    if before.reference_logprobs_BT is not None:
+    metrics.add_policy(token_loss.stats, losses_BT, entropies_BT, batch.loss_mask_BT)
+    if old_logprobs.reference_logprobs_BT is not None:
         estimator = KlEstimator(settings.kl)
-        kl_BT = kl_to_reference(logprobs_BT, before.reference_logprobs_BT, mask_BT, estimator=estimator)
-        total.add_kl(kl_BT)
+        kl_BT = kl_to_reference(logprobs_BT, old_logprobs.reference_logprobs_BT, mask_BT, estimator=estimator)
+        metrics.add_kl(kl_BT)
         losses_BT = losses_BT + settings.kl_coef * kl_BT
     if settings.entropy_coef:
         losses_BT = losses_BT + settings.entropy_coef * entropy_bonus(entropies_BT, mask_BT)
@@ -114,7 +117,7 @@ def policy_loss(
 
 
 def denominator_of_rows(rows: Sequence[TrainRow], max_tokens: int | None) -> Denominator:
-    """Count what an update is divided by; correction masks do not change it."""
+    """Return the denominator of an update; correction masks do not change it."""
     parts = (
         denominator_of(
             torch.tensor([row.loss_mask]), torch.tensor([row.weights], dtype=torch.float64), max_tokens=max_tokens

@@ -116,7 +116,7 @@ class Credit(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryValues:
-    """What the critic said along one episode."""
+    """The critic's values along one episode."""
 
     trajectory: Trajectory
     values: tuple[tuple[float, ...], ...]
@@ -125,7 +125,7 @@ class TrajectoryValues:
 
 
 class CriticCreditResult(NamedTuple):
-    """Advantages of one episode, and what the critic should have said."""
+    """Advantages of one episode, and the targets of the critic's values."""
 
     credit: TrajectoryCredit
     targets: tuple[tuple[float | None, ...], ...]

@@ -1,9 +1,11 @@
-"""What losses and corrections share: a check of shapes, reductions over trained tokens, and the bound of log-ratios.
+"""Tensors of rows: the check of their shapes, reductions over trained tokens, and statistics that add up.
 
 Values under the mask, NaN included, cannot reach a reduction.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Self
 
 import torch
 from jaxtyping import Bool, Float
@@ -55,3 +57,27 @@ def check_rows(loss_mask_BT: Tensor, others: Mapping[str, Tensor], *, where: str
             rule = f"match loss_mask {list(loss_mask_BT.shape)}"
             do = "expand it to one value per token"
             raise InvalidInput(sentence(name, rule, list(tensor.shape), where=where, do=do))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStats:
+    """Statistics of a batch as tensors without axes, so that nothing waits for the device.
+
+    Those of disjoint parts join with `+`: a field whose name ends in `_min` or `_max` keeps the least or the greatest
+    value, every other field is a sum or a count.
+    """
+
+    def __add__(self, other: Self) -> Self:
+        """Return the statistics of both parts together."""
+        return type(self)(
+            **{
+                field.name: _join(field.name, getattr(self, field.name), getattr(other, field.name))
+                for field in fields(self)
+            }
+        )
+
+
+def _join(name: str, left: Tensor, right: Tensor) -> Tensor:
+    if name.endswith("_min"):
+        return torch.minimum(left, right)
+    return torch.maximum(left, right) if name.endswith("_max") else left + right

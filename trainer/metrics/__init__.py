@@ -1,1 +1,1 @@
-"""Metrics: what an update, its rows and its rollouts were like, and the callbacks that are told."""
+"""Metrics of updates, of rows and of rollouts, and the callbacks that receive them."""

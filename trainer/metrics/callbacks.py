@@ -1,4 +1,4 @@
-"""What a run tells the env_source while it goes on: a progress display, TensorBoard, Weights & Biases, or your own."""
+"""What a run reports while it runs: a progress display, TensorBoard, Weights & Biases, or your own."""
 
 import sys
 from collections.abc import Mapping, Sequence

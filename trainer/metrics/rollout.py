@@ -1,4 +1,7 @@
-"""What a step's episodes say: success, rewards, endings, lengths, costs. Counted over episodes, never rows."""
+"""Metrics of a step's rollouts: success, rewards, endings, lengths, costs, contexts rendered anew, and where rows went.
+
+Success, rewards and endings count episodes, never rows; every row is either trained on or dropped for a reason.
+"""
 
 import math
 import statistics
@@ -7,12 +10,14 @@ from collections.abc import Sequence
 from itertools import chain
 
 from envgym.core.endings import Ending
-from envgym.core.rewards import Scored
-from envgym.core.trajectory import Group, Trajectory
+from envgym.core.rewards import Invalid, Scored
+from envgym.core.trajectory import Group, Trajectory, Turn
+from envgym.core.tree import Rewrite
 from envgym.core.turns import Cost
+from envgym.errors import RunError, sentence
 from envgym.seeds import generator
 from envgym.stats import UNIT_RANGE, bootstrap_interval
-from envgym.trainer.methods.protocols import FilterResult
+from envgym.trainer.methods.protocols import FilterResult, TrajectoryCredit
 from envgym.trainer.metrics.update import Metrics
 
 Z_95 = 1.96
@@ -132,3 +137,80 @@ def filter_metrics(result: FilterResult) -> Metrics:
         "filter/kept": len(result.kept) / total,
         **{f"filter/{reason}": count / total for reason, count in sorted(reasons.items())},
     }
+
+
+def row_metrics(result: FilterResult, credits: Sequence[TrajectoryCredit], *, rejected: float) -> Metrics:
+    """Return how many rows were collected, trained on, and dropped by reason; the latter two add up to the first.
+
+    An invalid episode is dropped for its ending, whatever became of its group; then a group's reason holds for its
+    rows; a row of an episode without a credit, or without a sampled token, has nothing to learn from; last comes what
+    the correction rejected whole.
+
+    Args:
+        result: of the filter, over all groups collected.
+        credits: of the kept groups.
+        rejected: share of the remaining rows that the correction left without a token: `gap/rejected_rows`.
+    """
+    credited = {(credit.trajectory.tree.id, credit.trajectory.leaf) for credit in credits}
+    dropped: Counter[str] = Counter()
+    trained = 0
+    for group, reason in [*((group, None) for group in result.kept), *result.dropped]:
+        for episode in group.trajectories:
+            why = _why(episode, reason, credited)
+            sampled = 0 if why else sum(any(row.loss_mask) for row in episode.rows)
+            trained += sampled
+            dropped[why or "no_sampled_token"] += len(episode.rows) - sampled
+    dropped_by_correction = rejected * trained
+    found = {reason: float(count) for reason, count in sorted(dropped.items()) if count}
+    if dropped_by_correction:
+        found["correction"] = found.get("correction", 0.0) + dropped_by_correction
+    return {
+        "rows/collected": float(trained + dropped.total()),
+        "rows/trained": trained - dropped_by_correction,
+        **{f"dropped/{reason}": count for reason, count in found.items()},
+    }
+
+
+def _why(episode: Trajectory, reason: str | None, credited: set[tuple[str, int]]) -> str | None:
+    """Return why no row of an episode trains; None where they may."""
+    if isinstance(episode.reward, Invalid):
+        return episode.reward.cause.value
+    if reason is not None:
+        return reason
+    return None if (episode.tree.id, episode.leaf) in credited else "no_credit"
+
+
+def context_rewrite_metrics(groups: Sequence[Group]) -> Metrics:
+    """Return how many turns began in a context rendered anew, by reason, and the share of episodes with such a turn.
+
+    A turn that several episodes of a tree share counts once.
+    """
+    episodes = [episode for group in groups for episode in group.trajectories]
+    counts = Counter(turn.rewrite for _, turn in _rewritten(groups))
+    drifted = sum(len(episode.rows) > 1 for episode in episodes)
+    return {
+        "drift/rewritten_turns": float(counts.total()),
+        "drift/rewritten_episodes": drifted / max(len(episodes), 1),
+        **{f"drift/{rewrite}": float(counts[rewrite]) for rewrite in Rewrite if counts[rewrite]},
+    }
+
+
+def check_context_rewrites(groups: Sequence[Group], *, step: int) -> None:
+    """Check that every context extends the one before. Raises: RunError: one was rendered anew."""
+    if found := _rewritten(groups):
+        episode, turn = found[0]
+        got = f"{len(found)} turns of others, the first in turn {turn.index} of {episode.tree.id} ({turn.rewrite})"
+        do = "take a template and an agent.context that leave earlier turns alone, or set canary.on_rewrite=row"
+        must = "go on from what was given and sampled, as canary.on_rewrite=fail asks"
+        raise RunError(sentence("contexts", must, got, where=f"step {step}", do=do))
+
+
+def _rewritten(groups: Sequence[Group]) -> list[tuple[Trajectory, Turn]]:
+    """Return the turns that began in a context rendered anew, each with one of its episodes."""
+    found: dict[tuple[int, str, int], tuple[Trajectory, Turn]] = {}
+    for number, group in enumerate(groups):
+        for episode in group.trajectories:
+            for turn in episode.turns:
+                if turn.rewrite is not None:
+                    found.setdefault((number, episode.tree.id, turn.nodes[0]), (episode, turn))
+    return list(found.values())

@@ -1,4 +1,4 @@
-"""What an update saw: sums while it runs, means at the end."""
+"""Metrics of updates: sums while they run, means at the end."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,10 +12,10 @@ Metrics = dict[str, float]
 
 
 class UpdateMetrics:
-    """Sums over everything an update saw; divided once, at the end."""
+    """Sums over the micro-batches of one train step; divided once, at the end."""
 
     def __init__(self) -> None:
-        """Start from nothing."""
+        """Start with no micro-batch."""
         self._stats: LossStats | None = None
         self.correction: CorrectionStats | None = None
         self._loss = self._entropy = self._kl = 0.0
@@ -23,14 +23,14 @@ class UpdateMetrics:
         self._has_kl = False
         self._value_loss, self._supervised = 0.0, 0
 
-    def add(
+    def add_policy(
         self,
         stats: LossStats,
         losses_BT: Float[Tensor, "B T"],
         entropies_BT: Float[Tensor, "B T"],
         loss_mask_BT: Bool[Tensor, "B T"],
     ) -> None:
-        """Add a micro-batch."""
+        """Add a micro-batch's policy loss."""
         self._stats = stats if self._stats is None else self._stats + stats
         self._loss += losses_BT.detach().sum().item()
         self._entropy += torch.where(loss_mask_BT, entropies_BT.detach(), 0.0).sum().item()
@@ -50,12 +50,12 @@ class UpdateMetrics:
         """Add a micro-batch's correction."""
         self.correction = stats if self.correction is None else self.correction + stats
 
-    def metrics(self) -> Metrics:
-        """Return means over the tokens seen; {} where nothing was."""
+    def means(self) -> Metrics:
+        """Return means over the trained tokens; {} without a token."""
         if self._stats is None or not self._tokens:
             return {}
         stats, tokens = self._stats, max(int(self._stats.tokens), 1)
-        found = {
+        means = {
             "loss/policy": self._loss / self._tokens,
             "loss/entropy": self._entropy / self._tokens,
             "loss/kl_old": stats.kl_sum.item() / tokens,
@@ -68,14 +68,14 @@ class UpdateMetrics:
             "train/trained_tokens": float(self._tokens),
         }
         if self._has_kl:
-            found["loss/kl_reference"] = self._kl / self._tokens
+            means["loss/kl_reference"] = self._kl / self._tokens
         if self._supervised:
-            found["loss/value"] = self._value_loss / self._supervised
-        return found
+            means["loss/value"] = self._value_loss / self._supervised
+        return means
 
 
 def correction_metrics(stats: CorrectionStats) -> Metrics:
-    """Return how far sampler and trainer were apart."""
+    """Return the log-prob gap between sampler and trainer, and what the correction did about it."""
     tokens = max(int(stats.tokens), 1)
     weight, square = stats.weight_sum.item(), stats.weight_square_sum.item()
     return {

@@ -21,7 +21,7 @@ from envgym.trainer.build import RunContext
 from envgym.trainer.env_source import supplies
 from envgym.trainer.methods.protocols import TaskRequest
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.rollout.groups import Grower, Growing
+from envgym.trainer.rollout.groups import GroupRollout, GroupRunner
 from envgym.trainer.rollout.task_stats import Stats
 from envgym.trainer.settings import CollectSettings, TrainSettings
 
@@ -34,7 +34,7 @@ class Collected(NamedTuple):
 
     requests: list[TaskRequest]
     groups: list[Group]
-    """One for each request; a crashed episode, and one that was given up, is in its group."""
+    """One for each request; an episode that failed, or was aborted, is in its group."""
     wanted: int
     """How many groups the step may train on."""
     metrics: Metrics
@@ -47,10 +47,10 @@ class _Step:
         self.number = number
         self.requests = deque(requests)
         """Not begun."""
-        self.groups: list[Growing] = []
+        self.groups: list[GroupRollout] = []
         """Begun, in order."""
-        self.told = 0
-        """Of how many `on_finished` is told."""
+        self.num_reported = 0
+        """Groups whose trees are reported to `on_finished`."""
 
 
 class Collector:
@@ -72,19 +72,19 @@ class Collector:
             settings: of the run.
             search: how a group is grown; None: as the settings say.
             rounds: most rounds of a step; None: as the settings say.
-            last: the step behind the last one, for which nothing is begun; None: there is none.
+            last: the step after the last one, for which nothing is begun; None: there is none.
         """
         self._bench, self._settings = bench, settings
         self._rounds = settings.resampling.rounds if rounds is None else rounds
         self._last = math.inf if last is None else last
         self._search = bench.method.search if search is None else search
-        self._grower: Grower | None = None
+        self._runner: GroupRunner | None = None
         self._ahead: dict[int, _Step] = {}
         """Steps that were begun and not taken."""
-        self._carried: list[Growing] = []
+        self._carried: list[GroupRollout] = []
 
     async def take(self, step: int, *, stats: Stats, on_finished: OnFinished | None = None) -> Collected:
-        """Return the groups of the step behind `step`, in the curriculum's order, and begin those ahead.
+        """Return the groups of the step after `step` steps, in the curriculum's order, and begin those ahead.
 
         Rounds of groups follow each other until the filter keeps as many as a step trains on, or the rounds are used
         up. The tasks of all rounds are drawn at once, so which they are does not depend on what is kept.
@@ -98,8 +98,8 @@ class Collector:
         if not asked.overlaps:
             # Forgets what is cached: a resumed run has not sampled what came before.
             self._bench.policy.update_weights((), self._bench.policy.version)
-        if self._grower is None:
-            self._grower = Grower(self._bench, self._settings, self._search)
+        if self._runner is None:
+            self._runner = GroupRunner(self._bench, self._settings, self._search)
         with rare_collections():
             for number in range(step, step + asked.ahead + 1):
                 if number < self._last and number not in self._ahead:
@@ -111,8 +111,8 @@ class Collector:
 
     async def close(self) -> None:
         """Cancel what is under way."""
-        if self._grower is not None:
-            await self._grower.close()
+        if self._runner is not None:
+            await self._runner.close()
 
     # ---- a step's groups -----------------------------------------------------------------------------------------
 
@@ -137,20 +137,20 @@ class Collector:
         return math.ceil(self._settings.rollout.groups * self._settings.collect.oversampling)
 
     def _begin_round(self, step: _Step) -> None:
-        assert self._grower is not None, "taking begins with it"
+        assert self._runner is not None, "taking begins with it"
         for _ in range(min(self._per_round, len(step.requests))):
             request = step.requests.popleft()
-            step.groups.append(self._grower.begin(request, step=step.number, number=len(step.groups)))
+            step.groups.append(self._runner.begin(request, step=step.number, number=len(step.groups)))
 
     async def _taken(self, step: _Step, on_finished: OnFinished | None) -> Collected:
         carried, self._carried = self._carried, []
-        await _settled(carried)
+        await _wait_for(carried)
         await self._grow(step, on_finished)
-        self._carried = [growing for growing in step.groups if not growing.is_whole]
-        whole = [*carried, *_whole(step.groups)]
+        self._carried = [rollout for rollout in step.groups if not rollout.is_finished]
+        finished = [*carried, *_finished(step.groups)]
         return Collected(
-            requests=[growing.request for growing in whole],
-            groups=[growing.group for growing in whole],
+            requests=[rollout.request for rollout in finished],
+            groups=[rollout.group for rollout in finished],
             wanted=self._settings.rollout.groups + len(carried),
             metrics={"collect/carried": float(len(self._carried)), "collect/steps_ahead": float(len(self._ahead))},
         )
@@ -159,57 +159,55 @@ class Collector:
         """Grow rounds until the filter keeps enough; stragglers may be left."""
         while True:
             if on_finished is not None:
-                for growing in step.groups[step.told :]:
-                    _tell(growing, on_finished)
-                step.told = len(step.groups)
+                for rollout in step.groups[step.num_reported :]:
+                    _report(rollout, on_finished)
+                step.num_reported = len(step.groups)
             await self._wait(step)
             if not step.requests or self._has_enough(step.groups):
                 return
             self._begin_round(step)
 
     async def _wait(self, step: _Step) -> None:
-        """Wait for a round's end, or until what is left are stragglers, and give those up or leave them."""
+        """Wait for a round's end, or until only stragglers are left, and abort those or leave them."""
         asked = self._settings.collect
-        units = [unit for growing in step.groups for unit in growing.units]
+        trees = [pending.tree for rollout in step.groups for pending in rollout.trees]
         when = asyncio.ALL_COMPLETED if asked.stragglers == "wait" else asyncio.FIRST_COMPLETED
-        pending = {unit for unit in units if not unit.done()}
-        await _settled(_whole(step.groups))
+        pending = {tree for tree in trees if not tree.done()}
+        await _wait_for(_finished(step.groups))
         while pending:
             _, pending = await asyncio.wait(pending, return_when=when)
-            await _settled(_whole(step.groups))
-            if len(units) - len(pending) >= asked.enough * len(units) or self._has_enough(step.groups):
+            await _wait_for(_finished(step.groups))
+            if len(trees) - len(pending) >= asked.enough * len(trees) or self._has_enough(step.groups):
                 break
         if pending and asked.stragglers == "abort":
-            for growing in step.groups:
-                growing.give_up(STRAGGLER)
-            await _settled(step.groups)
+            for rollout in step.groups:
+                rollout.abort(STRAGGLER)
+            await _wait_for(step.groups)
 
-    def _has_enough(self, groups: Sequence[Growing]) -> bool:
-        whole = [growing.group for growing in _whole(groups)]
+    def _has_enough(self, groups: Sequence[GroupRollout]) -> bool:
+        finished = [rollout.group for rollout in _finished(groups)]
         wanted = self._settings.rollout.groups
-        return len(whole) >= wanted and len(self._bench.method.filter(whole).kept) >= wanted
+        return len(finished) >= wanted and len(self._bench.method.filter(finished).kept) >= wanted
 
 
-def _whole(groups: Iterable[Growing]) -> list[Growing]:
-    return [growing for growing in groups if growing.is_whole]
+def _finished(groups: Iterable[GroupRollout]) -> list[GroupRollout]:
+    return [rollout for rollout in groups if rollout.is_finished]
 
 
-async def _settled(groups: Iterable[Growing]) -> None:
-    """Wait for groups; what one of them raises leaves here."""
-    await asyncio.gather(*[growing.trees for growing in groups])
+async def _wait_for(groups: Iterable[GroupRollout]) -> None:
+    """Wait for groups to end. Raises: the first error of a rollout that could not become an ending."""
+    await asyncio.gather(*[pending.tree for rollout in groups for pending in rollout.trees])
 
 
-def _tell(growing: Growing, on_finished: OnFinished) -> None:
+def _report(rollout: GroupRollout, on_finished: OnFinished) -> None:
     """Call `on_finished` with every tree of a group as it is grown, and at once with those that are."""
 
-    def tell(unit: "asyncio.Future[Tree | tuple[Tree, ...]]") -> None:
-        if not unit.cancelled() and unit.exception() is None:
-            found = unit.result()
-            for tree in found if isinstance(found, tuple) else (found,):
-                on_finished(tree)
+    def report(tree: "asyncio.Future[Tree]") -> None:
+        if not tree.cancelled() and tree.exception() is None:
+            on_finished(tree.result())
 
-    for unit in growing.units:
-        unit.add_done_callback(tell)
+    for pending in rollout.trees:
+        pending.tree.add_done_callback(report)
 
 
 async def collect(

@@ -14,14 +14,14 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from envgym.agents.policies.local import pick_device
-from envgym.agents.search.signals import Seen
+from envgym.agents.search.scorers import SearchObservation
 from envgym.errors import InvalidInput, RunError, sentence
 from envgym.runs import RunDirectory
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import build_method, load_model
 from envgym.trainer.learner.checkpoint import checkpoints, load_critic
 from envgym.trainer.learner.critic import Critic
-from envgym.trainer.learner.forward import Scorer
+from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.methods.protocols import needs_critic
 from envgym.trainer.settings import CriticSettings, TrainSettings, train_settings
 
@@ -49,24 +49,29 @@ class CriticValue:
     is_oracle = False
 
     def __init__(
-        self, scorer: Scorer, critic: Critic, tokenizer: PreTrainedTokenizerBase, *, max_positions: int | None = None
+        self,
+        forward: ForwardPass,
+        critic: Critic,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_positions: int | None = None,
     ) -> None:
         """Take over a critic.
 
         Args:
-            scorer: of the model that it reads.
+            forward: of the model that it reads.
             critic: its head fits the model.
             tokenizer: of the model.
             max_positions: longest row that the model can read; None: any.
         """
-        self._scorer, self._critic, self._tokenizer = scorer, critic, tokenizer
+        self._forward, self._critic, self._tokenizer = forward, critic, tokenizer
         self._max_positions = max_positions
         self._open = _Batch()
         """Takes calls until one of them goes on."""
         self.tokens_read = 0
         """Tokens that were computed so far."""
 
-    async def __call__(self, seen: Sequence[Seen]) -> list[float]:
+    async def __call__(self, seen: Sequence[SearchObservation]) -> list[float]:
         """Return the value of each. Raises: InvalidInput: one is longer than the model can read."""
         rows = [_row(item) for item in seen]
         self._check_length(rows)
@@ -100,13 +105,13 @@ class CriticValue:
     def _values(self, rows: list[TrainRow]) -> list[float]:
         if not rows:
             return []
-        batches = self._scorer.batches(rows, range(len(rows)))
+        batches = self._forward.micro_batches(rows, range(len(rows)))
         self.tokens_read += sum(batch.num_tokens for batch in batches)
-        said_NT = self._scorer.read(rows, batches, self._critic.values)
+        said_NT = self._forward.apply_head(rows, batches, self._critic.values)
         return [float(said_NT[number, len(row) - 1]) for number, row in enumerate(rows)]
 
 
-def _row(seen: Seen) -> TrainRow:
+def _row(seen: SearchObservation) -> TrainRow:
     """Return tokens with the place of the value last: it is said before a token, whichever that is."""
     token_ids = seen.token_ids if seen.is_over else (*seen.token_ids, 0)
     count = len(token_ids)
@@ -142,8 +147,8 @@ def _read(run: Path, checkpoint: Path) -> CriticValue:
     value = Critic(model, settings.critic or CriticSettings(), settings.optim, device=device)
     load_critic(checkpoint, value)
     autocast = torch.bfloat16 if settings.model.autocast == "bfloat16" else None
-    scorer = Scorer(model, settings.optim, device=device, autocast=autocast)
-    return CriticValue(scorer, value, tokenizer, max_positions=_positions(model))
+    forward = ForwardPass(model, settings.optim, device=device, autocast=autocast)
+    return CriticValue(forward, value, tokenizer, max_positions=_positions(model))
 
 
 def _check_credit(settings: TrainSettings, run: Path) -> None:
@@ -153,7 +158,7 @@ def _check_credit(settings: TrainSettings, run: Path) -> None:
     do = "train one with credit.name=gae_token or gae_bilevel"
     if not needs_critic(credit):
         raise RunError(sentence("run", "have trained a critic", f"credit {name}", where=str(run), do=do))
-    if not getattr(credit, "learns_at_ends", True):
+    if not getattr(credit, "trains_at_turn_ends", True):
         must = "have learned at the ends of turns, too"
         raise RunError(sentence("critic", must, f"credit {name}", where=str(run), do=do))
 

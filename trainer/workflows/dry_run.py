@@ -1,13 +1,20 @@
-"""A run without a run: build everything, collect one step's groups, measure one micro-batch. Nothing is written.
+"""A dry run: build everything, collect one step's groups, measure one micro-batch. Nothing is written.
 
 No weight changes, so what is collected is what the model does before any warm start.
 """
 
 import asyncio
+import resource
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
 
 from envgym.core.rewards import Scored
 from envgym.core.trajectory import Group, Row, Trajectory
@@ -15,10 +22,84 @@ from envgym.core.tree import Tree
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.learner.learner import needs_old_logprobs_pass
-from envgym.trainer.learner.memory import StateMemory, peak_memory, state_memory
 from envgym.trainer.methods.protocols import FilterResult
 from envgym.trainer.rollout.collector import collect
 from envgym.trainer.settings import TrainSettings
+
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+_CLEAR_PEAK = "5"
+"""Linux: sets the peak of the resident memory back to what is resident now."""
+_MOMENTS = 2
+"""Numbers that AdamW keeps per parameter."""
+
+
+class Peak:
+    """What `peak_memory` measured."""
+
+    num_bytes = 0
+
+
+@contextmanager
+def peak_memory(device: torch.device) -> Iterator[Peak]:
+    """Measure the most memory that the block holds at a time, beyond what was held at its start.
+
+    On CUDA the allocator's own count; elsewhere the resident memory of the process, which leaves out what the block
+    found free in the process, and outside Linux also what had been resident before.
+    """
+    peak = Peak()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        yield peak
+        peak.num_bytes = torch.cuda.max_memory_allocated(device) - before
+        return
+    before = _reset_resident_peak()
+    yield peak
+    peak.num_bytes = max(_resident_peak() - before, 0)
+
+
+def _reset_resident_peak() -> int:
+    """Set the peak back where the system can, and return it."""
+    with suppress(OSError):  # another system, or not allowed here
+        _CLEAR.write_text(_CLEAR_PEAK)
+    return _resident_peak()
+
+
+def _resident_peak() -> int:
+    if _STATUS.exists():
+        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateMemory:
+    """Bytes that training holds between micro-batches."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.gradients + self.optimizer
+
+
+def state_memory(model: nn.Module, *, reference: bool) -> StateMemory:
+    """Count weights, gradients and AdamW's moments of a model.
+
+    Args:
+        model: plain, or with adapters.
+        reference: whether a frozen copy is kept for the KL term; with adapters that is a copy of the adapters.
+    """
+    held = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    copied = (trained if hasattr(model, "peft_config") else held) if reference else 0
+    return StateMemory(weights=held + copied, gradients=trained, optimizer=_MOMENTS * trained)
+
 
 _FORWARD_SHARE = 1 / 3
 """Of the time of forward and backward together: a backward pass costs twice its forward pass."""
@@ -154,12 +235,12 @@ def _measure(bench: RunContext, settings: TrainSettings, rows: list[TrainRow], *
     has_reference = bool(settings.objective.kl_coef)
     state = state_memory(bench.model, reference=has_reference)
     with peak_memory(bench.device) as peak:
-        learner.rehearse(rows, objective)
+        learner.backward_largest_micro_batch(rows, objective)
     started = time.perf_counter()
-    tokens = learner.rehearse(rows, objective)
+    tokens = learner.backward_largest_micro_batch(rows, objective)
     seconds = time.perf_counter() - started
-    learner.forget_gradient()
-    batches = learner.batches(rows, range(len(rows)))
+    learner.zero_grad()
+    batches = learner.micro_batches(rows, range(len(rows)))
     computed = sum(batch.num_tokens for batch in batches)
     has_old = needs_old_logprobs_pass(settings.optim, objective)
     references = has_reference * (1 if has_old else settings.optim.epochs)

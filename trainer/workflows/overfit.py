@@ -75,10 +75,10 @@ def overfit(
     points: list[OverfitPoint] = []
     seen: dict[str, float] = {}
     for update in range(updates + 1):
-        points.append(_point(update, seen, rows, learner.score(rows, temperature).tolist()))
+        points.append(_point(update, seen, rows, learner.compute_logprobs(rows, temperature).tolist()))
         on_point(points[-1])
         if update < updates:
-            seen = learner.learn(rows, bench.method.objective, step=update)
+            seen = learner.train_step(rows, bench.method.objective, step=update)
     return points
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from envgym.agents.agent import Agent
-from envgym.agents.driver import EpisodeJob, run_episode, run_oracle_episode
+from envgym.agents.driver import run_episode, run_oracle_episode
+from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.search import Chain
 from envgym.core.messages import Action
@@ -103,7 +104,7 @@ async def fit(
     losses: list[float] = []
     success: float | None = None
     for batch in _batches(rows, sft, seed=settings.run.seed):
-        losses.append(learner.learn(batch, LIKELIHOOD, step=len(losses))["loss/policy"])
+        losses.append(learner.train_step(batch, LIKELIHOOD, step=len(losses))["loss/policy"])
         on_progress("warm start", len(losses), total)
         if sft.until_success is not None and len(losses) % sft.check_every == 0:
             success = await _success(bench, settings, sft, check=len(losses))

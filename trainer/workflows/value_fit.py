@@ -5,7 +5,6 @@ on the returns alone; `envgym.trainer.workflows.critic_value:critic:DIR` reads i
 """
 
 import asyncio
-import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,21 +12,22 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor
 
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
-from envgym.errors import InvalidInput, RunError, SettingsError, sentence
+from envgym.errors import RunError, SettingsError, sentence
 from envgym.runs import RunDirectory, check_new
 from envgym.seeds import derive_seed
 from envgym.settings import apply_overrides, places
-from envgym.trainer.batch.rows import TrainRow, ValueTarget
-from envgym.trainer.batch.value_targets import judge
+from envgym.trainer.batch.rows import MicroBatch, TrainRow, ValueTarget
+from envgym.trainer.batch.value_targets import build_critic_batch
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.groups import check_invalid
 from envgym.trainer.learner.checkpoint import TrainState, checkpoints, save_checkpoint
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, supervised_tokens
-from envgym.trainer.learner.forward import Scorer
+from envgym.trainer.learner.learner import Learner, LossFn, set_learning_rate
 from envgym.trainer.learner.optimizer import schedule
 from envgym.trainer.methods.protocols import needs_critic
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
@@ -44,14 +44,14 @@ _PLAN: Final[Mapping[str, Any]] = {
     "sft": None,
     "optim": {"lr": 0.001, "epochs": 4, "minibatches": 64, "decay": "linear"},
 }
-"""What is not taken over from the policy's run. With a decay of 1 the targets are the returns, whatever is said."""
+"""Sections not taken over from the policy's run. With a decay of 1 the targets are the returns."""
 _HELD_BACK = 8
-"""One group in so many is not learned from, but looked at."""
+"""One group in so many is held back from the fit, to measure it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueFit:
-    """What a fit left behind."""
+    """The result of a fit."""
 
     directory: Path
     metrics: Metrics
@@ -108,8 +108,8 @@ def fit_value(
     cut = len(order) // _HELD_BACK
     held_back, learned = (_rows(bench, part) for part in (order[:cut], order[cut:]))
     run = RunDirectory.create(settings.run_directory, name=settings.run.name, config=settings.model_dump(mode="json"))
-    _Fitter(bench, settings, critic).fit(learned, on_progress)
-    judged = _judged(bench.learner.values(held_back), held_back)
+    _fit(bench, settings, critic, learned, on_progress)
+    judged = _judged(bench.learner.compute_values(held_back), held_back)
     found = PaddedValueTargets.of_rows(judged, dtype=torch.float64, device=bench.device).metrics()
     run.append_metrics({"step": 1, **found})
     save_checkpoint(
@@ -140,73 +140,62 @@ def _collect(bench: RunContext, settings: TrainSettings, on_progress: Callable[[
 
 
 def _rows(bench: RunContext, groups: Sequence[Group]) -> list[TrainRow]:
-    """Return rows whose value_targets are the returns."""
+    """Return rows whose value targets are the returns."""
     assert needs_critic(bench.method.credit), "the plan says so"
 
     def silent(rows: Sequence[TrainRow]) -> list[tuple[float, ...]]:
         return [(0.0,) * len(row) for row in rows]
 
-    return judge(groups, bench.method.credit, silent, once=False).rows
+    return build_critic_batch(groups, bench.method.credit, silent, once=False).rows
 
 
-class _Fitter:
-    """Model and critic on their way to the returns."""
+def _fit(
+    bench: RunContext,
+    settings: TrainSettings,
+    critic: Critic,
+    rows: Sequence[TrainRow],
+    on_progress: Callable[[str, int, int], None],
+) -> None:
+    """Train model and critic on the rows' value targets, in a new order in every epoch."""
+    optim, learner = settings.optim, bench.learner
+    value_targets = PaddedValueTargets.of_rows(rows, dtype=learner.forward.dtype, device=bench.device)
+    num_updates = optim.epochs * optim.minibatches
+    for epoch in range(optim.epochs):
+        order = random.Random(derive_seed(settings.run.seed, "value", epoch)).sample(range(len(rows)), len(rows))
+        for number in range(optim.minibatches):
+            update = epoch * optim.minibatches + number
+            factor = schedule(optim, update, num_updates)
+            set_learning_rate(learner.optimizer, optim.lr * factor)
+            set_learning_rate(critic.optimizer, critic.settings.lr * factor)
+            if chosen := order[number :: optim.minibatches]:
+                loss_fn = _value_loss(learner, critic, value_targets, [rows[index] for index in chosen])
+                learner.update(learner.micro_batches(rows, chosen), loss_fn)
+            on_progress("fit", update + 1, num_updates)
 
-    def __init__(self, bench: RunContext, settings: TrainSettings, critic: Critic) -> None:
-        autocast = bench.learner.autocast
-        self._scorer = Scorer(bench.model, settings.optim, device=bench.device, autocast=autocast)
-        self._bench, self._settings, self._critic = bench, settings, critic
 
-    def fit(self, rows: Sequence[TrainRow], on_progress: Callable[[str, int, int], None]) -> None:
-        """Pass over the rows, in a new order each time."""
-        optim = self._settings.optim
-        value_targets = PaddedValueTargets.of_rows(rows, dtype=self._scorer.dtype, device=self._bench.device)
-        updates = optim.epochs * optim.minibatches
-        for epoch in range(optim.epochs):
-            seed = derive_seed(self._settings.run.seed, "value", epoch)
-            order = random.Random(seed).sample(range(len(rows)), len(rows))
-            for number in range(optim.minibatches):
-                update = epoch * optim.minibatches + number
-                self._rate(schedule(optim, update, updates))
-                if chosen := order[number :: optim.minibatches]:
-                    self._update(rows, chosen, value_targets)
-                on_progress("fit", update + 1, updates)
+def _value_loss(
+    learner: Learner, critic: Critic, value_targets: PaddedValueTargets, rows: Sequence[TrainRow]
+) -> LossFn:
+    """Return the value loss of an update on `rows`."""
+    denominator = supervised_tokens(rows)
 
-    def _rate(self, factor: float) -> None:
-        for optimizer, rate in (
-            (self._bench.learner.optimizer, self._settings.optim.lr),
-            (self._critic.optimizer, self._critic.settings.lr),
-        ):
-            for group in optimizer.param_groups:
-                group["lr"] = rate * factor
+    def loss_fn(batch: MicroBatch) -> Float[Tensor, ""]:
+        with learner.forward.mode():
+            states = learner.forward.hidden_states(batch)
+            return critic.loss(states, batch, value_targets, denominator=denominator, metrics=UpdateMetrics())
 
-    def _update(self, rows: Sequence[TrainRow], chosen: Sequence[int], value_targets: PaddedValueTargets) -> None:
-        learner = self._bench.learner
-        denominator = supervised_tokens([rows[number] for number in chosen])
-        learner.forget_gradient()
-        for batch in self._scorer.batches(rows, chosen):
-            with self._scorer.running():
-                states = self._scorer.states(batch)
-                loss = self._critic.loss(states, batch, value_targets, denominator=denominator, total=UpdateMetrics())
-            loss.backward()
-        norm = nn.utils.clip_grad_norm_(learner.parameters, self._settings.optim.grad_clip).item()
-        if not math.isfinite(math.hypot(norm, self._critic.clip_gradient())):
-            learner.forget_gradient()
-            raise InvalidInput(sentence("gradient norm", "be finite", norm, where="value", do="lower optim.lr"))
-        learner.optimizer.step()
-        self._critic.optimizer.step()
-        learner.forget_gradient()
+    return loss_fn
 
 
 def _judged(values: Sequence[Sequence[float]], rows: Sequence[TrainRow]) -> list[TrainRow]:
-    """Return the rows with what is said in their value_targets."""
+    """Return the rows with the given values in their value targets."""
     return [
         replace(
             row,
             value_targets=tuple(
                 None if value_target is None else ValueTarget(value, value_target.target)
-                for value, value_target in zip(said, row.value_targets, strict=True)
+                for value, value_target in zip(values_of_row, row.value_targets, strict=True)
             ),
         )
-        for said, row in zip(values, rows, strict=True)
+        for values_of_row, row in zip(values, rows, strict=True)
     ]

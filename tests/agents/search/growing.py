@@ -3,17 +3,20 @@
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from envgym.agents.agent import Agent
 from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.agents.pool import AbortHandle
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
-from envgym.agents.search import Crew, Grown, Strategy
-from envgym.agents.search.base import members_of
+from envgym.agents.search import RolloutContext, Strategy
+from envgym.agents.search.protocol import run_concurrently
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
+from envgym.core.turns import Cost
 from envgym.seeds import derive_seed, generator
-from tests.support.parrots import END, Parrot, char_agent, parrot_job
+from tests.support.parrots import END, Parrot, char_agent, episode_factory, parrot_job
 
 
 def zero() -> float:
@@ -72,6 +75,32 @@ def shares(skew: float, count: int) -> list[float]:
     return [*parts, 1 - sum(parts)]
 
 
+@dataclass(frozen=True)
+class GrownGroup:
+    """The trees of a group."""
+
+    trees: tuple[Tree, ...]
+
+    @property
+    def spent(self) -> Cost:
+        """All that their searches spent, replays included."""
+        return sum((tree.nodes[0].stats.spent for tree in self.trees if tree.nodes[0].stats is not None), Cost())
+
+
+async def grow_group(
+    strategy: Strategy, job: EpisodeJob, context: RolloutContext, *, group_size: int, abort: AbortHandle | None = None
+) -> GrownGroup:
+    """Grow all trees of a group side by side."""
+    make_job = episode_factory(job)
+    trees = await run_concurrently(
+        [
+            strategy.grow_tree(make_job(number), context, group_size=group_size, abort=abort)
+            for number in range(strategy.num_trees(group_size))
+        ]
+    )
+    return GrownGroup(tuple(trees))
+
+
 def grow(
     strategy: Strategy,
     policy: ScriptedPolicy | None = None,
@@ -82,19 +111,20 @@ def grow(
     group_size: int = 6,
     slots: int = 64,
     seed: int = 7,
-) -> Grown:
+    abort: AbortHandle | None = None,
+) -> GrownGroup:
     """Grow a group from a parrot's task."""
     job = job or parrot_job(make_env, seed=seed, tree_id="g")
 
-    async def work() -> Grown:
-        crew = Crew(
+    async def work() -> GrownGroup:
+        context = RolloutContext(
             agent=agent or char_agent(max_turn_tokens=12),
             policy=policy or Babbler(),
             sampling=Sampling(),
             slots=asyncio.Semaphore(slots),
             clock=zero,
         )
-        return await strategy.grow(members_of(job), crew, group_size=group_size)
+        return await grow_group(strategy, job, context, group_size=group_size, abort=abort)
 
     return asyncio.run(work())
 
@@ -119,13 +149,13 @@ def answer(
     """Let a strategy answer a parrot's task."""
 
     async def work() -> Tree:
-        crew = Crew(
+        context = RolloutContext(
             agent=agent or char_agent(max_turn_tokens=12),
             policy=policy,
             sampling=Sampling(),
             slots=asyncio.Semaphore(8),
             clock=zero,
         )
-        return await strategy.answer(parrot_job(make_env, seed=seed, tree_id="g"), crew)
+        return await strategy.answer(parrot_job(make_env, seed=seed, tree_id="g"), context)
 
     return asyncio.run(work())

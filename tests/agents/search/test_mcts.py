@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
 from envgym.agents.search import Mcts
-from envgym.agents.search.budget import Budget
-from envgym.agents.search.signals import Seen
-from envgym.agents.search.simulations import MERGED, UNFINISHED
+from envgym.agents.search.budget import SearchBudget
+from envgym.agents.search.mcts_tree import MERGED, UNFINISHED
+from envgym.agents.search.scorers import SearchObservation
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Role
 from envgym.core.rewards import Scored
@@ -39,7 +39,7 @@ class Ladder(Parrot):
 class Climber:
     """Knows the way: a third for every turn of the agent that began with b."""
 
-    async def __call__(self, seen: Sequence[Seen]) -> list[float]:
+    async def __call__(self, seen: Sequence[SearchObservation]) -> list[float]:
         said = [[message for message in item.messages if message.role is Role.ASSISTANT] for item in seen]
         return [sum(message.content.startswith("b") for message in one) / 3 for one in said]
 
@@ -130,13 +130,13 @@ def test_value_leads_and_chooses_without_a_reward() -> None:
 def test_search_led_by_rewards_is_an_oracles_whatever_chooses() -> None:
     assert Mcts().selection.is_oracle
     assert Mcts(select="majority").selection.is_oracle
-    assert Mcts(value=CLIMBER, select="verifier").selection.is_oracle
+    assert Mcts(value=CLIMBER, select="reward").selection.is_oracle
     assert not Mcts(value=CLIMBER, select="majority").selection.is_oracle
 
 
 @pytest.mark.parametrize("fields", [{}, {"value": CLIMBER}, {"value": CLIMBER, "roll_forward": 1}, {"frontier": True}])
-@pytest.mark.parametrize("budget", [Budget(), Budget(tokens_generated=60)])
-def test_search_does_not_depend_on_who_is_faster(fields: dict[str, object], budget: Budget) -> None:
+@pytest.mark.parametrize("budget", [SearchBudget(), SearchBudget(tokens_generated=60)])
+def test_search_does_not_depend_on_who_is_faster(fields: dict[str, object], budget: SearchBudget) -> None:
     strategy = Mcts.model_validate({"simulations": 12, "budget": budget, **fields})
     calm = answer(strategy, Babbler(), make_env=Ladder)
     assert answer(strategy, Babbler(pace=3), make_env=Ladder) == calm
@@ -146,7 +146,12 @@ def test_search_does_not_depend_on_who_is_faster(fields: dict[str, object], budg
 @pytest.mark.parametrize("value", [None, CLIMBER])
 def test_simulations_go_on_until_the_budget_is_spent(deterministic: bool, value: str | None) -> None:
     strategy = Mcts(
-        simulations=None, width=50, widening=1.0, value=value, deterministic=deterministic, budget=Budget(env_steps=33)
+        simulations=None,
+        width=50,
+        widening=1.0,
+        value=value,
+        deterministic=deterministic,
+        budget=SearchBudget(env_steps=33),
     )
     tree = answer(strategy, Babbler("abc", end=0.2), make_env=Ladder)
     assert tree.cost.env_steps == 33

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.agents.search import Chain, RandomExpand
-from envgym.agents.search.budget import Budget
-from envgym.agents.search.expanding import NOT_KEPT, Shape
+from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.random_expand import draw
+from envgym.agents.search.rounds import NOT_KEPT, GroupShape
 from envgym.core.endings import Ending
 from envgym.core.trajectory import Group
 from envgym.errors import SettingsError
@@ -74,7 +74,9 @@ def test_a_continuation_costs_half_a_chain_and_half_a_turn_on_average() -> None:
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_trees_grow_until_the_budget_is_spent(deterministic: bool) -> None:
-    strategy = RandomExpand(trees=2, nodes=2, rounds=None, deterministic=deterministic, budget=Budget(env_steps=60))
+    strategy = RandomExpand(
+        trees=2, nodes=2, rounds=None, deterministic=deterministic, budget=SearchBudget(env_steps=60)
+    )
     grown = grow(strategy, group_size=8)
     assert [tree.cost.env_steps for tree in grown.trees] == [30, 30]
     cut = [episode for episode in episodes(grown.trees) if episode.ending is Ending.TRUNCATED_BUDGET]
@@ -82,8 +84,10 @@ def test_trees_grow_until_the_budget_is_spent(deterministic: bool) -> None:
 
 
 @pytest.mark.parametrize("pace", [1, 2, 3])
-@pytest.mark.parametrize("budget", [Budget(), Budget(tokens_generated=90), Budget(env_steps=11, tokens_prefilled=700)])
-def test_the_trees_do_not_depend_on_who_is_faster(pace: int, budget: Budget) -> None:
+@pytest.mark.parametrize(
+    "budget", [SearchBudget(), SearchBudget(tokens_generated=90), SearchBudget(env_steps=11, tokens_prefilled=700)]
+)
+def test_the_trees_do_not_depend_on_who_is_faster(pace: int, budget: SearchBudget) -> None:
     strategy = RandomExpand(trees=2, nodes=3, rounds=2, budget=budget)
     calm = grow(strategy, Babbler(), group_size=6)
     assert grow(strategy, Babbler(pace=pace), group_size=6) == calm
@@ -107,10 +111,11 @@ def test_broken_leaves_are_kept_last() -> None:
 
 
 @pytest.mark.parametrize(
-    "group_size, shape", [(6, Shape(2, 3)), (9, Shape(3, 3)), (8, Shape(4, 2)), (3, Shape(1, 3)), (2, Shape(1, 2))]
+    "group_size, shape",
+    [(6, GroupShape(2, 3)), (9, GroupShape(3, 3)), (8, GroupShape(4, 2)), (3, GroupShape(1, 3)), (2, GroupShape(1, 2))],
 )
-def test_a_group_is_made_of_as_many_leaves_of_a_tree_as_there_are(group_size: int, shape: Shape) -> None:
-    assert RandomExpand().shape(group_size) == shape
+def test_a_group_is_made_of_as_many_leaves_of_a_tree_as_there_are(group_size: int, shape: GroupShape) -> None:
+    assert RandomExpand().group_shape(group_size) == shape
 
 
 @pytest.mark.parametrize(
@@ -124,4 +129,4 @@ def test_a_group_is_made_of_as_many_leaves_of_a_tree_as_there_are(group_size: in
 )
 def test_a_size_that_leaves_do_not_make_up_is_refused(group_size: int, fields: dict[str, int], sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
-        RandomExpand.model_validate(fields).shape(group_size)
+        RandomExpand.model_validate(fields).group_shape(group_size)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
 from envgym.agents.search import SurprisalFork
-from envgym.agents.search.budget import Budget
+from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.surprisal_fork import Where
 from envgym.core.endings import Ending
 from envgym.core.segments import Origin
@@ -139,9 +139,9 @@ def test_a_context_rendered_anew_is_shared_by_the_forks_of_its_turn() -> None:
     assert first[: -len("yz") - 1] == second[: len(first) - len("yz") - 1]
 
 
-@pytest.mark.parametrize("budget", [Budget(), Budget(tokens_generated=70)])
+@pytest.mark.parametrize("budget", [SearchBudget(), SearchBudget(tokens_generated=70)])
 @pytest.mark.parametrize("where", list(Where))
-def test_forks_do_not_depend_on_who_is_faster(where: Where, budget: Budget) -> None:
+def test_forks_do_not_depend_on_who_is_faster(where: Where, budget: SearchBudget) -> None:
     strategy = SurprisalFork(trees=2, nodes=2, branches=2, rounds=2, where=where, budget=budget)
     calm = grow(strategy, Babbler(), group_size=6)
     assert grow(strategy, Babbler(pace=3), group_size=6) == calm

@@ -31,7 +31,7 @@ def test_search_is_counted_whole_and_its_answer_is_one_episode(command: Command,
 
 
 def test_what_was_chosen_by_the_reward_says_so_everywhere(command: Command, folder: Path) -> None:
-    _, out, _ = command(*BEST, "--search-set", "select=verifier")
+    _, out, _ = command(*BEST, "--search-set", "select=reward")
     assert out.splitlines()[0].startswith("worlds:Vowels, held-out oracle-selected: 4 tasks")
     (record,) = RunDirectory.open(folder / "out").evals()
     assert (record["label"], record["is_oracle"]) == ("held-out oracle-selected", True)

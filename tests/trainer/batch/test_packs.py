@@ -4,8 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.trainer.batch.packs import Pack, build_pack
-from envgym.trainer.batch.trie import build_trie
+from envgym.trainer.batch.packs import Pack, build_pack, build_trie
 
 CPU = torch.device("cpu")
 ROWS = [[1, 2, 3, 5], [1, 2, 3, 4], [8], [1, 2, 6, 7]]

@@ -9,8 +9,8 @@ from hypothesis import given
 
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
-from envgym.trainer.batch.rows import MicroBatch, TrainRow, micro_batches, pad, train_rows
-from envgym.trainer.methods.credit.outcome import whole_episode
+from envgym.trainer.batch.rows import MicroBatch, TrainRow, pad, padded_batches, train_rows
+from envgym.trainer.methods.credit.outcome import episode_credits
 from tests.support.example_trees import (
     context_rewrite,
     injected_hint,
@@ -26,7 +26,7 @@ LENGTHS = st.lists(st.integers(min_value=1, max_value=12), min_size=1, max_size=
 def rows_of(tree: Tree, *advantages: float, once: bool = False) -> list[TrainRow]:
     """Return the rows of a tree whose valid episodes have these advantages."""
     valid = [episode for episode in trajectories(tree) if episode.is_valid]
-    return train_rows(whole_episode(valid, list(advantages)), once=once)
+    return train_rows(episode_credits(valid, list(advantages)), once=once)
 
 
 def row(length: int, number: int = 0) -> TrainRow:
@@ -107,7 +107,7 @@ def test_first_token_of_a_row_never_trains() -> None:
 @given(lengths=LENGTHS, max_tokens=st.integers(min_value=1, max_value=40))
 def test_every_row_is_in_one_micro_batch_unchanged(lengths: Sequence[int], max_tokens: int) -> None:
     rows = [row(length, number) for number, length in enumerate(lengths)]
-    batches = micro_batches(rows, range(len(rows)), max_tokens, CPU)
+    batches = padded_batches(rows, range(len(rows)), max_tokens, CPU)
     found = [item for batch in batches for item in unpadded(batch).items()]
     assert sorted(number for number, _ in found) == list(range(len(rows)))
     assert dict(found) == dict(enumerate(rows))
@@ -116,20 +116,20 @@ def test_every_row_is_in_one_micro_batch_unchanged(lengths: Sequence[int], max_t
 @given(lengths=LENGTHS, max_tokens=st.integers(min_value=1, max_value=40))
 def test_micro_batch_keeps_the_limit_unless_one_row_alone_exceeds_it(lengths: Sequence[int], max_tokens: int) -> None:
     rows = [row(length) for length in lengths]
-    for batch in micro_batches(rows, range(len(rows)), max_tokens, CPU):
+    for batch in padded_batches(rows, range(len(rows)), max_tokens, CPU):
         assert batch.input_ids_BT.numel() <= max_tokens or len(batch.rows) == 1
 
 
 @given(lengths=LENGTHS, max_tokens=st.integers(min_value=1, max_value=40))
 def test_largest_micro_batch_comes_first_so_that_memory_peaks_at_once(lengths: Sequence[int], max_tokens: int) -> None:
     rows = [row(length) for length in lengths]
-    widths = [batch.input_ids_BT.shape[1] for batch in micro_batches(rows, range(len(rows)), max_tokens, CPU)]
+    widths = [batch.input_ids_BT.shape[1] for batch in padded_batches(rows, range(len(rows)), max_tokens, CPU)]
     assert widths == sorted(widths, reverse=True)
 
 
 def test_only_the_chosen_rows_are_dealt() -> None:
     rows = [row(length) for length in (5, 3, 4)]
-    assert [batch.rows for batch in micro_batches(rows, [0, 2], 100, CPU)] == [(0, 2)]
+    assert [batch.rows for batch in padded_batches(rows, [0, 2], 100, CPU)] == [(0, 2)]
 
 
 def test_padding_holds_nothing() -> None:
@@ -142,12 +142,12 @@ def test_padding_holds_nothing() -> None:
 
 
 def test_no_row_makes_no_micro_batch() -> None:
-    assert micro_batches([], [], 8, CPU) == []
+    assert padded_batches([], [], 8, CPU) == []
 
 
 @pytest.mark.parametrize("max_tokens,sizes", [(12, [2, 1]), (4, [1, 1, 1]), (100, [3])])
 def test_rows_are_dealt_longest_first(max_tokens: int, sizes: list[int]) -> None:
     # lengths 6 5 2: two rows padded to 6 are 12 tokens, three are 18
-    batches = micro_batches([row(2), row(6), row(5)], range(3), max_tokens, CPU)
+    batches = padded_batches([row(2), row(6), row(5)], range(3), max_tokens, CPU)
     assert [len(batch.rows) for batch in batches] == sizes
     assert batches[0].rows[0] == 1

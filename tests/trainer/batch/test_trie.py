@@ -5,7 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.trainer.batch.trie import Trie, build_trie, cut
+from envgym.trainer.batch.packs import Trie, build_trie, cut
 
 ROWS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=12)
 

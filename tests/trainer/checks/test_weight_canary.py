@@ -14,14 +14,14 @@ from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.errors import PolicyFailure, RunError
 from envgym.trainer.batch.rows import TrainRow
-from envgym.trainer.checks.weight_canary import NUM_TOKENS, Canary, Score
+from envgym.trainer.checks.weight_canary import NUM_TOKENS, ComputeLogprobs, WeightCanary
 from envgym.trainer.settings import CanarySettings
 from tests.agents.policies.small_models import llama, raw_logprobs
 
 PROMPT = tuple(range(3, 60))
 
 
-def learner_of(model: PreTrainedModel) -> Score:
+def learner_of(model: PreTrainedModel) -> ComputeLogprobs:
     """Return a learner's scores by plain forward passes."""
 
     def score(rows: Sequence[TrainRow]) -> list[list[float]]:
@@ -48,10 +48,10 @@ class Scene:
     def __init__(self) -> None:
         self.model = llama().eval()
         self.policy = TransformersPolicy(copy.deepcopy(self.model))
-        self.canary = Canary(CanarySettings(), PROMPT)
+        self.canary = WeightCanary(CanarySettings(), PROMPT)
 
     def look(self, step: int) -> dict[str, float]:
-        return asyncio.run(self.canary.look(self.policy, learner_of(self.model), step=step))
+        return asyncio.run(self.canary.check(self.policy, learner_of(self.model), step=step))
 
 
 def test_a_sampler_with_the_learners_weights_agrees_after_every_update() -> None:
@@ -156,4 +156,4 @@ def test_the_probe_holds_enough_tokens_to_mean_something() -> None:
     scene.look(0)
     last = scene.canary._last
     assert last is not None
-    assert len(last.learner) == len(last.generation.token_ids) == NUM_TOKENS
+    assert len(last.learner_logprobs) == len(last.generation.token_ids) == NUM_TOKENS

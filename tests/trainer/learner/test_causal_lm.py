@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from envgym.agents.models.head import widen_head
 from envgym.errors import InvalidInput
 from envgym.trainer.learner.causal_lm import LmHead, causal_lm, check_head, hidden_states, lm_head_of
-from envgym.trainer.learner.logprobs import token_logprobs
+from tests.support.logprobs import token_logprobs
 
 SIZES = {
     "vocab_size": 17,

@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 
 from envgym.core.trajectory import Group
 from envgym.trainer.batch.rows import TrainRow, ValueTarget
-from envgym.trainer.batch.value_targets import judge
+from envgym.trainer.batch.value_targets import build_critic_batch
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, ValueHead, supervised_tokens
-from envgym.trainer.learner.forward import Scorer
+from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.methods.corrections import NoCorrection
@@ -59,12 +59,12 @@ def build_critic(model: PreTrainedModel, **settings: object) -> Critic:
 
 def total_loss(model: PreTrainedModel, critic: Critic, rows: list[TrainRow], **optim: object) -> Tensor:
     """Return the critic's part of one update's loss, over all micro-batches."""
-    scorer = Scorer(model, OptimSettings.model_validate(optim), device=CPU)
+    forward = ForwardPass(model, OptimSettings.model_validate(optim), device=CPU)
     value_targets = PaddedValueTargets.of_rows(rows, dtype=torch.float64, device=CPU)
     shared = partial(
-        critic.loss, value_targets=value_targets, denominator=supervised_tokens(rows), total=UpdateMetrics()
+        critic.loss, value_targets=value_targets, denominator=supervised_tokens(rows), metrics=UpdateMetrics()
     )
-    shares = [shared(scorer.states(batch), batch) for batch in scorer.batches(rows, range(len(rows)))]
+    shares = [shared(forward.hidden_states(batch), batch) for batch in forward.micro_batches(rows, range(len(rows)))]
     return torch.stack(shares).sum()
 
 
@@ -77,7 +77,7 @@ def test_packed_values_and_gradients_are_those_of_the_rows() -> None:
 
     def found(**optim: object) -> tuple[Tensor, Tensor]:
         learner = Learner(MODEL, optim=OptimSettings.model_validate(optim), num_steps=1, device=CPU, critic=critic)
-        values = torch.tensor([value for said in learner.values(rows) for value in said], dtype=torch.float64)
+        values = torch.tensor([value for said in learner.compute_values(rows) for value in said], dtype=torch.float64)
         loss = total_loss(MODEL, critic, rows, **optim)
         weights = weights_of(MODEL, critic)
         gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
@@ -94,7 +94,7 @@ def test_packed_values_and_gradients_are_those_of_the_rows() -> None:
 
 def test_loss_is_half_the_squared_error_averaged_over_supervised_tokens() -> None:
     rows, critic = taught(), build_critic(MODEL, coef=0.25)
-    said = Learner(MODEL, optim=OptimSettings(), num_steps=1, device=CPU, critic=critic).values(rows)
+    said = Learner(MODEL, optim=OptimSettings(), num_steps=1, device=CPU, critic=critic).compute_values(rows)
     errors = [
         (row.weights[place], (values[place] - value_target.target) ** 2)
         for row, values in zip(rows, said, strict=True)
@@ -110,7 +110,7 @@ def test_value_is_of_the_prefix_before_the_token() -> None:
     row = replace(row, loss_mask=(False, *(True,) * (len(row) - 1)))
     other = replace(row, token_ids=(*row.token_ids[:4], (row.token_ids[4] + 1) % 29, *row.token_ids[5:]))
     learner = Learner(MODEL, optim=OptimSettings(), num_steps=1, device=CPU, critic=build_critic(MODEL))
-    ours, theirs = learner.values([row, other])
+    ours, theirs = learner.compute_values([row, other])
     assert ours[:5] == pytest.approx(theirs[:5], abs=1e-12)
     assert all(abs(one - another) > 1e-6 for one, another in zip(ours[5:], theirs[5:], strict=True))
 
@@ -142,7 +142,7 @@ def after(rows: list[TrainRow], critic: dict[str, object] | None, **optim: objec
     model = copy.deepcopy(MODEL)
     settings = OptimSettings.model_validate({"lr": 1e-2, "eps": 1e-3, "grad_clip": 1e9, **optim})
     made = None if critic is None else build_critic(model, **critic)
-    Learner(model, optim=settings, num_steps=1, device=CPU, critic=made).learn(rows, OBJECTIVE, step=0)
+    Learner(model, optim=settings, num_steps=1, device=CPU, critic=made).train_step(rows, OBJECTIVE, step=0)
     weights = torch.cat([weight.detach().flatten() for weight in model.parameters()])
     return weights, None if made is None else torch.cat([w.detach().flatten() for w in made.head.parameters()])
 
@@ -169,7 +169,7 @@ def test_fresh_critic_says_zero_and_turn_level_gae_is_then_the_return_to_go() ->
     critic = Critic(MODEL, CriticSettings(), OptimSettings(), device=CPU)
     learner = Learner(MODEL, optim=OptimSettings(), num_steps=1, device=CPU, critic=critic)
     group = chains([0.5, 0.0, 1.0], [0.25, 2.0])
-    credits, rows = judge([group], GaeTurn(discount=0.5, decay=1.0), learner.values, once=False)
+    credits, rows = build_critic_batch([group], GaeTurn(discount=0.5, decay=1.0), learner.compute_values, once=False)
     # .5 + .5 (0 + .5 * 1) = .75, 0 + .5 * 1 = .5, 1; .25 + .5 * 2 = 1.25, 2
     assert [credit.advantages for credit in credits] == [(0.0, (0.75,), (0.5,), (1.0,)), (0.0, (1.25,), (2.0,))]
     assert [[value_target for _, value_target in row.supervised] for row in rows] == [
@@ -183,7 +183,7 @@ def test_fresh_critic_says_zero_and_turn_level_gae_is_then_the_return_to_go() ->
 def test_leaves_that_share_a_turn_hear_one_value_and_teach_their_own_targets() -> None:
     tree = fork_inside_a_turn()
     learner = Learner(MODEL, optim=OptimSettings(), num_steps=1, device=CPU, critic=build_critic(MODEL))
-    _, rows = judge([Group(key="g", trees=(tree,))], GaeTurn(decay=1.0), learner.values, once=True)
+    _, rows = build_critic_batch([Group(key="g", trees=(tree,))], GaeTurn(decay=1.0), learner.compute_values, once=True)
     ((place, won),), ((other_place, lost),) = (row.supervised for row in rows)
     assert place == other_place
     assert won.value == lost.value != 0.0
@@ -192,7 +192,7 @@ def test_leaves_that_share_a_turn_hear_one_value_and_teach_their_own_targets() -
 
 
 def test_no_episode_asks_nothing() -> None:
-    assert judge([], GaeTurn(), lambda rows: pytest.fail("asked"), once=False) == ([], [])
+    assert build_critic_batch([], GaeTurn(), lambda rows: pytest.fail("asked"), once=False) == ([], [])
 
 
 def test_first_update_moves_no_value_by_more_than_twice_the_rate() -> None:
@@ -215,8 +215,8 @@ def test_value_loss_on_a_fixed_batch_falls_and_the_variance_is_explained() -> No
     groups = [chains([0.5, 0.0, 1.0], [0.25, 2.0])]
     found = []
     for step in range(60):
-        _, rows = judge(groups, GaeTurn(decay=1.0), learner.values, once=False)
-        found.append(learner.learn(rows, OBJECTIVE, step=step))
+        _, rows = build_critic_batch(groups, GaeTurn(decay=1.0), learner.compute_values, once=False)
+        found.append(learner.train_step(rows, OBJECTIVE, step=step))
     # targets 1.5, 1, 1 and 2.25, 2 have variance .26; the first two prefixes are the same in both episodes, so that
     # (2 * .375^2 + 2 * .5^2) / 5 = .15625 of it stays: no critic has a loss below .078 or explains more than .4
     assert found[0]["critic/value"] == 0.0

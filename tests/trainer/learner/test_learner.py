@@ -12,15 +12,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from envgym.errors import InvalidInput
-from envgym.trainer.batch.rows import TrainRow, micro_batches
+from envgym.trainer.batch.rows import TrainRow, padded_batches
 from envgym.trainer.learner.causal_lm import without_dropout
 from envgym.trainer.learner.learner import Learner
-from envgym.trainer.learner.logprobs import token_logprobs
 from envgym.trainer.learner.objective import Objective, denominator_of_rows
 from envgym.trainer.learner.optimizer import schedule
 from envgym.trainer.methods.corrections import NoCorrection, Tis
 from envgym.trainer.methods.losses import PpoClip
 from envgym.trainer.settings import ObjectiveSettings, OptimSettings
+from tests.support.logprobs import token_logprobs
 
 CPU = torch.device("cpu")
 MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
@@ -80,7 +80,7 @@ def weights_after(model: LlamaForCausalLM, rows: list[TrainRow], goal: Objective
     trained = copy.deepcopy(model)
     settings = OptimSettings.model_validate({"lr": 1e-2, "grad_clip": 1e9, "eps": 1e-3, **optim})
     learner = Learner(trained, optim=settings, num_steps=10, device=CPU)
-    learner.learn(rows, goal, step=0)
+    learner.train_step(rows, goal, step=0)
     return torch.cat([parameter.detach().flatten() for parameter in trained.parameters()])
 
 
@@ -105,7 +105,7 @@ def test_gradient_is_that_of_the_written_out_formula() -> None:
     learner.optimizer.register_step_pre_hook(
         lambda *_: seen.append(torch.cat([p.grad.flatten() for p in trained.parameters() if p.grad is not None]))
     )
-    learner.learn(rows, objective(), step=0)
+    learner.train_step(rows, objective(), step=0)
     total, weight = torch.zeros((), dtype=torch.float64), 0.0
     for row in rows:
         logits = model(torch.tensor([row.token_ids])).logits[0].log_softmax(-1)
@@ -123,7 +123,7 @@ def test_first_ratio_is_exactly_one_and_the_gap_zero() -> None:
     rows = build_rows(model)
     learner = Learner(model, optim=OptimSettings(epochs=1, minibatches=1), num_steps=1, device=CPU)
     corrected = Objective(loss=PpoClip(), correction=Tis(), settings=ObjectiveSettings(), temperature=1.0)
-    metrics = learner.learn(rows, corrected, step=0)
+    metrics = learner.train_step(rows, corrected, step=0)
     assert (metrics["ratio/min"], metrics["ratio/max"]) == (1.0, 1.0)
     assert metrics["gap/max_abs"] < 1e-5
     assert metrics["gap/truncated"] == 0.0
@@ -161,7 +161,7 @@ def test_packing_changes_no_update(mode: str) -> None:
             lr=1e-2, eps=1e-3, minibatches=2, epochs=2, packing=packing, micro_batch_tokens=tokens, grad_clip=1e9
         )
         learner = Learner(trained, optim=optim, num_steps=1, device=CPU, reference=lambda: nullcontext(reference))
-        learner.learn(rows, goal, step=0)
+        learner.train_step(rows, goal, step=0)
         return torch.cat([parameter.detach().flatten() for parameter in trained.parameters()])
 
     padded = train(False, 10_000)
@@ -176,7 +176,7 @@ def test_every_ratio_before_the_first_update_is_exactly_one(packing: bool) -> No
     still = [replace(row, advantages=(0.0,) * len(row)) for row in shared(build_rows(model))]
     optim = OptimSettings(minibatches=2, packing=packing, micro_batch_tokens=30)
     goal = Objective(loss=PpoClip(), correction=Tis(), settings=ObjectiveSettings(), temperature=1.0)
-    metrics = Learner(model, optim=optim, num_steps=1, device=CPU).learn(still, goal, step=0)
+    metrics = Learner(model, optim=optim, num_steps=1, device=CPU).train_step(still, goal, step=0)
     assert (metrics["ratio/min"], metrics["ratio/max"]) == (1.0, 1.0)
 
 
@@ -185,7 +185,7 @@ def test_a_group_is_computed_once_for_its_prompt() -> None:
     rows = shared(build_rows(model))
     learner = Learner(model, optim=OptimSettings(), num_steps=1, device=CPU)
     prefixes = {row.token_ids[:end] for row in rows for end in range(1, len(row) + 1)}
-    assert [batch.num_tokens for batch in learner.batches(rows, range(len(rows)))] == [len(prefixes)]
+    assert [batch.num_tokens for batch in learner.micro_batches(rows, range(len(rows)))] == [len(prefixes)]
     assert len(prefixes) < sum(map(len, rows)) - 4 * 4
 
 
@@ -193,7 +193,7 @@ def test_later_updates_move_the_ratio() -> None:
     model = build_model(dtype=torch.float32)
     rows = build_rows(model)
     learner = Learner(model, optim=OptimSettings(lr=1e-2, epochs=2, minibatches=2), num_steps=1, device=CPU)
-    metrics = learner.learn(rows, objective(), step=0)
+    metrics = learner.train_step(rows, objective(), step=0)
     assert metrics["optim/updates"] == 4
     assert metrics["ratio/min"] < 0.99 < 1.01 < metrics["ratio/max"]
 
@@ -215,9 +215,9 @@ def test_kl_to_a_reference_pulls_back() -> None:
         model, optim=OptimSettings(lr=1e-2), num_steps=1, device=CPU, reference=lambda: nullcontext(reference)
     )
     goal = objective(kl_coef=1.0)
-    first = learner.learn(flat, goal, step=0)["loss/kl_reference"]
+    first = learner.train_step(flat, goal, step=0)["loss/kl_reference"]
     for step in range(1, 30):
-        last = learner.learn(flat, goal, step=step)["loss/kl_reference"]
+        last = learner.train_step(flat, goal, step=step)["loss/kl_reference"]
     assert 0 < last < 0.5 * first
 
 
@@ -234,13 +234,13 @@ def test_not_finite_loss_is_refused_before_the_weights_change() -> None:
     before = copy.deepcopy(model.state_dict())
     learner = Learner(model, optim=OptimSettings(), num_steps=1, device=CPU)
     with pytest.raises(InvalidInput, match="loss must be finite"):
-        learner.learn([broken, *rows[1:]], objective(), step=0)
+        learner.train_step([broken, *rows[1:]], objective(), step=0)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
 def test_micro_batches_hold_every_row_once_and_respect_the_limit() -> None:
     rows = build_rows(build_model())
-    batches = micro_batches(rows, range(len(rows)), 24, CPU)
+    batches = padded_batches(rows, range(len(rows)), 24, CPU)
     assert sorted(number for batch in batches for number in batch.rows) == list(range(len(rows)))
     assert all(batch.input_ids_BT.numel() <= 24 for batch in batches)
     assert [batch.input_ids_BT.shape for batch in batches] == [(2, 12), (2, 9), (2, 5)]

@@ -13,7 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from envgym.errors import InvalidInput
 from envgym.trainer.learner.causal_lm import LmHead
-from envgym.trainer.learner.logprobs import chunked_logprobs, token_logprobs
+from envgym.trainer.learner.logprobs import chunked_logprobs
+from tests.support.logprobs import token_logprobs
 
 HEADS = [{}, {"scale": 0.3}, {"softcap": 2.0}, {"scale": 1.7, "softcap": 1.5}]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from envgym.trainer.learner.memory import peak_memory, state_memory
+from envgym.trainer.workflows.dry_run import peak_memory, state_memory
 
 CPU = torch.device("cpu")
 MIB = 2**20

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from envgym.agents.models.head import widen_head
-from envgym.trainer.learner.logprobs import token_logprobs
-from envgym.trainer.learner.reference import keep_reference, open_reference
+from envgym.trainer.learner.checkpoint import keep_reference, open_reference
 from tests.agents.policies.small_models import llama
+from tests.support.logprobs import token_logprobs
 
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
 

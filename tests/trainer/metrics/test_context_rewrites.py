@@ -6,7 +6,7 @@ from envgym.core.endings import Ending
 from envgym.core.trajectory import Group
 from envgym.core.tree import Rewrite
 from envgym.errors import RunError
-from envgym.trainer.metrics.context_rewrites import check_context_rewrites, context_rewrite_metrics
+from envgym.trainer.metrics.rollout import check_context_rewrites, context_rewrite_metrics
 from tests.support import example_trees as cases
 
 

@@ -4,13 +4,13 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation
+from envgym.agents.search import make_strategy
 from envgym.core.endings import Ending
 from envgym.core.rewards import Invalid
 from envgym.core.trajectory import Group
@@ -150,7 +150,7 @@ def _said(tree: Tree) -> list[tuple[int, ...]]:
     return [part.token_ids for node in tree.nodes for part in node.edge.segments]
 
 
-def test_a_straggler_is_given_up_and_recorded_and_its_group_trains_without_it(built: RunContext) -> None:
+def test_a_straggler_is_aborted_and_recorded_and_its_group_trains_without_it(built: RunContext) -> None:
     policy = Guesser(built, holds=lambda number: number == 2)
     asked = settings(enough=7 / 8, stragglers="abort", **FREE)
     (collected,) = drive(built, asked, steps=1, policy=policy)
@@ -232,7 +232,30 @@ def test_what_cannot_be_is_one_sentence(asked: dict[str, Any], sentence: str) ->
         settings(**asked)
 
 
-def test_branches_of_a_tree_are_not_given_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name, fields, enough",
+    [
+        ("random_expand", {"trees": 2, "nodes": 1}, 3 / 4),  # two trees a group
+        ("best_of", {"n": SIZE}, 1 / 2),  # one tree a group
+        ("mcts", {"simulations": SIZE}, 1 / 2),
+    ],
+)
+def test_stragglers_of_a_tree_are_aborted_and_counted_invalid(
+    built: RunContext, name: str, fields: dict[str, Any], enough: float
+) -> None:
+    policy = Guesser(built, holds=lambda number: number == 5)
+    asked = settings(enough=enough, stragglers="abort", **FREE)
+    searching = replace(built, method=replace(built.method, search=make_strategy(name, fields)))
+    (collected,) = drive(searching, asked, steps=1, policy=policy)
+    episodes = [episode for group in collected.groups for episode in group.trajectories]
+    aborted = [episode for episode in episodes if isinstance(episode.reward, Invalid)]
+    assert 0 < len(aborted) < len(episodes)
+    reason = "a straggler: the step went on without it"
+    assert {episode.reward for episode in aborted} == {Invalid(cause=Ending.ERROR_ABORTED, reason=reason)}
+    assert len(collected.groups) == GROUPS
+    check_invalid(collected.groups, limit=0.0, step=1)  # they did not fail
+
+
+def test_every_search_may_abort_its_stragglers() -> None:
     asked = settings(stragglers="abort", **FREE, sections={"search": {"name": "random_expand"}})
-    with pytest.raises(SettingsError, match=r"collect\.stragglers must be wait or carry for a search that grows trees"):
-        build_run_context(asked)
+    assert build_run_context(asked).method.search == make_strategy("random_expand", {})

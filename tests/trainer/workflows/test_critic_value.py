@@ -10,12 +10,12 @@ import torch
 
 from envgym.agents.models.tiny import tiny_tokenizer
 from envgym.agents.search import BestOf, Mcts
-from envgym.agents.search.signals import Seen, value_fn
+from envgym.agents.search.scorers import SearchObservation, load_value_fn
 from envgym.core.json_types import JsonObject
 from envgym.errors import EnvgymError, InvalidInput, SettingsError
 from envgym.trainer.learner.causal_lm import hidden_states
 from envgym.trainer.learner.critic import Critic
-from envgym.trainer.learner.forward import Scorer
+from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.settings import CriticSettings, OptimSettings
 from envgym.trainer.train import train
 from envgym.trainer.workflows.critic_value import CriticValue, critic
@@ -26,8 +26,8 @@ MODEL = build()
 """Exact, 16 wide."""
 
 
-def seen(*token_ids: int, is_over: bool = False) -> Seen:
-    return Seen(messages=(), token_ids=token_ids, num_turns=1, is_over=is_over, logprob=0.0)
+def seen(*token_ids: int, is_over: bool = False) -> SearchObservation:
+    return SearchObservation(messages=(), token_ids=token_ids, num_turns=1, is_over=is_over, logprob=0.0)
 
 
 PLACES = [seen(5, 6, 7), seen(5, 6, 7, 8, 9), seen(5, 6, 7, 8, 9, is_over=True), seen(3), seen(5, 6, 7, 8, 9)]
@@ -40,10 +40,10 @@ def made(*, packing: bool = True, max_positions: int | None = None) -> CriticVal
     with torch.no_grad():
         head.head.weight_D.copy_(torch.randn(16, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
         head.head.bias.fill_(0.3)
-    return CriticValue(Scorer(MODEL, optim, device=CPU), head, tiny_tokenizer(), max_positions=max_positions)
+    return CriticValue(ForwardPass(MODEL, optim, device=CPU), head, tiny_tokenizer(), max_positions=max_positions)
 
 
-def asked(value: CriticValue, calls: Sequence[Sequence[Seen]]) -> list[float]:
+def asked(value: CriticValue, calls: Sequence[Sequence[SearchObservation]]) -> list[float]:
     """Ask all calls at once."""
 
     async def work() -> list[float]:
@@ -121,14 +121,14 @@ def test_critic_of_a_run_leads_and_chooses(runs: Path) -> None:
     assert value < 0, "episodes of this run were paid less than nothing"
 
 
-async def _ask(search: Mcts, place: Seen) -> Sequence[float]:
+async def _ask(search: Mcts, place: SearchObservation) -> Sequence[float]:
     return await search.value_fns()[0]([place])
 
 
 def test_what_holds_no_critic_for_finished_episodes_is_refused(runs: Path, tmp_path: Path) -> None:
     def refusal(run: Path) -> str:
         with pytest.raises(EnvgymError) as caught:
-            value_fn(f"envgym.trainer.workflows.critic_value:critic:{run}", where="value")
+            load_value_fn(f"envgym.trainer.workflows.critic_value:critic:{run}", where="value")
         return str(caught.value)
 
     assert "run must have trained a critic, got credit grpo" in refusal(runs / "grpo")
@@ -148,11 +148,11 @@ def test_what_holds_no_critic_for_finished_episodes_is_refused(runs: Path, tmp_p
 
 
 def test_text_behind_a_name_is_given_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    named = value_fn(f"{__name__}:Named:C:/some where", where="value")
+    named = load_value_fn(f"{__name__}:Named:C:/some where", where="value")
     assert isinstance(named, Named)
     assert named.text == "C:/some where"
     with pytest.raises(SettingsError, match="value must name something importable"):
-        value_fn(f"{__name__}:Nobody:text", where="value")
+        load_value_fn(f"{__name__}:Nobody:text", where="value")
 
 
 class Named:
@@ -161,5 +161,5 @@ class Named:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    async def __call__(self, seen: Sequence[Seen]) -> list[float]:
+    async def __call__(self, seen: Sequence[SearchObservation]) -> list[float]:
         return [0.0 for _ in seen]

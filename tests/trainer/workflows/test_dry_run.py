@@ -33,7 +33,7 @@ def test_rehearsal_leaves_weights_and_optimizer_as_they_were() -> None:
     bench = build_run_context(settings())
     before = weights(bench.model)
     rows = collect_batch(bench, settings()).train_rows
-    tokens = bench.learner.rehearse(rows, bench.method.objective)
+    tokens = bench.learner.backward_largest_micro_batch(rows, bench.method.objective)
     assert torch.equal(weights(bench.model), before)
     assert bench.learner.optimizer.state_dict()["state"] == {}
     prefixes = {row.token_ids[:end] for row in rows for end in range(1, len(row) + 1)}
@@ -44,7 +44,7 @@ def test_scores_of_a_fresh_batch_are_those_of_the_sampler() -> None:
     bench = build_run_context(settings())
     rows = collect_batch(bench, settings()).train_rows
     assert len(rows) == 6
-    scores_NT = bench.learner.score(rows, 1.0)
+    scores_NT = bench.learner.compute_logprobs(rows, 1.0)
     for row, scores_T in zip(rows, scores_NT, strict=True):
         sampled = torch.tensor(row.behavior_logprobs)
         assert torch.allclose(scores_T[: len(row)], sampled, atol=1e-4)

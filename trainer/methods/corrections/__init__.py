@@ -10,7 +10,7 @@ from envgym.trainer.methods.corrections.geometric import Geometric
 from envgym.trainer.methods.corrections.icepop import IcePop
 from envgym.trainer.methods.corrections.mis import Mis
 from envgym.trainer.methods.corrections.none import NoCorrection
-from envgym.trainer.methods.corrections.rejection import Rejection, only_rejects
+from envgym.trainer.methods.corrections.rejection import Rejection
 from envgym.trainer.methods.corrections.tis import Tis, TisLevel
 
 CORRECTIONS: Final[Mapping[str, Callable[..., Correction]]] = MappingProxyType(
@@ -39,5 +39,4 @@ __all__ = [
     "Tis",
     "TisLevel",
     "WeightLevel",
-    "only_rejects",
 ]

@@ -9,15 +9,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from envgym.trainer.methods.losses.kl import k3
-from envgym.trainer.methods.tensors import LOG_RATIO_BOUND, check_rows, masked_max, masked_sum
+from envgym.trainer.methods.tensors import LOG_RATIO_BOUND, BatchStats, check_rows, masked_max, masked_sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CorrectionStats:
+class CorrectionStats(BatchStats):
     """How far the sampler was from the trainer, and what was done about it: sums and counts.
 
-    Over trained tokens, but for `rows`. Every field is a tensor without axes; micro-batches add up with `+`. The
-    log-probability gap is log π_old - log π_behavior, measured before any clamp.
+    Over trained tokens, but for `rows`. The log-prob gap is log π_old - log π_behavior, measured before any clamp.
     """
 
     tokens: Int[Tensor, ""]
@@ -43,22 +42,6 @@ class CorrectionStats:
     rejected_rows: Int[Tensor, ""]
     """Those of which the correction left none."""
 
-    def __add__(self, other: "CorrectionStats") -> "CorrectionStats":
-        """Return the statistics of both parts together."""
-        return CorrectionStats(
-            tokens=self.tokens + other.tokens,
-            rejected_tokens=self.rejected_tokens + other.rejected_tokens,
-            truncated_tokens=self.truncated_tokens + other.truncated_tokens,
-            weight_sum=self.weight_sum + other.weight_sum,
-            weight_square_sum=self.weight_square_sum + other.weight_square_sum,
-            weight_max=torch.maximum(self.weight_max, other.weight_max),
-            gap_sum=self.gap_sum + other.gap_sum,
-            gap_max=torch.maximum(self.gap_max, other.gap_max),
-            kl_sum=self.kl_sum + other.kl_sum,
-            rows=self.rows + other.rows,
-            rejected_rows=self.rejected_rows + other.rejected_rows,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectionResult:
@@ -78,6 +61,16 @@ class Correction(Protocol):
 
     It is applied once to the *whole* batch, before it is split into micro-batches.
     """
+
+    @property
+    def is_identity(self) -> bool:
+        """True where every weight is 1 and the mask stays as it is."""
+        ...
+
+    @property
+    def only_masks(self) -> bool:
+        """True where every weight is 0 or 1, so that ratios are not weighed twice."""
+        ...
 
     def __call__(
         self,

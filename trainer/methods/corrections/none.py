@@ -1,5 +1,7 @@
 """No correction, but the gap is still measured."""
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -10,6 +12,9 @@ from envgym.trainer.methods.corrections.base import CorrectionResult, behavior_g
 
 class NoCorrection(Settings):
     """Trust the sampler: weight 1 for every trained token."""
+
+    is_identity: ClassVar[bool] = True
+    only_masks: ClassVar[bool] = True
 
     def __call__(
         self,

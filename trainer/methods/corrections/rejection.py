@@ -2,6 +2,7 @@
 
 import math
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -9,14 +10,12 @@ from torch import Tensor
 
 from envgym.settings import Settings
 from envgym.trainer.methods.corrections.base import (
-    Correction,
     CorrectionResult,
     WeightLevel,
     behavior_gap,
     correction_result,
     importance_weights,
 )
-from envgym.trainer.methods.corrections.none import NoCorrection
 
 
 class Rejection(Settings):
@@ -27,8 +26,14 @@ class Rejection(Settings):
     seen.
     """
 
+    is_identity: ClassVar[bool] = False
     weights: WeightLevel
     """How what is kept is weighed."""
+
+    @property
+    def only_masks(self) -> bool:
+        """True without importance weights."""
+        return self.weights is WeightLevel.NONE
 
     @abstractmethod
     def outside(self, gap_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Bool[Tensor, "B T"]:
@@ -56,13 +61,6 @@ class Rejection(Settings):
             loss_mask_BT=loss_mask_BT,
             truncated_BT=torch.zeros_like(kept_BT),
         )
-
-
-def only_rejects(correction: Correction) -> bool:
-    """Return whether all weights of a correction are 0 or 1. One that we do not know may weigh."""
-    return isinstance(correction, NoCorrection) or (
-        isinstance(correction, Rejection) and correction.weights is WeightLevel.NONE
-    )
 
 
 def outside_ratios(log_ratios: Float[Tensor, "..."], low: float, high: float) -> Bool[Tensor, "..."]:

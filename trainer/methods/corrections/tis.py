@@ -1,6 +1,7 @@
 """Truncated importance sampling."""
 
 from enum import StrEnum
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -36,6 +37,8 @@ class Tis(Settings):
     Source: 1802.01561 (truncation), https://fengyao.notion.site/off-policy-rl (between engines).
     """
 
+    is_identity: ClassVar[bool] = False
+    only_masks: ClassVar[bool] = False
     level: TisLevel = TisLevel.TOKEN
     """One weight per token or per row."""
     cap: float = Field(default=2.0, gt=0)

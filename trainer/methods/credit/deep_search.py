@@ -8,7 +8,7 @@ from pydantic import Field
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import episode_rewards
-from envgym.trainer.methods.credit.paths import Branches, Place
+from envgym.trainer.methods.credit.paths import GroupTree, NodeKey
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 LEAST_WEIGHT = 0.1
@@ -32,25 +32,25 @@ class DeepSearch(Settings):
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
         """Return one credit per valid episode."""
-        branches = Branches(group=group)
+        group_tree = GroupTree(group=group)
         correct = [reward >= self.success_at for reward in episode_rewards(group)]
-        backed: dict[Place, dict[bool, float]] = {}
-        for is_correct, path in zip(correct, branches.paths, strict=True):
-            for depth, place in enumerate(path[1:], start=1):
-                sums = backed.setdefault(place, {})
+        backed: dict[NodeKey, dict[bool, float]] = {}
+        for is_correct, path in zip(correct, group_tree.paths, strict=True):
+            for depth, node in enumerate(path[1:], start=1):
+                sums = backed.setdefault(node, {})
                 sums[is_correct] = sums.get(is_correct, 0.0) + max(depth / (len(path) - 1), LEAST_WEIGHT)
         score = {
-            place: math.tanh((sums[True] if True in sums else -sums[False]) / self.temperature) * self.ceiling
-            for place, sums in backed.items()
+            node: math.tanh((sums[True] if True in sums else -sums[False]) / self.temperature) * self.ceiling
+            for node, sums in backed.items()
         }
-        for is_correct, path in zip(correct, branches.paths, strict=True):
+        for is_correct, path in zip(correct, group_tree.paths, strict=True):
             score[path[-1]] = 1.0 if is_correct else -1.0
-        mean = statistics.fmean(score[path[-1]] for path in branches.paths) if correct else 0.0
+        mean = statistics.fmean(score[path[-1]] for path in group_tree.paths) if correct else 0.0
         counts = len(correct) > 1
         return tuple(
             TrajectoryCredit(
                 trajectory=episode,
-                advantages=(0.0, *(score[place] - mean if counts else 0.0 for place in path[1:])),
+                advantages=(0.0, *(score[node] - mean if counts else 0.0 for node in path[1:])),
             )
-            for episode, path in zip(group.valid, branches.paths, strict=True)
+            for episode, path in zip(group.valid, group_tree.paths, strict=True)
         )

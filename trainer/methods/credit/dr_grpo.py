@@ -2,7 +2,7 @@
 
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
-from envgym.trainer.methods.credit.outcome import centred, episode_rewards, whole_episode
+from envgym.trainer.methods.credit.outcome import centred, episode_credits, episode_rewards
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
@@ -15,4 +15,4 @@ class DrGrpo(Settings):
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
         """Return one credit per valid episode."""
-        return whole_episode(group.valid, centred(episode_rewards(group)))
+        return episode_credits(group.valid, centred(episode_rewards(group)))

@@ -18,33 +18,33 @@ from envgym.trainer.methods.protocols import CriticCreditResult, TrajectoryCredi
 
 
 class GaeSettings(Settings):
-    """What every method of this kind can be told."""
+    """Settings of every GAE method."""
 
-    learns_at_ends: ClassVar[bool] = True
-    """Whether the critic learns before the last token of a turn, so that it can judge an episode that is over."""
+    trains_at_turn_ends: ClassVar[bool] = True
+    """Whether the critic learns before the last token of a turn, so that it can value an episode that is over."""
     discount: float = Field(default=1.0, ge=0, le=1)
-    """Of what comes later: per turn in `gae_turn`, per token in `gae_token` and inside the turns of `gae_bilevel`."""
+    """Of later rewards: per turn in `gae_turn`, per token in `gae_token` and inside the turns of `gae_bilevel`."""
     decay: float = Field(default=0.95, ge=0, le=1)
     """The paper's lambda: 1 trusts returns alone, 0 the critic alone."""
 
 
-class Decision(NamedTuple):
-    """One turn of an episode with what the critic said."""
+class CriticTurn(NamedTuple):
+    """One turn of an episode with the critic's values."""
 
     reward: float
     values: tuple[float, ...]
-    """OldLogprobs each sampled token; at least one."""
+    """Before each sampled token; at least one."""
 
 
-class Estimate(NamedTuple):
-    """What a method makes of one turn, one entry per sampled token."""
+class TurnEstimate(NamedTuple):
+    """Advantages and value targets of one turn, one entry per sampled token."""
 
     advantages: tuple[float, ...]
     targets: tuple[float | None, ...]
 
 
 def gae(rewards: Sequence[float], values: Sequence[float], *, discount: float, decay: float) -> list[float]:
-    """Return A_k = δ_k + γ λ A_{k+1}, δ_k = r_k + γ V_{k+1} - V_k; V and A behind the last are 0.
+    """Return A_k = δ_k + γ λ A_{k+1}, δ_k = r_k + γ V_{k+1} - V_k; V and A after the last are 0.
 
     Source: 1506.02438. With λ = 1 it is the return less the value; with λ = 0 the temporal difference δ.
     """
@@ -57,10 +57,10 @@ def gae(rewards: Sequence[float], values: Sequence[float], *, discount: float, d
     return advantages[::-1]
 
 
-def judged(
+def estimate_credits(
     group: Group,
     values: Sequence[TrajectoryValues],
-    estimate: Callable[[Sequence[Decision]], Sequence[Estimate]],
+    estimate: Callable[[Sequence[CriticTurn]], Sequence[TurnEstimate]],
 ) -> tuple[CriticCreditResult, ...]:
     """Apply a method to every valid episode of a group.
 
@@ -71,28 +71,30 @@ def judged(
         raise InvalidInput(
             sentence("values", f"be of {len(group.valid)} episodes", len(values), where=group.key, do=do)
         )
-    return tuple(_judged(episode, of_path, estimate) for episode, of_path in zip(group.valid, values, strict=True))
+    return tuple(
+        _estimate_episode(episode, of_path, estimate) for episode, of_path in zip(group.valid, values, strict=True)
+    )
 
 
-def _judged(
-    episode: Trajectory, values: TrajectoryValues, estimate: Callable[[Sequence[Decision]], Sequence[Estimate]]
+def _estimate_episode(
+    episode: Trajectory, values: TrajectoryValues, estimate: Callable[[Sequence[CriticTurn]], Sequence[TurnEstimate]]
 ) -> CriticCreditResult:
-    """Cut an episode into decisions, estimate, and lay the estimates along its path."""
+    """Cut an episode into turns, estimate, and lay the estimates along its path."""
     if len(values.values) != len(episode.path):
         do = "give one entry per node of trajectory.path"
         got, where = len(values.values), f"tree {episode.tree.id}, leaf {episode.leaf}"
         raise InvalidInput(sentence("values", f"match the path's {len(episode.path)} nodes", got, where=where, do=do))
     of_node = dict(zip(episode.path, values.values, strict=True))
-    decisions: list[Decision] = []
+    turns: list[CriticTurn] = []
     for turn, reward in zip(episode.turns, turn_rewards(episode), strict=True):
-        said = tuple(value for node in turn.nodes for value in of_node[node])
-        if said:
-            decisions.append(Decision(reward, said))
-        elif decisions:  # the policy decided nothing here, so what was paid belongs to the turn before
-            decisions[-1] = decisions[-1]._replace(reward=decisions[-1].reward + reward)
-    estimates = estimate(decisions)
-    advantages = iter([advantage for found in estimates for advantage in found.advantages])
-    targets = iter([target for found in estimates for target in found.targets])
+        values_of_turn = tuple(value for node in turn.nodes for value in of_node[node])
+        if values_of_turn:
+            turns.append(CriticTurn(reward, values_of_turn))
+        elif turns:  # no token was sampled here, so the reward belongs to the turn before
+            turns[-1] = turns[-1]._replace(reward=turns[-1].reward + reward)
+    estimates = estimate(turns)
+    advantages = iter([advantage for turn_estimate in estimates for advantage in turn_estimate.advantages])
+    targets = iter([target for turn_estimate in estimates for target in turn_estimate.targets])
     sizes = [len(of_node[node]) for node in episode.path[1:]]
     return CriticCreditResult(
         credit=TrajectoryCredit(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from envgym.core.trajectory import Group
-from envgym.trainer.methods.credit.gae import Decision, Estimate, GaeSettings, gae, judged
+from envgym.trainer.methods.credit.gae import CriticTurn, GaeSettings, TurnEstimate, estimate_credits, gae
 from envgym.trainer.methods.protocols import CriticCreditResult, TrajectoryValues
 
 
@@ -17,17 +17,17 @@ class GaeTurn(GaeSettings):
     Source: 2510.16907 (VAGEN, the form with one value per turn); the estimator is 1506.02438.
     """
 
-    learns_at_ends: ClassVar[bool] = False
+    trains_at_turn_ends: ClassVar[bool] = False
 
     def __call__(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
-        """Return the credit of every valid episode, and what the critic should have said."""
-        return judged(group, values, self._estimate)
+        """Return the credit of every valid episode, with the value targets."""
+        return estimate_credits(group, values, self._estimate)
 
-    def _estimate(self, decisions: Sequence[Decision]) -> list[Estimate]:
-        rewards = [decision.reward for decision in decisions]
-        firsts = [decision.values[0] for decision in decisions]
+    def _estimate(self, turns: Sequence[CriticTurn]) -> list[TurnEstimate]:
+        rewards = [turn.reward for turn in turns]
+        firsts = [turn.values[0] for turn in turns]
         advantages = gae(rewards, firsts, discount=self.discount, decay=self.decay)
         return [
-            Estimate((advantage,) * len(decision.values), (advantage + first, *[None] * (len(decision.values) - 1)))
-            for decision, first, advantage in zip(decisions, firsts, advantages, strict=True)
+            TurnEstimate((advantage,) * len(turn.values), (advantage + first, *[None] * (len(turn.values) - 1)))
+            for turn, first, advantage in zip(turns, firsts, advantages, strict=True)
         ]

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from envgym.core.trajectory import Group, Trajectory
 from envgym.settings import Settings
-from envgym.trainer.methods.credit.outcome import centred, episode_rewards, standardised, whole_episode
-from envgym.trainer.methods.credit.paths import discounted, on_turns, turn_rewards
+from envgym.trainer.methods.credit.outcome import centred, episode_credits, episode_rewards, standardised
+from envgym.trainer.methods.credit.paths import discounted_returns, turn_credit, turn_rewards
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 State = tuple[int, ...] | str
@@ -40,7 +40,7 @@ class Gigpo(Settings):
         norm = centred if self.norm == "mean" else standardised
         episodes, rewards = group.valid, episode_rewards(group)
         if len(episodes) < 2:
-            return whole_episode(episodes, [0.0] * len(episodes))
+            return episode_credits(episodes, [0.0] * len(episodes))
         counts = [len(episode.turns) if self.pooling == "step" else 1 for episode in episodes]
         pooled = iter(norm([reward for reward, count in zip(rewards, counts, strict=True) for _ in range(count)]))
         advantages: list[list[float]] = []
@@ -48,13 +48,13 @@ class Gigpo(Settings):
         for number, (episode, count) in enumerate(zip(episodes, counts, strict=True)):
             turns = len(episode.turns)
             advantages.append((list(islice(pooled, count)) * turns)[:turns])
-            returns = discounted(turn_rewards(episode), self.discount)
+            returns = discounted_returns(turn_rewards(episode), self.discount)
             for turn, (state, value) in enumerate(zip(turn_states(episode), returns, strict=True)):
                 visits.setdefault(state, []).append((number, turn, value))
         for found in visits.values():
             for (number, turn, _), advantage in zip(found, norm([value for _, _, value in found]), strict=True):
                 advantages[number][turn] += self.step_weight * advantage
-        return tuple(on_turns(episode, of_turns) for episode, of_turns in zip(episodes, advantages, strict=True))
+        return tuple(turn_credit(episode, of_turns) for episode, of_turns in zip(episodes, advantages, strict=True))
 
 
 def turn_states(episode: Trajectory) -> list[State]:

@@ -2,7 +2,7 @@
 
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
-from envgym.trainer.methods.credit.outcome import episode_rewards, standardised, whole_episode
+from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards, standardised
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
@@ -15,4 +15,4 @@ class Grpo(Settings):
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
         """Return one credit per valid episode."""
-        return whole_episode(group.valid, standardised(episode_rewards(group)))
+        return episode_credits(group.valid, standardised(episode_rewards(group)))

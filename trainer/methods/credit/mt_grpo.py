@@ -5,7 +5,7 @@ from pydantic import Field
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import standardised
-from envgym.trainer.methods.credit.paths import on_turns, turn_rewards
+from envgym.trainer.methods.credit.paths import turn_credit, turn_rewards
 from envgym.trainer.methods.credit.scrl import by_position
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
@@ -27,6 +27,6 @@ class MtGrpo(Settings):
         outcomes = standardised([of_turns[-1] if of_turns else 0.0 for of_turns in rewards])
         inner = by_position([of_turns[:-1] for of_turns in rewards])
         return tuple(
-            on_turns(episode, [*(advantage + self.outcome_weight * outcome for advantage in of_turns), outcome])
+            turn_credit(episode, [*(advantage + self.outcome_weight * outcome for advantage in of_turns), outcome])
             for episode, of_turns, outcome in zip(group.valid, inner, outcomes, strict=True)
         )

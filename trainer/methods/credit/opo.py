@@ -2,7 +2,7 @@
 
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
-from envgym.trainer.methods.credit.outcome import episode_rewards, whole_episode
+from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
@@ -18,4 +18,4 @@ class Opo(Settings):
         lengths = [episode.num_sampled for episode in group.valid]
         weighted = sum(length * reward for length, reward in zip(lengths, rewards, strict=True))
         baseline = weighted / max(sum(lengths), 1)
-        return whole_episode(group.valid, [reward - baseline for reward in rewards])
+        return episode_credits(group.valid, [reward - baseline for reward in rewards])

@@ -16,7 +16,7 @@ def episode_rewards(group: Group) -> list[float]:
     return [reward.value for episode in group.valid if isinstance(reward := episode.reward, Scored)]
 
 
-def whole_episode(episodes: Sequence[Trajectory], advantages: Sequence[float]) -> tuple[TrajectoryCredit, ...]:
+def episode_credits(episodes: Sequence[Trajectory], advantages: Sequence[float]) -> tuple[TrajectoryCredit, ...]:
     """Put one advantage on every sampled token of an episode."""
     return tuple(
         TrajectoryCredit(trajectory=episode, advantages=(0.0, *[advantage] * (len(episode.path) - 1)))
@@ -38,7 +38,7 @@ def standardised(rewards: Sequence[float]) -> list[float]:
     return [difference / (deviation + EPSILON) for difference in centred(rewards)]
 
 
-def left_out(rewards: Sequence[float]) -> list[float]:
+def leave_one_out(rewards: Sequence[float]) -> list[float]:
     """Return r_i - mean_{j != i} r_j; the values sum to 0, and a single one is 0."""
     others = len(rewards) - 1
     if others < 1:

@@ -1,6 +1,6 @@
 """What methods on nodes share: rewards and returns along a path, and which episodes hold a node.
 
-Everything here looks at valid episodes only. A place names a node across the trees of a group.
+Everything here reads valid episodes only. A node key names a node across the trees of a group.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from envgym.core.rewards import Scored
 from envgym.core.trajectory import Group, Trajectory
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
-Place = tuple[int, int]
+NodeKey = tuple[int, int]
 """(number of the tree in its group, index of the node in the tree)."""
 
-ROOT: Place = (-1, 0)
+ROOT: NodeKey = (-1, 0)
 """The prompt, which all trees of a group share: their roots are one node."""
 
 
@@ -28,8 +28,8 @@ def turn_rewards(episode: Trajectory) -> list[float]:
     ]
 
 
-def discounted(rewards: Sequence[float], discount: float = 1.0) -> list[float]:
-    """Return the return from every turn on: R_t = r_t + discount R_{t+1}, 0 behind the last."""
+def discounted_returns(rewards: Sequence[float], discount: float = 1.0) -> list[float]:
+    """Return the return from every turn on: R_t = r_t + discount R_{t+1}, 0 after the last."""
     returns: list[float] = []
     following = 0.0
     for reward in reversed(rewards):
@@ -38,20 +38,20 @@ def discounted(rewards: Sequence[float], discount: float = 1.0) -> list[float]:
     return returns[::-1]
 
 
-def node_turns(episode: Trajectory) -> tuple[int, ...]:
+def turn_of_nodes(episode: Trajectory) -> tuple[int, ...]:
     """Return the turn that each node of the path belongs to; -1 for the root and for an ending without tokens."""
     turn_of = {node: turn.index for turn in episode.turns for node in turn.nodes}
     return tuple(turn_of.get(node, -1) for node in episode.path)
 
 
-def on_turns(episode: Trajectory, advantages: Sequence[float]) -> TrajectoryCredit:
+def turn_credit(episode: Trajectory, advantages: Sequence[float]) -> TrajectoryCredit:
     """Put one advantage per turn on every sampled token of that turn."""
-    by_node = tuple(0.0 if turn < 0 else advantages[turn] for turn in node_turns(episode))
+    by_node = tuple(0.0 if turn < 0 else advantages[turn] for turn in turn_of_nodes(episode))
     return TrajectoryCredit(trajectory=episode, advantages=by_node)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Branches:
+class GroupTree:
     """The valid episodes of a group as one tree below the prompt; episodes are numbered as in `group.valid`."""
 
     group: Group
@@ -64,27 +64,27 @@ class Branches:
         return tuple(number for number, episode in pairs if episode.is_valid)
 
     @cached_property
-    def paths(self) -> tuple[tuple[Place, ...], ...]:
-        """Every valid episode's places, from the common root to its leaf."""
+    def paths(self) -> tuple[tuple[NodeKey, ...], ...]:
+        """Every valid episode's nodes, from the common root to its leaf."""
         return tuple(
             (ROOT, *((number, node) for node in episode.path[1:]))
             for number, episode in zip(self.tree_numbers, self.group.valid, strict=True)
         )
 
     @cached_property
-    def holders(self) -> dict[Place, tuple[int, ...]]:
-        """Place -> the episodes whose paths hold it."""
-        found: dict[Place, list[int]] = {}
+    def episodes_through(self) -> dict[NodeKey, tuple[int, ...]]:
+        """Node -> the episodes whose paths hold it."""
+        found: dict[NodeKey, list[int]] = {}
         for number, path in enumerate(self.paths):
-            for place in path:
-                found.setdefault(place, []).append(number)
-        return {place: tuple(numbers) for place, numbers in found.items()}
+            for node in path:
+                found.setdefault(node, []).append(number)
+        return {node: tuple(numbers) for node, numbers in found.items()}
 
     @cached_property
-    def children(self) -> dict[Place, tuple[Place, ...]]:
-        """Place -> the places right below it."""
-        found: dict[Place, dict[Place, None]] = {}
+    def children(self) -> dict[NodeKey, tuple[NodeKey, ...]]:
+        """Node -> the nodes right below it."""
+        found: dict[NodeKey, dict[NodeKey, None]] = {}
         for path in self.paths:
             for above, below in pairwise(path):
                 found.setdefault(above, {})[below] = None
-        return {place: tuple(below) for place, below in found.items()}
+        return {node: tuple(below) for node, below in found.items()}

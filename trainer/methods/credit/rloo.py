@@ -2,7 +2,7 @@
 
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
-from envgym.trainer.methods.credit.outcome import episode_rewards, left_out, whole_episode
+from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards, leave_one_out
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
@@ -14,4 +14,4 @@ class Rloo(Settings):
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
         """Return one credit per valid episode."""
-        return whole_episode(group.valid, left_out(episode_rewards(group)))
+        return episode_credits(group.valid, leave_one_out(episode_rewards(group)))

@@ -3,7 +3,7 @@
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import standardised
-from envgym.trainer.methods.credit.paths import on_turns, turn_rewards
+from envgym.trainer.methods.credit.paths import turn_credit, turn_rewards
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
@@ -19,7 +19,7 @@ class Scrl(Settings):
         """Return one credit per valid episode."""
         rewards = [turn_rewards(episode) for episode in group.valid]
         advantages = by_position(rewards)
-        return tuple(on_turns(episode, found) for episode, found in zip(group.valid, advantages, strict=True))
+        return tuple(turn_credit(episode, found) for episode, found in zip(group.valid, advantages, strict=True))
 
 
 def by_position(rewards: list[list[float]]) -> list[list[float]]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from envgym.core.rewards import Scored
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
-from envgym.trainer.methods.credit.paths import ROOT, Branches, Place, node_turns
+from envgym.trainer.methods.credit.paths import ROOT, GroupTree, NodeKey, turn_of_nodes
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
@@ -26,12 +26,12 @@ class Sibling(Settings):
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
         """Return one credit per valid episode."""
-        values = _Values(branches=Branches(group=group))
-        paths = values.branches.paths
+        values = _Values(group_tree=GroupTree(group=group))
+        paths = values.group_tree.paths
         return tuple(
             TrajectoryCredit(
                 trajectory=episode,
-                advantages=(0.0, *(len(paths) * values.weight(path) * values.advantage(place) for place in path[1:])),
+                advantages=(0.0, *(len(paths) * values.weight(path) * values.advantage(node) for node in path[1:])),
             )
             for episode, path in zip(group.valid, paths, strict=True)
         )
@@ -39,58 +39,58 @@ class Sibling(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class _Values:
-    """Means over the branches of a group, counted from a turn on."""
+    """Means over the branches of a group, from a turn on."""
 
-    branches: Branches
-
-    @cached_property
-    def parents(self) -> dict[Place, Place]:
-        """Place -> the place above it."""
-        return {below: above for above, found in self.branches.children.items() for below in found}
+    group_tree: GroupTree
 
     @cached_property
-    def turns(self) -> dict[Place, int]:
-        """Place -> its turn."""
+    def parents(self) -> dict[NodeKey, NodeKey]:
+        """Node -> its parent."""
+        return {below: above for above, found in self.group_tree.children.items() for below in found}
+
+    @cached_property
+    def turns(self) -> dict[NodeKey, int]:
+        """Node -> its turn."""
         return {
-            place: turn
-            for episode, path in zip(self.branches.group.valid, self.branches.paths, strict=True)
-            for place, turn in zip(path, node_turns(episode), strict=True)
+            node: turn
+            for episode, path in zip(self.group_tree.group.valid, self.group_tree.paths, strict=True)
+            for node, turn in zip(path, turn_of_nodes(episode), strict=True)
         }
 
     @cached_property
-    def returns(self) -> dict[Place, dict[int, float]]:
-        """Place -> turn t -> what is paid from turn t on, here and below, the mean over children at every branch."""
-        found: dict[Place, dict[int, float]] = {}
-        for place in sorted(self.parents, key=lambda place: -place[1]):  # children stand behind their parents
-            below = [found[child] for child in self.branches.children.get(place, ())]
+    def returns(self) -> dict[NodeKey, dict[int, float]]:
+        """Node -> turn t -> what is paid from turn t on, here and below, the mean over children at every branch."""
+        found: dict[NodeKey, dict[int, float]] = {}
+        for node in sorted(self.parents, key=lambda node: -node[1]):  # children come after their parents
+            below = [found[child] for child in self.group_tree.children.get(node, ())]
             last = max((max(child, default=-1) for child in below), default=-1)
-            mine = self.turns[place]
-            found[place] = {
-                turn: self._paid(place, turn) + statistics.fmean([child.get(turn, 0.0) for child in below] or [0.0])
+            mine = self.turns[node]
+            found[node] = {
+                turn: self._paid(node, turn) + statistics.fmean([child.get(turn, 0.0) for child in below] or [0.0])
                 for turn in range(max(mine, last) + 1)
             }
         return found
 
-    def _paid(self, place: Place, turn: int) -> float:
+    def _paid(self, node: NodeKey, turn: int) -> float:
         """Return what the node itself paid, if that was in turn `turn` or later."""
-        number, node = place
-        outcome = self.branches.group.trees[number].nodes[node].outcome
-        is_due = outcome is not None and self.turns[place] >= turn
+        number, index = node
+        outcome = self.group_tree.group.trees[number].nodes[index].outcome
+        is_due = outcome is not None and self.turns[node] >= turn
         return outcome.reward.value if is_due and outcome and isinstance(outcome.reward, Scored) else 0.0
 
-    def weight(self, path: tuple[Place, ...]) -> float:
+    def weight(self, path: tuple[NodeKey, ...]) -> float:
         """Return Π 1 / #children along a path."""
         weight = 1.0
-        for place in path[:-1]:
-            weight /= len(self.branches.children[place])
+        for node in path[:-1]:
+            weight /= len(self.group_tree.children[node])
         return weight
 
-    def advantage(self, place: Place) -> float:
+    def advantage(self, node: NodeKey) -> float:
         """Return Q of a node less its baseline; 0 where there is nothing to compare it with."""
-        turn, branch = self.turns[place], place
-        while len(siblings := self.branches.children[self.parents[branch]]) == 1:
+        turn, branch = self.turns[node], node
+        while len(siblings := self.group_tree.children[self.parents[branch]]) == 1:
             branch = self.parents[branch]
             if branch == ROOT:
                 return 0.0
         others = [self.returns[sibling].get(turn, 0.0) for sibling in siblings if sibling != branch]
-        return self.returns[place].get(turn, 0.0) - statistics.fmean(others)
+        return self.returns[node].get(turn, 0.0) - statistics.fmean(others)

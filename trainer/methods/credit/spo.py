@@ -5,7 +5,7 @@ import statistics
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import EPSILON, episode_rewards
-from envgym.trainer.methods.credit.paths import ROOT, Branches, Place
+from envgym.trainer.methods.credit.paths import ROOT, GroupTree, NodeKey
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
@@ -21,27 +21,27 @@ class Spo(Settings):
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
         """Return one credit per valid episode."""
-        branches = Branches(group=group)
-        values = self._values(branches, episode_rewards(group))
-        gains: dict[Place, float] = {}
-        for above in sorted(branches.children, key=lambda place: place[1]):
-            below = branches.children[above]
+        group_tree = GroupTree(group=group)
+        values = self._values(group_tree, episode_rewards(group))
+        gains: dict[NodeKey, float] = {}
+        for above in sorted(group_tree.children, key=lambda node: node[1]):
+            below = group_tree.children[above]
             if above != ROOT and len(below) == 1:
                 gains[below[0]] = gains[above]
                 continue
-            spread = statistics.stdev(values[place] for place in below) if len(below) > 1 else 0.0
-            for place in below:
-                gains[place] = (values[place] - values[above]) / (spread + EPSILON if self.standardise else 1.0)
+            spread = statistics.stdev(values[node] for node in below) if len(below) > 1 else 0.0
+            for node in below:
+                gains[node] = (values[node] - values[above]) / (spread + EPSILON if self.standardise else 1.0)
         return tuple(
-            TrajectoryCredit(trajectory=episode, advantages=(0.0, *(gains[place] for place in path[1:])))
-            for episode, path in zip(group.valid, branches.paths, strict=True)
+            TrajectoryCredit(trajectory=episode, advantages=(0.0, *(gains[node] for node in path[1:])))
+            for episode, path in zip(group.valid, group_tree.paths, strict=True)
         )
 
     @staticmethod
-    def _values(branches: Branches, rewards: list[float]) -> dict[Place, float]:
-        """Return V of every place, children before their parents."""
-        values = {path[-1]: reward for path, reward in zip(branches.paths, rewards, strict=True)}
-        inner = sorted(branches.children, key=lambda place: (place != ROOT, place[1]), reverse=True)
-        for place in inner:
-            values[place] = statistics.fmean(values[child] for child in branches.children[place])
+    def _values(group_tree: GroupTree, rewards: list[float]) -> dict[NodeKey, float]:
+        """Return V of every node, children before their parents."""
+        values = {path[-1]: reward for path, reward in zip(group_tree.paths, rewards, strict=True)}
+        inner = sorted(group_tree.children, key=lambda node: (node != ROOT, node[1]), reverse=True)
+        for node in inner:
+            values[node] = statistics.fmean(values[child] for child in group_tree.children[node])
         return values

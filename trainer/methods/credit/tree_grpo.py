@@ -2,8 +2,8 @@
 
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
-from envgym.trainer.methods.credit.outcome import episode_rewards, standardised, whole_episode
-from envgym.trainer.methods.credit.paths import Branches
+from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards, standardised
+from envgym.trainer.methods.credit.paths import GroupTree
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
@@ -20,10 +20,10 @@ class TreeGrpo(Settings):
         rewards = episode_rewards(group)
         advantages = standardised(rewards)
         members: dict[int, list[int]] = {}
-        for number, tree in enumerate(Branches(group=group).tree_numbers):
+        for number, tree in enumerate(GroupTree(group=group).tree_numbers):
             members.setdefault(tree, []).append(number)
         for numbers in members.values():
             of_tree = standardised([rewards[number] for number in numbers])
             for number, advantage in zip(numbers, of_tree, strict=True):
                 advantages[number] += advantage
-        return whole_episode(group.valid, advantages)
+        return episode_credits(group.valid, advantages)

@@ -4,8 +4,8 @@ import statistics
 
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
-from envgym.trainer.methods.credit.outcome import episode_rewards, whole_episode
-from envgym.trainer.methods.credit.paths import Branches
+from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards
+from envgym.trainer.methods.credit.paths import GroupTree
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
@@ -20,11 +20,11 @@ class TreePo(Settings):
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
         """Return one credit per valid episode."""
         rewards = episode_rewards(group)
-        branches = Branches(group=group)
+        group_tree = GroupTree(group=group)
         advantages: list[float] = []
-        for reward, path in zip(rewards, branches.paths, strict=True):
-            sets = {holders for place in path if len(holders := branches.holders[place]) > 1}
+        for reward, path in zip(rewards, group_tree.paths, strict=True):
+            sets = {episodes_through for node in path if len(episodes_through := group_tree.episodes_through[node]) > 1}
             total = sum(map(len, sets))
             means = [(len(members), statistics.fmean(rewards[number] for number in members)) for members in sets]
             advantages.append(sum(size * (reward - mean) for size, mean in means) / max(total, 1))
-        return whole_episode(group.valid, advantages)
+        return episode_credits(group.valid, advantages)

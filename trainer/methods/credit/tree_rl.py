@@ -7,8 +7,8 @@ from pydantic import Field
 
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
-from envgym.trainer.methods.credit.outcome import episode_rewards, left_out
-from envgym.trainer.methods.credit.paths import ROOT, Branches, Place
+from envgym.trainer.methods.credit.outcome import episode_rewards, leave_one_out
+from envgym.trainer.methods.credit.paths import ROOT, GroupTree, NodeKey
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
@@ -28,28 +28,33 @@ class TreeRl(Settings):
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
         """Return one credit per valid episode."""
-        branches = Branches(group=group)
-        of_leaf = left_out(episode_rewards(group))
+        group_tree = GroupTree(group=group)
+        of_leaf = leave_one_out(episode_rewards(group))
         values = {
-            place: statistics.fmean(of_leaf[number] for number in holders)
-            for place, holders in branches.holders.items()
+            node: statistics.fmean(of_leaf[number] for number in episodes_through)
+            for node, episodes_through in group_tree.episodes_through.items()
         }
         values[ROOT] = 0.0
-        steps = {place: step for path in branches.paths for place, step in self._steps(path, values, branches).items()}
-        scale = {place: len(holders) ** -self.shared for place, holders in branches.holders.items()}
+        steps = {
+            node: step for path in group_tree.paths for node, step in self._steps(path, values, group_tree).items()
+        }
+        scale = {
+            node: len(episodes_through) ** -self.shared
+            for node, episodes_through in group_tree.episodes_through.items()
+        }
         return tuple(
             TrajectoryCredit(
                 trajectory=episode,
-                advantages=(0.0, *((values[place] + steps[place]) * scale[place] for place in path[1:])),
+                advantages=(0.0, *((values[node] + steps[node]) * scale[node] for node in path[1:])),
             )
-            for episode, path in zip(group.valid, branches.paths, strict=True)
+            for episode, path in zip(group.valid, group_tree.paths, strict=True)
         )
 
     @staticmethod
-    def _steps(path: tuple[Place, ...], values: dict[Place, float], branches: Branches) -> dict[Place, float]:
-        """Return L of every place of a path, the same along an unbranched run."""
-        steps: dict[Place, float] = {}
-        for above, place in pairwise(path):
-            goes_on = above != ROOT and len(branches.children[above]) == 1
-            steps[place] = steps[above] if goes_on else values[place] - values[above]
+    def _steps(path: tuple[NodeKey, ...], values: dict[NodeKey, float], group_tree: GroupTree) -> dict[NodeKey, float]:
+        """Return L of every node of a path, the same along an unbranched run."""
+        steps: dict[NodeKey, float] = {}
+        for above, node in pairwise(path):
+            goes_on = above != ROOT and len(group_tree.children[above]) == 1
+            steps[node] = steps[above] if goes_on else values[node] - values[above]
         return steps

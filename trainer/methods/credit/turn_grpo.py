@@ -4,7 +4,7 @@ from pydantic import Field
 
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
-from envgym.trainer.methods.credit.paths import Branches, discounted, node_turns, turn_rewards
+from envgym.trainer.methods.credit.paths import GroupTree, discounted_returns, turn_of_nodes, turn_rewards
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
@@ -24,8 +24,8 @@ class TurnGrpo(Settings):
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
         """Return one credit per valid episode."""
-        branches = Branches(group=group)
-        returns = [discounted(turn_rewards(episode), self.discount) for episode in group.valid]
+        group_tree = GroupTree(group=group)
+        returns = [discounted_returns(turn_rewards(episode), self.discount) for episode in group.valid]
 
         def from_turn(number: int, turn: int) -> float:
             return returns[number][turn] if turn < len(returns[number]) else 0.0
@@ -33,13 +33,13 @@ class TurnGrpo(Settings):
         longest = max((len(of_turns) for of_turns in returns), default=0)
         totals = [sum(from_turn(number, turn) for number in range(len(returns))) for turn in range(longest)]
         credits: list[TrajectoryCredit] = []
-        for number, (episode, path) in enumerate(zip(group.valid, branches.paths, strict=True)):
+        for number, (episode, path) in enumerate(zip(group.valid, group_tree.paths, strict=True)):
             advantages = [0.0] * len(path)
-            for depth, (place, turn) in enumerate(zip(path, node_turns(episode), strict=True)):
-                holders = branches.holders[place]
-                peers = len(returns) - len(holders)
+            for depth, (node, turn) in enumerate(zip(path, turn_of_nodes(episode), strict=True)):
+                episodes_through = group_tree.episodes_through[node]
+                peers = len(returns) - len(episodes_through)
                 if turn >= 0 and peers:
-                    of_peers = totals[turn] - sum(from_turn(holder, turn) for holder in holders)
+                    of_peers = totals[turn] - sum(from_turn(through, turn) for through in episodes_through)
                     advantages[depth] = returns[number][turn] - of_peers / peers
             credits.append(TrajectoryCredit(trajectory=episode, advantages=tuple(advantages)))
         return tuple(credits)

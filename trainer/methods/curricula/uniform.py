@@ -54,7 +54,7 @@ def turns_dealt(length: int, weights: Sequence[float]) -> list[int]:
     """Return how many of the first `length` turns each env has had.
 
     Turn k of env i is the earlier the smaller k / w_i. So all turns with k / w_i <= t are among the first t Σ w; only
-    those behind them are dealt one by one.
+    those after them are dealt one by one.
     """
     surely = max(length - 2 * len(weights), 0) / sum(weights)
     dealt = [int(surely * weight) for weight in weights]

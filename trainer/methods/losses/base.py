@@ -8,15 +8,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from envgym.trainer.methods.losses.kl import k3
-from envgym.trainer.methods.tensors import LOG_RATIO_BOUND, check_rows, masked_max, masked_min, masked_sum
+from envgym.trainer.methods.tensors import LOG_RATIO_BOUND, BatchStats, check_rows, masked_max, masked_min, masked_sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossStats:
+class LossStats(BatchStats):
     """How far the policy moved from the one before the update: detached sums and counts over trained tokens.
 
-    Every field is a tensor without axes, so nothing waits for the device. Micro-batches add up with `+`, from
-    which the caller divides by `tokens`.
+    The caller divides by `tokens`.
     """
 
     tokens: Int[Tensor, ""]
@@ -35,19 +34,6 @@ class LossStats:
     """Tokens with A > 0 whose gradient is cut because the ratio rose above the upper bound."""
     clipped_dual: Int[Tensor, ""]
     """Tokens with A < 0 whose gradient is cut because the ratio rose above the dual clip's bound."""
-
-    def __add__(self, other: "LossStats") -> "LossStats":
-        """Return the statistics of both parts together."""
-        return LossStats(
-            tokens=self.tokens + other.tokens,
-            ratio_sum=self.ratio_sum + other.ratio_sum,
-            ratio_min=torch.minimum(self.ratio_min, other.ratio_min),
-            ratio_max=torch.maximum(self.ratio_max, other.ratio_max),
-            kl_sum=self.kl_sum + other.kl_sum,
-            clipped_low=self.clipped_low + other.clipped_low,
-            clipped_high=self.clipped_high + other.clipped_high,
-            clipped_dual=self.clipped_dual + other.clipped_dual,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from envgym.core.turns import TurnOutcome
 def with_extra(tree: Tree, name: str, extras: Mapping[int, float]) -> Tree:
     """Return the tree with `extras[leaf]` added to the rewards of its leaves, as the component `name`.
 
-    A leaf that was cut before the env replied ends its turn here, with nothing said, so that it can be paid.
+    A leaf that was cut before the env replied ends its turn here, with an empty observation, so that it has a reward.
     """
     nodes = list(tree.nodes)
     for leaf, extra in extras.items():

@@ -11,7 +11,7 @@ COMPONENT = "overlong"
 
 
 class Overlong(Settings):
-    """Add p(l) to an episode's reward: 0 up to M - b sampled tokens, then linear down to -1 at M, and -1 behind.
+    """Add p(l) to an episode's reward: 0 up to M - b sampled tokens, then linear down to -1 at M, and -1 beyond.
 
     M = max_tokens, b = buffer. Source: 2503.14476; the tokens of all turns are counted.
     """

@@ -12,9 +12,10 @@ from envgym.core.builder import TreeBuilder
 from envgym.core.endings import Ending
 from envgym.core.trajectory import Group
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, packed_batches
-from envgym.trainer.learner.logprobs import TokenLogprobs, token_logprobs
-from envgym.trainer.learner.packing import can_pack, packed_logprobs
+from envgym.trainer.learner.logprobs import TokenLogprobs
+from envgym.trainer.learner.packing.support import can_pack
 from tests.support.example_trees import TASK, paid, policy, prompt, tool, turn
+from tests.support.logprobs import packed_logprobs, token_logprobs
 
 CPU = torch.device("cpu")
 VOCABULARY = 29

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from envgym.trainer.learner.packing import build_pack, build_trie, mask
-from envgym.trainer.learner.packing.mask import BLOCK, TreeMask
+from envgym.trainer.batch.packs import build_pack, build_trie
+from envgym.trainer.learner.packing.attention import BLOCK, TreeMask, Within
 from tests.trainer.learner.packing.forest import CPU
 
 HAND = [[1, 2, 3, 5], [1, 2, 3, 4], [8], [1, 2, 6, 7]]
@@ -23,7 +23,7 @@ def window(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
     return (key <= query) & (key > query - 2)
 
 
-def tree_mask(rows: list[list[int]], within: mask.Within = causal) -> TreeMask:
+def tree_mask(rows: list[list[int]], within: Within = causal) -> TreeMask:
     trie = build_trie(rows, range(len(rows)))
     pack = build_pack(rows, [[True] * len(row) for row in rows], trie, range(len(rows)), CPU)
     return TreeMask(pack.ends_N, pack.depths_N, within)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
+from envgym.trainer.batch.packs import build_pack, build_trie
 from envgym.trainer.batch.rows import TrainRow
-from envgym.trainer.learner.packing import build_pack, build_trie, packed_hidden_states
+from envgym.trainer.learner.packing.support import pack_hidden_states
 from tests.trainer.learner.packing.forest import CPU, Pair, assert_close, both, build, gradients, random_rows
 
 LLAMA = build()
@@ -122,7 +123,7 @@ def test_hidden_states_serve_any_other_head() -> None:
     everywhere_BT = torch.zeros(pack.places_BT.shape, dtype=torch.bool)
     for number, row in enumerate(trie.rows):
         everywhere_BT[number, : len(rows[row])] = True
-    values_BT = pack.to_rows(packed_hidden_states(LLAMA, pack) @ head_D, everywhere_BT)
+    values_BT = pack.to_rows(pack_hidden_states(LLAMA, pack) @ head_D, everywhere_BT)
     alone = [
         LLAMA.model(input_ids=torch.tensor([rows[row].token_ids])).last_hidden_state[0] @ head_D for row in trie.rows
     ]

@@ -10,8 +10,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from envgym.trainer.learner.learner import Learner
-from envgym.trainer.learner.packing import can_pack
 from envgym.trainer.learner.packing.attention import NAME
+from envgym.trainer.learner.packing.support import can_pack
 from envgym.trainer.settings import OptimSettings
 from tests.trainer.learner.packing.forest import CPU, SIZES, build, random_rows
 
@@ -46,7 +46,7 @@ def test_models_that_cannot_take_the_mask_keep_their_rows(family: str, config: d
         trainer = learner(model)
     assert model.config._attn_implementation == before
     rows = random_rows(Random(0))
-    assert all(batch.pack is None for batch in trainer.batches(rows, range(len(rows))))
+    assert all(batch.pack is None for batch in trainer.micro_batches(rows, range(len(rows))))
 
 
 def test_eager_attention_keeps_its_rows() -> None:
@@ -62,7 +62,7 @@ def test_packing_can_be_switched_off_without_a_word() -> None:
         warnings.simplefilter("error")
         trainer = learner(model, packing=False)
     rows = random_rows(Random(0))
-    assert all(batch.pack is None for batch in trainer.batches(rows, range(len(rows))))
+    assert all(batch.pack is None for batch in trainer.micro_batches(rows, range(len(rows))))
 
 
 def test_a_model_that_packs_computes_rows_as_before() -> None:
@@ -99,6 +99,6 @@ def test_a_row_beyond_the_limit_is_a_pack_of_its_own() -> None:
     long = dataclasses.replace(
         rows[0], **{field.name: getattr(rows[0], field.name) * 9 for field in dataclasses.fields(rows[0])}
     )
-    batches = learner(build(), micro_batch_tokens=8).batches([long, *rows], range(9))
+    batches = learner(build(), micro_batch_tokens=8).micro_batches([long, *rows], range(9))
     assert sorted(row for batch in batches for row in batch.rows) == list(range(9))
     assert max(batch.num_tokens for batch in batches) == len(long)

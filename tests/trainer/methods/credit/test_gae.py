@@ -14,7 +14,7 @@ from envgym.trainer.methods.credit.gae import gae
 from envgym.trainer.methods.credit.gae_bilevel import GaeBilevel
 from envgym.trainer.methods.credit.gae_token import GaeToken
 from envgym.trainer.methods.credit.gae_turn import GaeTurn
-from envgym.trainer.methods.credit.paths import discounted
+from envgym.trainer.methods.credit.paths import discounted_returns
 from envgym.trainer.methods.protocols import CriticCredit, CriticCreditResult, TrajectoryValues
 from tests.support import example_trees as cases
 from tests.support.credit_trees import chains, group_of
@@ -98,7 +98,7 @@ def test_observations_carry_nothing() -> None:
 @given(REWARDS, st.floats(0, 1))
 def test_decay_one_is_return_less_value(rewards: list[float], discount: float) -> None:
     values = [0.3 * number - 0.5 for number in range(len(rewards))]
-    expected = [paid - value for paid, value in zip(discounted(rewards, discount), values, strict=True)]
+    expected = [paid - value for paid, value in zip(discounted_returns(rewards, discount), values, strict=True)]
     assert gae(rewards, values, discount=discount, decay=1.0) == pytest.approx(expected, abs=1e-9)
 
 

@@ -6,7 +6,7 @@ import pytest
 from envgym.core.trajectory import Group
 from envgym.trainer.methods.credit.dr_grpo import DrGrpo
 from envgym.trainer.methods.credit.gae_turn import GaeTurn
-from envgym.trainer.methods.credit.outcome import episode_rewards, whole_episode
+from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards
 from envgym.trainer.methods.credit.rloo import Rloo
 from envgym.trainer.methods.credit.sibling import Sibling
 from envgym.trainer.methods.credit.turn_grpo import TurnGrpo
@@ -18,7 +18,7 @@ WORLD = Enumerable(logits=LOGITS)
 
 def without_baseline(group: Group) -> tuple[TrajectoryCredit, ...]:
     """REINFORCE: the reward is the advantage."""
-    return whole_episode(group.valid, episode_rewards(group))
+    return episode_credits(group.valid, episode_rewards(group))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
-"""Searches in rounds: one whole episode per tree, then more of them from places that a rule decides on, then a choice.
+"""Searches in rounds: one whole episode per tree, then more of them from states that a rule decides on, then a choice.
 
 M trees; L rounds of N decisions each; every decision begins so many branches, each played to its end. K leaves of each
-tree are kept, drawn uniformly; those that infrastructure broke are kept last.
+tree are kept, drawn uniformly; those that failed are kept last.
 """
 
 from abc import abstractmethod
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from envgym.agents.agent import AgentSettings
-from envgym.agents.search.base import TreeStrategy, together
 from envgym.agents.search.branches import Branch
-from envgym.agents.search.growth import Growth
+from envgym.agents.search.engine import SearchTree
+from envgym.agents.search.protocol import TreeStrategy, run_concurrently
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
 from envgym.seeds import generator
@@ -20,14 +20,14 @@ from envgym.seeds import generator
 NOT_KEPT = "not among the kept leaves"
 
 
-class Shape(NamedTuple):
-    """Trees and kept leaves of a group."""
+class GroupShape(NamedTuple):
+    """Trees of a group, and kept leaves of each."""
 
-    trees: int
-    keep: int
+    num_trees: int
+    num_kept: int
 
 
-class Expanding(TreeStrategy):
+class RoundStrategy(TreeStrategy):
     """Settings and flow of a search in rounds."""
 
     trees: int | None = Field(default=None, ge=1)
@@ -40,11 +40,11 @@ class Expanding(TreeStrategy):
     """K: leaves of a tree that are the group's; None: as many as the group needs, and all where `rounds` is None."""
 
     @abstractmethod
-    def decide(self, growth: Growth, count: int, number: int) -> list[Branch]:
+    def decide(self, tree: SearchTree, count: int, number: int) -> list[Branch]:
         """Begin the branches of `count` decisions on the tree as it is; `number` counts the rounds or decisions."""
 
     @property
-    def branches_each(self) -> int:
+    def branches_per_decision(self) -> int:
         """Branches of one decision."""
         return 1
 
@@ -57,9 +57,9 @@ class Expanding(TreeStrategy):
 
     def num_trees(self, group_size: int) -> int:
         """Return M."""
-        return self.shape(group_size).trees
+        return self.group_shape(group_size).num_trees
 
-    def shape(self, group_size: int) -> Shape:
+    def group_shape(self, group_size: int) -> GroupShape:
         """Return how many trees there are, and how many leaves of each are kept: M K is the group's size.
 
         Raises: SettingsError: a group of one, or a size that no whole number of leaves makes up.
@@ -67,11 +67,13 @@ class Expanding(TreeStrategy):
         if group_size < 2:
             do = "set rollout.group_size to at least 2"
             raise SettingsError(sentence("group", "hold at least 2 episodes", group_size, where=self.name, do=do))
-        most = group_size if self.rounds is None else 1 + self.nodes * self.branches_each * self.rounds
-        for keep in range(min(most, group_size), 0, -1):
-            shape = Shape(group_size // keep, keep)
-            fits = group_size % keep == 0 and self.trees in (None, shape.trees) and self.keep in (None, keep)
-            if fits and (keep > 1 or shape in ((self.trees, 1), (group_size, self.keep))):
+        most = group_size if self.rounds is None else 1 + self.nodes * self.branches_per_decision * self.rounds
+        for num_kept in range(min(most, group_size), 0, -1):
+            shape = GroupShape(group_size // num_kept, num_kept)
+            fits = (
+                group_size % num_kept == 0 and self.trees in (None, shape.num_trees) and self.keep in (None, num_kept)
+            )
+            if fits and (num_kept > 1 or shape in ((self.trees, 1), (group_size, self.keep))):
                 return shape
         trees = "any number of" if self.trees is None else self.trees
         kept = f"2 to {most}" if self.keep is None else self.keep
@@ -79,48 +81,48 @@ class Expanding(TreeStrategy):
         do = "change rollout.group_size, or the search's trees or nodes"
         raise SettingsError(sentence("group size", must, group_size, where=self.name, do=do))
 
-    async def expand(self, growth: Growth, *, leaves: int | None) -> None:
+    async def expand(self, tree: SearchTree, *, leaves: int | None) -> None:
         """Grow a tree; branches of one round run side by side, and no tree waits for another."""
-        assert growth.root is not None, "the tree has begun"
-        await growth.play(growth.branch(growth.root))
-        await (self._in_rounds(growth) if self.deterministic else self._as_they_end(growth))
+        assert tree.root is not None, "the tree has begun"
+        await tree.run(tree.add_branch(tree.root))
+        await (self._in_rounds(tree) if self.deterministic else self._as_they_end(tree))
         if leaves is not None and self.rounds is not None:
-            keep(growth, leaves)
+            keep_leaves(tree, leaves)
 
-    async def _in_rounds(self, growth: Growth) -> None:
-        """Decide on a round when all episodes of the round before it are over."""
+    async def _in_rounds(self, tree: SearchTree) -> None:
+        """Decide on a round when all episodes of the round before have ended."""
         number, used = 0, None
-        while number != self.rounds and not growth.purse.is_empty and (self.rounds or used != growth.purse.used):
-            used = growth.purse.used
-            await together([growth.play(branch) for branch in self.decide(growth, self.nodes, number)])
+        while number != self.rounds and not tree.is_stopped and (self.rounds or used != tree.tracker.used):
+            used = tree.tracker.used
+            await run_concurrently([tree.run(branch) for branch in self.decide(tree, self.nodes, number)])
             number += 1
 
-    async def _as_they_end(self, growth: Growth) -> None:
+    async def _as_they_end(self, tree: SearchTree) -> None:
         """Keep the branches of N decisions under way, each decided on the tree as it is by then."""
         most = None if self.rounds is None else self.nodes * self.rounds
         count = 0
 
         async def work() -> None:
             nonlocal count
-            while count != most and not growth.purse.is_empty:
-                number, count, used = count, count + 1, growth.purse.used
-                await together([growth.play(branch) for branch in self.decide(growth, 1, number)])
-                if most is None and used == growth.purse.used:
+            while count != most and not tree.is_stopped:
+                number, count, used = count, count + 1, tree.tracker.used
+                await run_concurrently([tree.run(branch) for branch in self.decide(tree, 1, number)])
+                if most is None and used == tree.tracker.used:
                     return
 
-        await together([work() for _ in range(self.nodes)])
+        await run_concurrently([work() for _ in range(self.nodes)])
 
 
-def keep(growth: Growth, count: int) -> None:
-    """Keep `count` leaves, drawn uniformly among those that count, and mark the others as pruned."""
-    leaves = [branch for branch in growth.leaves if branch.pruned is None]
-    order = generator(growth.job.sampling_seed, "keep").permutation(len(leaves))
-    chosen = sorted((leaves[place] for place in order), key=_is_broken)[:count]
+def keep_leaves(tree: SearchTree, count: int) -> None:
+    """Keep `count` leaves, drawn uniformly among those that did not fail, and prune the others."""
+    leaves = [branch for branch in tree.finished_branches if branch.pruned is None]
+    order = generator(tree.job.sampling_seed, "keep").permutation(len(leaves))
+    chosen = sorted((leaves[index] for index in order), key=_has_failed)[:count]
     for branch in leaves:
         if branch not in chosen:
             branch.pruned = NOT_KEPT
 
 
-def _is_broken(branch: Branch) -> bool:
-    """Return whether infrastructure ended the branch."""
+def _has_failed(branch: Branch) -> bool:
+    """Return whether a failure or an abort ended the branch."""
     return branch.ending is not None and branch.ending.is_error

@@ -1,6 +1,8 @@
 """The engine under every strategy: forks and replays agree, a failure stays in its branch, nothing is left open."""
 
 import asyncio
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,10 +13,21 @@ from hypothesis import strategies as st
 import envgym
 from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.agents.pool import AbortHandle
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
-from envgym.agents.search import STRATEGIES, BestOf, Crew, Mcts, RandomExpand, SurprisalFork, TurnUncertainty
-from envgym.agents.search.base import TreeStrategy, members_of
-from envgym.agents.search.budget import Budget
+from envgym.agents.search import (
+    STRATEGIES,
+    BestOf,
+    Chain,
+    Mcts,
+    RandomExpand,
+    RolloutContext,
+    Strategy,
+    SurprisalFork,
+    TurnUncertainty,
+)
+from envgym.agents.search.budget import SearchBudget
+from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.search.snapshots import Branching
 from envgym.core.endings import Ending
 from envgym.core.messages import Action
@@ -26,7 +39,7 @@ from envgym.core.turns import Cost
 from envgym.env import ForkCapability
 from envgym.errors import InvalidInput, SettingsError
 from envgym.records import Reply
-from tests.agents.search.growing import Babbler, ended, episodes, grow
+from tests.agents.search.growing import Babbler, GrownGroup, ended, episodes, grow, grow_group
 from tests.support.parrots import CALL, Parrot, char_agent, parrot_job, said
 
 WORDS = ("50", "up", "7", CALL, "look", "hello", "right", "12", "<answer>3</answer>", "down")
@@ -127,14 +140,108 @@ def test_cancelled_search_leaves_no_env_open() -> None:
             return await super().generate(request)
 
     async def work() -> None:
-        crew = Crew(agent=char_agent(), policy=Stuck(), sampling=Sampling(), slots=asyncio.Semaphore(9))
-        task = RandomExpand(nodes=3, rounds=2).grow(members_of(parrot_job(Counted)), crew, group_size=7)
+        context = RolloutContext(agent=char_agent(), policy=Stuck(), sampling=Sampling(), slots=asyncio.Semaphore(9))
         async with asyncio.timeout(0.2):
-            await task
+            await grow_group(RandomExpand(nodes=3, rounds=2), parrot_job(Counted), context, group_size=7)
 
     with pytest.raises(TimeoutError):
         asyncio.run(work())
     assert Counted.alive == 0
+
+
+# ---- aborts ---------------------------------------------------------------------------------------------------------
+
+
+class Aborting(Babbler):
+    """Answers so many requests; then the search is aborted, and no request is answered any more."""
+
+    def __init__(self, abort: AbortHandle, *, after: int) -> None:
+        super().__init__("abc", end=0.2)
+        self.abort, self.num_left, self.num_open, self.num_sampled = abort, after, 0, 0
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        self.num_left -= 1
+        if self.num_left < 0:
+            self.num_open += 1
+            asyncio.get_running_loop().call_later(0.01, self.abort.abort, "too slow")
+            await asyncio.Event().wait()
+        generation = await super().generate(request)
+        self.num_sampled += len(generation.token_ids)
+        return generation
+
+
+def all_closed(kind: type[Counted]) -> bool:
+    """Wait for the threads of abandoned envs."""
+    deadline = time.monotonic() + 10
+    while kind.alive and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return kind.alive == 0
+
+
+@pytest.mark.parametrize("kind, slots", [(Counted, 64), (Counted, 1), (Slow, 64), (Slow, 2)])
+@pytest.mark.parametrize("after", [0, 3, 8])
+@pytest.mark.parametrize("strategy", [Chain(), *STRATEGIES_MADE], ids=lambda strategy: type(strategy).__name__)
+def test_an_abort_ends_the_branches_under_way_and_keeps_the_others(
+    strategy: Strategy, after: int, kind: type[Counted], slots: int
+) -> None:
+    kind.alive = 0
+    abort = AbortHandle()
+    policy = Aborting(abort, after=after)
+    trees = grow(strategy, policy, make_env=kind, group_size=4, slots=slots, abort=abort).trees
+    leaves = [node for tree in trees for node in tree.nodes if node.ending is not None]
+    aborted = [node for node in leaves if node.ending is Ending.ERROR_ABORTED]
+    assert len(aborted) >= policy.num_open > 0
+    assert {node.error for node in aborted} == {"too slow"}
+    assert not any(node.ending.is_error for node in leaves if node.ending and node not in aborted)
+    assert sum(tree.cost.tokens_generated for tree in trees) == policy.num_sampled, "all that was sampled is kept"
+    assert all_closed(kind)
+    for tree in trees:
+        assert tree_from_json(tree_to_json(tree)) == tree
+
+
+@pytest.mark.parametrize("method", ["respond", "fork"])
+def test_an_env_that_hangs_does_not_hold_up_an_aborted_tree(method: str) -> None:
+    wakes = threading.Event()
+    abort = AbortHandle()
+
+    class Hanging(Slow):
+        def respond(self, action: Action) -> Reply:
+            if method == "respond" and self.state.heard:
+                wakes.wait(20)
+            return super().respond(action)
+
+        def fork(self) -> "Hanging":
+            if method == "fork" and self.state.heard:
+                wakes.wait(20)
+            return super().fork()  # type: ignore[return-value]  # a copy is of the same class
+
+    async def work() -> GrownGroup:
+        asyncio.get_running_loop().call_later(0.1, abort.abort, "hangs")
+        context = RolloutContext(agent=char_agent(), policy=Babbler(), sampling=Sampling(), slots=asyncio.Semaphore(9))
+        growing = grow_group(RandomExpand(nodes=3), parrot_job(Hanging), context, group_size=4, abort=abort)
+        return await asyncio.wait_for(growing, 10)
+
+    Hanging.alive = 0
+    (tree,) = asyncio.run(work()).trees
+    assert {tree.nodes[leaf].ending for leaf in tree.leaves} == {Ending.ERROR_ABORTED}
+    wakes.set()
+    assert all_closed(Hanging)
+
+
+def test_a_cancellation_from_outside_is_no_abort() -> None:
+    abort = AbortHandle()
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(stuck(abort), 0.1))
+    assert abort.reason is None
+
+
+async def stuck(abort: AbortHandle) -> None:
+    policy = Aborting(AbortHandle(), after=5)
+    context = RolloutContext(agent=char_agent(), policy=policy, sampling=Sampling(), slots=asyncio.Semaphore(9))
+    await grow_group(RandomExpand(nodes=3), parrot_job(Counted), context, group_size=4, abort=abort)
+
+
+# ---- failures -------------------------------------------------------------------------------------------------------
 
 
 class Moody(Parrot):
@@ -214,7 +321,7 @@ def test_every_strategy_is_in_the_table_under_its_name() -> None:
 def test_a_budget_is_exceeded_by_less_than_one_turn(
     place: int, tokens: int, steps: int, deterministic: bool, pace: int, slots: int, seed: int
 ) -> None:
-    budget = Budget(tokens_generated=tokens, env_steps=steps)
+    budget = SearchBudget(tokens_generated=tokens, env_steps=steps)
     strategy = endless(place, budget=budget, deterministic=deterministic)
     if isinstance(strategy, Mcts):
         strategy = strategy.model_copy(update={"width": 99})
@@ -226,8 +333,10 @@ def test_a_budget_is_exceeded_by_less_than_one_turn(
         assert ended(tree)
 
 
-@pytest.mark.parametrize("budget", [Budget(tokens_prefilled=300), Budget(tokens_generated=90), Budget(env_steps=9)])
-def test_replays_are_paid_for(budget: Budget) -> None:
+@pytest.mark.parametrize(
+    "budget", [SearchBudget(tokens_prefilled=300), SearchBudget(tokens_generated=90), SearchBudget(env_steps=9)]
+)
+def test_replays_are_paid_for(budget: SearchBudget) -> None:
     strategy = RandomExpand(trees=1, rounds=None, nodes=3, budget=budget, branching=Branching.REPLAY)
     grown = grow(strategy, group_size=4)
     assert grown.spent.env_steps > sum(tree.cost.env_steps for tree in grown.trees)
@@ -237,6 +346,6 @@ def test_replays_are_paid_for(budget: Budget) -> None:
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("place", range(len(STRATEGIES_MADE)))
 def test_search_that_spends_nothing_of_its_budget_ends(place: int, deterministic: bool) -> None:
-    grown = grow(endless(place, budget=Budget(tool_calls=1), deterministic=deterministic), group_size=3)
+    grown = grow(endless(place, budget=SearchBudget(tool_calls=1), deterministic=deterministic), group_size=3)
     assert grown.spent.tool_calls == 0
     assert ended(grown.trees[0])

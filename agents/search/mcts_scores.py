@@ -63,18 +63,18 @@ def decayed_backup(values: Sequence[float], outcome: float) -> list[float]:
         values: q of the nodes from the root to the end of the episode.
         outcome: +1 for a success, -1 for a failure.
     """
-    found: list[float] = []
+    backed_up: list[float] = []
     for depth, value in enumerate(values):
         step = max((depth + 1) / len(values), 0.1) * outcome
         if value < 0 < outcome:
-            found.append(step)
+            backed_up.append(step)
         elif outcome < 0 < value:
-            found.append(value)
+            backed_up.append(value)
         else:
-            found.append(value + step)
-    return found
+            backed_up.append(value + step)
+    return backed_up
 
 
-def rolled_value(value: float, ahead: Sequence[float], *, mix: float) -> float:
-    """Return (1 - mix) V + mix max(V ahead); V where nothing lies ahead. Source: 2406.03816."""
-    return (1 - mix) * value + mix * max(ahead) if ahead else value
+def roll_forward_value(value: float, later: Sequence[float], *, mix: float) -> float:
+    """Return (1 - mix) V + mix max(V of later turns); V where there are none. Source: 2406.03816."""
+    return (1 - mix) * value + mix * max(later) if later else value

@@ -13,7 +13,7 @@ from envgym.trainer.methods.filters.keep_all import KeepAll
 from envgym.trainer.methods.filters.top_variance import TopVariance
 from envgym.trainer.methods.filters.zero_variance import ZeroVariance
 from envgym.trainer.methods.protocols import Filter, FilterResult
-from envgym.trainer.metrics.rows import row_metrics
+from envgym.trainer.metrics.rollout import row_metrics
 from tests.support import example_trees as cases
 
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.agents.search.scores import (
+from envgym.agents.search.mcts_scores import (
     FrontierWeights,
     decayed_backup,
     frontier_score,
     num_children,
     puct,
-    rolled_value,
+    roll_forward_value,
     uct,
 )
 
@@ -58,8 +58,8 @@ def test_nodes_of_a_path_to_a_success_stay_positive(outcomes: list[list[float]])
 
 
 def test_value_ahead_is_mixed_in_by_its_best() -> None:
-    assert rolled_value(0.2, [0.1, 0.8], mix=0.5) == pytest.approx(0.5)
-    assert rolled_value(0.2, [], mix=0.5) == 0.2
+    assert roll_forward_value(0.2, [0.1, 0.8], mix=0.5) == pytest.approx(0.5)
+    assert roll_forward_value(0.2, [], mix=0.5) == 0.2
 
 
 @pytest.mark.parametrize("visits, count", [(0, 1), (1, 1), (2, 2), (4, 2), (5, 3), (100, 8)])

@@ -1,0 +1,124 @@
+"""From the paths of an episode's branches to its tree record; a chain is the case of one branch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from envgym.agents.episode import EpisodeJob
+from envgym.agents.path import PathNode
+from envgym.core.builder import TreeBuilder, split_segments
+from envgym.core.tree import Edge, SearchStats, Tree
+from envgym.core.turns import Cost
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MidTurnFork:
+    """Where a node's edge leaves the edge of an earlier sibling."""
+
+    sibling: PathNode
+    num_tokens: int
+    """The first so many tokens of both edges are the same ones, sampled once."""
+
+
+def record_tree(
+    leaves: Sequence[PathNode],
+    job: EpisodeJob,
+    *,
+    forks: Mapping[PathNode, MidTurnFork] = MappingProxyType({}),
+    stats: Mapping[PathNode, SearchStats] = MappingProxyType({}),
+) -> Tree:
+    """Join the paths to `leaves` into one tree; a node that several paths share is recorded once.
+
+    Args:
+        leaves: last node of every branch, at least one, all below one root; earlier branches come first.
+        job: the episode that the tree records.
+        forks: the nodes whose edge leaves that of an earlier sibling inside a turn.
+        stats: search statistics of nodes; their `spent` is completed by the cost of the edges below.
+    """
+    recorder = _TreeRecorder(leaves[0].path()[0], job, forks)
+    for leaf in leaves:
+        for node in leaf.path():
+            if node not in recorder.handles:
+                recorder.add(node)
+    return recorder.freeze(stats)
+
+
+@dataclass(slots=True)
+class _EdgePiece:
+    """The part of an edge from token `start` on, with the handle of the node at its end."""
+
+    start: int
+    handle: int
+
+
+class _TreeRecorder:
+    """Puts path nodes into a builder; each becomes one node, or several where its edge is cut by forks."""
+
+    def __init__(self, root: PathNode, job: EpisodeJob, forks: Mapping[PathNode, MidTurnFork]) -> None:
+        self._builder = TreeBuilder(
+            id=job.tree_id,
+            env_id=job.env_id,
+            task=job.task,
+            seed=job.seed,
+            prompt=root.edge.segments,
+            cost=root.edge.cost,
+        )
+        if root.ending is not None:
+            self._builder.end(self._builder.root, root.ending, error=root.error)
+        self._forks = forks
+        self.handles = {root: self._builder.root}
+        """The builder's handle of every recorded node."""
+        self._pieces: dict[PathNode, list[_EdgePiece]] = {}
+        """Nodes whose edges were cut."""
+
+    def add(self, node: PathNode) -> None:
+        """Record a node whose parent is recorded."""
+        assert node.parent is not None, "a second root"
+        parent, edge, fork = self.handles[node.parent], node.edge, self._forks.get(node)
+        if fork is not None:
+            parent, edge = self._cut(fork), _without_first_tokens(edge, fork.num_tokens)
+        self.handles[node] = handle = self._builder.add(
+            parent, edge, outcome=node.outcome, ending=node.ending, error=node.error
+        )
+        if fork is not None:
+            self._pieces[node] = [_EdgePiece(fork.num_tokens, handle)]
+
+    def freeze(self, stats: Mapping[PathNode, SearchStats]) -> Tree:
+        """Return the tree with the statistics of its nodes."""
+        spent = _spent_below(self._builder) if stats else []
+        for node, known in stats.items():
+            handle = self.handles.get(node)
+            if handle is not None:
+                self._builder.annotate(handle, replace(known, spent=known.spent + spent[handle]))
+        return self._builder.freeze()
+
+    def _cut(self, fork: MidTurnFork) -> int:
+        """Return the handle of the node after the first tokens of a sibling's edge, made where there is none yet."""
+        pieces = self._pieces.setdefault(fork.sibling, [_EdgePiece(0, self.handles[fork.sibling])])
+        index = max(index for index, piece in enumerate(pieces) if piece.start <= fork.num_tokens)
+        piece = pieces[index]
+        if piece.start == fork.num_tokens:
+            parent = self._builder[piece.handle].parent
+            assert parent is not None, "no fork lies above the root"
+            return parent
+        middle = self._builder.split(piece.handle, fork.num_tokens - piece.start)
+        pieces[index : index + 1] = [_EdgePiece(piece.start, middle), _EdgePiece(fork.num_tokens, piece.handle)]
+        return middle
+
+
+def _without_first_tokens(edge: Edge, num_tokens: int) -> Edge:
+    """Return `edge` without the tokens of an earlier sibling; a rewrite is recorded on the sibling's edge, too."""
+    segments = split_segments(edge.segments, num_tokens)[1] if edge.num_tokens > num_tokens else ()
+    return replace(edge, segments=segments, rewrite=None)
+
+
+def _spent_below(builder: TreeBuilder) -> list[Cost]:
+    """Return for every node the cost of the edges below it."""
+    spent = [Cost()] * len(builder)
+    parents = [builder[handle].parent for handle in range(len(builder))]
+    for handle in range(len(builder)):
+        cost, parent = builder[handle].edge.cost, parents[handle]
+        while parent is not None:
+            spent[parent] += cost
+            parent = parents[parent]
+    return spent

@@ -1,0 +1,338 @@
+"""One search tree while it grows: branches begin where a strategy decides, and are played to their ends.
+
+A strategy decides; the tree runs. A branch begins as soon as it is decided on, and waits for no other. Its random
+numbers derive from where it begins and how many branches began there before, so they do not depend on timing. A failure
+in a branch, and an abort, is the ending of that branch; the tree goes on.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from envgym.agents.agent import Agent
+from envgym.agents.driver import EnvCloser, aborted_event, close_env, drive, failure_event
+from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob
+from envgym.agents.events import FailureEvent, Generate
+from envgym.agents.loop import AgentState, TokenRequest, advance, begin
+from envgym.agents.path import PathNode
+from envgym.agents.pool import AbortHandle
+from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
+from envgym.agents.recorder import MidTurnFork, record_tree
+from envgym.agents.search.branches import Branch, SearchState, SharedPrefix, TurnRecord, node_statistics
+from envgym.agents.search.budget import BudgetTracker, SearchBudget, largest_turn_cost
+from envgym.agents.search.snapshots import (
+    Branching,
+    FailedSnapshot,
+    ForkSnapshot,
+    ReplaySnapshot,
+    Snapshot,
+    resolve_branching,
+)
+from envgym.core.endings import Ending
+from envgym.core.tree import SearchStats, Tree
+from envgym.core.turns import Cost
+from envgym.errors import InfrastructureError
+from envgym.seeds import derive_seed
+
+T = TypeVar("T")
+
+OUT_OF_BUDGET = "the search's budget was spent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutContext:
+    """The agent and policy of a step's rollouts, and how many branches may be under way."""
+
+    agent: Agent
+    policy: Policy
+    sampling: Sampling
+    slots: asyncio.Semaphore
+    """One for each branch under way; shared by all trees."""
+    clock: Clock = time.perf_counter
+
+    @asynccontextmanager
+    async def hold_slot(self, abort: AbortHandle) -> AsyncIterator[None]:
+        """Hold a slot for a branch; an aborted one needs none."""
+        is_held = await self._acquire(abort)
+        try:
+            yield
+        finally:
+            if is_held:
+                self.slots.release()
+
+    @asynccontextmanager
+    async def lend_slot(self) -> AsyncIterator[None]:
+        """Lend the slot that is held to another branch: it may be the one that is waited for."""
+        self.slots.release()
+        try:
+            yield
+        finally:
+            await self.slots.acquire()
+
+    async def _acquire(self, abort: AbortHandle) -> bool:
+        if abort.reason is not None:
+            return False
+        try:
+            with abort:
+                return await self.slots.acquire()
+        except asyncio.CancelledError:
+            if not abort.caught():
+                raise
+            return False
+
+
+class SearchTree:
+    """A tree that grows."""
+
+    def __init__(
+        self,
+        job: EpisodeJob,
+        context: RolloutContext,
+        *,
+        branching: Branching | None,
+        budget: SearchBudget,
+        ordered: bool = True,
+        abort: AbortHandle | None = None,
+    ) -> None:
+        """Prepare a tree.
+
+        Args:
+            job: its task, seeds and id.
+            context: agent, policy and slots.
+            branching: how an env goes back to a state, if the env allows it; None: to the root alone, by a reset.
+            budget: most that may be spent.
+            ordered: admit turns in an order that does not depend on timing.
+            abort: by which all branches under way can be aborted.
+        """
+        settings = context.agent.settings
+        most = largest_turn_cost(
+            max_turn_tokens=settings.max_turn_tokens, max_context_tokens=settings.max_context_tokens
+        )
+        self.job, self.context = job, context
+        self.tracker = BudgetTracker(budget, largest_turn=most, ordered=ordered)
+        self.root: SearchState | None = None
+        self.branches: list[Branch] = []
+        """Those that were begun, in order."""
+        self.stats: dict[PathNode, SearchStats] = {}
+        self._branching = branching
+        self._abort = abort or AbortHandle()
+        self._root_node: PathNode | None = None
+        self._root_env: EpisodeEnv | None = None
+        self._num_branches: Counter[SearchState] = Counter()
+        self._forks: dict[PathNode, MidTurnFork] = {}
+        self._copied_envs: list[EpisodeEnv] = []
+
+    # ---- what a strategy calls -----------------------------------------------------------------------------------
+
+    async def begin(self) -> SearchState | None:
+        """Reset the env and render the prompt; return None where the episode ended with that."""
+        context, env = self.context, EpisodeEnv(self.job)
+        agent = begin(context.agent, sampling=context.sampling, seed=self.job.sampling_seed)
+        async with context.hold_slot(self._abort), EnvCloser(env, self._abort):
+            with self._abort:
+                agent, request = await self._drive(agent, None, env, None)
+                self._root_node = agent.path
+                if isinstance(request, Generate):
+                    if self._branching is not None:
+                        where = f"tree {self.job.tree_id}"
+                        self._branching = resolve_branching(env.env, self._branching, where=where)
+                    self.root = await self._search_state(agent, request.request, env)
+                    self._root_env = env.move()
+        return self.root
+
+    def add_branch(self, start: SearchState, *, prefix: SharedPrefix | None = None) -> Branch:
+        """Decide on a branch: from `start`, or after the first tokens of a turn that was played there.
+
+        The first branch of a state samples with the seeds of the episode that reached it, the others with their own.
+        """
+        child = self._num_branches[start]
+        self._num_branches[start] += 1
+        seed = start.agent.seed
+        if child:
+            seed = derive_seed(seed, "branch", start.agent.num_turns, child)
+        branch = Branch(number=len(self.branches), start=start, seed=seed, prefix=prefix)
+        self.branches.append(branch)
+        replay = start.snapshot.cost if start.snapshot is not None else Cost()
+        self.tracker.add_branch(branch.number, replay=replay)
+        return branch
+
+    async def run(self, branch: Branch, *, num_turns: int | None = None) -> Branch:
+        """Play a branch to the end of its episode, or for so many turns. Failures in it are its ending."""
+        try:
+            async with self.context.hold_slot(self._abort):
+                env = await self._guard(branch, self._start(branch))
+                if env is not None:
+                    async with EnvCloser(env, self._abort):
+                        await self._guard(branch, self._play(branch, env, num_turns))
+        finally:
+            self.tracker.end_branch(branch.number)
+        return branch
+
+    @property
+    def states(self) -> list[SearchState]:
+        """Where a branch can begin, in the order of branches and turns."""
+        ends = [turn.end for branch in self.branches for turn in branch.turns]
+        return [state for state in (self.root, *ends) if state is not None and state.snapshot is not None]
+
+    def num_branches(self, state: SearchState) -> int:
+        """Return how many branches continue from a state, the episode that reached it included."""
+        return self._num_branches[state]
+
+    @property
+    def finished_branches(self) -> list[Branch]:
+        """Branches whose episodes ended, in order."""
+        return [branch for branch in self.branches if branch.is_finished]
+
+    @property
+    def is_stopped(self) -> bool:
+        """True where no further turn can start: the budget is spent, or the tree was aborted."""
+        return self._abort.reason is not None or self.tracker.is_exhausted
+
+    async def close(self) -> None:
+        """Close every env that is kept."""
+        for env in (self._root_env, *self._copied_envs):
+            if env is not None:
+                await close_env(env, self._abort)
+
+    def record(self) -> Tree:
+        """Return the tree as it is."""
+        assert self._root_node is not None, "begin comes first"
+        leaves = [branch.last_node for branch in self.branches if branch.last_node is not None]
+        stats = node_statistics(self.branches, self.stats, root=self._root_node)
+        return record_tree(leaves or [self._root_node], self.job, forks=self._forks, stats=stats)
+
+    # ---- running a branch ----------------------------------------------------------------------------------------
+
+    async def _guard(self, branch: Branch, work: Awaitable[T]) -> T | None:
+        """Await `work` on a branch; return None where a failure or an abort ended the branch."""
+        try:
+            with self._abort:
+                return await work
+        except (InfrastructureError, asyncio.CancelledError) as error:
+            self._end(branch, failure_event(error, self._abort))
+            return None
+
+    async def _start(self, branch: Branch) -> EpisodeEnv | None:
+        """Return an env at the start of a branch; None where the branch ends before its first turn."""
+        if self._abort.reason is not None:
+            self._end(branch, aborted_event(self._abort))
+            return None
+        if not await self._is_admitted(branch):
+            branch.pruned = OUT_OF_BUDGET
+            return None
+        if branch.start is self.root and self._root_env is not None:
+            env, self._root_env = self._root_env, None  # the first branch of the root gets the env that was reset
+            return env
+        snapshot = branch.start.snapshot
+        assert snapshot is not None, "branches begin at states with a snapshot"
+        branch.replay_cost = snapshot.cost
+        return await snapshot.open()
+
+    async def _play(self, branch: Branch, env: EpisodeEnv, num_turns: int | None) -> None:
+        """Play the turns of a branch."""
+        while True:
+            is_last = num_turns is not None and len(branch.turns) + 1 >= num_turns
+            turn = await self._play_turn(branch, env, is_last=is_last)
+            if turn.end is None or is_last:
+                return
+            self._num_branches[turn.end] = 1
+            if not await self._is_admitted(branch):
+                self._end(branch, FailureEvent(Ending.TRUNCATED_BUDGET, OUT_OF_BUDGET))
+                return
+
+    async def _is_admitted(self, branch: Branch) -> bool:
+        return await self.tracker.admit(branch.number, waiting=self.context.lend_slot)
+
+    async def _play_turn(self, branch: Branch, env: EpisodeEnv, *, is_last: bool) -> TurnRecord:
+        """Play the next turn of a branch."""
+        start, prefix = branch.state, branch.prefix if not branch.turns else None
+        agent, request = branch.next_turn()
+        sampler = _TurnSampler(self.context.policy, prefix)
+        agent, following = await self._drive(agent, Generate(request), env, sampler)
+        if prefix is not None and sampler.generation is not None:
+            agent = prefix.subtract_cost(agent)
+        end = None
+        if isinstance(following, Generate):
+            end = await self._search_state(agent, following.request, env, moves_env=is_last)
+        return self._add_turn(branch, start, sampler.generation, agent, end)
+
+    async def _drive(
+        self, agent: AgentState, request: TokenRequest | None, env: EpisodeEnv, sampler: "_TurnSampler | None"
+    ) -> tuple[AgentState, TokenRequest]:
+        """Drive one turn, or the reset."""
+        context = self.context
+        return await drive(
+            agent,
+            request,
+            env,
+            advance=advance,
+            generate=context.policy.generate if sampler is None else sampler.generate,
+            clock=context.clock,
+            abort=self._abort,
+            one_turn=True,
+        )
+
+    async def _search_state(
+        self, agent: AgentState, request: GenerateRequest, env: EpisodeEnv, *, moves_env: bool = False
+    ) -> SearchState:
+        """Return the state that `agent` and `env` are in; with `moves_env` the snapshot keeps the env itself."""
+        snapshot: Snapshot | None = None
+        if self._branching is Branching.REPLAY or (self._branching is None and self.root is None):
+            snapshot = ReplaySnapshot.of(self.job, env.first_observation, agent.path)
+        elif self._branching is not None:
+            try:
+                copy = env.move() if moves_env else await env.fork()
+            except (InfrastructureError, asyncio.CancelledError) as error:
+                failure_event(error, self._abort)
+                snapshot = FailedSnapshot(error) if isinstance(error, InfrastructureError) else None
+            else:
+                snapshot = ForkSnapshot(copy)
+                self._copied_envs.append(copy)
+        return SearchState(agent, request, snapshot)
+
+    def _end(self, branch: Branch, failure: FailureEvent) -> None:
+        """End the episode of a branch between two turns."""
+        agent, _ = advance(branch.next_turn()[0], failure)
+        self._add_turn(branch, branch.state, None, agent, None)
+
+    def _add_turn(
+        self,
+        branch: Branch,
+        start: SearchState,
+        generation: Generation | None,
+        agent: AgentState,
+        end: SearchState | None,
+    ) -> TurnRecord:
+        node, prefix = agent.path, branch.prefix if not branch.turns else None
+        assert node is not None, "the prompt was rendered"
+        num_shared = 0 if prefix is None else prefix.num_tokens
+        if prefix is not None:
+            rerendered = prefix.turn.start.agent.pending
+            num_tokens = sum(len(segment) for segment in rerendered) + num_shared
+            self._forks[node] = MidTurnFork(prefix.turn.node, num_tokens)
+        turn = TurnRecord(start, generation, node, end, num_shared)
+        branch.turns.append(turn)
+        self.tracker.add_turn(branch.number, node.edge.cost)
+        return turn
+
+
+class _TurnSampler:
+    """Samples one turn, after the tokens that it shares with an earlier sibling."""
+
+    def __init__(self, policy: Policy, prefix: SharedPrefix | None) -> None:
+        self._policy, self._prefix = policy, prefix
+        self.generation: Generation | None = None
+        """The whole turn; None where the policy failed."""
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Sample what comes after the shared tokens, and return both."""
+        if self._prefix is None:
+            self.generation = await self._policy.generate(request)
+        else:
+            sampled = await self._policy.generate(self._prefix.continue_request(request))
+            self.generation = self._prefix.join_generation(sampled)
+        return self.generation

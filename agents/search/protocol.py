@@ -1,0 +1,180 @@
+"""What all search strategies share: their protocol, and the settings and flow of those that grow trees of branches."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+
+from envgym.agents.agent import AgentSettings
+from envgym.agents.episode import EpisodeJob
+from envgym.agents.pool import AbortHandle
+from envgym.agents.search.budget import SearchBudget, check_budget
+from envgym.agents.search.engine import RolloutContext, SearchTree
+from envgym.agents.search.scorers import (
+    AnswerScorer,
+    ValueFn,
+    ValueScorer,
+    check_tokenizer,
+    choose_answer,
+    make_answer_scorer,
+)
+from envgym.agents.search.snapshots import Branching, resolve_branching
+from envgym.core.tree import Tree
+from envgym.env import Env
+from envgym.settings import Settings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """By what the answer of a search is chosen."""
+
+    by: str
+    is_oracle: bool
+    """True where that is hidden from the agent: such a result must be called oracle-selected."""
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """Grows the trees of a group (training), or one tree with one chosen leaf (evaluation)."""
+
+    @property
+    def selection(self) -> Selection | None:
+        """How `answer` chooses; None where there is nothing to choose."""
+        ...
+
+    def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
+        """Refuse what cannot work, before anything is sampled. Raises: SettingsError.
+
+        Args:
+            env: one of those that are searched.
+            agent: its limits.
+            group_size: episodes of a group; None: trees are to `answer`.
+        """
+        ...
+
+    def num_trees(self, group_size: int) -> int:
+        """Return how many trees a group has. Raises: SettingsError: a group of that size cannot be made."""
+        ...
+
+    async def grow_tree(
+        self, job: EpisodeJob, context: RolloutContext, *, group_size: int, abort: AbortHandle | None = None
+    ) -> Tree:
+        """Grow one tree of a group; its kept leaves are episodes of the group.
+
+        Args:
+            job: task, seeds and id of the tree.
+            context: agent, policy and slots.
+            group_size: episodes of the whole group.
+            abort: by which all branches under way can be aborted; they stay in the tree with that ending.
+        """
+        ...
+
+    async def answer(self, job: EpisodeJob, context: RolloutContext) -> Tree:
+        """Grow one tree and keep one leaf, chosen by what the agent can observe unless the settings say otherwise."""
+        ...
+
+
+class TreeStrategy(Settings, ABC):
+    """Settings and flow of every strategy whose trees have several branches."""
+
+    name: ClassVar[str]
+    is_forking: ClassVar[bool] = True
+    """Whether branches begin inside episodes, so that the env must be forked or replayed."""
+
+    branching: Branching = Branching.AUTO
+    """How a branch gets its env: `fork` copies it, `replay` plays the recorded turns again and verifies them."""
+    deterministic: bool = True
+    """Decide at points that do not depend on timing; False: as branches end, which never waits."""
+    budget: SearchBudget = SearchBudget()
+    """Most that may be spent on one task; trees have equal shares of it."""
+    select: str = "majority"
+    """By what `answer` chooses: `majority`, `likelihood`, `package.module:name` of a `ValueFn` (a text after another
+    `:` is passed to it), or `reward` (which is hidden from the agent: oracle-selected)."""
+
+    @abstractmethod
+    def num_trees(self, group_size: int) -> int:
+        """Return how many trees a group has. Raises: SettingsError: a group of that size cannot be made."""
+
+    @abstractmethod
+    async def expand(self, tree: SearchTree, *, leaves: int | None) -> None:
+        """Grow a tree that has begun; prune all but `leaves` of its leaves, None: prune nothing."""
+
+    @property
+    def selection(self) -> Selection:
+        """How `answer` chooses."""
+        return Selection(by=self.select, is_oracle=self.answer_scorer().is_oracle)
+
+    def answer_scorer(self) -> AnswerScorer:
+        """Return the scorer that `answer` chooses by. Raises: UnknownName, SettingsError: there is none."""
+        return make_answer_scorer(self.select)
+
+    def value_fns(self) -> list[ValueFn]:
+        """Return those that the search uses. Raises: SettingsError: one cannot be loaded."""
+        scorer = self.answer_scorer()
+        return [scorer.value_fn] if isinstance(scorer, ValueScorer) else []
+
+    def check_tokenizer(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+        """Refuse a policy whose tokens a `ValueFn` cannot read. Raises: InvalidInput."""
+        for value_fn in self.value_fns():
+            check_tokenizer(value_fn, tokenizer)
+
+    def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
+        """Refuse an env that cannot be branched, a group that cannot be made, and a budget that is too small."""
+        if self.is_forking:
+            resolve_branching(env, self.branching, where=self.name)
+        parts = 1 if group_size is None else self.num_trees(group_size)
+        check_budget(self.budget, max_turn_tokens=agent.max_turn_tokens, parts=parts, where=self.name)
+        self.answer_scorer()
+
+    async def grow_tree(
+        self, job: EpisodeJob, context: RolloutContext, *, group_size: int, abort: AbortHandle | None = None
+    ) -> Tree:
+        """Grow one tree of a group, with its share of the budget and of the leaves."""
+        num_trees = self.num_trees(group_size)
+        tree = self._search_tree(job, context, self.budget.share(num_trees), abort)
+        await self._grow(tree, leaves=group_size // num_trees)
+        return tree.record()
+
+    async def answer(self, job: EpisodeJob, context: RolloutContext) -> Tree:
+        """Grow one tree and keep one leaf."""
+        tree = self._search_tree(job, context, self.budget, None)
+        await self._grow(tree, leaves=None)
+        branches = tree.finished_branches
+        if branches:
+            chosen = await choose_answer(branches, self.answer_scorer())
+            for branch in branches:
+                if branch is not chosen and branch.pruned is None:
+                    branch.pruned = f"not chosen by {self.selection.by}"
+            chosen.pruned = None
+        return tree.record()
+
+    def _search_tree(
+        self, job: EpisodeJob, context: RolloutContext, budget: SearchBudget, abort: AbortHandle | None
+    ) -> SearchTree:
+        branching = self.branching if self.is_forking else None
+        return SearchTree(job, context, branching=branching, budget=budget, ordered=self.deterministic, abort=abort)
+
+    async def _grow(self, tree: SearchTree, *, leaves: int | None) -> None:
+        """Begin a tree, expand it, and close its envs."""
+        try:
+            if await tree.begin() is not None:
+                await self.expand(tree, leaves=leaves)
+        finally:
+            await tree.close()
+
+
+async def run_concurrently(awaitables: Sequence[Awaitable[T]]) -> list[T]:
+    """Await all; if one raises or this is cancelled, the others are cancelled and waited for."""
+    tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

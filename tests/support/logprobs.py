@@ -1,0 +1,73 @@
+"""Log-probs of rows in one call, for tests and benchmarks of what computes them in two."""
+
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from envgym.trainer.batch.packs import Pack
+from envgym.trainer.learner.logprobs import CHUNK_SIZE, TokenLogprobs, token_hidden_states
+from envgym.trainer.learner.packing.support import packed_token_hidden_states
+
+
+def token_logprobs(
+    model: nn.Module,
+    *,
+    input_ids_BT: Int[Tensor, "B T"],
+    attention_mask_BT: Bool[Tensor, "B T"] | Int[Tensor, "B T"],
+    position_ids_BT: Int[Tensor, "B T"] | None = None,
+    loss_mask_BT: Bool[Tensor, "B T"] | None = None,
+    temperature: float = 1.0,
+    with_entropy: bool = False,
+    chunk_size: int = CHUNK_SIZE,
+) -> TokenLogprobs:
+    """Score the tokens of a batch of rows under a causal language model.
+
+    Args:
+        model: see `token_hidden_states`, as the next four.
+        input_ids_BT: [B, T].
+        attention_mask_BT: [B, T].
+        position_ids_BT: [B, T].
+        loss_mask_BT: [B, T].
+        temperature: that the tokens were sampled with, > 0.
+        with_entropy: also return the entropies, with gradient.
+        chunk_size: tokens whose logits exist at a time, >= 1.
+
+    Returns:
+        [B, T] each; the first token of a row follows nothing and is not scored.
+
+    Raises:
+        InvalidInput: padding on the left without position ids, or a model that cannot be served.
+    """
+    states = token_hidden_states(
+        model,
+        input_ids_BT=input_ids_BT,
+        attention_mask_BT=attention_mask_BT,
+        position_ids_BT=position_ids_BT,
+        loss_mask_BT=loss_mask_BT,
+    )
+    return states.logprobs(temperature=temperature, with_entropy=with_entropy, chunk_size=chunk_size)
+
+
+def packed_logprobs(
+    model: nn.Module,
+    pack: Pack,
+    *,
+    loss_mask_BT: Bool[Tensor, "B T"],
+    temperature: float = 1.0,
+    with_entropy: bool = False,
+    chunk_size: int = CHUNK_SIZE,
+) -> TokenLogprobs:
+    """Score the rows of a pack; equal to `token_logprobs` of the rows themselves, in value and gradient.
+
+    Args:
+        model: see `pack_hidden_states`.
+        pack: of the rows.
+        loss_mask_BT: tokens to score, among those that the pack trains.
+        temperature: that the tokens were sampled with, > 0.
+        with_entropy: also return the entropies, with gradient.
+        chunk_size: tokens whose logits exist at a time, >= 1.
+
+    Returns:
+        [B, T] each, in the order of the pack's rows; 0 outside the mask.
+    """
+    states = packed_token_hidden_states(model, pack, loss_mask_BT=loss_mask_BT)
+    return states.logprobs(temperature=temperature, with_entropy=with_entropy, chunk_size=chunk_size)
