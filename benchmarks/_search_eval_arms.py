@@ -11,15 +11,15 @@ from statistics import fmean, variance
 import numpy as np
 from pydantic import Field
 
+from benchmarks._studies import ROOT
 from envgym.agents.evaluation import EvalRecord
 from envgym.cli.main import main as envgym
-from envgym.errors import RunError, SettingsError, sentence
+from envgym.errors import RunError, sentence
 from envgym.runs import RunDirectory, write_json
-from envgym.settings import Settings, build_settings, read_settings_file
+from envgym.settings import Settings
 from envgym.stats import UNIT_RANGE, PairedComparison, compare_paired, smallest_detectable_effect
 from envgym.trainer.workflows.critic_value import critic
 
-ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples" / "search_eval"
 CHAIN = "chain"
 
@@ -93,12 +93,6 @@ def arms(value: str) -> dict[str, Arm]:
             settings=("n=null", "select=reward"),
         ),
     }
-
-
-def declaration() -> Declaration:
-    """Read the declaration."""
-    path = EXAMPLES / "declaration.yaml"
-    return build_settings(Declaration, read_settings_file(path), where=path.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +208,3 @@ def _run(command: Sequence[str]) -> None:
     print("$ envgym", *command, flush=True)
     if envgym(command):
         raise RunError(sentence("command", "end well", "an error", where=" ".join(command), do="see above"))
-
-
-def check_declared(declared: Declaration) -> None:
-    """See that all that must be known beforehand is. Raises: SettingsError: there is no smallest effect yet."""
-    if declared.smallest_effect is None:
-        do = "run `pilot`, write what it prints into declaration.yaml, and commit that"
-        must = "be declared before the held-out tasks are looked at"
-        raise SettingsError(sentence("smallest_effect", must, "none", where="search_eval", do=do))

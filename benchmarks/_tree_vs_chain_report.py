@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks._curves import CurvePoint, Curves, plot
-from benchmarks._statistics import Mean, pooled_spread, smallest_effect, t_interval
-from benchmarks._tree_vs_chain_cells import WARM_START, Declaration, Place, check_declared
+from benchmarks._studies import Mean, check_declared, pooled_spread, smallest_effect, t_interval
+from benchmarks._tree_vs_chain_cells import WARM_START, CellPaths, Declaration
 from envgym.errors import RunError, sentence
 from envgym.stats import sign_flip_p_value
 
@@ -103,7 +103,7 @@ def results(root: Path, declared: Declaration, game: str, seeds: Sequence[int]) 
         (seed, name): json.loads(path.read_text(encoding="utf-8"))
         for seed in seeds
         for name in names
-        if (path := Place(game=game, seed=seed, root=root).cell(name)).exists()
+        if (path := CellPaths(game=game, seed=seed, root=root).cell(name)).exists()
     }
     whole = tuple(seed for seed in seeds if all((seed, name) in found for name in names))
     return Results(game=game, recipes=declared.recipes, seeds=whole, cells=found)
@@ -128,7 +128,7 @@ def write_report(root: Path, declared: Declaration, page: Path) -> None:
     if not found:
         do = "run the benchmark with `run` first"
         raise RunError(sentence("results", "hold a seed that is through", "none", where=str(root), do=do))
-    check_declared(declared, list(found))
+    check_declared(declared.smallest_effects(found))
     figure = page.with_suffix(".svg")
     figure.write_text(plot({of.game: curves(of) for of in found.values()}, axis="thousand tokens"), encoding="utf-8")
     lines = [line for of in found.values() for line in _section(of, declared)]

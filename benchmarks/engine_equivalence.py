@@ -14,7 +14,7 @@ from typing import Final
 
 from scipy.stats import ttest_ind  # type: ignore[import-untyped]  # shipped without types
 
-from benchmarks._runs import ROOT, success, train
+from benchmarks._studies import ROOT, success, train
 
 ENGINES: Final = ("transformers", "vllm")
 SEEDS: Final = (10, 11, 12)

@@ -13,8 +13,7 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from benchmarks._curves import CurvePoint, plot
-from benchmarks._runs import ROOT, success, train
-from benchmarks._statistics import Mean, t_interval
+from benchmarks._studies import ROOT, Mean, success, t_interval, train
 from envgym.runs import RunDirectory
 
 SEEDS: Final = (20, 21, 22)

@@ -8,8 +8,9 @@ from statistics import stdev
 
 import pytest
 
-from benchmarks._search_eval_arms import EXAMPLES, Bench, Declaration, Fit, Pilot, declaration, planned_effect
+from benchmarks._search_eval_arms import EXAMPLES, Bench, Declaration, Fit, Pilot, planned_effect
 from benchmarks._search_eval_report import write_report
+from benchmarks._studies import read_declaration
 from envgym.agents.evaluation import EvalRecord
 from envgym.agents.search import make_strategy
 from envgym.cli.main import COMMANDS
@@ -53,7 +54,7 @@ def fake(bench: Bench, name: str, rewards: Sequence[tuple[float, ...]], *, is_pi
 
 
 def test_declaration_is_complete_and_its_commands_are_understood() -> None:
-    declared = declaration()
+    declared = read_declaration(Declaration, "search_eval")
     bench = Bench(declared, Path("runs/search_eval"))
     assert declared.tasks >= 300
     assert set(declared.compared) | set(declared.pilot.arms) <= set(bench.arms)
@@ -70,7 +71,7 @@ def test_declaration_is_complete_and_its_commands_are_understood() -> None:
 
 
 def test_only_the_labelled_arm_knows_the_reward() -> None:
-    bench = Bench(declaration(), Path("runs"))
+    bench = Bench(read_declaration(Declaration, "search_eval"), Path("runs"))
     for name, arm in bench.arms.items():
         fields = [item for item in arm.settings if not arm.asks_value or "envgym" not in item]
         fields += ["select=likelihood"] if name == "value" else ["value=operator:add"] if name == "mcts" else []
@@ -114,5 +115,5 @@ def test_page_says_what_was_found(tmp_path: Path) -> None:
     assert "| `best_of` by the reward, **oracle-selected** | 100.0 |" in text
     assert "explains 38 % of the variance" in text
     undeclared = SMALL.model_copy(update={"smallest_effect": None})
-    with pytest.raises(SettingsError, match="smallest_effect must be declared before the held-out tasks"):
+    with pytest.raises(SettingsError, match="smallest_effect must be declared before the study"):
         write_report(Bench(undeclared, tmp_path), page)
