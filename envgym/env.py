@@ -63,7 +63,7 @@ class NoOracle(TypeError):
 
 
 class Env(gymnasium.Env[str, str], Generic[StateT]):
-    """A text world: one task, one episode at a time."""
+    """An environment of text: one task, one episode at a time."""
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  # Gymnasium's own declaration
     system_prompt: str = ""
@@ -167,7 +167,7 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
         """Start an episode. `options` may hold `task` (a Task), or `split` and `index`; default: a random train task.
 
-        Raises: InvalidInput: an unknown option or split. InfrastructureError: the world could not be set up.
+        Raises: InvalidInput: an unknown option or split. InfrastructureError: the env could not be set up.
         """
         super().reset(seed=seed)
         self._is_over = True
