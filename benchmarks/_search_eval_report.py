@@ -1,4 +1,4 @@
-"""What benchmarks/search_eval.py found: docs/results/search_eval.md."""
+"""Report of benchmarks/search_eval.py: docs/results/search_eval.md."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -107,7 +107,7 @@ def _table(bench: Bench) -> list[str]:
         p = f"{corrected(bench, of):.4f}" if name in bench.declared.compared else ""
         size = bench.declared.samples if name == CHAIN else 1
         costs: Mapping[str, float] = {key: cost * size for key, cost in record.costs.items()}
-        reads = read_object(bench.place(name, is_pilot=False) / "reads.json")["tokens_read"] / len(record.rewards)
+        reads = read_object(bench.directory(name, is_pilot=False) / "reads.json")["tokens_read"] / len(record.rewards)
         rows.append(
             f"| {arm.what} | {100 * of.mean_after:.1f} | {difference} | {p} | {costs['tokens_generated']:.0f} "
             f"| {costs['tokens_prefilled']:.0f} | {costs['env_steps']:.1f} | {reads:.0f} |"
@@ -127,8 +127,10 @@ def _findings(bench: Bench) -> list[str]:
         of = bench.compared(name, is_pilot=False)
         points = 100 * of.difference.value
         if corrected(bench, of) < bench.declared.level:
-            said = f"{'better' if points > 0 else 'worse'} than `chain`, by {abs(points):.1f} points"
+            verdict = f"{'better' if points > 0 else 'worse'} than `chain`, by {abs(points):.1f} points"
         else:
-            said = f"not told apart from `chain` at the corrected level ({points:+.1f} points)"
-        lines.append(f"- {bench.arms[name].what}: {said}; {of.wins} tasks better, {of.losses} worse, {of.ties} alike.")
+            verdict = f"not told apart from `chain` at the corrected level ({points:+.1f} points)"
+        lines.append(
+            f"- {bench.arms[name].what}: {verdict}; {of.wins} tasks better, {of.losses} worse, {of.ties} alike."
+        )
     return lines

@@ -39,7 +39,7 @@ def check_declared(effects: Mapping[str, float | None]) -> None:
 def train(config: str, directory: Path, sets: Mapping[str, object], *, last: int) -> None:
     """Train in a process of its own, unless that run is whole; one that was stopped is resumed.
 
-    Raises: CalledProcessError: it failed; its output says why.
+    Raises: CalledProcessError: it failed; its output tells the reason.
     """
     if success(directory, last) is not None:
         return
@@ -85,7 +85,7 @@ def t_interval(values: Sequence[float]) -> Mean:
 
 
 def smallest_effect(spread: float, num_seeds: int) -> float:
-    """Return the mean difference found with probability `POWER`: (t_{1-a/2} + t_power) spread / sqrt(n)."""
+    """Return the mean difference that is detected with probability `POWER`: (t_{1-a/2} + t_power) spread / sqrt(n)."""
     freedom = num_seeds - 1
     return (t_quantile((1 + LEVEL) / 2, freedom) + t_quantile(POWER, freedom)) * spread / math.sqrt(num_seeds)
 

@@ -76,7 +76,7 @@ TOTALS = {
     "env_steps": "cost/env_steps",
     "episodes": "rollout/episodes",
 }
-"""What a cell sums over its train steps, and the metric of the training loop that says it."""
+"""What a cell sums over its train steps, and the metric of the training loop it is read from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,9 +185,9 @@ def _train(paths: CellPaths, recipe: str, settings: TrainSettings, *, marks: lis
                 bench.learner.train_step(rows, bench.method.objective, step=step - 1)
             bench.policy.update_weights((), step)
             stats = updated_stats(stats, requests, groups, step=step)
-            found = rollout_metrics(groups, success_at=settings.evaluation.success_at)
+            rollout = rollout_metrics(groups, success_at=settings.evaluation.success_at)
             for name, metric in TOTALS.items():
-                totals[name] += found[metric]
+                totals[name] += rollout[metric]
             totals["rows"] += len(rows)
             spent = round(totals["tokens_generated"] + totals["tokens_prefilled"])
             while len(points) < len(marks) and spent >= marks[len(points)]:

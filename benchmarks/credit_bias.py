@@ -1,6 +1,6 @@
 """How far each credit's gradient is from the true one, on average over everything that can be sampled.
 
-The world is `tests.support.enumerable`: expectations are sums, so the figures have no sampling error.
+The environment is `tests.support.enumerable`: expectations are sums, so the figures have no sampling error.
 
 Run: python benchmarks/credit_bias.py [--only turn_grpo sibling]. Prints one JSON line.
 """
@@ -28,27 +28,27 @@ def reinforce(group: Group) -> tuple[TrajectoryCredit, ...]:
 
 
 def with_values(credit: CriticCredit, value: float) -> Credit:
-    """Give a critic's method a critic that says `value` of everything."""
+    """Give a critic's method a critic that predicts `value` for everything."""
 
     def estimate(group: Group) -> tuple[TrajectoryCredit, ...]:
-        said = [
+        values = [
             TrajectoryValues(trajectory=episode, values=((), *[(value,)] * (len(episode.path) - 1)))
             for episode in group.valid
         ]
-        return tuple(found.credit for found in credit(group, said))
+        return tuple(entry.credit for entry in credit(group, values))
 
     return estimate
 
 
 def methods() -> dict[str, Credit]:
     """Return every method with its default settings, and what a discount of 1 or an exponent changes."""
-    found: dict[str, Credit] = {"reinforce": reinforce, **{name: build() for name, build in CREDITS.items()}}
-    found["gigpo, discount 1"] = CREDITS["gigpo"](discount=1.0)
-    found["tree_rl, shared 1"] = CREDITS["tree_rl"](shared=1.0)
+    credits: dict[str, Credit] = {"reinforce": reinforce, **{name: build() for name, build in CREDITS.items()}}
+    credits["gigpo, discount 1"] = CREDITS["gigpo"](discount=1.0)
+    credits["tree_rl, shared 1"] = CREDITS["tree_rl"](shared=1.0)
     for name, build in CRITIC_CREDITS.items():
         for decay in (1.0, 0.95):
-            found[f"{name}, decay {decay:g}"] = with_values(build(decay=decay), 0.3)
-    return found
+            credits[f"{name}, decay {decay:g}"] = with_values(build(decay=decay), 0.3)
+    return credits
 
 
 def searches() -> dict[str, Callable[[], list[SampledGroup]]]:
@@ -62,11 +62,11 @@ def searches() -> dict[str, Callable[[], list[SampledGroup]]]:
     }
 
 
-def distance(found: Array) -> dict[str, float]:
+def distance(gradient: Array) -> dict[str, float]:
     """Return |E g - truth| / |truth|, and the cosine between the two, which no scale changes."""
-    norm, length = float(np.linalg.norm(TRUTH)), float(np.linalg.norm(found))
-    cosine = float((found * TRUTH).sum()) / (norm * length) if length else 0.0
-    return {"bias": float(np.linalg.norm(found - TRUTH)) / norm, "cosine": cosine}
+    norm, length = float(np.linalg.norm(TRUTH)), float(np.linalg.norm(gradient))
+    cosine = float((gradient * TRUTH).sum()) / (norm * length) if length else 0.0
+    return {"bias": float(np.linalg.norm(gradient - TRUTH)) / norm, "cosine": cosine}
 
 
 def measure(only: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:

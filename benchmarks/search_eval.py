@@ -37,8 +37,8 @@ def main() -> None:
         write_report(bench, PAGE)
     else:
         done = [name for name in bench.arms if bench.record(name, is_pilot=False) is not None]
-        found = {name: bench.compared(name, is_pilot=False).difference.value for name in done if CHAIN in done}
-        print(json.dumps({"benchmark": "search_eval", "differences_to_chain": found}))
+        differences = {name: bench.compared(name, is_pilot=False).difference.value for name in done if CHAIN in done}
+        print(json.dumps({"benchmark": "search_eval", "differences_to_chain": differences}))
 
 
 if __name__ == "__main__":

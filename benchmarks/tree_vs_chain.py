@@ -25,21 +25,21 @@ PAGE = ROOT / "docs" / "results" / "tree_vs_chain.md"
 
 def run(declared: Declaration, root: Path, games: Sequence[str], seeds: Sequence[int], *, jobs: int) -> None:
     """Make the missing cells, one seed of all games after the other."""
-    places = [CellPaths(game=game, seed=seed, root=root) for seed in seeds for game in games]
+    cells = [CellPaths(game=game, seed=seed, root=root) for seed in seeds for game in games]
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for _ in pool.map(partial(run_seed, declared), places):
+        for _ in pool.map(partial(run_seed, declared), cells):
             pass
 
 
 def summary(root: Path) -> dict[str, dict[str, object]]:
     """Return for each game its whole seeds and the mean paired differences."""
-    declared, found = read_declaration(Declaration, "tree_vs_chain"), dict[str, dict[str, object]]()
+    declared, summaries = read_declaration(Declaration, "tree_vs_chain"), dict[str, dict[str, object]]()
     for game in declared.games:
         of = results(root, declared, game, declared.seeds)
-        found[game] = {"seeds": of.seeds}
+        summaries[game] = {"seeds": of.seeds}
         if of.seeds:
-            found[game] |= {arm: t_interval(differences(of, arm, declared.baseline)).value for arm in declared.arms}
-    return found
+            summaries[game] |= {arm: t_interval(differences(of, arm, declared.baseline)).value for arm in declared.arms}
+    return summaries
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ SMALL = Declaration(
 
 def fake(bench: Bench, name: str, rewards: Sequence[tuple[float, ...]], *, is_pilot: bool = False) -> None:
     """Write an evaluation that found these rewards."""
-    place = bench.place(name, is_pilot=is_pilot)
+    place = bench.directory(name, is_pilot=is_pilot)
     costs = {"tokens_generated": 200 / len(rewards[0]), "tokens_prefilled": 8.0, "env_steps": 2.0}
     record = EvalRecord(
         env_id="math/arithmetic-v0",
