@@ -15,10 +15,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import hypothesis
 import pytest
 
-# A clock decides nothing: neither a deadline nor how long a busy machine takes to draw examples.
-_CALM = hypothesis.settings(deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.register_profile("ci", _CALM, derandomize=True, max_examples=50)
-hypothesis.settings.register_profile("fuzz", _CALM, derandomize=False, max_examples=200)
+# No test fails by the clock: neither by a deadline nor because a busy machine draws examples slowly.
+_UNTIMED = hypothesis.settings(deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("ci", _UNTIMED, derandomize=True, max_examples=50)
+hypothesis.settings.register_profile("fuzz", _UNTIMED, derandomize=False, max_examples=200)
 
 _LANE_MODULES = {"peers": "trl"}
 """Folder of a test lane -> module without which its files cannot be imported."""

@@ -1,4 +1,4 @@
-"""The house rules that no other tool holds: links, name guards, sizes, docstrings, what importing envgym loads."""
+"""Rules that no other tool holds: links, name guards, sizes, docstrings, import circles, what importing envgym loads."""
 
 import graphlib
 import os

@@ -18,6 +18,7 @@ from envgym.episodes import trees_of
 from envgym.errors import RunError, UnknownName, near_names, sentence
 from envgym.report.build import build_comparison, build_episode, build_evaluation, build_metric_row
 from envgym.report.build_tree import build_tree, view_id
+from envgym.report.bundle import write_report
 from envgym.report.data import (
     TRAIN,
     ComparisonData,
@@ -28,7 +29,6 @@ from envgym.report.data import (
     ReportData,
     TreeData,
 )
-from envgym.report.write import write_report
 from envgym.runs import RunDirectory, file_label
 from envgym.seeds import generator
 from envgym.stats import paired_variance, smallest_detectable_effect, successes_of, task_mean_variance
