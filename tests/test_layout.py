@@ -1,4 +1,4 @@
-"""Rules that no other tool holds: links, name guards, sizes, docstrings, import circles, what importing envgym loads."""
+"""Rules that no other tool holds: links, name guards, sizes, docstrings, import circles, what an import loads."""
 
 import graphlib
 import os
