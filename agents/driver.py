@@ -152,7 +152,7 @@ async def close_env(env: EpisodeEnv, abort: AbortHandle) -> None:
         await env.close()
 
 
-async def play_episode(
+async def drive_episode(
     env: EpisodeEnv,
     state: StateT,
     *,
@@ -193,7 +193,7 @@ async def run_episode(
         abort: by which the episode can be aborted.
     """
     state = begin(agent, sampling=sampling, seed=job.sampling_seed)
-    return await play_episode(
+    return await drive_episode(
         EpisodeEnv(job), state, advance=advance, generate=policy.generate, clock=clock, abort=abort
     )
 
@@ -221,7 +221,7 @@ async def run_oracle_episode(job: EpisodeJob, agent: Agent, *, clock: Clock = ti
         )
 
     state = begin(agent, sampling=Sampling(), seed=job.sampling_seed)
-    return await play_episode(env, state, advance=advance, generate=generate, clock=clock, abort=None)
+    return await drive_episode(env, state, advance=advance, generate=generate, clock=clock, abort=None)
 
 
 async def run_episodes(
@@ -253,7 +253,7 @@ async def run_episodes(
 
     def run(job: EpisodeJob) -> Awaitable[Tree]:
         state = begin(agent, sampling=sampling, seed=job.sampling_seed)
-        return play_episode(EpisodeEnv(job), state, advance=advance, generate=generate, clock=clock, abort=None)
+        return drive_episode(EpisodeEnv(job), state, advance=advance, generate=generate, clock=clock, abort=None)
 
     on_idle = None if gate is None else gate.remove_worker
     return await run_pool(jobs, run, concurrency=concurrency, on_finished=on_finished, on_idle=on_idle)

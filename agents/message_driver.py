@@ -18,7 +18,7 @@ from envgym.agents.agent import (
     own_system_prompt,
     text_format_name,
 )
-from envgym.agents.driver import play_episode
+from envgym.agents.driver import drive_episode
 from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.events import (
     Event,
@@ -118,7 +118,9 @@ async def run_message_episode(
         abort: by which the episode can be aborted.
     """
     state = _begin(settings, sampling, job.sampling_seed)
-    return await play_episode(EpisodeEnv(job), state, advance=_advance, generate=policy.reply, clock=clock, abort=abort)
+    return await drive_episode(
+        EpisodeEnv(job), state, advance=_advance, generate=policy.reply, clock=clock, abort=abort
+    )
 
 
 _MessageEvent = Event[MessageReply]

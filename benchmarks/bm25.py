@@ -17,8 +17,8 @@ import bm25s
 
 import envgym
 from envgym.core.tasks import Split
-from envgym.envs._speaking import calling
 from envgym.envs.search._library import factbook, load_questions
+from envgym.parsing import tool_call_action
 from envgym.retrieval import Bm25
 
 LIMIT_MS = 3.0
@@ -42,7 +42,7 @@ def main() -> None:
     env, calls = envgym.make("search/factbook-v0", max_turns=None), []
     for task in tasks:
         env.reset(options={"task": task})
-        calls.append(milliseconds(partial(env.step, calling("search", query=task.prompt))))
+        calls.append(milliseconds(partial(env.step, tool_call_action("search", query=task.prompt))))
     walls = [wall for wall, _ in queries]
     result = {
         "benchmark": "bm25",

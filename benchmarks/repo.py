@@ -12,8 +12,8 @@ from functools import partial
 from statistics import median
 
 from envgym.core.tasks import Split
-from envgym.envs._speaking import calling
 from envgym.envs.code.repo import Repositories
+from envgym.parsing import tool_call_action
 from envgym.sandbox.shell import ShellSession
 
 ROUNDS = 10
@@ -32,10 +32,10 @@ def main() -> None:
         "bare_bash": lambda: subprocess.run(["bash", "-c", "true"], check=True),
         "bare_python": lambda: subprocess.run([sys.executable, "-I", "-S", "-c", "pass"], check=True),
         "fork": env.fork,
-        "view": lambda: env.step(calling("view", path=path)),
-        "search": lambda: env.step(calling("search", text="return")),
-        "shell": lambda: env.step(calling("shell", command="ls")),
-        "run_tests": lambda: env.step(calling("run_tests")),
+        "view": lambda: env.step(tool_call_action("view", path=path)),
+        "search": lambda: env.step(tool_call_action("search", text="return")),
+        "shell": lambda: env.step(tool_call_action("shell", command="ls")),
+        "run_tests": lambda: env.step(tool_call_action("run_tests")),
         "reset_and_grade": lambda: (env.reset(options=options), env.step("Done."), env.reset(options=options)),
     }
     measures |= {f"command_among_{size}_files": partial(tree.run, "true") for size, tree in trees.items()}

@@ -47,7 +47,7 @@ def measure(env: Shop, episodes: int) -> dict[str, object]:
     resets, turns, forks = Watch(), Watch(), Watch()
     for index in range(episodes):
         resets.time(partial(env.reset, options={"split": "train", "index": index}))
-        while not env.state.seen.visit.is_over:
+        while not env.state.view.visit.is_over:
             action = env.oracle()
             if not env.blocking:
                 forks.time(env.fork)

@@ -1,4 +1,4 @@
-"""The worlds: environments in text, one family per package.
+"""The environments: text only, one family per package.
 
 This room knows tasks, rewards and tools; it must not know tokens, policies, agents or trainers. Importing it imports no
 environment: ids are resolved lazily through the registry.

@@ -4,7 +4,7 @@ import itertools
 
 from envgym import Action, Env, Reply, Task
 from envgym.authoring import ListTasks, RubricEnv, TaskDraft, ToolObjectEnv, from_object, from_rubric
-from envgym.conformance import Status, check_env_conformance
+from envgym.conformance import CheckStatus, check_env_conformance
 from envgym.verifiers import Numeric
 
 
@@ -81,4 +81,4 @@ def make_sums() -> RubricEnv:
 if __name__ == "__main__":
     for make in (CountDown, make_safe, make_sums):
         checks = check_env_conformance(make, num_tasks=5)
-        print(make.__name__, *sorted(check.name for check in checks if check.status is Status.FAIL), sep="\n  ")
+        print(make.__name__, *sorted(check.name for check in checks if check.status is CheckStatus.FAIL), sep="\n  ")

@@ -22,7 +22,7 @@ class BestOf(TreeStrategy):
     n: int | None = Field(default=8, ge=1)
     """Episodes; at least as many as a group has. None: until the budget is spent, or episodes spend nothing of it."""
     parallel: int = Field(default=8, ge=1)
-    """With n=None: most episodes that begin at a time; the first is played alone, to measure what one costs."""
+    """With n=None: most episodes that begin at a time; the first runs alone, to measure what one costs."""
 
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
         """Refuse what cannot work. Raises: SettingsError."""
@@ -39,14 +39,14 @@ class BestOf(TreeStrategy):
         return 1
 
     async def expand(self, tree: SearchTree, *, leaves: int | None) -> None:
-        """Play the episodes side by side, and keep the best `leaves`."""
+        """Run the episodes side by side, and keep the best `leaves`."""
         if self.n is not None:
-            await self._play(tree, max(self.n, leaves or 0))
+            await self._run_episodes(tree, max(self.n, leaves or 0))
         else:
             used = None
             while not tree.is_stopped and used != tree.tracker.used:
                 used = tree.tracker.used
-                await self._play(tree, self._affordable(tree))
+                await self._run_episodes(tree, self._affordable(tree))
         if leaves is not None and len(tree.finished_branches) > leaves:
             scores = await self.answer_scorer()(tree.finished_branches)
             order = sorted(range(len(scores)), key=lambda index: -scores[index])
@@ -63,7 +63,7 @@ class BestOf(TreeStrategy):
             return 1
         return max(1, min(self.parallel, int((1 - used) / used * len(tree.branches))))
 
-    async def _play(self, tree: SearchTree, count: int) -> None:
+    async def _run_episodes(self, tree: SearchTree, count: int) -> None:
         assert tree.root is not None, "the tree has begun"
         branches = [tree.add_branch(tree.root) for _ in range(count)]
         await run_concurrently([tree.run(branch) for branch in branches])

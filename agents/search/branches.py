@@ -1,4 +1,4 @@
-"""The parts of a search tree: states between turns, turns that were played, and branches made of them. Pure."""
+"""The parts of a search tree: states between turns, finished turns, and branches made of them. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import NamedTuple
 from envgym.agents.loop import AgentState
 from envgym.agents.path import PathNode
 from envgym.agents.protocols import GenerateRequest, Generation
+from envgym.agents.recorder import MidTurnFork
 from envgym.agents.search.snapshots import Snapshot
 from envgym.core.endings import Ending
 from envgym.core.tree import SearchStats
@@ -37,7 +38,7 @@ class SearchState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TurnRecord:
-    """A turn that was played."""
+    """A finished turn."""
 
     start: SearchState
     generation: Generation | None
@@ -50,7 +51,7 @@ class TurnRecord:
 
 
 class SharedPrefix(NamedTuple):
-    """The first tokens of a turn that was played, which another branch keeps."""
+    """The first tokens of a finished turn, which another branch keeps."""
 
     turn: TurnRecord
     num_tokens: int
@@ -60,6 +61,12 @@ class SharedPrefix(NamedTuple):
         """The turn's generation."""
         assert self.turn.generation is not None, "a fork inside a turn follows sampled tokens"
         return self.turn.generation
+
+    @property
+    def fork(self) -> MidTurnFork:
+        """Where the branch leaves the edge of the turn, which may begin with a context rendered anew."""
+        rerendered = self.turn.start.agent.pending
+        return MidTurnFork(self.turn.node, sum(len(segment) for segment in rerendered) + self.num_tokens)
 
     def continue_request(self, request: GenerateRequest) -> GenerateRequest:
         """Return the request for what comes after the shared tokens, within the same turn limit."""
@@ -92,7 +99,7 @@ class SharedPrefix(NamedTuple):
     def subtract_cost(self, state: AgentState) -> AgentState:
         """Take the shared tokens out of the last edge's cost: the earlier sibling's edge has them."""
         node = state.path
-        assert node is not None, "a turn was played"
+        assert node is not None, "a turn was finished"
         cost = replace(node.edge.cost, tokens_generated=node.edge.cost.tokens_generated - self.num_tokens)
         return state._replace(path=replace(node, edge=replace(node.edge, cost=cost)))
 
@@ -117,6 +124,11 @@ class Branch:
         """Where the next turn begins, or the last one began."""
         return (self.turns[-1].end or self.turns[-1].start) if self.turns else self.start
 
+    @property
+    def next_prefix(self) -> SharedPrefix | None:
+        """The first tokens of the next turn, where that shares some."""
+        return None if self.turns else self.prefix
+
     def next_turn(self) -> tuple[AgentState, GenerateRequest]:
         """Return the agent before its next turn, and the request for it; the first turn has the branch's own seed."""
         state = self.state
@@ -124,6 +136,14 @@ class Branch:
             return state.agent, state.request
         seed = derive_seed(self.seed, "turn", state.agent.num_turns)
         return state.agent._replace(seed=self.seed), replace(state.request, seed=seed)
+
+    def add_turn(self, generation: Generation | None, agent: AgentState, end: SearchState | None) -> TurnRecord:
+        """Record the next turn: what was sampled, the agent after it, and the state in which it ended."""
+        node, prefix = agent.path, self.next_prefix
+        assert node is not None, "the prompt was rendered"
+        turn = TurnRecord(self.state, generation, node, end, 0 if prefix is None else prefix.num_tokens)
+        self.turns.append(turn)
+        return turn
 
     @property
     def last_node(self) -> PathNode | None:

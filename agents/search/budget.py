@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 
 from pydantic import Field
 
+from envgym.agents.agent import AgentSettings
 from envgym.core.turns import Cost
 from envgym.errors import SettingsError, sentence
 from envgym.settings import Settings
@@ -51,12 +52,12 @@ class SearchBudget(Settings):
         return any(limit is not None and spent >= limit for spent, limit in limits)
 
 
-def largest_turn_cost(*, max_turn_tokens: int, max_context_tokens: int) -> Cost:
+def largest_turn_cost(agent: AgentSettings) -> Cost:
     """Return what one turn can cost at most; a call takes at least a token to write, and seconds have no bound."""
     return Cost(
-        tokens_generated=max_turn_tokens,
-        tokens_prefilled=max_context_tokens,
-        tool_calls=max_turn_tokens,
+        tokens_generated=agent.max_turn_tokens,
+        tokens_prefilled=agent.max_context_tokens,
+        tool_calls=agent.max_turn_tokens,
         env_steps=1,
     )
 

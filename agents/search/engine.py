@@ -1,4 +1,4 @@
-"""One search tree while it grows: branches begin where a strategy decides, and are played to their ends.
+"""One search tree while it grows: branches begin where a strategy decides, and run to their ends.
 
 A strategy decides; the tree runs. A branch begins as soon as it is decided on, and waits for no other. Its random
 numbers derive from where it begins and how many branches began there before, so they do not depend on timing. A failure
@@ -21,17 +21,10 @@ from envgym.agents.loop import AgentState, TokenRequest, advance, begin
 from envgym.agents.path import PathNode
 from envgym.agents.pool import AbortHandle
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
-from envgym.agents.recorder import MidTurnFork, record_tree
+from envgym.agents.recorder import record_tree
 from envgym.agents.search.branches import Branch, SearchState, SharedPrefix, TurnRecord, node_statistics
 from envgym.agents.search.budget import BudgetTracker, SearchBudget, largest_turn_cost
-from envgym.agents.search.snapshots import (
-    Branching,
-    FailedSnapshot,
-    ForkSnapshot,
-    ReplaySnapshot,
-    Snapshot,
-    resolve_branching,
-)
+from envgym.agents.search.snapshots import Branching, SnapshotStore
 from envgym.core.endings import Ending
 from envgym.core.tree import SearchStats, Tree
 from envgym.core.turns import Cost
@@ -108,23 +101,17 @@ class SearchTree:
             ordered: admit turns in an order that does not depend on timing.
             abort: by which all branches under way can be aborted.
         """
-        settings = context.agent.settings
-        most = largest_turn_cost(
-            max_turn_tokens=settings.max_turn_tokens, max_context_tokens=settings.max_context_tokens
-        )
         self.job, self.context = job, context
-        self.tracker = BudgetTracker(budget, largest_turn=most, ordered=ordered)
+        self.tracker = BudgetTracker(budget, largest_turn=largest_turn_cost(context.agent.settings), ordered=ordered)
         self.root: SearchState | None = None
         self.branches: list[Branch] = []
         """Those that were begun, in order."""
         self.stats: dict[PathNode, SearchStats] = {}
-        self._branching = branching
         self._abort = abort or AbortHandle()
+        self._snapshots = SnapshotStore(branching, self._abort)
         self._root_node: PathNode | None = None
         self._root_env: EpisodeEnv | None = None
         self._num_branches: Counter[SearchState] = Counter()
-        self._forks: dict[PathNode, MidTurnFork] = {}
-        self._copied_envs: list[EpisodeEnv] = []
 
     # ---- what a strategy calls -----------------------------------------------------------------------------------
 
@@ -134,18 +121,16 @@ class SearchTree:
         agent = begin(context.agent, sampling=context.sampling, seed=self.job.sampling_seed)
         async with context.hold_slot(self._abort), EnvCloser(env, self._abort):
             with self._abort:
-                agent, request = await self._drive(agent, None, env, None)
+                agent, request = await self._drive(agent, None, env, _TurnSampler(context.policy, None))
                 self._root_node = agent.path
                 if isinstance(request, Generate):
-                    if self._branching is not None:
-                        where = f"tree {self.job.tree_id}"
-                        self._branching = resolve_branching(env.env, self._branching, where=where)
+                    self._snapshots.resolve(env)
                     self.root = await self._search_state(agent, request.request, env)
                     self._root_env = env.move()
         return self.root
 
     def add_branch(self, start: SearchState, *, prefix: SharedPrefix | None = None) -> Branch:
-        """Decide on a branch: from `start`, or after the first tokens of a turn that was played there.
+        """Decide on a branch: from `start`, or after the first tokens of a turn from there.
 
         The first branch of a state samples with the seeds of the episode that reached it, the others with their own.
         """
@@ -161,13 +146,13 @@ class SearchTree:
         return branch
 
     async def run(self, branch: Branch, *, num_turns: int | None = None) -> Branch:
-        """Play a branch to the end of its episode, or for so many turns. Failures in it are its ending."""
+        """Run a branch to the end of its episode, or for so many turns. Failures in it are its ending."""
         try:
             async with self.context.hold_slot(self._abort):
                 env = await self._guard(branch, self._start(branch))
                 if env is not None:
                     async with EnvCloser(env, self._abort):
-                        await self._guard(branch, self._play(branch, env, num_turns))
+                        await self._guard(branch, self._run_turns(branch, env, num_turns))
         finally:
             self.tracker.end_branch(branch.number)
         return branch
@@ -194,16 +179,17 @@ class SearchTree:
 
     async def close(self) -> None:
         """Close every env that is kept."""
-        for env in (self._root_env, *self._copied_envs):
-            if env is not None:
-                await close_env(env, self._abort)
+        if self._root_env is not None:
+            await close_env(self._root_env, self._abort)
+        await self._snapshots.close()
 
     def record(self) -> Tree:
         """Return the tree as it is."""
         assert self._root_node is not None, "begin comes first"
         leaves = [branch.last_node for branch in self.branches if branch.last_node is not None]
         stats = node_statistics(self.branches, self.stats, root=self._root_node)
-        return record_tree(leaves or [self._root_node], self.job, forks=self._forks, stats=stats)
+        forks = {branch.turns[0].node: branch.prefix.fork for branch in self.branches if branch.prefix and branch.turns}
+        return record_tree(leaves or [self._root_node], self.job, forks=forks, stats=stats)
 
     # ---- running a branch ----------------------------------------------------------------------------------------
 
@@ -232,11 +218,11 @@ class SearchTree:
         branch.replay_cost = snapshot.cost
         return await snapshot.open()
 
-    async def _play(self, branch: Branch, env: EpisodeEnv, num_turns: int | None) -> None:
-        """Play the turns of a branch."""
+    async def _run_turns(self, branch: Branch, env: EpisodeEnv, num_turns: int | None) -> None:
+        """Run the turns of a branch."""
         while True:
             is_last = num_turns is not None and len(branch.turns) + 1 >= num_turns
-            turn = await self._play_turn(branch, env, is_last=is_last)
+            turn = await self._run_turn(branch, env, is_last=is_last)
             if turn.end is None or is_last:
                 return
             self._num_branches[turn.end] = 1
@@ -247,10 +233,9 @@ class SearchTree:
     async def _is_admitted(self, branch: Branch) -> bool:
         return await self.tracker.admit(branch.number, waiting=self.context.lend_slot)
 
-    async def _play_turn(self, branch: Branch, env: EpisodeEnv, *, is_last: bool) -> TurnRecord:
-        """Play the next turn of a branch."""
-        start, prefix = branch.state, branch.prefix if not branch.turns else None
-        agent, request = branch.next_turn()
+    async def _run_turn(self, branch: Branch, env: EpisodeEnv, *, is_last: bool) -> TurnRecord:
+        """Run the next turn of a branch."""
+        prefix, (agent, request) = branch.next_prefix, branch.next_turn()
         sampler = _TurnSampler(self.context.policy, prefix)
         agent, following = await self._drive(agent, Generate(request), env, sampler)
         if prefix is not None and sampler.generation is not None:
@@ -258,20 +243,21 @@ class SearchTree:
         end = None
         if isinstance(following, Generate):
             end = await self._search_state(agent, following.request, env, moves_env=is_last)
-        return self._add_turn(branch, start, sampler.generation, agent, end)
+        turn = branch.add_turn(sampler.generation, agent, end)
+        self.tracker.add_turn(branch.number, turn.node.edge.cost)
+        return turn
 
     async def _drive(
-        self, agent: AgentState, request: TokenRequest | None, env: EpisodeEnv, sampler: "_TurnSampler | None"
+        self, agent: AgentState, request: TokenRequest | None, env: EpisodeEnv, sampler: "_TurnSampler"
     ) -> tuple[AgentState, TokenRequest]:
         """Drive one turn, or the reset."""
-        context = self.context
         return await drive(
             agent,
             request,
             env,
             advance=advance,
-            generate=context.policy.generate if sampler is None else sampler.generate,
-            clock=context.clock,
+            generate=sampler.generate,
+            clock=self.context.clock,
             abort=self._abort,
             one_turn=True,
         )
@@ -280,44 +266,14 @@ class SearchTree:
         self, agent: AgentState, request: GenerateRequest, env: EpisodeEnv, *, moves_env: bool = False
     ) -> SearchState:
         """Return the state that `agent` and `env` are in; with `moves_env` the snapshot keeps the env itself."""
-        snapshot: Snapshot | None = None
-        if self._branching is Branching.REPLAY or (self._branching is None and self.root is None):
-            snapshot = ReplaySnapshot.of(self.job, env.first_observation, agent.path)
-        elif self._branching is not None:
-            try:
-                copy = env.move() if moves_env else await env.fork()
-            except (InfrastructureError, asyncio.CancelledError) as error:
-                failure_event(error, self._abort)
-                snapshot = FailedSnapshot(error) if isinstance(error, InfrastructureError) else None
-            else:
-                snapshot = ForkSnapshot(copy)
-                self._copied_envs.append(copy)
-        return SearchState(agent, request, snapshot)
+        assert agent.path is not None, "the prompt was rendered"
+        return SearchState(agent, request, await self._snapshots.take(env, agent.path, moves_env=moves_env))
 
     def _end(self, branch: Branch, failure: FailureEvent) -> None:
         """End the episode of a branch between two turns."""
         agent, _ = advance(branch.next_turn()[0], failure)
-        self._add_turn(branch, branch.state, None, agent, None)
-
-    def _add_turn(
-        self,
-        branch: Branch,
-        start: SearchState,
-        generation: Generation | None,
-        agent: AgentState,
-        end: SearchState | None,
-    ) -> TurnRecord:
-        node, prefix = agent.path, branch.prefix if not branch.turns else None
-        assert node is not None, "the prompt was rendered"
-        num_shared = 0 if prefix is None else prefix.num_tokens
-        if prefix is not None:
-            rerendered = prefix.turn.start.agent.pending
-            num_tokens = sum(len(segment) for segment in rerendered) + num_shared
-            self._forks[node] = MidTurnFork(prefix.turn.node, num_tokens)
-        turn = TurnRecord(start, generation, node, end, num_shared)
-        branch.turns.append(turn)
-        self.tracker.add_turn(branch.number, node.edge.cost)
-        return turn
+        turn = branch.add_turn(None, agent, None)
+        self.tracker.add_turn(branch.number, turn.node.edge.cost)
 
 
 class _TurnSampler:

@@ -3,8 +3,8 @@
 A simulation descends by UCT or PUCT to a node that may have another child, samples one there, values it, and backs the
 value up. Or, with `frontier`, it begins at the best node of the whole tree. Source: 2509.25454.
 
-Without `value` every simulation plays an episode to its end and backs its reward up: for training, and oracle-selected
-at test time. With `value` (a `ValueFn`, learned or a rule) it plays one turn, or a few (`roll_forward`), and no reward
+Without `value` every simulation runs an episode to its end and backs its reward up: for training, and oracle-selected
+at test time. With `value` (a `ValueFn`, learned or a rule) it runs one turn, or a few (`roll_forward`), and no reward
 is used. Source: 2406.03816, whose backup is the mean over visits but for the node's own value, which ours counts
 once. Its first simulation is a whole episode, so there is always an answer.
 

@@ -46,7 +46,7 @@ class SimulationSettings(Settings):
     """`package.module:name` of a `ValueFn` (a text after another `:` is passed to it); None: the reward of whole
     episodes."""
     roll_forward: int = Field(default=0, ge=0)
-    """With `value`: turns played after the new one, whose best value is mixed in with one half."""
+    """With `value`: turns run after the new one, whose best value is mixed in with one half."""
     backup: Literal["mean", "decayed"] = "mean"
     """`decayed`: +1 for a reward of 1 and -1 for less, as `decayed_backup` says; for training only."""
     novelty: float = Field(default=0.0, ge=0)
@@ -133,7 +133,7 @@ class Simulations:
         self._back_up(node, branch, await self._simulate(branch, whole=True))
 
     async def add_leaves(self, num_leaves: int) -> None:
-        """Play whole episodes from the most visited nodes, unfinished ones first, until there are so many leaves."""
+        """Run whole episodes from the most visited nodes, unfinished ones first, until there are so many leaves."""
         while len(self._tree.finished_branches) < num_leaves and not self._tree.is_stopped:
             room = [node for node in self.root.walk() if self._has_room(node)]
             ends = [node for node in room if not node.children] or room
@@ -208,7 +208,7 @@ class Simulations:
         return self._tree.add_branch(node.state)
 
     async def _simulate(self, branch: Branch, *, whole: bool = False) -> float | None:
-        """Play a branch and return its value; None where it has none."""
+        """Run a branch and return its value; None where it has none."""
         num_turns = None if whole or self._value_fn is None else 1 + self._settings.roll_forward
         return await self._value_of(await self._tree.run(branch, num_turns=num_turns))
 

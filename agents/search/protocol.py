@@ -88,7 +88,7 @@ class TreeStrategy(Settings, ABC):
     """Whether branches begin inside episodes, so that the env must be forked or replayed."""
 
     branching: Branching = Branching.AUTO
-    """How a branch gets its env: `fork` copies it, `replay` plays the recorded turns again and verifies them."""
+    """How a branch gets its env: `fork` copies it, `replay` replays the recorded turns and verifies them."""
     deterministic: bool = True
     """Decide at points that do not depend on timing; False: as branches end, which never waits."""
     budget: SearchBudget = SearchBudget()

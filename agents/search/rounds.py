@@ -1,6 +1,6 @@
 """Searches in rounds: one whole episode per tree, then more of them from states that a rule decides on, then a choice.
 
-M trees; L rounds of N decisions each; every decision begins so many branches, each played to its end. K leaves of each
+M trees; L rounds of N decisions each; every decision begins so many branches, each run to its end. K leaves of each
 tree are kept, drawn uniformly; those that failed are kept last.
 """
 

@@ -3,12 +3,15 @@
 A snapshot that cannot be opened raises an `InfrastructureError`; the branch that was to begin there records it.
 """
 
+import asyncio
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from envgym.agents.driver import close_env, failure_event
 from envgym.agents.episode import EpisodeEnv, EpisodeJob
 from envgym.agents.path import PathNode
+from envgym.agents.pool import AbortHandle
 from envgym.core.messages import Observation
 from envgym.core.turns import Cost, TurnOutcome
 from envgym.env import Env, ForkCapability
@@ -24,7 +27,7 @@ class Branching(StrEnum):
     FORK = "fork"
     """By copying its state."""
     REPLAY = "replay"
-    """By playing the recorded turns again, and checking that everything is equal."""
+    """By replaying the recorded turns in a new env, and checking that everything is equal."""
 
 
 def resolve_branching(env: Env[Any], branching: Branching, *, where: str) -> Branching:
@@ -80,7 +83,7 @@ class FailedSnapshot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplaySnapshot:
-    """The turns that lead to a state, to be played again in a new env."""
+    """The turns that lead to a state, to be replayed in a new env."""
 
     job: EpisodeJob
     first_observation: Observation
@@ -88,15 +91,15 @@ class ReplaySnapshot:
     cost: Cost
 
     @classmethod
-    def of(cls, job: EpisodeJob, first_observation: Observation, node: PathNode | None) -> "ReplaySnapshot":
+    def of(cls, job: EpisodeJob, first_observation: Observation, node: PathNode) -> "ReplaySnapshot":
         """Take the turns from the path to `node`."""
-        path = [one for one in (node.path() if node is not None else ()) if one.outcome is not None]
+        path = [one for one in node.path() if one.outcome is not None]
         tool_calls = sum(one.edge.cost.tool_calls for one in path)
         turns = tuple(one.outcome for one in path if one.outcome is not None)
         return cls(job, first_observation, turns, Cost(tool_calls=tool_calls, env_steps=len(turns)))
 
     async def open(self) -> EpisodeEnv:
-        """Play the turns again. Raises: InfrastructureError: the env failed, or a named value differs."""
+        """Replay the turns. Raises: InfrastructureError: the env failed, or a named value differs."""
         env = EpisodeEnv(self.job)
         try:
             _check_equal("first observation", self.first_observation, (await env.reset()).observation, self.job)
@@ -110,6 +113,52 @@ class ReplaySnapshot:
             env.abandon()
             raise
         return env
+
+
+class SnapshotStore:
+    """Takes the snapshots of one search tree, and closes the envs that they keep."""
+
+    def __init__(self, branching: Branching | None, abort: AbortHandle) -> None:
+        """Begin without a snapshot.
+
+        Args:
+            branching: how an env goes back to a state, if the env allows it; None: to the root alone, by a reset.
+            abort: of the tree.
+        """
+        self._branching, self._abort = branching, abort
+        self._envs: list[EpisodeEnv] = []
+
+    def resolve(self, env: EpisodeEnv) -> None:
+        """Choose by what `env` declares. Raises: SettingsError: it cannot be branched, or not in the way chosen."""
+        if self._branching is not None:
+            self._branching = resolve_branching(env.env, self._branching, where=f"tree {env.job.tree_id}")
+
+    async def take(self, env: EpisodeEnv, node: PathNode, *, moves_env: bool = False) -> Snapshot | None:
+        """Return a snapshot of `env` at `node`; None where no branch can begin there.
+
+        Args:
+            env: as it is at `node`.
+            node: the path to it.
+            moves_env: keep the env itself instead of a copy.
+        """
+        if self._branching is Branching.REPLAY or (self._branching is None and node.parent is None):
+            return ReplaySnapshot.of(env.job, env.first_observation, node)
+        if self._branching is None:
+            return None
+        try:
+            copy = env.move() if moves_env else await env.fork()
+        except InfrastructureError as error:
+            return FailedSnapshot(error)
+        except asyncio.CancelledError as error:
+            failure_event(error, self._abort)
+            return None
+        self._envs.append(copy)
+        return ForkSnapshot(copy)
+
+    async def close(self) -> None:
+        """Close the envs."""
+        for env in self._envs:
+            await close_env(env, self._abort)
 
 
 def _check_equal(name: str, recorded: object, replayed: object, job: EpisodeJob) -> None:

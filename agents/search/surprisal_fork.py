@@ -33,7 +33,7 @@ class Where(StrEnum):
 
 
 class ForkPoint(NamedTuple):
-    """Where to branch: after the first `num_tokens` of a turn that was played."""
+    """Where to branch: after the first `num_tokens` of a finished turn."""
 
     turn: TurnRecord
     num_tokens: int

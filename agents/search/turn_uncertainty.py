@@ -1,8 +1,8 @@
 """`turn_uncertainty`: branch at the turns that the policy was least sure of. Source: 2601.04767 (AT2PO).
 
 Each of L rounds takes N times the state with the highest u - penalty b: u is the mean surprisal of the tokens that were
-sampled there (-log pi, over all turns played from the state), b how many branches it was given beyond the first turn
-played there, those of this round included. Leaves of a tree: 1 + N L.
+sampled there (-log pi, over all turns from the state), b how many branches it was given beyond the first
+turn there, those of this round included. Leaves of a tree: 1 + N L.
 
 Branching that depends on what was sampled makes leaf averages biased; `docs/search.md` says by how much it matters.
 """

@@ -1,18 +1,19 @@
 """Two of the three ways to write an env (the third is a subclass of `envgym.Env`), and supplies of tasks."""
 
-from envgym.authoring.files import Columns, FileTasks
+from envgym.authoring.files import ColumnNames, FileTasks
 from envgym.authoring.rubric_env import RubricEnv, from_rubric
-from envgym.authoring.sources import GeneratedTasks, ListTasks, TaskDraft
+from envgym.authoring.sources import GeneratedTasks, ListTasks, TaskDraft, check_range
 from envgym.authoring.tool_object import ToolObjectEnv, from_object
 
 __all__ = [
-    "Columns",
+    "ColumnNames",
     "FileTasks",
     "GeneratedTasks",
     "ListTasks",
     "RubricEnv",
     "TaskDraft",
     "ToolObjectEnv",
+    "check_range",
     "from_object",
     "from_rubric",
 ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envgym.authoring.sources import TaskDraft, checked_index, finished
+from envgym.authoring.sources import TaskDraft, check_index, task_from_draft
 from envgym.core.json_types import JsonValue, canonical, content_hash
 from envgym.core.tasks import TEST_FRACTION, Split, Task, check_ids, split_of
 from envgym.errors import InvalidInput, sentence, unknown_name
@@ -24,7 +24,7 @@ _FILE_ENDINGS = (".jsonl", ".parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class ColumnNames:
     """Which column is what."""
 
     prompt: str = "prompt"
@@ -44,7 +44,7 @@ class FileTasks:
     def __init__(
         self,
         source: str | Path | Mapping[str, str | Path],
-        columns: Columns | None = None,
+        columns: ColumnNames | None = None,
         *,
         config: str | None = None,
         revision: str | None = None,
@@ -62,7 +62,7 @@ class FileTasks:
             test_fraction: share of `test` where there is no official split.
         """
         self._source = source
-        self._columns = columns or Columns()
+        self._columns = columns or ColumnNames()
         self._config = config
         self._revision = revision
         self._splits = splits
@@ -75,7 +75,7 @@ class FileTasks:
 
     def task(self, split: Split, index: int) -> Task:
         """Return a task. Raises: InvalidInput: beyond the end, or the source cannot be read."""
-        return self._tasks[split][checked_index(index, self.size(split), f"{split} of {self._source}")]
+        return self._tasks[split][check_index(index, self.size(split), f"{split} of {self._source}")]
 
     def __getstate__(self) -> dict[str, object]:
         """Leave the rows out: another process reads them itself."""
@@ -107,7 +107,8 @@ class FileTasks:
     def _named(self, split: Split, drafts: Sequence[tuple[TaskDraft, str | None]]) -> list[Task]:
         """Give each task its id, by its index where no column does."""
         tasks = [
-            finished(draft, split, f"{split}/{index}" if id is None else id) for index, (draft, id) in enumerate(drafts)
+            task_from_draft(draft, split, f"{split}/{index}" if id is None else id)
+            for index, (draft, id) in enumerate(drafts)
         ]
         check_ids(tasks, where=f"{split} of {self._source}", do="name another id column, or none")
         return tasks

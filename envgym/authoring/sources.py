@@ -24,12 +24,19 @@ class TaskDraft:
     metadata: JsonObject = field(default_factory=dict)
 
 
-def finished(draft: TaskDraft, split: Split, id: str) -> Task:
+def task_from_draft(draft: TaskDraft, split: Split, id: str) -> Task:
     """Make the task of a draft."""
     return Task(id=id, prompt=draft.prompt, payload=draft.payload, split=split, metadata=draft.metadata)
 
 
-def checked_index(index: int, size: int | None, where: str) -> int:
+def check_range(name: str, value: int, low: int, high: int, *, where: str) -> None:
+    """Check the argument of an env. Raises: InvalidInput: it is no whole number from `low` to `high`."""
+    if type(value) is not int or not low <= value <= high:
+        do = f"pass e.g. {name}={low}"
+        raise InvalidInput(sentence(name, f"be a whole number from {low} to {high}", value, where=where, do=do))
+
+
+def check_index(index: int, size: int | None, where: str) -> int:
     """Return `index`. Raises: InvalidInput: it is negative or beyond the end."""
     if index < 0 or (size is not None and index >= size):
         rule = "be at least 0" if size is None else f"lie in [0, {size})"
@@ -49,7 +56,7 @@ class ListTasks:
         for item in tasks:
             split = item.split if isinstance(item, Task) else split_of(item.payload, test_fraction)
             side = self._tasks[split]
-            side.append(item if isinstance(item, Task) else finished(item, split, f"{split}/{len(side)}"))
+            side.append(item if isinstance(item, Task) else task_from_draft(item, split, f"{split}/{len(side)}"))
         for split, side in self._tasks.items():
             check_ids(side, where=f"{split} of ListTasks", do="give each task an id of its own")
         shared = {task.key for task in self._tasks[Split.TRAIN]} & {task.key for task in self._tasks[Split.TEST]}
@@ -67,7 +74,7 @@ class ListTasks:
 
     def task(self, split: Split, index: int) -> Task:
         """Return a task. Raises: InvalidInput: beyond the end."""
-        return self._tasks[split][checked_index(index, self.size(split), f"{split} of ListTasks")]
+        return self._tasks[split][check_index(index, self.size(split), f"{split} of ListTasks")]
 
 
 class GeneratedTasks:
@@ -96,12 +103,12 @@ class GeneratedTasks:
 
         Raises: InvalidInput: a negative index, or all of 1000 drafts were on the other side.
         """
-        checked_index(index, None, f"{split} of {self._name}")
+        check_index(index, None, f"{split} of {self._name}")
         draws = generator(self._name, self._seed, split.value, index)
         for _ in range(MAX_DRAWS):
             draft = self._generate(draws)
             if split_of(draft.payload, self._test_fraction) is split:
-                return finished(draft, split, f"{split}/{index}")
+                return task_from_draft(draft, split, f"{split}/{index}")
         raise InvalidInput(
             sentence(
                 f"generator {self._name}",

@@ -45,7 +45,7 @@ ObjectT = TypeVar("ObjectT", bound=ToolObject)
 
 
 class ToolObjectEnv(Env[ObjectT]):
-    """A world whose state is an object and whose tools are its methods."""
+    """An env whose state is an object and whose tools are its methods."""
 
     object_class: type[ObjectT]
     """Made anew, without arguments, for each episode."""

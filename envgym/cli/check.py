@@ -18,8 +18,8 @@ from envgym.cli.common import (
     print_json,
     styled,
 )
-from envgym.conformance import CHECKS, Check, Status, as_text, is_passed
-from envgym.conformance.subject import Subject
+from envgym.conformance import CHECKS, Check, CheckStatus, as_text, is_passed
+from envgym.conformance.env_under_test import EnvUnderTest
 from envgym.conformance.suite import run_check
 from envgym.errors import InvalidInput, sentence, unknown_name
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     kwargs = env_kwargs(args.settings)
     results: dict[str, Sequence[Check]] = {}
     for env_id in _ids(args):
-        subject = Subject(make=partial(envgym.make, env_id, **kwargs), num_tasks=args.num_tasks, seed=args.seed)
+        subject = EnvUnderTest(make=partial(envgym.make, env_id, **kwargs), num_tasks=args.num_tasks, seed=args.seed)
         results[env_id] = checks = _missing(subject, args.all) or [run_check(name, subject) for name in names]
         if not args.json:
             print(_coloured(as_text(env_id, checks)), flush=True)
@@ -70,14 +70,14 @@ def _ids(args: argparse.Namespace) -> list[str]:
     return envgym.list_ids() if args.all else list(args.envs)
 
 
-def _missing(subject: Subject, is_one_of_all: bool) -> list[Check]:
+def _missing(subject: EnvUnderTest, is_one_of_all: bool) -> list[Check]:
     """Make the env once; what it lacks is bad input, but skips it where all are checked."""
     try:
         subject.make().close()
     except InvalidInput as error:
         if not is_one_of_all:
             raise
-        return [Check(name="make", status=Status.SKIP, detail=str(error), seconds=0.0)]
+        return [Check(name="make", status=CheckStatus.SKIP, detail=str(error), seconds=0.0)]
     return []
 
 
@@ -89,6 +89,6 @@ def _names(only: Sequence[str] | None) -> list[str]:
 
 
 def _coloured(text: str) -> str:
-    for status, colour in ((Status.PASS, "green"), (Status.FAIL, "red"), (Status.SKIP, "yellow")):
+    for status, colour in ((CheckStatus.PASS, "green"), (CheckStatus.FAIL, "red"), (CheckStatus.SKIP, "yellow")):
         text = text.replace(f"  {status}  ", f"  {styled(status, colour)}  ")
     return text

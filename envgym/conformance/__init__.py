@@ -1,7 +1,7 @@
-"""The conformance suite behind `envgym check`: what every environment must keep, as functions and as a test class."""
+"""The conformance suite of `envgym check`: what every environment must keep, as functions and as a test class."""
 
 from envgym.conformance.mixin import EnvConformance
-from envgym.conformance.report import Check, Status, as_text, is_passed
+from envgym.conformance.report import Check, CheckStatus, as_text, is_passed
 from envgym.conformance.suite import CHECKS, check_env_conformance
 
-__all__ = ["CHECKS", "Check", "EnvConformance", "Status", "as_text", "check_env_conformance", "is_passed"]
+__all__ = ["CHECKS", "Check", "CheckStatus", "EnvConformance", "as_text", "check_env_conformance", "is_passed"]

@@ -26,7 +26,7 @@ def echo(turn: int, observation: str) -> str:
     return observation
 
 
-def randomly(tools: Sequence[ToolSpec], seed: int) -> Agent:
+def random_agent(tools: Sequence[ToolSpec], seed: int) -> Agent:
     """Return the agent that says a random text, number, word or tool call."""
     actions = random_actions(tools, seed)
     return lambda turn, observation: next(actions)

@@ -4,9 +4,9 @@ import math
 import time
 from contextlib import closing
 
-from envgym.conformance.agents import echo, hostile_actions, randomly
-from envgym.conformance.report import Failed
-from envgym.conformance.subject import Episode, Subject, oracle_of, play
+from envgym.conformance.agents import echo, hostile_actions, random_agent
+from envgym.conformance.env_under_test import EnvUnderTest, ObservedEpisode, oracle_of, play
+from envgym.conformance.report import CheckFailed
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Observation
 from envgym.core.rewards import Invalid, Scored
@@ -18,7 +18,7 @@ MAX_TURN_S = 5.0
 """No text may keep an env that does not block busy for longer."""
 
 
-def hostile_actions_are_answered(subject: Subject) -> str:
+def hostile_actions_are_answered(subject: EnvUnderTest) -> str:
     """Say every hostile text: no exception, no `ERROR_` ending, no hanging."""
     count, slowest = 0, 0.0
     with closing(subject.make()) as env:
@@ -32,21 +32,21 @@ def hostile_actions_are_answered(subject: Subject) -> str:
             try:
                 result = env.step(action)
             except Exception as error:
-                raise Failed(f"{action!r:.80} raises {type(error).__name__}: {error}") from error
+                raise CheckFailed(f"{action!r:.80} raises {type(error).__name__}: {error}") from error
             slowest = max(slowest, time.perf_counter() - start)
             record: StepRecord = result.info["envgym"]
             if record.ending is not None and record.ending.is_error:
-                raise Failed(f"{action!r:.80} ends the episode with {record.ending}: {record.error}")
+                raise CheckFailed(f"{action!r:.80} ends the episode with {record.ending}: {record.error}")
             if result.observation not in env.observation_space:
-                raise Failed(f"{action!r:.80} gets an observation of {len(result.observation)} characters")
+                raise CheckFailed(f"{action!r:.80} gets an observation of {len(result.observation)} characters")
             if slowest > MAX_TURN_S and not env.blocking:
-                raise Failed(f"{action!r:.80} takes {slowest:.1f} s in an env that declares blocking = False")
+                raise CheckFailed(f"{action!r:.80} takes {slowest:.1f} s in an env that declares blocking = False")
             is_over = result.terminated or result.truncated
             count += 1
     return f"{count} actions, the longest over {MAX_ACTION_CHARS} characters; slowest {slowest * 1e3:.0f} ms"
 
 
-def rewards_in_range(subject: Subject) -> str:
+def rewards_in_range(subject: EnvUnderTest) -> str:
     """Play the oracle, an echo and random actions: each episode's reward must lie in the declared range."""
     episodes = _some_episodes(subject)
     with closing(subject.make()) as env:
@@ -54,15 +54,15 @@ def rewards_in_range(subject: Subject) -> str:
         chance, optimum = env.unwrapped.chance_score, env.unwrapped.optimum
     if not low <= chance <= optimum <= high:
         text = f"reward_range {low, high}, chance_score {chance} and optimum {optimum}"
-        raise Failed(f"{text} must be ordered: low <= chance <= optimum <= high")
+        raise CheckFailed(f"{text} must be ordered: low <= chance <= optimum <= high")
     rewards = [episode.reward for episode in episodes]
     for episode, reward in zip(episodes, rewards, strict=True):
         if not low - 1e-9 <= reward <= high + 1e-9:
-            raise Failed(f"task {episode.first.task.id} pays {reward:g}, outside the declared [{low:g}, {high:g}]")
+            raise CheckFailed(f"task {episode.first.task.id} pays {reward:g}, outside the declared [{low:g}, {high:g}]")
     return f"{len(rewards)} episodes paid {min(rewards):g} to {max(rewards):g}, declared [{low:g}, {high:g}]"
 
 
-def observations_in_bound(subject: Subject) -> str:
+def observations_in_bound(subject: EnvUnderTest) -> str:
     """Play likewise: every observation must lie within the env's space."""
     longest = 0
     episodes = _some_episodes(subject)
@@ -71,21 +71,21 @@ def observations_in_bound(subject: Subject) -> str:
             for text in (episode.observation, *(turn.observation for turn in episode.turns)):
                 longest = max(longest, len(text))
                 if text not in env.observation_space:
-                    raise Failed(f"an observation of {len(text)} characters is outside {env.observation_space}")
+                    raise CheckFailed(f"an observation of {len(text)} characters is outside {env.observation_space}")
     return f"longest observation {longest} characters"
 
 
-def _some_episodes(subject: Subject) -> list[Episode]:
+def _some_episodes(subject: EnvUnderTest) -> list[ObservedEpisode]:
     episodes = list(subject.oracle_episodes) if subject.has_oracle else []
     with closing(subject.make()) as env:
         for task in subject.played_tasks:
             episodes.append(play(env, echo, seed=subject.seed, task=task))
-            agent = randomly(episodes[-1].first.tools, subject.seed + len(episodes))
+            agent = random_agent(episodes[-1].first.tools, subject.seed + len(episodes))
             episodes.append(play(env, agent, seed=subject.seed, task=task))
     return episodes
 
 
-def records_are_consistent(subject: Subject) -> str:
+def records_are_consistent(subject: EnvUnderTest) -> str:
     """Compare every record with Gymnasium's tuple that carries it."""
     count = 0
     with closing(subject.make()) as env:
@@ -101,7 +101,7 @@ def records_are_consistent(subject: Subject) -> str:
         if subject.has_oracle:
             task = subject.played_tasks[0]
             if play(env, oracle_of(env), seed=subject.seed, task=task).task_key != task.key:
-                raise Failed("reset(options={'task': task}) starts another task")
+                raise CheckFailed("reset(options={'task': task}) starts another task")
     return f"{count} turns"
 
 
@@ -138,4 +138,4 @@ def _check_step(result: StepResult, turn: int, action: str) -> None:
 
 def _require(holds: bool, rule: str) -> None:
     if not holds:
-        raise Failed(rule)
+        raise CheckFailed(rule)

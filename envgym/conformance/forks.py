@@ -5,8 +5,14 @@ from contextlib import closing
 from functools import partial
 
 from envgym.conformance.agents import random_actions
-from envgym.conformance.report import Failed
-from envgym.conformance.subject import Episode, Script, Subject, first_difference, go_on
+from envgym.conformance.env_under_test import (
+    ActionScript,
+    EnvUnderTest,
+    ObservedEpisode,
+    continue_episode,
+    first_difference,
+)
+from envgym.conformance.report import CheckFailed
 from envgym.env import ForkCapability
 from envgym.errors import ForkUnsupported, ResetNeeded
 from envgym.wrappers import AnyEnv
@@ -15,7 +21,7 @@ MAX_REPLAYED_TURNS = 4
 """A replay plays all earlier turns again, so only the first turns are forked."""
 
 
-def fork_agrees(subject: Subject) -> str:
+def fork_agrees(subject: EnvUnderTest) -> str:
     """Fork at every turn of each script: the same actions must give the same results on both sides."""
     count = 0
     for script in subject.scripts:
@@ -23,16 +29,20 @@ def fork_agrees(subject: Subject) -> str:
             if env.fork_capability is ForkCapability.NONE:
                 return _refuses(env)
             expected = script.play(env)
-            for turn in range(_forked_turns(env, expected)):
+            for turn in range(_play_forked(env, expected)):
                 begun = script.play(env, turn)
                 with closing(env.fork()) as twin, closing(twin.fork()) as grandchild:
                     for name, copy in (("the fork", twin), ("the original", env), ("the fork of the fork", grandchild)):
-                        _agree(expected, script.go_on(copy, begun), f"{name} after turn {turn}, seed {script.seed}")
+                        _agree(
+                            expected,
+                            script.continue_episode(copy, begun),
+                            f"{name} after turn {turn}, seed {script.seed}",
+                        )
                 count += 1
     return f"{count} forks, each with its original and its own fork"
 
 
-def forks_are_independent(subject: Subject) -> str:
+def forks_are_independent(subject: EnvUnderTest) -> str:
     """Play other actions on one side, then the script on the other: it must not notice."""
     count = 0
     for script in subject.scripts:
@@ -40,25 +50,25 @@ def forks_are_independent(subject: Subject) -> str:
             if env.fork_capability is ForkCapability.NONE:
                 return _refuses(env)
             expected = script.play(env)
-            for turn in range(_forked_turns(env, expected)):
+            for turn in range(_play_forked(env, expected)):
                 _play_apart(env, script, expected, turn)
                 count += 1
     return f"{count} forks that went another way"
 
 
-def _play_apart(env: AnyEnv, script: Script, expected: Episode, turn: int) -> None:
+def _play_apart(env: AnyEnv, script: ActionScript, expected: ObservedEpisode, turn: int) -> None:
     """Let the fork go astray before the original goes on, and the other way round."""
     astray = tuple(random_actions(expected.first.tools, turn + 1, len(expected.turns)))
     begun = script.play(env, turn)
     with closing(env.fork()) as twin, closing(env.fork()) as other:
-        list(go_on(twin, lambda index, _: astray[index], "", start=turn, max_turns=len(astray)))
+        list(continue_episode(twin, lambda index, _: astray[index], "", start=turn, max_turns=len(astray)))
         twin.reset(seed=script.seed + 1)
         where = f"after turn {turn}, seed {script.seed}"
-        _agree(expected, script.go_on(env, begun), f"the original, whose fork went another way {where},")
-        _agree(expected, script.go_on(other, begun), f"a fork, whose original and sibling went on {where},")
+        _agree(expected, script.continue_episode(env, begun), f"the original, whose fork went another way {where},")
+        _agree(expected, script.continue_episode(other, begun), f"a fork, whose original and sibling went on {where},")
 
 
-def _forked_turns(env: AnyEnv, expected: Episode) -> int:
+def _play_forked(env: AnyEnv, expected: ObservedEpisode) -> int:
     if env.fork_capability is ForkCapability.REPLAY:
         return min(len(expected.turns), MAX_REPLAYED_TURNS)
     return len(expected.turns)
@@ -71,10 +81,10 @@ def _refuses(env: AnyEnv) -> str:
         env.fork()
     except ForkUnsupported:
         return "declares that it cannot be forked, and refuses"
-    raise Failed("declares fork capability none, but fork() returns something")
+    raise CheckFailed("declares fork capability none, but fork() returns something")
 
 
-def order_is_enforced(subject: Subject) -> str:
+def order_is_enforced(subject: EnvUnderTest) -> str:
     """Step and fork before a reset, and step after the end: each must raise ResetNeeded."""
     with closing(subject.make()) as env:
         _needs_reset(partial(env.step, ""), "step before the first reset")
@@ -96,10 +106,10 @@ def _needs_reset(call: Callable[[], object], what: str) -> None:
         call()
     except ResetNeeded:
         return
-    raise Failed(f"{what} must raise ResetNeeded, but it returns")
+    raise CheckFailed(f"{what} must raise ResetNeeded, but it returns")
 
 
-def _agree(expected: Episode, got: Episode, what: str) -> None:
+def _agree(expected: ObservedEpisode, got: ObservedEpisode, what: str) -> None:
     difference = first_difference(expected, got)
     if difference is not None:
-        raise Failed(f"{what} differs: {difference}")
+        raise CheckFailed(f"{what} differs: {difference}")

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import envgym
-from envgym.conformance.report import Status
-from envgym.conformance.subject import Subject
+from envgym.conformance.env_under_test import EnvUnderTest
+from envgym.conformance.report import CheckStatus
 from envgym.conformance.suite import CHECKS, run_check
 from envgym.wrappers import AnyEnv
 
@@ -30,17 +30,17 @@ class EnvConformance:
         return envgym.make(cls.env_id, **cls.env_kwargs)
 
 
-_SUBJECTS: dict[type, Subject] = {}
+_SUBJECTS: dict[type, EnvUnderTest] = {}
 """One for each test class, so that its checks share the oracle's episodes."""
 
 
 def _test(name: str) -> Callable[[EnvConformance], None]:
     def test(self: EnvConformance) -> None:
-        new = Subject(make=self.make_env, num_tasks=self.num_tasks)
+        new = EnvUnderTest(make=self.make_env, num_tasks=self.num_tasks)
         check = run_check(name, _SUBJECTS.setdefault(type(self), new))
-        if check.status is Status.SKIP:
+        if check.status is CheckStatus.SKIP:
             raise unittest.SkipTest(check.detail)
-        assert check.status is Status.PASS, check.detail
+        assert check.status is CheckStatus.PASS, check.detail
 
     test.__name__ = f"test_{name}"
     test.__doc__ = CHECKS[name].__doc__

@@ -9,15 +9,15 @@ from typing import TypeVar
 import numpy as np
 
 from envgym.conformance.agents import Agent
-from envgym.conformance.report import Failed, Skipped
-from envgym.conformance.subject import Episode, Script, Subject, first_difference
+from envgym.conformance.env_under_test import ActionScript, EnvUnderTest, ObservedEpisode, first_difference
+from envgym.conformance.report import CheckFailed, CheckSkipped
 from envgym.env import ForkCapability
 from envgym.wrappers import AnyEnv
 
 ValueT = TypeVar("ValueT")
 
 
-def same_seed_same_episode(subject: Subject) -> str:
+def same_seed_same_episode(subject: EnvUnderTest) -> str:
     """Play each script in two instances and twice in one: all must agree."""
     for script in subject.scripts:
         with closing(subject.make()) as one, closing(subject.make()) as other:
@@ -27,7 +27,7 @@ def same_seed_same_episode(subject: Subject) -> str:
     return f"{len(subject.scripts)} scripts, each in two instances and after a second reset"
 
 
-def no_global_rng(subject: Subject) -> str:
+def no_global_rng(subject: EnvUnderTest) -> str:
     """Play each script and look whether Python's or NumPy's global generator moved."""
     with closing(subject.make()) as env:
         subject.scripts[0].play(env)  # what is imported on first use may draw
@@ -37,21 +37,21 @@ def no_global_rng(subject: Subject) -> str:
         after = random.getstate(), repr(np.random.get_state())  # noqa: NPY002  # likewise
     for name, was, now in zip(("random", "numpy.random"), before, after, strict=True):
         if was != now:
-            raise Failed(f"an episode moves the global generator of {name}; draw from self.np_random")
+            raise CheckFailed(f"an episode moves the global generator of {name}; draw from self.np_random")
     return "the global generators did not move"
 
 
-def interleaved_with_another(subject: Subject) -> str:
+def interleaved_with_another(subject: EnvUnderTest) -> str:
     """Play each script while a second instance plays between its turns."""
     for script in subject.scripts:
         with closing(subject.make()) as env, closing(subject.make()) as neighbour:
             expected = script.play(env)
-            beside = script.play(env, agent=_disturbed(script, neighbour))
+            beside = script.play(env, agent=_play_disturbed(script, neighbour))
             _agree(expected, beside, f"seed {script.seed} beside a second instance")
     return f"{len(subject.scripts)} scripts beside a second instance"
 
 
-def _disturbed(script: Script, neighbour: AnyEnv) -> Agent:
+def _play_disturbed(script: ActionScript, neighbour: AnyEnv) -> Agent:
     """Return the script's agent, which lets `neighbour` play a turn of another episode before each of its own."""
     is_over = True
 
@@ -66,10 +66,10 @@ def _disturbed(script: Script, neighbour: AnyEnv) -> Agent:
     return agent
 
 
-def in_two_threads(subject: Subject) -> str:
+def in_two_threads(subject: EnvUnderTest) -> str:
     """Play all scripts in two threads at once, each with its own instances."""
 
-    def play_all(order: int) -> list[Episode]:
+    def play_all(order: int) -> list[ObservedEpisode]:
         episodes = []
         for script in subject.scripts[::order]:
             with closing(subject.make()) as env:
@@ -84,19 +84,21 @@ def in_two_threads(subject: Subject) -> str:
     return f"{len(subject.scripts)} scripts in each of two threads"
 
 
-def survives_pickle(subject: Subject) -> str:
+def survives_pickle(subject: EnvUnderTest) -> str:
     """Send an env through pickle in the middle of each script: it must go on the same way."""
     for script in subject.scripts:
         with closing(subject.make()) as env:
             if env.fork_capability is not ForkCapability.STATE:
-                raise Skipped(f"fork capability is {env.fork_capability}: the state lives outside Python")
+                raise CheckSkipped(f"fork capability is {env.fork_capability}: the state lives outside Python")
             expected = script.play(env)
             middle = len(expected.turns) // 2
             begun = script.play(env, middle)
             with closing(_through_pickle(env)) as twin:
-                _agree(expected, script.go_on(twin, begun), f"seed {script.seed}, pickled after turn {middle}")
+                _agree(
+                    expected, script.continue_episode(twin, begun), f"seed {script.seed}, pickled after turn {middle}"
+                )
             if _through_pickle(expected.first) != expected.first or _through_pickle(expected) != expected:
-                raise Failed("a typed record differs after a trip through pickle")
+                raise CheckFailed("a typed record differs after a trip through pickle")
     return f"{len(subject.scripts)} scripts, pickled in the middle"
 
 
@@ -104,11 +106,11 @@ def _through_pickle(value: ValueT) -> ValueT:
     try:
         twin: ValueT = pickle.loads(pickle.dumps(value))
     except Exception as error:
-        raise Failed(f"cannot go through pickle: {type(error).__name__}: {error}") from error
+        raise CheckFailed(f"cannot go through pickle: {type(error).__name__}: {error}") from error
     return twin
 
 
-def _agree(expected: Episode, got: Episode, what: str) -> None:
+def _agree(expected: ObservedEpisode, got: ObservedEpisode, what: str) -> None:
     difference = first_difference(expected, got)
     if difference is not None:
-        raise Failed(f"{what} gives another episode: {difference}")
+        raise CheckFailed(f"{what} gives another episode: {difference}")

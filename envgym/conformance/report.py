@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     """How a check went."""
 
     PASS = "PASS"
@@ -19,23 +19,23 @@ class Check:
     """The result of one check."""
 
     name: str
-    status: Status
+    status: CheckStatus
     detail: str
     """What was seen, what is wrong, or why it could not be checked."""
     seconds: float
 
 
-class Failed(Exception):  # an outcome of a check, not an error of the program
+class CheckFailed(Exception):  # an outcome of a check, not an error of the program
     """The env breaks the rule; the message says how."""
 
 
-class Skipped(Exception):  # likewise
+class CheckSkipped(Exception):  # likewise
     """The rule cannot be checked on this env; the message says why."""
 
 
 def is_passed(checks: Sequence[Check]) -> bool:
     """Tell whether no check failed."""
-    return all(check.status is not Status.FAIL for check in checks)
+    return all(check.status is not CheckStatus.FAIL for check in checks)
 
 
 def as_text(title: str, checks: Sequence[Check]) -> str:
@@ -43,9 +43,10 @@ def as_text(title: str, checks: Sequence[Check]) -> str:
     width = max((len(check.name) for check in checks), default=0)
     lines = [title]
     lines += [f"  {check.status}  {check.name:<{width}}  {check.seconds:5.2f} s  {check.detail}" for check in checks]
-    counts = {status: sum(check.status is status for check in checks) for status in Status}
-    skipped = [check.name for check in checks if check.status is Status.SKIP]
-    lines.append(f"  {counts[Status.PASS]} passed, {counts[Status.FAIL]} failed, {counts[Status.SKIP]} not checked")
+    counts = {status: sum(check.status is status for check in checks) for status in CheckStatus}
+    skipped = [check.name for check in checks if check.status is CheckStatus.SKIP]
+    passed, failed, unchecked = (counts[status] for status in (CheckStatus.PASS, CheckStatus.FAIL, CheckStatus.SKIP))
+    lines.append(f"  {passed} passed, {failed} failed, {unchecked} not checked")
     if skipped:
         lines.append(f"  not checked: {', '.join(skipped)}")
     return "\n".join(lines)

@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from envgym.conformance import cheating, contract, forks, gymnasium_api, repeats, supply
-from envgym.conformance.report import Check, Failed, Skipped, Status
-from envgym.conformance.subject import Subject
+from envgym.conformance import contract, forks, gymnasium_api, red_team, repeats, task_source
+from envgym.conformance.env_under_test import EnvUnderTest
+from envgym.conformance.report import Check, CheckFailed, CheckSkipped, CheckStatus
 from envgym.wrappers import AnyEnv
 
-CHECKS: Mapping[str, Callable[[Subject], str]] = MappingProxyType(
+CHECKS: Mapping[str, Callable[[EnvUnderTest], str]] = MappingProxyType(
     {
         check.__name__: check
         for check in (
@@ -27,38 +27,38 @@ CHECKS: Mapping[str, Callable[[Subject], str]] = MappingProxyType(
             contract.hostile_actions_are_answered,
             contract.rewards_in_range,
             contract.observations_in_bound,
-            supply.oracle_reaches_optimum,
-            supply.splits_do_not_overlap,
-            supply.answer_is_hidden,
-            cheating.chance_stays_at_declared,
-            cheating.all_candidates_pay_nothing,
-            cheating.others_answers_pay_nothing,
-            cheating.format_alone_pays_nothing,
-            cheating.prompt_echo_pays_nothing,
-            cheating.injections_pay_nothing,
-            cheating.grader_files_pay_nothing,
+            task_source.oracle_reaches_optimum,
+            task_source.splits_do_not_overlap,
+            task_source.answer_is_hidden,
+            red_team.chance_stays_at_declared,
+            red_team.all_candidates_pay_nothing,
+            red_team.others_answers_pay_nothing,
+            red_team.format_alone_pays_nothing,
+            red_team.prompt_echo_pays_nothing,
+            red_team.injections_pay_nothing,
+            red_team.grader_files_pay_nothing,
             gymnasium_api.costs_are_known,
         )
     }
 )
-"""Name -> check; it returns what it saw, or raises `Failed` or `Skipped` with the reason."""
+"""Name -> check; it returns what it saw, or raises `CheckFailed` or `CheckSkipped` with the reason."""
 
 
-def run_check(name: str, subject: Subject) -> Check:
+def run_check(name: str, subject: EnvUnderTest) -> Check:
     """Run one check; whatever it raises is its result."""
     start = time.perf_counter()
     reason = subject.unchecked.get(name)
     if reason is not None:
-        status, detail = Status.SKIP, f"the env declares: {reason}"
+        status, detail = CheckStatus.SKIP, f"the env declares: {reason}"
     else:
         try:
-            status, detail = Status.PASS, CHECKS[name](subject)
-        except Failed as failure:
-            status, detail = Status.FAIL, str(failure)
-        except Skipped as skip:
-            status, detail = Status.SKIP, str(skip)
+            status, detail = CheckStatus.PASS, CHECKS[name](subject)
+        except CheckFailed as failure:
+            status, detail = CheckStatus.FAIL, str(failure)
+        except CheckSkipped as skip:
+            status, detail = CheckStatus.SKIP, str(skip)
         except Exception as error:  # noqa: BLE001  # whatever an env raises is a finding about it
-            status, detail = Status.FAIL, f"{type(error).__name__}: {error}"
+            status, detail = CheckStatus.FAIL, f"{type(error).__name__}: {error}"
     return Check(name=name, status=status, detail=" ".join(detail.split()), seconds=time.perf_counter() - start)
 
 
@@ -70,5 +70,5 @@ def check_env_conformance(make: Callable[[], AnyEnv], *, num_tasks: int = 20, se
         num_tasks: Tasks of each split that are played; ten times as many are compared.
         seed: Of everything random in the suite.
     """
-    subject = Subject(make=make, num_tasks=num_tasks, seed=seed)
+    subject = EnvUnderTest(make=make, num_tasks=num_tasks, seed=seed)
     return tuple(run_check(name, subject) for name in CHECKS)

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from envgym.core.messages import Action
+from envgym.core.json_types import JsonValue
+from envgym.core.messages import Action, ToolCall
 from envgym.errors import unknown_name
 from envgym.parsing.code_block import CodeBlock
 from envgym.parsing.formats import TextFormat
@@ -30,3 +31,9 @@ def text_format(name: str) -> TextFormat:
 def parse_action(text: str, format: str = "hermes") -> Action:
     """Read `text` in a format; never raises on any text. Raises: UnknownName: no such format."""
     return text_format(format).parse(text)
+
+
+def tool_call_action(tool: str, **arguments: JsonValue) -> Action:
+    """Return the action that calls one tool, with the text that a plain `step(str)` reads as this call."""
+    call = Action(content="", tool_calls=[ToolCall(name=tool, arguments=arguments)])
+    return parse_action(text_format("hermes").write(call))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envgym.core.messages import Action, ToolCall
-from envgym.parsing.formats import build_action, join_parts, written
+from envgym.parsing.formats import build_action, check_round_trip, join_parts
 from envgym.parsing.thinking import split_thinking
 from envgym.tools import ToolSpec
 
@@ -56,7 +56,7 @@ class CodeBlock:
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", code)), default=0))
             blocks.append(f"{fence}python\n{code}\n{fence}")
         text = join_parts(action, blocks)
-        return written(text, action, self.parse(text))
+        return check_round_trip(text, action, self.parse(text))
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """Return how code is written; the other tools are what that code may call."""

@@ -49,7 +49,7 @@ def build_action(
     return Action(text, content=content, thinking=thinking, tool_calls=calls, malformed=reasons)
 
 
-def written(text: str, action: Action, parsed: Action) -> str:
+def check_round_trip(text: str, action: Action, parsed: Action) -> str:
     """Return `text` if reading it back gave `action`. Raises: InvalidInput: the format cannot express the action."""
     for part in ("thinking", "content", "tool_calls", "malformed"):
         if getattr(parsed, part) != getattr(action, part):

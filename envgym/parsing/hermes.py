@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from envgym.core.json_types import JsonObject, JsonValue
 from envgym.core.messages import Action, ToolCall
-from envgym.parsing.formats import compact, join_parts, written
+from envgym.parsing.formats import check_round_trip, compact, join_parts
 from envgym.parsing.strict_json import read_json, read_json_at
 from envgym.parsing.tagged import explain_tagged, parse_tagged
 from envgym.tools import ToolSpec
@@ -36,7 +36,7 @@ class Hermes:
         """Write thinking, content, calls. Raises: InvalidInput: a call has an id, or the content holds tags."""
         calls = [f"{OPEN}\n{_write_call(call)}\n{CLOSE}" for call in action.tool_calls]
         text = join_parts(action, calls)
-        return written(text, action, self.parse(text))
+        return check_round_trip(text, action, self.parse(text))
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """Return the list of tools and the form of a call."""
@@ -45,7 +45,7 @@ class Hermes:
 
 
 def _read_call(text: str, opening: re.Match[str]) -> tuple[ToolCall, int]:
-    """Read the call behind its opening tag; return it and where the text goes on. Raises: ValueError: one clause."""
+    """Read the call after its opening tag; return it and where the text goes on. Raises: ValueError: one clause."""
     fence = _FENCE.match(text, opening.end())
     value, end = read_json_at(text, fence.end() if fence else opening.end())
     close = _END.match(text, end)

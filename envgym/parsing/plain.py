@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envgym.core.messages import Action
-from envgym.parsing.formats import build_action, join_parts, written
+from envgym.parsing.formats import build_action, check_round_trip, join_parts
 from envgym.parsing.thinking import split_thinking
 from envgym.tools import ToolSpec
 
@@ -23,7 +23,7 @@ class Plain:
     def write(self, action: Action) -> str:
         """Write thinking, then content. Raises: InvalidInput: the action calls a tool."""
         text = join_parts(action, ())
-        return written(text, action, self.parse(text))
+        return check_round_trip(text, action, self.parse(text))
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """Return nothing: plain text needs no instructions, and tools cannot be called with it."""

@@ -1,6 +1,6 @@
 """ReAct: `Thought:`, then either `Action:` with `Action Input:` (a JSON object), or `Final Answer:`.
 
-What a model writes behind `Observation:` is its own invention and is left out. Text without any label is content.
+What a model writes after `Observation:` is its own invention and is left out. Text without any label is content.
 Source: 2210.03629, with JSON arguments instead of one string.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envgym.core.messages import Action, ToolCall
-from envgym.parsing.formats import build_action, compact, list_tools, without_fence, written
+from envgym.parsing.formats import build_action, check_round_trip, compact, list_tools, without_fence
 from envgym.parsing.hermes import read_arguments
 from envgym.parsing.strict_json import read_json
 from envgym.parsing.thinking import join_thinking, split_thinking
@@ -54,7 +54,7 @@ class React:
         else:
             lines.append(f"Final Answer: {action.content}")
         text = join_thinking(None, "\n".join(lines))
-        return written(text, action, self.parse(text))
+        return check_round_trip(text, action, self.parse(text))
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """Return the list of tools and the labels."""

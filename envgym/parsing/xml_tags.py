@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, ToolCall
-from envgym.parsing.formats import compact, join_parts, written
+from envgym.parsing.formats import check_round_trip, compact, join_parts
 from envgym.parsing.strict_json import read_json
 from envgym.parsing.tagged import explain_tagged, parse_tagged
 from envgym.tools import ToolSpec
@@ -41,7 +41,7 @@ class XmlTags:
     def write(self, action: Action) -> str:
         """Write thinking, content, calls. Raises: InvalidInput: a name holds quotes, or the content holds tags."""
         text = join_parts(action, [_write_call(call) for call in action.tool_calls])
-        return written(text, action, self.parse(text))
+        return check_round_trip(text, action, self.parse(text))
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """Return the list of tools and the form of a call."""

@@ -46,7 +46,7 @@ class Bm25:
     def search(self, query: str, count: int) -> Sequence[Hit]:
         """Return the best documents that share a word with the query. Raises: BadQuery: as `checked_query`."""
         words = words_of(checked_query(query, count))
-        known = self._index.get_tokens_ids([*words, *_marked(words)])
+        known = self._index.get_tokens_ids([*words, *_title_terms(words)])
         if not known:
             return ()
         scores: NDArray[np.float32] = self._index.get_scores_from_ids(known)
@@ -73,7 +73,7 @@ def _build(corpus: Iterable[Document], folder: Path) -> None:
     rows = []
     for item in corpus:
         title = words_of(item.title)
-        words = [*title, *words_of(item.text), *_marked(title)]
+        words = [*title, *words_of(item.text), *_title_terms(title)]
         rows.append([numbers.setdefault(word, len(numbers)) for word in words])
     if not numbers:
         raise InvalidInput(sentence("corpus", "hold words", "none", where="BM25", do="check the source"))
@@ -82,5 +82,5 @@ def _build(corpus: Iterable[Document], folder: Path) -> None:
     index.save(folder, show_progress=False)
 
 
-def _marked(words: Iterable[str]) -> list[str]:
+def _title_terms(words: Iterable[str]) -> list[str]:
     return [_TITLE + word for word in words]

@@ -113,10 +113,10 @@ def read_jsonl(path: Path) -> Iterator[Document]:
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file):
             if line.strip():
-                yield document_of(_decoded(line, f"{path}:{number + 1}"), str(number), where=f"{path}:{number + 1}")
+                yield document_of(_decode(line, f"{path}:{number + 1}"), str(number), where=f"{path}:{number + 1}")
 
 
-def _decoded(line: str, where: str) -> object:
+def _decode(line: str, where: str) -> object:
     try:
         value: object = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -51,13 +51,13 @@ class Dense:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Travel as the names of corpus and model."""
-        return _made, (self.corpus, self.model, self.device)
+        return _rebuild, (self.corpus, self.model, self.device)
 
     def search(self, query: str, count: int) -> Sequence[Hit]:
         """Return the documents nearest to the query. Raises: BadQuery: as `checked_query`."""
         text = checked_query(query, count)
         with self._lock:
-            vector = _normal(self._encoder.encode_query([text], show_progress_bar=False))
+            vector = _normalize(self._encoder.encode_query([text], show_progress_bar=False))
         scores, rows = self._index.search(vector, min(count, len(self.corpus)))
         order = sorted(zip(scores[0].tolist(), rows[0].tolist(), strict=True), key=lambda pair: (-pair[0], pair[1]))
         return [Hit(document=self.corpus[row], score=score) for score, row in order if row >= 0]
@@ -71,14 +71,14 @@ class Dense:
 
         index = None
         for texts in _batches(f"{item.title}\n{item.text}" for item in self.corpus):
-            vectors = _normal(self._encoder.encode_document(texts, batch_size=BATCH, show_progress_bar=False))
+            vectors = _normalize(self._encoder.encode_document(texts, batch_size=BATCH, show_progress_bar=False))
             index = index or faiss.IndexFlatIP(vectors.shape[1])
             index.add(vectors)
         assert index is not None, "a corpus holds documents"
         faiss.write_index(index, str(folder / _INDEX))
 
 
-def _made(corpus: Corpus, model: str, device: str | None) -> Dense:
+def _rebuild(corpus: Corpus, model: str, device: str | None) -> Dense:
     return Dense(corpus, model, device=device)
 
 
@@ -98,7 +98,7 @@ def _load(model: str, device: str | None) -> "SentenceTransformer":
         raise InvalidInput(sentence("model", "be loadable", model, where=type(error).__name__, do=do)) from error
 
 
-def _normal(vectors: object) -> NDArray[np.float32]:
+def _normalize(vectors: object) -> NDArray[np.float32]:
     """Return rows of length 1; a row of zeros stays one."""
     rows: NDArray[np.float32] = np.array(vectors, dtype=np.float32, order="C")
     lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))

@@ -47,7 +47,7 @@ class HttpRetriever:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Travel as the address."""
-        return _made, (self.url, self.timeout_s, self.retries)
+        return _rebuild, (self.url, self.timeout_s, self.retries)
 
     def search(self, query: str, count: int) -> Sequence[Hit]:
         """Return what the server finds.
@@ -105,7 +105,7 @@ class HttpRetriever:
                 self._has_documents = False
                 return None
             if status not in _TRY_AGAIN:
-                return _decoded(status, content, self.url + path)
+                return _decode(status, content, self.url + path)
             problem = f"status {status}"
         do = "start it with `envgym serve-retriever`, or raise the time limit"
         raise ToolInfraFailure(sentence("retrieval server", "answer", problem, where=self.url, do=do))
@@ -124,11 +124,11 @@ class HttpRetriever:
         return response.status_code, content
 
 
-def _made(url: str, timeout_s: float, retries: int) -> HttpRetriever:
+def _rebuild(url: str, timeout_s: float, retries: int) -> HttpRetriever:
     return HttpRetriever(url, timeout_s=timeout_s, retries=retries)
 
 
-def _decoded(status: int, content: bytes, where: str) -> JsonValue:
+def _decode(status: int, content: bytes, where: str) -> JsonValue:
     """Return the JSON of a good response. Raises: ToolInfraFailure: a bad status, or no JSON."""
     text = content[:1_000].decode(errors="replace")
     if status != httpx.codes.OK:

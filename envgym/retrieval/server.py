@@ -28,7 +28,7 @@ class RetrievalServer(ThreadingHTTPServer):
     def __init__(self, retriever: Retriever, *, name: str, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; port 0 takes a free one. Raises: OSError: the address cannot be used."""
         self.retriever, self.name = retriever, name
-        super().__init__((host, port), _Handler)
+        super().__init__((host, port), _RetrievalHandler)
 
     @property
     def url(self) -> str:
@@ -42,7 +42,7 @@ class RetrievalServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)  # type: ignore[arg-type]  # what the base class passed
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _RetrievalHandler(BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"

@@ -15,7 +15,7 @@ from envgym.sandbox.bwrap import BwrapSandbox
 from envgym.sandbox.docker import DockerSandbox
 from envgym.sandbox.local import LocalSandbox
 from envgym.sandbox.records import DEFAULT_LIMITS, MIB, Completed, Limits, RunEnding, Sandbox
-from envgym.sandbox.session import MAX_LIVE_FORKS, PythonSession, Turn
+from envgym.sandbox.session import MAX_LIVE_FORKS, PythonSession, SessionResult
 
 __all__ = [
     "BACK_ENDS",
@@ -30,7 +30,7 @@ __all__ = [
     "PythonSession",
     "RunEnding",
     "Sandbox",
-    "Turn",
+    "SessionResult",
     "has_program",
     "make_sandbox",
     "why_unusable",

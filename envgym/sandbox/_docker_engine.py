@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from envgym.errors import ToolInfraFailure, sentence
-from envgym.sandbox._docker_inside import READY, WORK
+from envgym.sandbox._docker_guest import READY, WORK
 from envgym.sandbox.records import MIB
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ START_S = 60.0
 """Seconds that a container may take until it waits for its program."""
 _OWN_MEMORY = 32 * MIB
 """What the first process of a container and the kernel may need."""
-_MODULES = ("_tree", "_seccomp", "_namespaces", "_docker_inside")
+_MODULES = ("_tree", "_seccomp", "_namespaces", "_docker_guest")
 _BOOT = "import sys; b = sys.stdin.buffer; exec(b.read(int(b.readline())))"
 _CHUNK = 65536
 
 
-class Shape(NamedTuple):
+class ContainerLimits(NamedTuple):
     """The limits that a container is made with; the others come with a program."""
 
     memory: int
@@ -42,7 +42,7 @@ class Shape(NamedTuple):
     processes: int
 
 
-class Waiting:
+class WaitingContainer:
     """A container whose first process waits for its program, and the connection to it."""
 
     def __init__(self, id: str, connection: socket.socket, close: Callable[[], None]) -> None:
@@ -84,14 +84,14 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class ContainerEnd:
     """How a container ended that did not report."""
 
     exit_code: int
     was_out_of_memory: bool
 
 
-class Engine:
+class DockerEngine:
     """Talks to the engine that DOCKER_HOST names; used by many threads."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Engine:
             self._api: APIClient = from_env().api
         self.remove_all(of_the_dead=True)
 
-    def start(self, image: str, shape: Shape) -> Waiting:
+    def start(self, image: str, shape: ContainerLimits) -> WaitingContainer:
         """Start a container that waits for a program. Raises: ToolInfraFailure."""
         from docker.errors import ImageNotFound
 
@@ -131,7 +131,7 @@ class Engine:
             self.remove(id)
             raise
 
-    def _attach(self, id: str) -> Waiting:
+    def _attach(self, id: str) -> WaitingContainer:
         params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
         stream = self._api.attach_socket(id, params=params)
         connection: socket.socket = getattr(stream, "_sock", stream)
@@ -144,7 +144,7 @@ class Engine:
             stream.close()
             connection.close()
 
-        return Waiting(id, connection, close)
+        return WaitingContainer(id, connection, close)
 
     def kill(self, id: str) -> None:
         """Kill a container, if it still runs. Raises: ToolInfraFailure."""
@@ -153,12 +153,12 @@ class Engine:
         with _answering(), suppress(APIError):
             self._api.kill(id)
 
-    def ended(self, id: str) -> Ended:
+    def ended(self, id: str) -> ContainerEnd:
         """Return how a container ended. Raises: ToolInfraFailure: it is gone."""
         with _answering():
             self._api.wait(id, timeout=START_S)
             state = self._api.inspect_container(id)["State"]
-            return Ended(exit_code=int(state["ExitCode"]), was_out_of_memory=bool(state["OOMKilled"]))
+            return ContainerEnd(exit_code=int(state["ExitCode"]), was_out_of_memory=bool(state["OOMKilled"]))
 
     def remove(self, id: str) -> None:
         """Remove a container, whether it runs or not; one that is gone, or an engine that is, does not matter."""
@@ -208,7 +208,7 @@ def _answering() -> Iterator[None]:
         raise ToolInfraFailure(sentence("Docker engine", "do its work", said, where="sandbox", do=do)) from None
 
 
-def _config(image: str, shape: Shape) -> Mapping[str, object]:
+def _config(image: str, shape: ContainerLimits) -> Mapping[str, object]:
     """Return what the engine is asked for: a container without network, rights, or a place to write but its own."""
     memory = shape.memory + shape.disk + _OWN_MEMORY  # files in memory count too
     options = f"rw,exec,nosuid,nodev,size={shape.disk},nr_inodes=60000,mode=0700,uid={USER},gid={USER}"
@@ -244,7 +244,7 @@ def _config(image: str, shape: Shape) -> Mapping[str, object]:
     }
 
 
-def _boot(waiting: Waiting) -> None:
+def _boot(waiting: WaitingContainer) -> None:
     """Send the first process its program, and wait until it says that it runs. Raises: OSError, EOFError."""
     waiting.send(_program())
     said = bytearray()

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from envgym.errors import ToolInfraFailure, sentence
-from envgym.sandbox._docker_engine import Engine, Waiting
-from envgym.sandbox._docker_inside import REPORT_SIZE
+from envgym.sandbox._docker_engine import DockerEngine, WaitingContainer
+from envgym.sandbox._docker_guest import REPORT_SIZE
 from envgym.sandbox.records import Completed, Limits, Program, RunEnding
 
 _DYING_S = 5.0
@@ -49,10 +49,10 @@ class _Stream:
         return bytes(self._content[: min(self.size, most)])
 
 
-class Run:
+class ContainerRun:
     """A program from its order to its report."""
 
-    def __init__(self, engine: Engine, waiting: Waiting, limits: Limits) -> None:
+    def __init__(self, engine: DockerEngine, waiting: WaitingContainer, limits: Limits) -> None:
         self._engine = engine
         self._waiting = waiting
         self._limits = limits

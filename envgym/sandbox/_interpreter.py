@@ -1,7 +1,7 @@
 """A Python that keeps its state between turns, at the inner end of a session's socket.
 
-It shares its process with the agent's code, so nothing that it says or does is trusted: the warden checks, the host
-bounds. Standard library only; it runs inside sandboxes, beside the warden.
+It shares its process with the agent's code, so nothing that it says or does is trusted: the supervisor checks, the host
+bounds. Standard library only; it runs inside sandboxes, beside the supervisor.
 """
 
 import ast

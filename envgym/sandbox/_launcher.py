@@ -1,4 +1,4 @@
-"""The small process that starts sandboxes: run as a script by `envgym.sandbox._launching`, never imported by it.
+"""The small process that starts sandboxes: run as a script by `envgym.sandbox._launcher_client`, never imported by it.
 
 It is small and has one thread, so starting a process from it is quick and safe whatever the host process holds, and
 what a sandbox uses can be measured. It serves from a clone that is the first process of a PID namespace of its own: the
@@ -46,7 +46,7 @@ def main() -> None:
     control.set_inheritable(False)  # a sandbox must not talk to its launcher
     is_root = os.geteuid() == 0
     try:
-        clone = _enclosed_clone(json.loads(sys.argv[2]))
+        clone = _clone_enclosed(json.loads(sys.argv[2]))
     except OSError as error:
         if is_root:
             control.send(json.dumps({"failed": error.strerror or str(error)}).encode())
@@ -61,7 +61,7 @@ def main() -> None:
     _Launcher(control).serve()
 
 
-class _Sandbox:
+class _SandboxRequest:
     """What bwrap is asked for, and becomes."""
 
     def __init__(self, pid: int, info: int, report: int) -> None:
@@ -121,7 +121,7 @@ class _Launcher:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._selector = selectors.DefaultSelector()
-        self._sandboxes: dict[int, _Sandbox] = {}
+        self._sandboxes: dict[int, _SandboxRequest] = {}
         self._is_over = False
 
     def serve(self) -> None:
@@ -140,7 +140,7 @@ class _Launcher:
             self._is_over = True
             return
         order = json.loads(message)
-        sandbox = _Sandbox(*_spawned(order, descriptors), descriptors[3])
+        sandbox = _SandboxRequest(*_spawn(order, descriptors), descriptors[3])
         self._sandboxes[sandbox.pid] = sandbox
 
         def limit() -> None:
@@ -173,7 +173,7 @@ class _Launcher:
             os.waitpid(pid, 0)
 
 
-def _spawned(order: dict[str, Any], descriptors: list[int]) -> tuple[int, int]:  # Any: decoded JSON
+def _spawn(order: dict[str, Any], descriptors: list[int]) -> tuple[int, int]:  # Any: decoded JSON
     """Start bwrap with the descriptors under the numbers that they have here; return its id and what it tells."""
     info, telling = os.pipe()
     numbers = [*descriptors, telling]
@@ -197,7 +197,7 @@ def _spawned(order: dict[str, Any], descriptors: list[int]) -> tuple[int, int]: 
 # ---- the enclosure ---------------------------------------------------------------------------------------------------
 
 
-def _enclosed_clone(root: dict[str, Any]) -> int:  # Any: decoded JSON
+def _clone_enclosed(root: dict[str, Any]) -> int:  # Any: decoded JSON
     """Clone this process into an enclosure; return 0 in the clone, else its id. Raises: OSError: it cannot be made."""
     is_root, user, group = os.geteuid() == 0, os.geteuid(), os.getegid()
     ours, theirs = socket.socketpair()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from glob import glob
 
-from envgym.sandbox._launching import Root, Word
+from envgym.sandbox._launcher_client import Argument, Root
 
 WORK = "/tmp"
 """The working directory: home, temporary files, the only place that can be written."""
@@ -44,9 +44,9 @@ def root_of(others: Mapping[str, str]) -> Root:
 
 
 @cache
-def system_words(*, is_enclosed: bool) -> Sequence[Word]:
+def system_words(*, is_enclosed: bool) -> Sequence[Argument]:
     """Return bwrap's options for the read-only system, from the launcher's own root or from the machine's."""
-    words: list[Word] = ["--ro-bind", "/usr", "/usr"]
+    words: list[Argument] = ["--ro-bind", "/usr", "/usr"]
     for top in _TOP:
         if os.path.islink(f"/{top}"):
             words += ["--symlink", os.readlink(f"/{top}"), f"/{top}"]

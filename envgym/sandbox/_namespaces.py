@@ -1,4 +1,4 @@
-"""System calls for namespaces, by ctypes. Standard library only: it runs inside sandboxes, beside the warden."""
+"""System calls for namespaces, by ctypes. Standard library only: it runs inside sandboxes, beside the supervisor."""
 
 import ctypes
 import os

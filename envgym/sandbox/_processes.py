@@ -11,7 +11,7 @@ from envgym.sandbox._tree import descendants
 _STOP_S = 5.0
 
 
-class Refused(Exception):
+class CloneRefused(Exception):
     """A session cannot be copied; the reason is for the host."""
 
 
@@ -29,13 +29,13 @@ def state_of(pid: int) -> str:
 
 
 def stop(pid: int) -> None:
-    """Stop all threads of a process. Raises: Refused: it is gone."""
+    """Stop all threads of a process. Raises: CloneRefused: it is gone."""
     deadline = time.monotonic() + _STOP_S
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
     while (state := state_of(pid)) != "T":
         if state in "XZ" or time.monotonic() > deadline:
-            raise Refused("its process has ended" if state in "XZ" else "its process does not stop")
+            raise CloneRefused("its process has ended" if state in "XZ" else "its process does not stop")
         time.sleep(0.0002)
 
 

@@ -21,12 +21,12 @@ MAX_HEAD = 8 * 1024**2
 """Bytes of the list of all entries."""
 
 
-class Garbled(Exception):
+class InvalidTree(Exception):
     """What came out of a sandbox is no directory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TreeEntry:
     """A file, a link or a directory."""
 
     kind: str
@@ -37,13 +37,13 @@ class Entry:
     mtime_ns: int = 0
 
 
-Tree = Mapping[str, Entry]
+Tree = Mapping[str, TreeEntry]
 """Relative path -> entry, each after the directory it lies in; paths are decoded as `os.fsdecode` does."""
 EMPTY: Tree = MappingProxyType({})
 
 
-class Outcome(NamedTuple):
-    """What a sandbox said about a command."""
+class CommandResult(NamedTuple):
+    """How a command ended, and the directory after it."""
 
     code: int
     ending: str
@@ -63,7 +63,7 @@ def checked_path(path: str) -> str:
     return "/".join(parts)
 
 
-def with_files(tree: Tree, files: Mapping[str, bytes]) -> Tree:
+def add_files(tree: Tree, files: Mapping[str, bytes]) -> Tree:
     """Return the tree with files written, and the directories above them made. Raises: ToolError: it cannot be."""
     entries = dict(tree)
     for path, content in files.items():
@@ -71,18 +71,18 @@ def with_files(tree: Tree, files: Mapping[str, bytes]) -> Tree:
     return MappingProxyType(entries)
 
 
-def _put(entries: dict[str, Entry], path: str, content: bytes) -> None:
+def _put(entries: dict[str, TreeEntry], path: str, content: bytes) -> None:
     before = entries.get(path)
     if before is not None and before.kind != "file":
         raise ToolError(f"{path} is a {before.kind}, not a file.")
     parent = ""
     for part in path.split("/")[:-1]:
         parent = f"{parent}/{part}" if parent else part
-        kind = entries.setdefault(parent, Entry("directory", mode=0o755)).kind
+        kind = entries.setdefault(parent, TreeEntry("directory", mode=0o755)).kind
         if kind != "directory":
             raise ToolError(f"{parent} is a {kind}, not a directory.")
     mode = before.mode if before is not None else 0o755 if content.startswith(b"#!") else 0o644
-    entries[path] = Entry("file", content, mode, time.time_ns())
+    entries[path] = TreeEntry("file", content, mode, time.time_ns())
 
 
 def size_of(tree: Tree) -> int:
@@ -90,72 +90,74 @@ def size_of(tree: Tree) -> int:
     return sum(len(entry.content) for entry in tree.values() if entry.kind == "file")
 
 
-def packed(tree: Tree, head: Mapping[str, object]) -> bytes:
-    """Return a tree as `_shell_inside` reads it."""
+def pack_tree(tree: Tree, head: Mapping[str, object]) -> bytes:
+    """Return a tree as `_shell_guest` reads it."""
     listed = [[path, entry.kind, entry.mode, entry.mtime_ns, len(entry.content)] for path, entry in tree.items()]
     line = json.dumps({**head, "entries": listed}).encode() + b"\n"
     return b"".join([line, *(entry.content for entry in tree.values())])
 
 
-def outcome_in(said: bytes, before: Tree, max_size: int) -> Outcome:
-    """Read what `_shell_inside` wrote. Raises: Garbled: it is not what that writes."""
-    end = said.find(b"\n", 0, MAX_HEAD)
+def read_result(reply: bytes, before: Tree, max_size: int) -> CommandResult:
+    """Read what `_shell_guest` wrote. Raises: InvalidTree: the format is wrong."""
+    end = reply.find(b"\n", 0, MAX_HEAD)
     try:
-        head = json.loads(said[:end]) if end > 0 else None
+        head = json.loads(reply[:end]) if end > 0 else None
     except (ValueError, RecursionError):
         head = None
     if not isinstance(head, dict):
-        raise Garbled
-    code, ending, cwd, seconds, num_said = (head.get(key) for key in ("code", "ending", "cwd", "seconds", "said"))
+        raise InvalidTree
+    code, ending, cwd, seconds, output_size = (head.get(key) for key in ("code", "ending", "cwd", "seconds", "size"))
     reason, listed = head.get("reason"), head.get("entries")
     if not (_is_count(code, 256) and isinstance(ending, str) and isinstance(cwd, str) and len(cwd) <= 4096):
-        raise Garbled
-    if not (isinstance(seconds, float) and 0 <= seconds < 1e6 and _is_count(num_said, len(said))):
-        raise Garbled
+        raise InvalidTree
+    if not (isinstance(seconds, float) and 0 <= seconds < 1e6 and _is_count(output_size, len(reply))):
+        raise InvalidTree
     if not (reason is None or isinstance(reason, str)) or not isinstance(listed, list) or "\0" in cwd:
-        raise Garbled
+        raise InvalidTree
     assert isinstance(code, int)
-    assert isinstance(num_said, int)
-    start = end + 1 + num_said
-    tree = before if reason is not None else MappingProxyType(dict(_entries(listed, said, start, before, max_size)))
-    return Outcome(code, ending, cwd, seconds, said[end + 1 : start], tree, reason)
+    assert isinstance(output_size, int)
+    start = end + 1 + output_size
+    tree = before if reason is not None else MappingProxyType(dict(_entries(listed, reply, start, before, max_size)))
+    return CommandResult(code, ending, cwd, seconds, reply[end + 1 : start], tree, reason)
 
 
-def _entries(listed: list[object], said: bytes, start: int, before: Tree, max_size: int) -> Iterator[tuple[str, Entry]]:
+def _entries(
+    listed: list[object], reply: bytes, start: int, before: Tree, max_size: int
+) -> Iterator[tuple[str, TreeEntry]]:
     """Yield the entries, each after its directory."""
     if len(listed) > MAX_ENTRIES:
-        raise Garbled
+        raise InvalidTree
     old = list(before.values())
-    found: dict[str, Entry] = {}
+    entries: dict[str, TreeEntry] = {}
     total = 0
     for row in listed:
         if not (isinstance(row, list) and len(row) == 7):
-            raise Garbled
+            raise InvalidTree
         path, kind, mode, mtime_ns, size, index, target = row
         if not (isinstance(path, str) and _is_count(mode, 0o777) and _is_count(mtime_ns, 2**62)):
-            raise Garbled
+            raise InvalidTree
         if not (isinstance(target, str) and _is_count(size, max_size) and isinstance(index, int)):
-            raise Garbled
+            raise InvalidTree
         content = b""
         if kind == "link":
             content = target.encode(errors="surrogateescape")
         elif kind == "file" and 0 <= index < len(old):
             content = old[index].content
         elif kind == "file":
-            content = said[start : start + size]
+            content = reply[start : start + size]
             start += size
         elif kind != "directory":
-            raise Garbled
+            raise InvalidTree
         total += len(content)
         if total > max_size or (kind == "file" and len(content) != size):
-            raise Garbled
-        found[path] = Entry(kind, content, mode, mtime_ns)
-    for path in sorted(found, key=lambda path: (path.count("/"), path)):
+            raise InvalidTree
+        entries[path] = TreeEntry(kind, content, mode, mtime_ns)
+    for path in sorted(entries, key=lambda path: (path.count("/"), path)):
         parent = path.rpartition("/")[0]
-        is_inside = not parent or (parent in found and found[parent].kind == "directory")
+        is_inside = not parent or (parent in entries and entries[parent].kind == "directory")
         if not is_inside or not _is_plain(path):
-            raise Garbled
-        yield path, found[path]
+            raise InvalidTree
+        yield path, entries[path]
 
 
 def _is_plain(path: str) -> bool:

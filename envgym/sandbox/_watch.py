@@ -22,7 +22,7 @@ MAX_NUM_FILES = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class RunningProgram:
     """A program that runs."""
 
     pid: int
@@ -38,7 +38,7 @@ class Started:
     """Gives {"code", "cpu_s", "memory"} as JSON when all processes have ended."""
 
 
-def watch(started: Started, limits: Limits) -> Completed:
+def watch(started: RunningProgram, limits: Limits) -> Completed:
     """Wait for a program's end, its own or that of a limit. Raises: ToolInfraFailure: it cannot be followed."""
     begun = time.monotonic()
     streams = (started.stdout, started.stderr, started.report)
@@ -51,7 +51,7 @@ def watch(started: Started, limits: Limits) -> Completed:
         while selector.get_map():
             now = time.monotonic()
             if ending is None and now >= look:
-                ending, memory = _over(started, limits)
+                ending, memory = _find_limit(started, limits)
                 peak, look = max(peak, memory), time.monotonic() + _LOOK_S
             if ending is None and now >= deadline:
                 ending = RunEnding.WALL_TIME
@@ -67,11 +67,11 @@ def watch(started: Started, limits: Limits) -> Completed:
                     chunks[key.fd] += data
             if ending is None and len(chunks[started.stdout]) + len(chunks[started.stderr]) > limits.output:
                 ending = RunEnding.OUTPUT
-    return _completed(started, limits, chunks, ending, peak, time.monotonic() - begun)
+    return _make_completed(started, limits, chunks, ending, peak, time.monotonic() - begun)
 
 
-def _completed(
-    started: Started,
+def _make_completed(
+    started: RunningProgram,
     limits: Limits,
     chunks: dict[int, bytearray],
     ending: RunEnding | None,
@@ -97,7 +97,7 @@ def _completed(
     )
 
 
-def _over(started: Started, limits: Limits) -> tuple[RunEnding | None, int]:
+def _find_limit(started: RunningProgram, limits: Limits) -> tuple[RunEnding | None, int]:
     """Return the limit that a tree of processes breaks, and its memory."""
     used = usage(started.pid)
     memory = used.memory if used.memory <= limits.memory else shared_once(started.pid)

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from envgym.errors import ToolInfraFailure, sentence
-from envgym.sandbox._launching import Word
+from envgym.sandbox._bwrap_start import kernel_limits, options_of_files, reading, start_bwrap
+from envgym.sandbox._launcher_client import Argument
 from envgym.sandbox._layout import PATH, WORK
-from envgym.sandbox._starting import kernel_limits, options_of_files, reading, start_bwrap
-from envgym.sandbox._watch import Started, close_all, watch
+from envgym.sandbox._watch import RunningProgram, close_all, watch
 from envgym.sandbox.records import DEFAULT_LIMITS, Completed, Limits, Program
 
 
@@ -40,9 +40,9 @@ class BwrapSandbox:
         """Do nothing: runs leave nothing, and the launcher belongs to the whole process."""
 
 
-def _start(program: Program, limits: Limits) -> tuple[Started, int]:
+def _start(program: Program, limits: Limits) -> tuple[RunningProgram, int]:
     descriptors: list[int] = []
-    options: list[Word] = ["--disable-userns", "--size", "65536", "--tmpfs", "/dev/shm"]
+    options: list[Argument] = ["--disable-userns", "--size", "65536", "--tmpfs", "/dev/shm"]
     options += ["--size", str(limits.disk), "--perms", "0700", "--tmpfs", WORK]
     options += options_of_files(program.files, descriptors)
     stdin = reading(program.stdin)

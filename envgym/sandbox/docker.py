@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from envgym.errors import InvalidInput, ToolInfraFailure, sentence
-from envgym.sandbox._docker_engine import Engine, Shape, Waiting
-from envgym.sandbox._docker_run import Run
+from envgym.sandbox._docker_engine import ContainerLimits, DockerEngine, WaitingContainer
+from envgym.sandbox._docker_run import ContainerRun
 from envgym.sandbox.records import DEFAULT_LIMITS, Completed, Limits, Program
 
 IMAGE = "envgym-sandbox"
@@ -51,9 +51,9 @@ class DockerSandbox:
         """Run a program in a fresh container, and wait for it. Raises: as `Sandbox.run`."""
         program = Program(argv=tuple(argv), stdin=stdin, files=files)
         pool = _shared.pool(self)
-        waiting = pool.take(Shape(memory=limits.memory, disk=limits.disk, processes=limits.processes))
+        waiting = pool.take(ContainerLimits(memory=limits.memory, disk=limits.disk, processes=limits.processes))
         try:
-            return Run(pool.engine, waiting, limits).complete(program)
+            return ContainerRun(pool.engine, waiting, limits).complete(program)
         finally:
             pool.discard(waiting)
 
@@ -65,16 +65,16 @@ class DockerSandbox:
 class _Pool:
     """The containers of one image that wait for their programs."""
 
-    def __init__(self, engine: Engine, settings: DockerSandbox) -> None:
+    def __init__(self, engine: DockerEngine, settings: DockerSandbox) -> None:
         self.engine = engine
         self._settings = settings
-        self._idle: list[tuple[Shape, Waiting]] = []  # the oldest first
+        self._idle: list[tuple[ContainerLimits, WaitingContainer]] = []  # the oldest first
         self._num_coming = 0
         self._lock = threading.Lock()
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="envgym-docker")
         self._is_closed = False
 
-    def take(self, shape: Shape) -> Waiting:
+    def take(self, shape: ContainerLimits) -> WaitingContainer:
         """Return a container that waits, and see to the next one. Raises: ToolInfraFailure."""
         while (waiting := self._pop(shape)) is not None and not waiting.is_waiting():
             self.discard(waiting)
@@ -82,7 +82,7 @@ class _Pool:
         self._order_another(shape)
         return waiting
 
-    def discard(self, waiting: Waiting) -> None:
+    def discard(self, waiting: WaitingContainer) -> None:
         """Throw a container away; the engine removes it while others run."""
         waiting.close()
         self._submit_removal(waiting.id)
@@ -96,7 +96,7 @@ class _Pool:
             self.discard(waiting)
         self._workers.shutdown()
 
-    def _pop(self, shape: Shape) -> Waiting | None:
+    def _pop(self, shape: ContainerLimits) -> WaitingContainer | None:
         with self._lock:
             for index, (its_shape, waiting) in enumerate(self._idle):
                 if its_shape == shape:
@@ -104,7 +104,7 @@ class _Pool:
                     return waiting
         return None
 
-    def _order_another(self, shape: Shape) -> None:
+    def _order_another(self, shape: ContainerLimits) -> None:
         with self._lock:
             num_ready = sum(its_shape == shape for its_shape, _ in self._idle)
             if self._is_closed or num_ready + self._num_coming >= self._settings.warm:
@@ -112,7 +112,7 @@ class _Pool:
             self._num_coming += 1
             self._workers.submit(self._add, shape)
 
-    def _add(self, shape: Shape) -> None:
+    def _add(self, shape: ContainerLimits) -> None:
         """Start a container that waits; whoever needs one is told why it does not start."""
         waiting = None
         with suppress(ToolInfraFailure):
@@ -142,14 +142,14 @@ class _Shared:
     def forget(self) -> None:
         """Start anew, as a child process must: containers, connections and a lock that is held are its parent's."""
         self._lock = threading.Lock()
-        self._engine: Engine | None = None
+        self._engine: DockerEngine | None = None
         self._pools: dict[DockerSandbox, _Pool] = {}
 
     def pool(self, settings: DockerSandbox) -> _Pool:
         """Return the pool of a sandbox. Raises: ToolInfraFailure."""
         with self._lock:
             if settings not in self._pools:
-                self._engine = self._engine or Engine()
+                self._engine = self._engine or DockerEngine()
                 self._pools[settings] = _Pool(self._engine, settings)
             return self._pools[settings]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from envgym.errors import InvalidInput, ToolInfraFailure, sentence
-from envgym.sandbox._starting import kernel_limits, reading
-from envgym.sandbox._watch import Started, close_all, watch
+from envgym.sandbox._bwrap_start import kernel_limits, reading
+from envgym.sandbox._watch import RunningProgram, close_all, watch
 from envgym.sandbox.records import DEFAULT_LIMITS, Completed, Limits, Program
 
 
@@ -56,7 +56,7 @@ class LocalSandbox:
         """Do nothing."""
 
 
-def _start(program: Program, directory: str, limits: Limits) -> Started:
+def _start(program: Program, directory: str, limits: Limits) -> RunningProgram:
     stdout, their_stdout = os.pipe()
     stderr, their_stderr = os.pipe()
     report, their_report = os.pipe()
@@ -94,4 +94,4 @@ def _start(program: Program, directory: str, limits: Limits) -> Started:
             pipe.write(json.dumps(answer))
 
     threading.Thread(target=tell, daemon=True).start()
-    return Started(pid=process.pid, kill=kill, stdout=stdout, stderr=stderr, report=report, is_private=False)
+    return RunningProgram(pid=process.pid, kill=kill, stdout=stdout, stderr=stderr, report=report, is_private=False)

@@ -5,7 +5,7 @@ from typing import Self
 
 from envgym.errors import ForkUnsupported
 from envgym.sandbox.records import DEFAULT_LIMITS, Limits
-from envgym.sandbox.session import PythonSession, Turn
+from envgym.sandbox.session import PythonSession, SessionResult
 
 
 class Notebook:
@@ -17,15 +17,15 @@ class Notebook:
         self.cells = cells
         self._session: PythonSession | None = None
 
-    def run(self, code: str) -> Turn:
+    def run(self, code: str) -> SessionResult:
         """Run a cell. Raises: ToolInfraFailure: the sandbox does not work."""
         if self._session is None:
             self._session = PythonSession(self.limits)
             for cell in self.cells:
                 self._session.run(cell)
-        turn = self._session.run(code)
+        result = self._session.run(code)
         self.cells = (*self.cells, code)
-        return turn
+        return result
 
     def fork(self) -> Self:
         """Return a notebook that goes on from here; where its session cannot be forked, the cells are run again."""

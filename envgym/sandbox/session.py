@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from envgym.errors import ForkUnsupported, InvalidInput, ToolError, sentence
+from envgym.sandbox._bwrap_start import kernel_limits
 from envgym.sandbox._layout import WORK
-from envgym.sandbox._starting import kernel_limits
-from envgym.sandbox._wardens import (
+from envgym.sandbox._supervisor_client import (
     ANSWER_S,
     Fields,
-    Remote,
+    RemoteSession,
     SessionEnded,
     SessionSlow,
-    WardenClient,
-    shared_warden,
+    SupervisorClient,
+    shared_supervisor,
     socket_name,
 )
 from envgym.sandbox.records import DEFAULT_LIMITS, Limits, RunEnding
@@ -38,7 +38,7 @@ _ENDED = "The Python process has ended: its variables are lost, its files too. T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class SessionResult:
     """What one run of a session gave."""
 
     output: str
@@ -51,16 +51,16 @@ class Turn:
 
 
 @dataclass(slots=True)
-class _Litter:
+class _ClonePool:
     """Clones of one state: those that sessions hold, and those that wait for another fork of the same state."""
 
     size: int
     users: int = 1
-    spares: list[Remote] = field(default_factory=list)
+    spares: list[RemoteSession] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class _Family:
+class _ForkGroup:
     """Sessions forked from one another."""
 
     num_alive: int = 1
@@ -72,13 +72,13 @@ class PythonSession:
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
         """Prepare a session; its process starts with the first use. `limits` hold for each run, `disk` for all."""
         self.limits = limits
-        self._warden: WardenClient = shared_warden()
-        self._remote: Remote | None = None
-        self._litter: _Litter | None = None
-        self._family = _Family()
+        self._supervisor: SupervisorClient = shared_supervisor()
+        self._remote: RemoteSession | None = None
+        self._pool: _ClonePool | None = None
+        self._fork_group = _ForkGroup()
         self._is_closed = False
 
-    def run(self, code: str) -> Turn:
+    def run(self, code: str) -> SessionResult:
         """Run code; a last expression's value is shown. A limit interrupts the code; the state is kept if it heeds.
 
         Raises: ToolInfraFailure: the sandbox does not work. InvalidInput: the session is closed.
@@ -90,13 +90,13 @@ class PythonSession:
             ending, (fields, output) = self._wait(remote, begun)
         except (SessionEnded, SessionSlow) as end:
             self._drop()
-            self._warden.confirm(remote)
+            self._supervisor.confirm(remote)
             ending = end.args[1] if len(end.args) > 1 else RunEnding.EXITED
-            return Turn(output=_ENDED, error="SessionEnded", ending=ending, seconds=time.monotonic() - begun)
+            return SessionResult(output=_ENDED, error="SessionEnded", ending=ending, seconds=time.monotonic() - begun)
         text = output.decode(errors="replace")
         error = fields.get("error")
         error = error[:200] if isinstance(error, str) else None
-        return Turn(output=text, error=error, ending=ending, seconds=time.monotonic() - begun)
+        return SessionResult(output=text, error=error, ending=ending, seconds=time.monotonic() - begun)
 
     def read_file(self, path: str) -> bytes:
         """Return a file's content; `path` counts from the working directory. Raises: ToolError: it cannot be read."""
@@ -116,25 +116,25 @@ class PythonSession:
             ToolInfraFailure: the sandbox does not work.
         """
         twin = type(self)(self.limits)
-        with self._warden.lock:
-            self._warden.sweep()
-            if self._family.num_alive >= MAX_LIVE_FORKS:
+        with self._supervisor.lock:
+            self._supervisor.sweep()
+            if self._fork_group.num_alive >= MAX_LIVE_FORKS:
                 do = "close some, or drop the last reference to them"
-                got = str(self._family.num_alive + 1)
+                got = str(self._fork_group.num_alive + 1)
                 raise ForkUnsupported(
                     sentence("live forks", f"be at most {MAX_LIVE_FORKS}", got, where="session", do=do)
                 )
             if self._remote is not None:
                 twin._remote = self._spare(self._remote)
-                twin._litter = self._litter
-            self._family.num_alive += 1
-            twin._family = self._family
+                twin._pool = self._pool
+            self._fork_group.num_alive += 1
+            twin._fork_group = self._fork_group
         return twin
 
     def close(self) -> None:
         """End the session; may be called twice."""
         self._release()
-        self._warden.sweep()
+        self._supervisor.sweep()
 
     def __enter__(self) -> Self:
         """Return the session."""
@@ -151,41 +151,41 @@ class PythonSession:
 
     # ---- processes -------------------------------------------------------------------------------------------
 
-    def _own(self) -> Remote:
+    def _own(self) -> RemoteSession:
         """Return the process, which is about to leave the state that its clones have."""
         if self._is_closed:
             raise InvalidInput(sentence("session", "be open", "a closed one", where="session", do="start a new one"))
-        with self._warden.lock:
-            self._warden.sweep()
-            self._leave_litter()
+        with self._supervisor.lock:
+            self._supervisor.sweep()
+            self._leave_pool()
             if self._remote is None:
-                self._remote = self._warden.spawn(_kernel_limits(self.limits), self.limits.disk, self.limits.output)
+                self._remote = self._supervisor.spawn(_kernel_limits(self.limits), self.limits.disk, self.limits.output)
         return self._remote
 
-    def _spare(self, remote: Remote) -> Remote:
+    def _spare(self, remote: RemoteSession) -> RemoteSession:
         """Return a process in the state of this session's, which has not run since."""
-        if self._litter is None or not self._litter.spares:
-            size = 2 if self._litter is None else min(2 * self._litter.size, _MOST_CLONES)
+        if self._pool is None or not self._pool.spares:
+            size = 2 if self._pool is None else min(2 * self._pool.size, _MOST_CLONES)
             self._remote, *spares = self._clones(remote, size)
-            self._litter = self._litter or _Litter(size)
-            self._litter.size, self._litter.spares = size, spares
-        self._litter.users += 1
-        return self._litter.spares.pop()
+            self._pool = self._pool or _ClonePool(size)
+            self._pool.size, self._pool.spares = size, spares
+        self._pool.users += 1
+        return self._pool.spares.pop()
 
-    def _clones(self, remote: Remote, count: int) -> Sequence[Remote]:
+    def _clones(self, remote: RemoteSession, count: int) -> Sequence[RemoteSession]:
         """Clone a process `count` times; it stands still from then on, so its clones do not meet through it."""
         pairs = [socket.socketpair() for _ in range(count)]
         names = [socket_name(there) for _, there in pairs]
         try:
             self._let_clone(remote, [there.fileno() for _, there in pairs])
-            adopted = self._warden.request("adopt", id=remote.id, sockets=names)
+            adopted = self._supervisor.request("adopt", id=remote.id, sockets=names)
             if "refused" in adopted:
                 raise _unforkable(adopted["refused"])
             clones = [
-                Remote(id=int(number), channel=here, name=name, generation=remote.generation)
+                RemoteSession(id=int(number), channel=here, name=name, generation=remote.generation)
                 for number, (here, _), name in zip(adopted["ids"], pairs, names, strict=True)
             ]
-            _refresh(self._warden, remote, clones)
+            _refresh(self._supervisor, remote, clones)
         except BaseException:
             for here, _ in pairs:
                 here.close()
@@ -196,7 +196,7 @@ class PythonSession:
         remote.channel.close()
         return clones
 
-    def _let_clone(self, remote: Remote, sockets: Sequence[int]) -> None:
+    def _let_clone(self, remote: RemoteSession, sockets: Sequence[int]) -> None:
         """Let a process clone itself, once for each socket. Raises: ForkUnsupported: it cannot."""
         try:
             remote.send({"op": "fork"}, b"", sockets)
@@ -206,27 +206,27 @@ class PythonSession:
             raise _unforkable("a chain of too many forks with runs between them" if is_deep else str(refusal)) from None
         except (SessionEnded, SessionSlow) as end:
             self._drop()
-            self._warden.confirm(remote)
+            self._supervisor.confirm(remote)
             raise _unforkable(str(end.args[0])) from None
 
-    def _leave_litter(self) -> None:
-        litter, self._litter = self._litter, None
-        if litter is not None:
-            litter.users -= 1
-            if litter.users == 0:
-                self._warden.garbage += litter.spares
+    def _leave_pool(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.users -= 1
+            if pool.users == 0:
+                self._supervisor.garbage += pool.spares
 
     def _drop(self) -> None:
         """Give the process up."""
         if self._remote is not None:
-            self._warden.garbage.append(self._remote)
+            self._supervisor.garbage.append(self._remote)
         self._remote = None
 
     def _release(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self._family.num_alive -= 1
-            self._leave_litter()
+            self._fork_group.num_alive -= 1
+            self._leave_pool()
             self._drop()
 
     # ---- questions -------------------------------------------------------------------------------------------
@@ -239,17 +239,17 @@ class PythonSession:
             return _answer(remote, max_blob)
         except (SessionEnded, SessionSlow):
             self._drop()
-            self._warden.confirm(remote)
+            self._supervisor.confirm(remote)
             raise ToolError(_ENDED) from None
 
-    def _wait(self, remote: Remote, begun: float) -> tuple[RunEnding, tuple[Fields, bytes]]:
+    def _wait(self, remote: RemoteSession, begun: float) -> tuple[RunEnding, tuple[Fields, bytes]]:
         """Wait for the end of a run; interrupt it at a limit, end its process where it does not heed."""
         limits, ending = self.limits, RunEnding.EXITED
         deadline, last = begun + limits.wall_s, float("inf")
         cpu_before: float | None = None
         while (answer := remote.receive(_LOOK_S, limits.output)) is None:
             now = time.monotonic()
-            used = self._warden.request("usage", id=remote.id)
+            used = self._supervisor.request("usage", id=remote.id)
             cpu_before = used["cpu_s"] if cpu_before is None else cpu_before
             if used["memory"] > limits.memory:
                 raise SessionEnded("it uses too much memory", RunEnding.MEMORY)
@@ -260,7 +260,7 @@ class PythonSession:
             is_late, is_costly = now >= deadline, used["cpu_s"] - cpu_before > limits.cpu_s
             if ending is RunEnding.EXITED and (is_late or is_costly):
                 ending, last = RunEnding.WALL_TIME if is_late else RunEnding.CPU_TIME, now + _GRACE_S
-                self._warden.request("interrupt", id=remote.id)
+                self._supervisor.request("interrupt", id=remote.id)
         return ending, answer
 
 
@@ -273,7 +273,7 @@ def _kernel_limits(limits: Limits) -> list[tuple[int, int]]:
     ]
 
 
-def _refresh(warden: WardenClient, remote: Remote, clones: Sequence[Remote]) -> None:
+def _refresh(supervisor: SupervisorClient, remote: RemoteSession, clones: Sequence[RemoteSession]) -> None:
     """Let clones turn to their own files, and have them checked. Raises: ForkUnsupported; `remote` goes on."""
     ids = [clone.id for clone in clones]
     try:
@@ -282,14 +282,14 @@ def _refresh(warden: WardenClient, remote: Remote, clones: Sequence[Remote]) -> 
         for clone in clones:
             _answer(clone, 0)
     except (SessionEnded, SessionSlow, ToolError) as end:
-        warden.request("undo", id=remote.id, ids=ids)
+        supervisor.request("undo", id=remote.id, ids=ids)
         raise _unforkable(str(end.args[0])) from None
-    checked = warden.request("check", id=remote.id, ids=ids, sockets=[clone.name for clone in clones])
+    checked = supervisor.request("check", id=remote.id, ids=ids, sockets=[clone.name for clone in clones])
     if "refused" in checked:
         raise _unforkable(checked["refused"])
 
 
-def _answer(remote: Remote, max_blob: int) -> tuple[Fields, bytes]:
+def _answer(remote: RemoteSession, max_blob: int) -> tuple[Fields, bytes]:
     """Return what a process answers at once. Raises: ToolError: it refuses. SessionSlow, SessionEnded: it does not."""
     answer = remote.receive(ANSWER_S, max_blob)
     if answer is None:

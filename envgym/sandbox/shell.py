@@ -19,13 +19,13 @@ from envgym.sandbox._shell_tree import (
     EMPTY,
     MAX_ENTRIES,
     MAX_HEAD,
-    Garbled,
+    InvalidTree,
     Tree,
+    add_files,
     checked_path,
-    outcome_in,
-    packed,
+    pack_tree,
+    read_result,
     size_of,
-    with_files,
 )
 from envgym.sandbox.bwrap import BwrapSandbox
 from envgym.sandbox.local import LocalSandbox
@@ -40,7 +40,7 @@ _OWN_MEMORY = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShellTurn:
+class ShellResult:
     """What a command gave."""
 
     output: bytes
@@ -83,12 +83,12 @@ class ShellSession:
         self._tree: Tree = EMPTY
         self._is_closed = False
         try:
-            self._take(with_files(EMPTY, files))
+            self._take(add_files(EMPTY, files))
         except ToolError as refusal:
             do = "name files as in src/main.py"
             raise InvalidInput(sentence("files", "make a directory", str(refusal), where="shell", do=do)) from None
 
-    def run(self, command: str, limits: Limits | None = None) -> ShellTurn:
+    def run(self, command: str, limits: Limits | None = None) -> ShellResult:
         """Run a command with bash (or sh); what it leaves running is ended, its variables are not kept.
 
         Where wall time or output stops it, what it wrote is kept; where another limit does, the command is undone.
@@ -112,7 +112,7 @@ class ShellSession:
             "limits": _kernel_limits(chosen),
             "alone": not isinstance(self.sandbox, LocalSandbox),
         }
-        said = packed(self._tree, job)
+        said = pack_tree(self._tree, job)
         done = self.sandbox.run(["python3", "-I", "-S", "-c", _script()], said, {}, _outer(chosen, self.limits.disk))
         return self._taken(done, chosen)
 
@@ -129,7 +129,7 @@ class ShellSession:
     def write(self, path: str, content: bytes) -> None:
         """Write a file, with its directories. Raises: ToolError: it leads out, is no file, or too much."""
         self._check_open()
-        self._take(with_files(self._tree, {path: content}))
+        self._take(add_files(self._tree, {path: content}))
 
     def files(self) -> Sequence[str]:
         """Return the paths of all files, sorted: no directories and no links."""
@@ -176,26 +176,28 @@ class ShellSession:
             raise ToolError(f"The directory holds at most {self.limits.disk} bytes.")
         self._tree = tree
 
-    def _taken(self, done: Completed, limits: Limits) -> ShellTurn:
+    def _taken(self, done: Completed, limits: Limits) -> ShellResult:
         """Take what a sandbox gave in; where it gave nothing that can be read, nothing has happened."""
         ending = done.ending
         if ending is RunEnding.EXITED:
             try:
-                said = outcome_in(done.stdout, self._tree, self.limits.disk)
+                said = read_result(done.stdout, self._tree, self.limits.disk)
                 ending = RunEnding(said.ending)
-            except (Garbled, ValueError):
-                return _undone(done, "the command broke its own shell")
+            except (InvalidTree, ValueError):
+                return _undone_result(done, "the command broke its own shell")
             if said.reason is not None:
-                return replace(_undone(done, said.reason), output=said.output, ending=RunEnding.DISK, exit_code=-1)
+                return replace(
+                    _undone_result(done, said.reason), output=said.output, ending=RunEnding.DISK, exit_code=-1
+                )
             self._tree, self.cwd = said.tree, said.cwd
             code = -1 if ending.is_limit else said.code
-            return ShellTurn(output=said.output, exit_code=code, ending=ending, seconds=said.seconds)
-        return _undone(done, "all of it was stopped" if ending.is_limit else "the command ended its own shell")
+            return ShellResult(output=said.output, exit_code=code, ending=ending, seconds=said.seconds)
+        return _undone_result(done, "all of it was stopped" if ending.is_limit else "the command ended its own shell")
 
 
-def _undone(done: Completed, why: str) -> ShellTurn:
+def _undone_result(done: Completed, why: str) -> ShellResult:
     ending = RunEnding.SIGNALED if done.ending is RunEnding.EXITED else done.ending
-    return ShellTurn(output=b"", exit_code=done.exit_code, ending=ending, seconds=done.seconds, undone=why)
+    return ShellResult(output=b"", exit_code=done.exit_code, ending=ending, seconds=done.seconds, undone=why)
 
 
 def _kernel_limits(limits: Limits) -> list[tuple[int, int]]:
@@ -223,4 +225,4 @@ def _outer(limits: Limits, disk: int) -> Limits:
 
 @cache
 def _script() -> str:
-    return Path(__file__).with_name("_shell_inside.py").read_text(encoding="utf-8")
+    return Path(__file__).with_name("_shell_guest.py").read_text(encoding="utf-8")

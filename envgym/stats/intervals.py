@@ -72,7 +72,7 @@ class Estimate:
 
 
 def wilson_interval(num_successes: int, num_trials: int, *, level: float = DEFAULT_LEVEL) -> Interval:
-    """Return Wilson's score interval for the proportion behind independent trials.
+    """Return Wilson's score interval for the success probability of independent trials.
 
     (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n), with p = successes/n.
     Use it where every task has one sample; several samples of a task are not independent.
@@ -118,7 +118,7 @@ def bootstrap_interval(
         InvalidInput: no value, or one outside `value_range`.
     """
     check_level(level)
-    values = _sorted(task_values, value_range)
+    values = _sort(task_values, value_range)
     mean = _mean(values)
     if not _same(values):
         means = _resampled_means(values, rng=rng, num_resamples=num_resamples)
@@ -147,7 +147,7 @@ def estimate_task_values(
     interval = bootstrap_interval(
         task_values, rng=rng, value_range=value_range, level=level, num_resamples=num_resamples
     )
-    value = _mean(_sorted(task_values, value_range))
+    value = _mean(_sort(task_values, value_range))
     return Estimate(value=value, interval=interval, num_tasks=len(task_values), num_samples=num_samples)
 
 
@@ -187,7 +187,7 @@ def check_level(level: float) -> None:
         raise InvalidInput(sentence("level", "lie in (0, 1)", level, where="an interval", do="use 0.95 for 95 %"))
 
 
-def _sorted(task_values: Collection[float], value_range: ValueRange | None) -> FloatArray:
+def _sort(task_values: Collection[float], value_range: ValueRange | None) -> FloatArray:
     """Return the values in rising order, or say what is wrong with them."""
     values = np.sort(np.asarray(list(task_values), dtype=np.float64))
     where = "bootstrap_interval"

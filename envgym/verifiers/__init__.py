@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from envgym.verifiers.base import Verdict, Verifier, right, wrong
-from envgym.verifiers.choice import Choice
+from envgym.verifiers.choice import MultipleChoice
 from envgym.verifiers.exact import Exact
 from envgym.verifiers.f1 import F1
 from envgym.verifiers.json_schema import JsonSchema
@@ -16,7 +16,7 @@ TABLE: Mapping[str, type[Verifier]] = MappingProxyType(
     {
         "exact": Exact,
         "numeric": Numeric,
-        "choice": Choice,
+        "choice": MultipleChoice,
         "f1": F1,
         "pattern": Pattern,
         "json_schema": JsonSchema,
@@ -28,10 +28,10 @@ TABLE: Mapping[str, type[Verifier]] = MappingProxyType(
 __all__ = [
     "F1",
     "TABLE",
-    "Choice",
     "Exact",
     "JsonSchema",
     "Math",
+    "MultipleChoice",
     "Numeric",
     "Pattern",
     "Take",

@@ -14,7 +14,7 @@ _EDGES = string.whitespace + string.punctuation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class MultipleChoice:
     """1 where the answer names the right option and no other, else 0.
 
     A capital letter that stands alone names its option (so does the article "A": ask for a marked answer); a text
@@ -32,22 +32,22 @@ class Choice:
         options = self._options(task)
         letters = string.ascii_uppercase[: len(options)]
         key = str(key_of(task, self.key))
-        wanted = key if len(key) == 1 and key in letters else _letter_of(key, options)
-        if wanted is None:
+        key_letter = key if len(key) == 1 and key in letters else _letter_of(key, options)
+        if key_letter is None:
             raise bad_key(task, self.key, f"name one of the options {letters[0]} to {letters[-1]}", key)
-        found = self.extract(answer)
-        if found.answer is None:
-            return wrong(found.reason)
-        named = sorted({letter for letter in _LETTER.findall(found.answer) if letter in letters})
+        extracted = self.extract(answer)
+        if extracted.answer is None:
+            return wrong(extracted.reason)
+        named = sorted({letter for letter in _LETTER.findall(extracted.answer) if letter in letters})
         if len(named) > 1:
             return wrong(f"several options are named: {', '.join(named)}")
-        bare = found.answer.strip(_EDGES)
+        bare = extracted.answer.strip(_EDGES)
         chosen = named[0] if named else _letter_of(bare, options)
         if chosen is None and len(bare) == 1 and bare.upper() in letters:
             chosen = bare.upper()
         if chosen is None:
             return wrong("no option is named")
-        return right(f"option {chosen}") if chosen == wanted else wrong(f"option {chosen} is not {wanted}")
+        return right(f"option {chosen}") if chosen == key_letter else wrong(f"option {chosen} is not {key_letter}")
 
     def _options(self, task: Task) -> list[str]:
         options = key_of(task, self.options)

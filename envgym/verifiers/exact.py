@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from envgym.core.tasks import Task
 from envgym.verifiers.base import Verdict, right, text_keys_of, wrong
-from envgym.verifiers.extract import Extractor, whole
+from envgym.verifiers.extract import Extractor, whole_answer
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -17,7 +17,7 @@ class Exact:
 
     key: str = "answer"
     """Payload field: the accepted text, or a list of them."""
-    extract: Extractor = whole
+    extract: Extractor = whole_answer
     ignore_case: bool = False
     ignore_space: bool = True
     """Runs of white space count as one space."""
@@ -27,13 +27,13 @@ class Exact:
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`. Raises: InvalidInput: the payload field holds no text."""
         keys = text_keys_of(task, self.key)
-        found = self.extract(answer)
-        if found.answer is None:
-            return wrong(found.reason)
-        said = self.normal(found.answer)
-        if any(said == self.normal(key) for key in keys):
+        extracted = self.extract(answer)
+        if extracted.answer is None:
+            return wrong(extracted.reason)
+        normal_answer = self.normal(extracted.answer)
+        if any(normal_answer == self.normal(key) for key in keys):
             return right()
-        return wrong(f"{said[:60]!r} is not {keys[0][:60]!r}")
+        return wrong(f"{normal_answer[:60]!r} is not {keys[0][:60]!r}")
 
     def normal(self, text: str) -> str:
         """Return the form that is compared; Unicode is composed (NFC) in any case."""

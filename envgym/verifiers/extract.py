@@ -19,7 +19,7 @@ Extractor = Callable[[str], Extracted]
 """Finds the one final answer in a text; a plain function, so that verifiers can be pickled."""
 
 
-def whole(text: str) -> Extracted:
+def whole_answer(text: str) -> Extracted:
     """Take the whole text, stripped."""
     stripped = text.strip()
     return Extracted(answer=stripped) if stripped else Extracted(answer=None, reason="the answer is empty")
@@ -27,7 +27,7 @@ def whole(text: str) -> Extracted:
 
 def last_line(text: str) -> Extracted:
     """Take the last line that is not empty."""
-    return whole(text.strip().rpartition("\n")[2])
+    return whole_answer(text.strip().rpartition("\n")[2])
 
 
 def boxed(text: str) -> Extracted:
@@ -47,19 +47,24 @@ class Tagged:
 
 
 def after_hashes(text: str) -> Extracted:
-    """Take the rest of the line behind `####`."""
-    return _one(_behind_hashes(text), "#### ...")
+    """Take the rest of the line after `####`."""
+    return _one(_after_hashes(text), "#### ...")
 
 
 def final(text: str) -> Extracted:
     r"""Take the marked answer (`\boxed{}`, `<answer>`, `####`), and the whole text where none is marked."""
-    marked = [*_boxes(text), *_between(text, "answer"), *_behind_hashes(text)]
-    return _one(marked, "final answer") if marked else whole(text)
+    marked = [*_boxes(text), *_between(text, "answer"), *_after_hashes(text)]
+    return _one(marked, "final answer") if marked else whole_answer(text)
 
 
-def _one(found: Iterable[str], form: str) -> Extracted:
-    """Return the only answer among `found`, spaces aside."""
-    distinct = list(dict.fromkeys(" ".join(item.split()) for item in found))
+def plain_answer(text: str) -> str:
+    """Return the `final` answer in lower case and single-spaced; empty where there is none, or several."""
+    return " ".join((final(text).answer or "").lower().split())
+
+
+def _one(parts: Iterable[str], form: str) -> Extracted:
+    """Return the only answer among `parts`, spaces aside."""
+    distinct = list(dict.fromkeys(" ".join(item.split()) for item in parts))
     if not distinct:
         return Extracted(answer=None, reason=f"there is no {form}")
     if len(distinct) > 1:
@@ -75,7 +80,7 @@ _BOX = re.compile(r"\\f?box(?:ed)?\s{0,3}\{|[{}]")
 
 def _boxes(text: str) -> list[str]:
     """Return the contents of the outermost closed boxes; escaped braces do not count."""
-    found: list[str] = []
+    parts: list[str] = []
     depth, start = 0, None
     for mark in _BOX.finditer(text):
         if start is None:
@@ -86,22 +91,22 @@ def _boxes(text: str) -> list[str]:
             continue
         depth += -1 if mark.group() == "}" else 1
         if depth == 0:
-            found.append(text[start : mark.start()])
+            parts.append(text[start : mark.start()])
             start = None
-    return found
+    return parts
 
 
 def _between(text: str, tag: str) -> list[str]:
     """Return what stands in each closed pair of tags; a pair that holds an opening tag begins at the last of them."""
-    found: list[str] = []
+    parts: list[str] = []
     opening, closing = f"<{tag}>", f"</{tag}>"
     pieces = text.split(closing)
     for piece in pieces[:-1]:
         _, opened, inside = piece.rpartition(opening)
         if opened:
-            found.append(inside)
-    return found
+            parts.append(inside)
+    return parts
 
 
-def _behind_hashes(text: str) -> list[str]:
+def _after_hashes(text: str) -> list[str]:
     return [line.strip()[4:] for line in text.splitlines() if line.strip().startswith("####")]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from envgym.core.tasks import Task
 from envgym.verifiers.base import Verdict, text_keys_of, wrong
-from envgym.verifiers.extract import Extractor, whole
+from envgym.verifiers.extract import Extractor, whole_answer
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
@@ -23,16 +23,16 @@ class F1:
 
     key: str = "answer"
     """Payload field: the accepted text, or a list of them."""
-    extract: Extractor = whole
+    extract: Extractor = whole_answer
 
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`. Raises: InvalidInput: the payload field holds no text."""
         keys = text_keys_of(task, self.key)
-        found = self.extract(answer)
-        if found.answer is None:
-            return wrong(found.reason)
-        said = words(found.answer)
-        score, key = max((token_f1(said, words(key)), key) for key in keys)
+        extracted = self.extract(answer)
+        if extracted.answer is None:
+            return wrong(extracted.reason)
+        answer_words = words(extracted.answer)
+        score, key = max((token_f1(answer_words, words(key)), key) for key in keys)
         return Verdict(score=score, reason=f"F1 {score:.3f} with {key[:60]!r}")
 
 
@@ -41,9 +41,9 @@ def words(text: str) -> list[str]:
     return _ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
 
 
-def token_f1(said: list[str], key: list[str]) -> float:
+def token_f1(answer_words: list[str], key: list[str]) -> float:
     """Return F1 of two bags of words; 1 where both are empty, 0 where one is."""
-    if not said or not key:
-        return float(said == key)
-    shared = sum((Counter(said) & Counter(key)).values())
-    return 2.0 * shared / (len(said) + len(key))
+    if not answer_words or not key:
+        return float(answer_words == key)
+    shared = sum((Counter(answer_words) & Counter(key)).values())
+    return 2.0 * shared / (len(answer_words) + len(key))

@@ -8,7 +8,7 @@ from envgym.core.tasks import Task
 from envgym.parsing.formats import without_fence
 from envgym.parsing.strict_json import read_json
 from envgym.verifiers.base import Verdict, bad_key, key_of, right, wrong
-from envgym.verifiers.extract import Extractor, whole
+from envgym.verifiers.extract import Extractor, whole_answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class JsonSchema:
     """One schema for all tasks; None: each task has its own."""
     key: str = "schema"
     """Payload field that holds a task's own schema."""
-    extract: Extractor = whole
+    extract: Extractor = whole_answer
 
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`. Raises: InvalidInput: the payload field is no schema."""
@@ -33,11 +33,11 @@ class JsonSchema:
             kind.check_schema(dict(schema))
         except jsonschema.SchemaError as error:
             raise bad_key(task, self.key, f"be a JSON schema ({error.message})", schema) from None
-        found = self.extract(answer)
-        if found.answer is None:
-            return wrong(found.reason)
+        extracted = self.extract(answer)
+        if extracted.answer is None:
+            return wrong(extracted.reason)
         try:
-            value = read_json(without_fence(found.answer))
+            value = read_json(without_fence(extracted.answer))
         except ValueError as error:
             return wrong(f"the answer is not JSON: {error}")
         problem = jsonschema.exceptions.best_match(kind(schema).iter_errors(value))

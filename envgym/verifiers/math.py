@@ -50,15 +50,15 @@ class Math:
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`. Raises: InvalidInput: the key cannot be read. EnvFailure: no comparison could be run."""
         keys = [self._expression_key(key, task) for key in text_keys_of(task, self.key)]
-        found = self.extract(answer)
-        if found.answer is None:
-            return wrong(found.reason)
-        said = expression(found.answer)
-        if not said:
-            return wrong("there is no expression" if said is not None else "there are several different expressions")
-        if len(said) > self.max_chars or any(guard.search(said) for guard in _TOO_BIG):
+        extracted = self.extract(answer)
+        if extracted.answer is None:
+            return wrong(extracted.reason)
+        latex = expression(extracted.answer)
+        if not latex:
+            return wrong("there is no expression" if latex is not None else "there are several different expressions")
+        if len(latex) > self.max_chars or any(guard.search(latex) for guard in _TOO_BIG):
             return wrong("the expression is too big")
-        verdicts = [self._compare(key, said, task) for key in keys]
+        verdicts = [self._compare(key, latex, task) for key in keys]
         return max(verdicts, key=lambda verdict: verdict.score)
 
     def _expression_key(self, text: str, task: Task) -> str:
@@ -67,11 +67,11 @@ class Math:
             raise bad_key(task, self.key, "be one expression", text)
         return key
 
-    def _compare(self, key: str, said: str, task: Task) -> Verdict:
-        number, wanted = one_number(said), one_number(key)
-        if said == key or (number is not None and number == wanted):
+    def _compare(self, key: str, latex: str, task: Task) -> Verdict:
+        number, key_number = one_number(latex), one_number(key)
+        if latex == key or (number is not None and number == key_number):
             return right()
-        verdict = compare(key, said, self.cpu_s)
+        verdict = compare(key, latex, self.cpu_s)
         if verdict is None:
             raise bad_key(task, self.key, "be an expression that math-verify reads", key)
         return verdict
@@ -90,14 +90,14 @@ def expression(text: str) -> str | None:
     return text.rstrip(".").replace("**", "^").strip()
 
 
-def compare(key: str, said: str, cpu_s: int) -> Verdict | None:
+def compare(key: str, latex: str, cpu_s: int) -> Verdict | None:
     """Compare two expressions in a helper process; None where the key cannot be read.
 
     Raises: EnvFailure: no process could be started, or one was lost before or while it worked.
     """
 
     def job(worker: Worker) -> Verdict | None:
-        worker.send({"key": key, "answer": said, "cpu_s": cpu_s})
+        worker.send({"key": key, "answer": latex, "cpu_s": cpu_s})
         if not worker.receive(cpu_s * WALL_FACTOR)["key"]:
             return None
         has_read_key[0] = True

@@ -34,7 +34,7 @@ _EDGES = " \t{}()[]$€£¥"
 _OPERATORS = frozenset("+-*/^·÷\u00d7")
 _WORD_OPERATORS = ("\\times", "\\cdot", "\\div")
 _SIGN = re.compile(r"(?:^|[^A-Za-z0-9)\]}%.])([-+])(?:[$€£¥] ?|[{(]{0,2})$|[=:(] ?([-+]) $")
-"""A sign stands at the number, or behind `=`; detached at the head of a line it is a bullet."""
+"""A sign stands at the number, or after `=`; detached at the head of a line it is a bullet."""
 _DETACHED = re.compile(r"^([-+]) +")
 _OPERAND_OF = re.compile(
     r"(?:√|\\(?!text|math|boxed|left)[A-Za-z]{1,20} ?[{(\[]|\}\{|[A-Za-z]\(|[A-Za-z0-9)][-+*/^])[ {(\[]{0,4}$"
@@ -53,7 +53,7 @@ class Number:
     problem: str = ""
     is_percent: bool = False
     unit: str = ""
-    """The word right behind it."""
+    """The word right after it."""
 
 
 def read_numbers(text: str) -> list[Number]:

@@ -35,7 +35,7 @@ class Numeric:
     rel_tol: float | None = None
     """None: 0 for a whole key, 1e-9 for any other (the rounding of floats)."""
     units: tuple[str, ...] | None = None
-    """Words that may stand right behind the number, case aside; None: any word may."""
+    """Words that may stand right after the number, case aside; None: any word may."""
     percent_is_hundredth: bool = False
     """True: 50% is 0.5. False: the sign is a unit, 50% is 50."""
 
@@ -48,12 +48,12 @@ class Numeric:
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`. Raises: InvalidInput: the payload field holds no number."""
         key = self._key(task)
-        found = self.extract(answer)
-        if found.answer is None:
-            return wrong(found.reason)
-        if len(found.answer) > MAX_CHARS:
-            return wrong(f"the answer has {len(found.answer)} characters, more than {MAX_CHARS}")
-        number = self._number(found.answer)
+        extracted = self.extract(answer)
+        if extracted.answer is None:
+            return wrong(extracted.reason)
+        if len(extracted.answer) > MAX_CHARS:
+            return wrong(f"the answer has {len(extracted.answer)} characters, more than {MAX_CHARS}")
+        number = self._number(extracted.answer)
         if number.value is None:
             return wrong(number.problem)
         if self.units is not None and number.unit and number.unit.casefold() not in map(str.casefold, self.units):

@@ -9,11 +9,11 @@ from envgym.records import ResetResult, StepRecord, StepResult, step_result
 from envgym.wrappers.base import reset_record_of
 
 
-def gone_on(last: StepRecord, reward: Reward, said: str, begun: ResetResult | None) -> StepResult:
-    """Return the last turn of an episode as one that goes on: after its observation `said`, then the next beginning."""
-    messages: Sequence[Message] = (*last.observation.messages, Message(role=Role.USER, content=said))
-    if begun is not None:
-        messages = (*messages, *reset_record_of(begun).observation.messages)
+def continued_result(last: StepRecord, reward: Reward, message: str, beginning: ResetResult | None) -> StepResult:
+    """Return the last turn of an episode as one that goes on: `message` and the next beginning follow its own text."""
+    messages: Sequence[Message] = (*last.observation.messages, Message(role=Role.USER, content=message))
+    if beginning is not None:
+        messages = (*messages, *reset_record_of(beginning).observation.messages)
     return step_result(replace(last, observation=Observation.of(messages), reward=reward, ending=None))
 
 

@@ -81,7 +81,7 @@ class Faults(Wrapper):
             self.sleep(latency * rates.latency_s)
         parsed = action if isinstance(action, Action) else parse_action(action)
         if infra < rates.infra_failure:
-            return step_result(_broken(turn, parsed))
+            return step_result(_failed_record(turn, parsed))
         is_down = tool < rates.tool_failure and bool(parsed.tool_calls)
         result = _without_tools(self.env, parsed) if is_down else self.env.step(parsed)
         if cut < rates.truncation:
@@ -90,7 +90,7 @@ class Faults(Wrapper):
         return result
 
 
-def _broken(turn: int, action: Action) -> StepRecord:
+def _failed_record(turn: int, action: Action) -> StepRecord:
     reason = "injected: the sandbox behind the tools is gone"
     return StepRecord(
         turn=turn,

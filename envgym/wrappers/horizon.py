@@ -11,13 +11,13 @@ from envgym.errors import InvalidInput, sentence
 from envgym.records import ResetResult, StepResult, step_result
 from envgym.seeds import generator
 from envgym.wrappers.base import AnyEnv, Wrapper, record_of, reset_record_of
-from envgym.wrappers.chaining import gone_on, scored
+from envgym.wrappers.chaining import continued_result, scored
 
 _TOLERANCE = 1e-9
 
 
 class Horizon(Wrapper):
-    """Begins the next task where the world of one has ended; the episode earns the mean of all.
+    """Begins the next task where one has ended; the episode earns the mean of all.
 
     Which tasks follow is decided by the content of the first, so that episodes of one task stay comparable; they are of
     its split. With `all_or_nothing` only the last turn pays: 1 where every task reached the optimum, else 0. A
@@ -69,7 +69,7 @@ class Horizon(Wrapper):
             return step_result(replace(record, reward=reward))
         self._earned = 0.0
         begun = self.env.reset(options={"task": self._next_task()})
-        return gone_on(record, reward, f"Task {self._done + 1} of {self.num_tasks}:", begun)
+        return continued_result(record, reward, f"Task {self._done + 1} of {self.num_tasks}:", begun)
 
     def _next_task(self) -> Task:
         """Return the task that the first one puts at this place of the chain."""

@@ -7,7 +7,7 @@ from envgym.core.rewards import Invalid
 from envgym.errors import InvalidInput, sentence
 from envgym.records import ResetResult, StepRecord, StepResult, step_result
 from envgym.wrappers.base import AnyEnv, Wrapper, record_of
-from envgym.wrappers.chaining import gone_on, scored
+from envgym.wrappers.chaining import continued_result, scored
 
 FEEDBACK = "That is not right. Try again."
 REPEATED = "You said that before. Try again."
@@ -15,7 +15,7 @@ _TOLERANCE = 1e-9
 
 
 class TryAgain(Wrapper):
-    """Starts the task anew when its world ends below the optimum, as long as attempts are left.
+    """Starts the task anew when its episode ends below the optimum, as long as attempts are left.
 
     The episode earns its best attempt, where attempt k (from 0) counts discount^k (1 - repeat_penalty)^r of what it
     earned, after r attempts that ended with an action said before. A truncated or invalid attempt is the last.
@@ -74,7 +74,7 @@ class TryAgain(Wrapper):
         self._attempt, self._earned = self._attempt + 1, 0.0
         begun = self.env.reset(options={"task": self.task})
         said = f"{REPEATED if is_repeated else FEEDBACK} Attempts left: {self.attempts - self._attempt}."
-        return gone_on(record, record.reward, said, begun if self.show_task else None)
+        return continued_result(record, record.reward, said, begun if self.show_task else None)
 
     def _paying(self, record: StepRecord) -> StepRecord:
         """Count the turn, and pay for the first attempt as the env does, for others what is better than all before."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envgym.authoring import ListTasks
 from envgym.core.tasks import Split, Task
-from envgym.envs.code._grading import Problem
+from envgym.envs.code._function_grading import FunctionProblem
 from envgym.errors import InvalidInput, sentence
 
 
@@ -24,10 +24,10 @@ def load_tasks() -> ListTasks:
         return ListTasks([_task(json.loads(line)) for line in lines])
 
 
-def problem_of(task: Task) -> Problem:
+def problem_of(task: Task) -> FunctionProblem:
     """Return the problem of a task."""
     given = {name: str(task.payload[name]) for name in ("prompt", "solution", "test", "name")}
-    return Problem(**given)
+    return FunctionProblem(**given)
 
 
 def _task(row: dict[str, str]) -> Task:

@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from envgym.envs.code._repo_tasks import Repair
+from envgym.envs.code._repo_tasks import RepoTask
 from envgym.sandbox import MIB, Limits, RunEnding, Sandbox
 
 MAX_SOURCE = 2 * MIB
@@ -19,29 +19,29 @@ _OWN = "own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grade:
+class RepoGrade:
     """How a repository did."""
 
-    wanted: float
+    issue_share: float
     """Share of the task's own examples that hold."""
-    kept: float
+    other_share: float
     """Share of all other tasks' examples that hold."""
     reason: str
 
     @property
     def is_passed(self) -> bool:
         """True where every example holds."""
-        return self.wanted == self.kept == 1.0
+        return self.issue_share == self.other_share == 1.0
 
 
-def grade(repair: Repair, files: Mapping[str, bytes], sandbox: Sandbox) -> Grade:
+def grade(repair: RepoTask, files: Mapping[str, bytes], sandbox: Sandbox) -> RepoGrade:
     """Run the hidden checks on the source among `files`: Python files below the package, and nothing else.
 
     Raises: ToolInfraFailure: the sandbox does not work.
     """
     source = {path: content for path, content in files.items() if is_source(path, repair.repository)}
     if len(source) > MAX_FILES or sum(map(len, source.values())) > MAX_SOURCE:
-        return Grade(wanted=0.0, kept=0.0, reason="The source is too large.")
+        return RepoGrade(issue_share=0.0, other_share=0.0, reason="The source is too large.")
     checks = {_OWN: _examples(repair.checks)} | {name: _examples(text) for name, text in repair.other_checks.items()}
     job = {
         "files": {path: content.decode("latin-1") for path, content in source.items()},
@@ -49,12 +49,14 @@ def grade(repair: Repair, files: Mapping[str, bytes], sandbox: Sandbox) -> Grade
     }
     done = sandbox.run(["python3", "-I", "-S", "-c", _script()], json.dumps(job).encode(), {}, _LIMITS)
     if done.ending is not RunEnding.EXITED:
-        return Grade(wanted=0.0, kept=0.0, reason=f"The hidden tests were stopped: {done.ending.value}.")
-    said = _read(done.stdout)
-    held = {name: _held(examples, said.get(name)) for name, examples in checks.items()}
-    others = [is_right for name, rights in held.items() if name != _OWN for is_right in rights]
-    wanted, kept = sum(held[_OWN]) / len(held[_OWN]), sum(others) / len(others) if others else 1.0
-    return Grade(wanted=wanted, kept=kept, reason=_reason(wanted, kept))
+        return RepoGrade(
+            issue_share=0.0, other_share=0.0, reason=f"The hidden tests were stopped: {done.ending.value}."
+        )
+    reply = _read(done.stdout)
+    passed = {name: _check_examples(examples, reply.get(name)) for name, examples in checks.items()}
+    others = [is_right for name, rights in passed.items() if name != _OWN for is_right in rights]
+    issue_share, other_share = sum(passed[_OWN]) / len(passed[_OWN]), sum(others) / len(others) if others else 1.0
+    return RepoGrade(issue_share=issue_share, other_share=other_share, reason=_reason(issue_share, other_share))
 
 
 def is_source(path: str, package: str) -> bool:
@@ -62,24 +64,26 @@ def is_source(path: str, package: str) -> bool:
     return path.startswith(f"{package}/") and path.endswith(".py")
 
 
-def _reason(wanted: float, kept: float) -> str:
-    if wanted == kept == 1.0:
+def _reason(issue_share: float, other_share: float) -> str:
+    if issue_share == other_share == 1.0:
         return "All hidden tests pass."
-    told = [] if wanted == 1.0 else ["The hidden tests of the issue do not pass."]
-    return " ".join([*told, *([] if kept == 1.0 else ["Something that worked before does not work any more."])])
+    reasons = [] if issue_share == 1.0 else ["The hidden tests of the issue do not pass."]
+    return " ".join(
+        [*reasons, *([] if other_share == 1.0 else ["Something that worked before does not work any more."])]
+    )
 
 
-def _read(said: bytes) -> Mapping[str, Any]:
-    """Return what was said about each check; nothing where it is not what our script writes."""
+def _read(reply: bytes) -> Mapping[str, Any]:
+    """Return the results of each check; empty unless our script wrote them."""
     try:
-        found = json.loads(said)
+        results = json.loads(reply)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return results if isinstance(results, dict) else {}
 
 
-def _held(examples: Sequence[Example], said: object) -> Sequence[bool]:
-    answers = said if isinstance(said, list) and len(said) == len(examples) else [None] * len(examples)
+def _check_examples(examples: Sequence[Example], reply: object) -> Sequence[bool]:
+    answers = reply if isinstance(reply, list) and len(reply) == len(examples) else [None] * len(examples)
     return [_holds(example, answer) for example, answer in zip(examples, answers, strict=True)]
 
 
@@ -87,7 +91,7 @@ def _holds(example: Example, answer: object) -> bool:
     """Tell whether an example says what it should, and raises what it should, wherever its class is defined."""
     if not isinstance(answer, dict):
         return False
-    text, raised = answer.get("said"), answer.get("raised")
+    text, raised = answer.get("printed"), answer.get("raised")
     if not isinstance(text, str) or not (raised is None or isinstance(raised, str)):
         return False
     if example.exc_msg is None:
@@ -103,4 +107,4 @@ def _examples(text: str) -> Sequence[Example]:
 
 @cache
 def _script() -> str:
-    return Path(__file__).with_name("_repo_inside.py").read_text(encoding="utf-8")
+    return Path(__file__).with_name("_repo_guest.py").read_text(encoding="utf-8")

@@ -42,7 +42,7 @@ def read_patch(text: str) -> Sequence[Hunk]:
     return hunks
 
 
-def turned(hunks: Sequence[Hunk]) -> Sequence[Hunk]:
+def reverse_patch(hunks: Sequence[Hunk]) -> Sequence[Hunk]:
     """Return the patch that takes a patch back."""
     return [Hunk(hunk.path, hunk.start + _shift_before(hunks, hunk), hunk.new, hunk.old) for hunk in hunks]
 
@@ -53,7 +53,7 @@ def _shift_before(hunks: Sequence[Hunk], hunk: Hunk) -> int:
     return sum(len(other.new) - len(other.old) for other in before)
 
 
-def applied(files: Files, hunks: Sequence[Hunk]) -> dict[str, str]:
+def apply_patch(files: Files, hunks: Sequence[Hunk]) -> dict[str, str]:
     """Return the files with a patch applied. Raises: InvalidInput: it does not fit."""
     changed = dict(files)
     for hunk in hunks:

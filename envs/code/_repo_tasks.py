@@ -13,7 +13,7 @@ from pathlib import Path
 
 from envgym.authoring import ListTasks
 from envgym.core.tasks import Split, Task
-from envgym.envs.code._repo_patch import applied, read_patch, turned
+from envgym.envs.code._repo_patch import apply_patch, read_patch, reverse_patch
 from envgym.sandbox import Limits, has_program
 from envgym.sandbox.shell import ShellSession
 
@@ -27,7 +27,7 @@ _COMMIT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
+class RepoTask:
     """What a task is about, hidden parts included."""
 
     repository: str
@@ -43,12 +43,12 @@ class Repair:
     @property
     def files(self) -> Mapping[str, str]:
         """Return the files that the agent gets."""
-        return applied(tree_of(self.repository), turned(read_patch(self.patch)))
+        return apply_patch(read_tree(self.repository), reverse_patch(read_patch(self.patch)))
 
     @property
     def goal(self) -> Mapping[str, str]:
         """Return the repaired files."""
-        return tree_of(self.repository)
+        return read_tree(self.repository)
 
 
 def repositories() -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def repositories() -> tuple[str, ...]:
 
 
 @cache
-def tree_of(repository: str) -> Mapping[str, str]:
+def read_tree(repository: str) -> Mapping[str, str]:
     """Return the files of a repository, all of it repaired."""
     tree = _REPOS / repository / "tree"
     found = (path for path in sorted(tree.rglob("*")) if path.suffix in (".py", ".md"))
@@ -65,19 +65,19 @@ def tree_of(repository: str) -> Mapping[str, str]:
 
 
 @cache
-def _described(repository: str) -> Mapping[str, Mapping[str, object]]:
+def _describe(repository: str) -> Mapping[str, Mapping[str, object]]:
     """Return what the files say about each task of a repository."""
     found = sorted((_REPOS / repository / "tasks").glob("*.toml"))
     return {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in found}
 
 
-def repair_of(task: Task) -> Repair:
+def read_repo_task(task: Task) -> RepoTask:
     """Return what a task is about."""
     repository, name = str(task.payload["repository"]), str(task.metadata["name"])
-    described = _described(repository)
+    described = _describe(repository)
     hints = described[name]["hints"]
     assert isinstance(hints, list), "as written in the file"
-    return Repair(
+    return RepoTask(
         repository=repository,
         patch=str(task.payload["patch"]),
         checks=str(task.payload["checks"]),
@@ -93,7 +93,7 @@ def shipped_tasks(kinds: tuple[str, ...], levels: tuple[int, ...]) -> ListTasks:
         [
             _task(repository, name, fields)
             for repository in repositories()
-            for name, fields in _described(repository).items()
+            for name, fields in _describe(repository).items()
             if fields["kind"] in kinds and fields["level"] in levels
         ]
     )
@@ -117,7 +117,7 @@ def checkout(repository: str, patch: str, limits: Limits) -> ShellSession:
 
     Raises: ToolInfraFailure: the sandbox does not work.
     """
-    files = applied(tree_of(repository), turned(read_patch(patch)))
+    files = apply_patch(read_tree(repository), reverse_patch(read_patch(patch)))
     session = ShellSession({path: text.encode() for path, text in files.items()}, limits)
     if has_program("git"):
         session.run(_COMMIT)

@@ -6,7 +6,16 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import date
 
-from envgym.envs.code._stdio_problems import Draw, StdioProblem, grid, integers, numbers, read_grid, read_numbers, shown
+from envgym.envs.code._stdio_problems import (
+    Draw,
+    StdioProblem,
+    grid,
+    integers,
+    join_values,
+    numbers,
+    read_grid,
+    read_numbers,
+)
 from envgym.envs.code._stdio_problems import words as draw_words
 from envgym.envs.code._stdio_references import (
     brackets,
@@ -15,6 +24,7 @@ from envgym.envs.code._stdio_references import (
     depth,
     diagonals,
     distance,
+    draw_postfix,
     factors,
     fibonacci,
     in_base,
@@ -26,7 +36,6 @@ from envgym.envs.code._stdio_references import (
     nth,
     pairs,
     postfix,
-    postfix_drawn,
     rising,
     roman,
     runs,
@@ -76,7 +85,7 @@ def _arithmetic() -> Iterator[StdioProblem]:
     yield _one(
         "factors",
         "Print the prime factors of n > 1 in ascending order, each as often as it divides n.",
-        lambda text: shown(factors(int(text))),
+        lambda text: join_values(factors(int(text))),
         integers((2, 5000)),
     )
     yield _one(
@@ -121,11 +130,15 @@ def _arithmetic() -> Iterator[StdioProblem]:
 def _sequences() -> Iterator[StdioProblem]:
     for place in (1, 3, 4):
         what = f"Move each of the integers {place} places to the left, those at the front to the end, and print them."
-        yield _list(f"rotate_{place}", what, lambda v, k=place: shown(v[k % len(v) :] + v[: k % len(v)]), fewest=2)
+        yield _list(
+            f"rotate_{place}", what, lambda v, k=place: join_values(v[k % len(v) :] + v[: k % len(v)]), fewest=2
+        )
     for rank in (2, 3):
         what = f"Print the {nth(rank)} largest of the different values, or none if there are fewer."
         yield _list(
-            f"largest_{rank}", what, lambda v, k=rank: shown(sorted(set(v))[-k:][:1]) if len(set(v)) >= k else "none"
+            f"largest_{rank}",
+            what,
+            lambda v, k=rank: join_values(sorted(set(v))[-k:][:1]) if len(set(v)) >= k else "none",
         )
     yield _list(
         "best_run",
@@ -150,7 +163,7 @@ def _sequences() -> Iterator[StdioProblem]:
     yield _list(
         "running_maximum",
         "Print for each of them the largest up to it.",
-        lambda v: shown([max(v[: i + 1]) for i in range(len(v))]),
+        lambda v: join_values([max(v[: i + 1]) for i in range(len(v))]),
         level=1,
     )
     yield _list(
@@ -162,7 +175,7 @@ def _sequences() -> Iterator[StdioProblem]:
     yield _list(
         "differences",
         "Print each number minus the one before it, from the second on.",
-        lambda v: shown([b - a for a, b in itertools.pairwise(v)]),
+        lambda v: join_values([b - a for a, b in itertools.pairwise(v)]),
         fewest=2,
         level=1,
     )
@@ -219,7 +232,7 @@ def _texts() -> Iterator[StdioProblem]:
         "stack",
         "The line holds integers and the operators + - *, each behind its two operands. Print the value.",
         lambda text: str(postfix(text)),
-        postfix_drawn,
+        draw_postfix,
         level=3,
     )
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise, product
 
-from envgym.envs.code._stdio_problems import StdioProblem, grid, numbers, read_grid, read_numbers, shown, words
+from envgym.envs.code._stdio_problems import StdioProblem, grid, join_values, numbers, read_grid, read_numbers, words
 
 Row = list[int]
 Grid = list[Row]
@@ -33,7 +33,7 @@ _NUMBER_ENDS: dict[str, tuple[str, Callable[[Row], str]]] = {
     "largest": ("Print the largest, or none if there are none.", lambda v: str(max(v)) if v else "none"),
     "distinct": ("Print how many different values there are.", lambda v: str(len(set(v)))),
     "sorted": ("Print them in ascending order on one line, or none if there are none.",
-               lambda v: shown(sorted(v)) or "none"),
+               lambda v: join_values(sorted(v)) or "none"),
     "alternating": ("Print the first minus the second plus the third minus the fourth and so on (0 if there are none).",
                     lambda v: str(sum(v[::2]) - sum(v[1::2]))),
 }  # fmt: skip
@@ -72,10 +72,10 @@ _GRID_MAPS: dict[str, tuple[str, Callable[[Grid], Grid]]] = {
                lambda g: [[sum(row[: i + 1]) for i in range(len(row))] for row in g]),
 }  # fmt: skip
 _GRID_ENDS: dict[str, tuple[str, Callable[[Grid], str]]] = {
-    "printed": ("Print its rows, one per line.", lambda g: "\n".join(shown(row) for row in g)),
-    "rows": ("Print the sum of each row on one line.", lambda g: shown([sum(row) for row in g])),
+    "printed": ("Print its rows, one per line.", lambda g: "\n".join(join_values(row) for row in g)),
+    "rows": ("Print the sum of each row on one line.", lambda g: join_values([sum(row) for row in g])),
     "columns": ("Print the largest number of each column on one line.",
-                lambda g: shown([max(column) for column in zip(*g, strict=True)])),
+                lambda g: join_values([max(column) for column in zip(*g, strict=True)])),
     "border": ("Print the sum of the cells on its border.",
                lambda g: str(sum(sum(r) if i in (0, len(g) - 1) else r[0] + r[-1] for i, r in enumerate(g)))),
     "corner": ("Print the largest sum of the cells on a way from the top left to the bottom right cell, going right or "

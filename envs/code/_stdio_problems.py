@@ -39,7 +39,7 @@ def draft_of(problem: StdioProblem) -> TaskDraft:
             break
         text = problem.draw(rng)
         cases[text] = problem.solve(text)
-    chosen = _varied(cases)
+    chosen = _pick_varied(cases)
     tests: list[JsonValue] = [{"input": f"{text}\n", "output": output} for text, output in chosen]
     return TaskDraft(
         prompt=problem.statement,
@@ -48,7 +48,7 @@ def draft_of(problem: StdioProblem) -> TaskDraft:
     )
 
 
-def _varied(cases: dict[str, str]) -> list[tuple[str, str]]:
+def _pick_varied(cases: dict[str, str]) -> list[tuple[str, str]]:
     """Return as many cases as a problem has, those with outputs of their own first."""
     fresh: dict[str, tuple[str, str]] = {}
     for text, output in cases.items():
@@ -105,6 +105,6 @@ def read_grid(text: str) -> list[list[int]]:
     return [[int(word) for word in line.split()] for line in text.split("\n")[1:]]
 
 
-def shown(values: list[int] | list[str]) -> str:
+def join_values(values: list[int] | list[str]) -> str:
     """Write values on a line."""
     return " ".join(map(str, values))

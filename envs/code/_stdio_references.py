@@ -129,12 +129,12 @@ def distance(first: str, second: str) -> int:
     return row[-1]
 
 
-def postfix_drawn(rng: np.random.Generator) -> str:
-    """Draw an expression with its operators behind their operands."""
+def draw_postfix(rng: np.random.Generator) -> str:
+    """Draw an expression with its operators after their operands."""
     size = int(rng.integers(1, 5))
     if size == 1:
         return f"{rng.integers(1, 10)} {rng.integers(1, 10)} {rng.choice(list('+-*'))}"
-    return f"{postfix_drawn(rng)} {rng.integers(1, 10)} {rng.choice(list('+-*'))}"
+    return f"{draw_postfix(rng)} {rng.integers(1, 10)} {rng.choice(list('+-*'))}"
 
 
 def postfix(text: str) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envgym.authoring import Columns, FileTasks
+from envgym.authoring import ColumnNames, FileTasks
 from envgym.core.json_types import JsonObject
 from envgym.core.tasks import Task
 from envgym.envs.code._repo_patch import read_patch
@@ -25,7 +25,7 @@ _ANSWER_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class SweBenchInstance:
     """One instance."""
 
     id: str
@@ -50,11 +50,11 @@ def load_instances(
     source: str | Path | Mapping[str, str | Path], *, config: str | None = None, revision: str | None = None
 ) -> FileTasks:
     """Return tasks that hold instances; see `FileTasks` for what a source can be. Official splits win."""
-    columns = Columns(prompt="problem_statement", payload={name: name for name in FIELDS}, id="instance_id")
+    columns = ColumnNames(prompt="problem_statement", payload={name: name for name in FIELDS}, id="instance_id")
     return FileTasks(source, columns, config=config, revision=revision)
 
 
-def instance_of(task: Task, image: str = IMAGE) -> Instance:
+def instance_of(task: Task, image: str = IMAGE) -> SweBenchInstance:
     """Return the instance of a task, checked. Raises: InvalidInput: a field breaks a rule."""
     fields = task.payload
     texts = {name: _text(fields, name, task.id) for name in ("repo", "base_commit", "patch", "test_patch")}
@@ -71,7 +71,7 @@ def instance_of(task: Task, image: str = IMAGE) -> Instance:
     fail, keep = (_names(fields, name, task.id) for name in ("FAIL_TO_PASS", "PASS_TO_PASS"))
     if not fail or set(fail) & set(keep):
         raise _wrong("FAIL_TO_PASS", "name tests that are not in PASS_TO_PASS", list(fail), task.id)
-    return Instance(
+    return SweBenchInstance(
         id=task.id,
         repository=texts["repo"],
         base_commit=commit,
@@ -84,7 +84,7 @@ def instance_of(task: Task, image: str = IMAGE) -> Instance:
     )
 
 
-def missing_for(instance: Instance) -> ToolInfraFailure | None:
+def missing_for(instance: SweBenchInstance) -> ToolInfraFailure | None:
     """Return in one sentence what this machine lacks to run an instance; None where its image is at hand."""
     if shutil.which("docker") is None:
         do = "install Docker, and pull the image"

@@ -9,8 +9,8 @@ from typing import Any
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.env import Reply, ResetResult
-from envgym.envs._attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
-from envgym.envs.code._grading import Grade, Problem, grade, program_in
+from envgym.envs.attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
+from envgym.envs.code._function_grading import FunctionGrade, FunctionProblem, extract_program, grade
 from envgym.envs.code._human_eval import load_tasks, problem_of
 from envgym.errors import InvalidInput, sentence
 from envgym.sandbox import MIB, Limits, PythonSession
@@ -65,7 +65,7 @@ class HumanEval(AttemptsEnv):
         problem = problem_of(self.task)
         self.state = replace(self.state, num_attempts=self.state.num_attempts + 1)
         is_last = self.state.num_attempts >= self.attempts
-        code = program_in(action.content, problem)
+        code = extract_program(action.content, problem)
         if code is None:
             return Reply(observation=f"There is no function {problem.name} in it. {_HINT}", terminated=is_last)
         result = grade(problem, code, self.limits)
@@ -73,7 +73,7 @@ class HumanEval(AttemptsEnv):
             return Reply(observation="All hidden tests pass.", reward=_reward(result, 1.0), terminated=True)
         if not is_last:
             left = self.attempts - self.state.num_attempts
-            told = examples_told(problem, code, self.limits)
+            told = run_examples(problem, code, self.limits)
             return Reply(observation=f"{result.reason}\n{told}Attempts left: {left}.")
         paid = result.num_passed / result.num_checks if self.is_partial else 0.0
         return Reply(observation=result.reason, reward=_reward(result, paid), terminated=True)
@@ -84,11 +84,11 @@ class HumanEval(AttemptsEnv):
         return f"```python\n{problem.prompt}{problem.solution}\n```"
 
 
-def _reward(result: Grade, value: float) -> Scored:
+def _reward(result: FunctionGrade, value: float) -> Scored:
     return Scored(value=value, components={"passed": result.num_passed / result.num_checks})
 
 
-def examples_told(problem: Problem, code: str, limits: Limits) -> str:
+def run_examples(problem: FunctionProblem, code: str, limits: Limits) -> str:
     """Run the docstring's examples with an agent's code, in a sandbox of their own; tell the first that fails."""
     try:
         examples = DocTestParser().get_examples(_docstring(problem))
@@ -107,7 +107,7 @@ def examples_told(problem: Problem, code: str, limits: Limits) -> str:
     return "All examples of the docstring are right.\n" if examples else ""
 
 
-def _docstring(problem: Problem) -> str:
+def _docstring(problem: FunctionProblem) -> str:
     for node in ast.parse(problem.prompt).body:
         if isinstance(node, ast.FunctionDef) and node.name == problem.name:
             return ast.get_docstring(node) or ""

@@ -12,13 +12,13 @@ from envgym.core.messages import GUIDE, Action, Message, Observation, Role
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
-from envgym.envs._speaking import calling
-from envgym.envs.code._repo_grading import Grade, grade
+from envgym.envs.code._repo_grading import RepoGrade, grade
 from envgym.envs.code._repo_patch import Hunk, read_patch
-from envgym.envs.code._repo_tasks import Repair, checkout, repair_of, shipped_tasks
+from envgym.envs.code._repo_tasks import RepoTask, checkout, read_repo_task, shipped_tasks
 from envgym.errors import InvalidInput, ToolError, sentence
+from envgym.parsing import tool_call_action
 from envgym.sandbox import MIB, BwrapSandbox, Limits, RunEnding
-from envgym.sandbox.shell import ShellSession, ShellTurn
+from envgym.sandbox.shell import ShellResult, ShellSession
 from envgym.text import well_formed
 from envgym.tools import tool
 
@@ -40,17 +40,17 @@ _SECONDS = re.compile(r"(Ran \d+ tests?) in [0-9.]+s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class RepoState:
     """An episode so far; commands and edits change what is in the shell."""
 
     shell: ShellSession
-    repair: Repair
+    repair: RepoTask
     num_attempts: int = 0
     seconds: float = 0.0
     """That commands have taken."""
 
 
-class Repositories(Env[Work]):
+class Repositories(Env[RepoState]):
     """Any number of tool calls; a message without one hands the work in, and hidden tests grade it."""
 
     system_prompt = (
@@ -98,10 +98,10 @@ class Repositories(Env[Work]):
 
     def begin(self, task: Task) -> str:
         """Check the repository out, and show the issue."""
-        repair = repair_of(task)
-        self.state = Work(shell=checkout(repair.repository, repair.patch, _LIMITS).fork(), repair=repair)
+        repair = read_repo_task(task)
+        self.state = RepoState(shell=checkout(repair.repository, repair.patch, _LIMITS).fork(), repair=repair)
         hints = "".join(f"\n\nHint: {hint}" for hint in repair.hints[: self.guidance])
-        return f"{task.prompt}{hints}\n\nFiles:\n{_listed(self.state.shell, '')}"
+        return f"{task.prompt}{hints}\n\nFiles:\n{_list_files(self.state.shell, '')}"
 
     # ---- tools -------------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class Repositories(Env[Work]):
         shell = self.state.shell
         folder = "" if path.strip("./") == "" else f"{path.rstrip('/')}/"
         if not folder or any(name.startswith(folder) for name in shell.files()):
-            return _listed(shell, folder)
+            return _list_files(shell, folder)
         lines = _text(shell, path).splitlines()
         last = len(lines) if last is None else min(last, len(lines))
         if not 1 <= first <= max(last, 1):
@@ -199,9 +199,9 @@ class Repositories(Env[Work]):
             raise ToolError(
                 f"Your commands took {MAX_COMMAND_S:g} seconds: there are no more. Edit, or hand the work in."
             )
-        turn = shell.run(command)
-        self.state = replace(self.state, seconds=self.state.seconds + turn.seconds)
-        return _told(turn)
+        result = shell.run(command)
+        self.state = replace(self.state, seconds=self.state.seconds + result.seconds)
+        return format_result(result)
 
     # ---- the end -----------------------------------------------------------------------------------------------
 
@@ -232,28 +232,28 @@ class Repositories(Env[Work]):
         shell, repair = self.state.shell, self.state.repair
         hunks = read_patch(repair.patch)
         if self._turn == 0:
-            return calling("view", path=hunks[0].path)
+            return tool_call_action("view", path=hunks[0].path)
         for path in dict.fromkeys(hunk.path for hunk in hunks):
             now = shell.read(path).decode(errors="replace") if path in shell.files() else ""
             if now != repair.goal[path]:
                 return _next_edit(repair, hunks, path, now)
         has_run = self._last.messages[-1].name == "run_tests" if self._last.messages else False
-        return "The issue is settled." if has_run else calling("run_tests")
+        return "The issue is settled." if has_run else tool_call_action("run_tests")
 
-    def fork_state(self) -> Work:
+    def fork_state(self) -> RepoState:
         """Fork the shell; the rest is immutable."""
         return replace(self.state, shell=self.state.shell.fork())
 
 
-def _next_edit(repair: Repair, hunks: Sequence[Hunk], path: str, now: str) -> Action:
+def _next_edit(repair: RepoTask, hunks: Sequence[Hunk], path: str, now: str) -> Action:
     """Return the edit that follows those that were made, or that writes the file where others were."""
     text = repair.files[path]
     for hunk in (hunk for hunk in hunks if hunk.path == path):
         old, new = "".join(hunk.old), "".join(hunk.new)
         if now == text and text.count(old) == 1:
-            return calling("replace", path=path, old=old, new=new)
+            return tool_call_action("replace", path=path, old=old, new=new)
         text = text.replace(old, new, 1)
-    return calling("write", path=path, text=repair.goal[path])
+    return tool_call_action("write", path=path, text=repair.goal[path])
 
 
 def _check(name: str, is_right: bool, must: str, got: object, do: str) -> None:
@@ -261,8 +261,8 @@ def _check(name: str, is_right: bool, must: str, got: object, do: str) -> None:
         raise InvalidInput(sentence(name, must, got, where=_WHERE, do=do))
 
 
-def _reward(result: Grade) -> Scored:
-    return Scored(value=float(result.is_passed), components={"issue": result.wanted, "kept": result.kept})
+def _reward(result: RepoGrade) -> Scored:
+    return Scored(value=float(result.is_passed), components={"issue": result.issue_share, "kept": result.other_share})
 
 
 def _names(shell: ShellSession) -> list[str]:
@@ -270,7 +270,7 @@ def _names(shell: ShellSession) -> list[str]:
     return [name for name in shell.files() if not name.startswith(".git/")]
 
 
-def _listed(shell: ShellSession, folder: str) -> str:
+def _list_files(shell: ShellSession, folder: str) -> str:
     names = [name for name in _names(shell) if name.startswith(folder)]
     more = [f"({len(names) - MAX_HITS} more)"] if len(names) > MAX_HITS else []
     return well_formed("\n".join([*names[:MAX_HITS], *more])) or "(no files)"
@@ -284,16 +284,16 @@ def _text(shell: ShellSession, path: str) -> str:
         raise ToolError(f"{path} is not text.") from None
 
 
-def _told(turn: ShellTurn) -> str:
-    """Say what a command said, and how it ended where that is not plain."""
-    text = turn.output.decode(errors="replace").rstrip("\n")
+def format_result(result: ShellResult) -> str:
+    """Return the output of a command, and how it ended unless it just exited with 0."""
+    text = result.output.decode(errors="replace").rstrip("\n")
     if len(text) > 2 * _SHOWN:
         text = f"{text[:_SHOWN]}\n... ({len(text) - 2 * _SHOWN} characters left out) ...\n{text[-_SHOWN:]}"
     notes = []
-    if turn.ending is not RunEnding.EXITED:
-        notes.append(f"[ended by {turn.ending.value}]")
-    elif turn.exit_code:
-        notes.append(f"[exit code {turn.exit_code}]")
-    if turn.undone:
-        notes.append(f"[the directory is as before: {turn.undone}]")
+    if result.ending is not RunEnding.EXITED:
+        notes.append(f"[ended by {result.ending.value}]")
+    elif result.exit_code:
+        notes.append(f"[exit code {result.exit_code}]")
+    if result.undone:
+        notes.append(f"[the directory is as before: {result.undone}]")
     return "\n".join(part for part in (text, *notes) if part) or "(no output)"

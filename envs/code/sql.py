@@ -9,19 +9,26 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task, TaskSource
 from envgym.env import Env, Reply
-from envgym.envs._speaking import calling
-from envgym.envs.code._sql.files import Folder, questions_in
-from envgym.envs.code._sql.results import Refusal, Rows, overlap, same, table_text
-from envgym.envs.code._sql.runner import Bounds, Runner
-from envgym.envs.code._sql.supply import LEVELS, NUM_HIDDEN, Factbook, Generated, Shelf, shipped
-from envgym.envs.code._sql.worlds import WORLDS
+from envgym.envs.code._sql.files import DatabaseFolder, questions_in
+from envgym.envs.code._sql.question_sets import (
+    LEVELS,
+    NUM_HIDDEN,
+    DatabaseSource,
+    FactbookDatabase,
+    GeneratedDatabases,
+    shipped,
+)
+from envgym.envs.code._sql.results import QueryError, QueryResult, overlap, same_results, table_text
+from envgym.envs.code._sql.runner import QueryLimits, QueryRunner
+from envgym.envs.code._sql.schema import generated_schemas
 from envgym.errors import EnvFailure, InvalidInput, ToolError, sentence, unknown_name
+from envgym.parsing import tool_call_action
 from envgym.tools import tool
 
 PART_SHARE = 0.5
 """What a query is worth at most, with `partial`, that is not right on every database."""
 _WHERE = "code/sql-v0"
-_SHIPPED: Mapping[str, Shelf] = {"generated": Generated(), "factbook": Factbook()}
+_SHIPPED: Mapping[str, DatabaseSource] = {"generated": GeneratedDatabases(), "factbook": FactbookDatabase()}
 _BLOCK = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _BARE = re.compile(r"\s*(?:SELECT|WITH|VALUES)\b", re.IGNORECASE)
 _EXAMPLES = 3
@@ -30,7 +37,7 @@ _MAX_SCHEMA = 20_000
 _MAX_SHOWN = 200
 
 
-class Sql(Env[Runner]):
+class Sql(Env[QueryRunner]):
     """Tools look at the database; the first message without a call is the answer, and is graded."""
 
     blocking = True
@@ -63,7 +70,7 @@ class Sql(Env[Runner]):
             databases: generated, factbook, or a folder with `<db_id>/<db_id>.sqlite`, as Spider and BIRD have it.
             source: The questions of such a folder: a JSON list of {question, query or SQL, db_id}; or one for each
                 split, as {"train": ..., "test": ...}.
-            held_out: A generated world, as company, that is all of the test split; the others are the train split.
+            held_out: A generated schema, such as company, that is all of the test split; the others are for training.
             schema_shown: Whether the first observation shows the tables; else the agent asks.
             rows_shown: Rows that a query tool's call shows, 1 to 200.
             partial: Pay up to half for rows that are right, where not all are.
@@ -80,17 +87,17 @@ class Sql(Env[Runner]):
         if not 0 < seconds <= 60:
             raise InvalidInput(sentence("seconds", "lie in (0, 60]", seconds, where=_WHERE, do="pass e.g. seconds=2"))
         self.is_schema_shown, self.rows_shown, self.is_partial = schema_shown, rows_shown, partial
-        self.bounds = Bounds(seconds=seconds)
-        self.tasks, self.shelf = _supply(databases, source, levels, held_out)
+        self.limits = QueryLimits(seconds=seconds)
+        self.tasks, self.source = _make_tasks(databases, source, levels, held_out)
 
     def begin(self, task: Task) -> str:
         """Show the question, and the tables."""
         self.close()
         name = str(task.payload["database"])
-        self.state = Runner([self.shelf.database(name, 0)], self.bounds)
+        self.state = QueryRunner([self.source.database(name, 0)], self.limits)
         if not self.is_schema_shown:
             return task.prompt
-        return f"{_definitions(self.shelf, name, self.bounds)}\n\n{task.prompt}"
+        return f"{_definitions(self.source, name, self.limits)}\n\n{task.prompt}"
 
     @tool
     def query(self, sql: str) -> str:
@@ -100,7 +107,7 @@ class Sql(Env[Runner]):
             sql: One SELECT statement.
         """
         result = self.state.ask(sql, rows=self.rows_shown)
-        if isinstance(result, Refusal):
+        if isinstance(result, QueryError):
             raise ToolError(f"The query fails: {result.reason}.")
         return table_text(result, _CELL_CHARS)
 
@@ -114,40 +121,43 @@ class Sql(Env[Runner]):
         tables = self.state.tables()
         if not table:
             return _joined(tables)
-        found = next((name for name in tables if name.lower() == table.lower()), None)
-        if found is None:
+        actual = next((name for name in tables if name.lower() == table.lower()), None)
+        if actual is None:
             raise ToolError(f"There is no table {table[:_CELL_CHARS]}. The tables are: {', '.join(tables)}.")
-        quoted = '"' + found.replace('"', '""') + '"'
+        quoted = '"' + actual.replace('"', '""') + '"'
         count = self.state.ask(f"SELECT COUNT(*) FROM {quoted}")
         rows = self.state.ask(f"SELECT * FROM {quoted} LIMIT {_EXAMPLES}")
-        if isinstance(count, Refusal) or isinstance(rows, Refusal):
-            return tables[found][:_MAX_SCHEMA]
-        return f"{tables[found][:_MAX_SCHEMA]}\n\n{count.rows[0][0]!r} rows, such as\n{table_text(rows, _CELL_CHARS)}"
+        if isinstance(count, QueryError) or isinstance(rows, QueryError):
+            return tables[actual][:_MAX_SCHEMA]
+        return f"{tables[actual][:_MAX_SCHEMA]}\n\n{count.rows[0][0]!r} rows, such as\n{table_text(rows, _CELL_CHARS)}"
 
     def respond(self, action: Action) -> Reply:
         """Grade the query of a message."""
-        sql = query_in(action.content)
+        sql = extract_query(action.content)
         if sql is None:
             return Reply(observation="There is no query in it.", terminated=True)
-        wanted = wanted_of(self.shelf, self.task, self.bounds)
-        found = self._results(sql)
+        expected = reference_results(self.source, self.task, self.limits)
+        results = self._results(sql)
         is_ordered = bool(self.task.payload["ordered"])
         right = [
-            isinstance(said, Rows) and same(said, rows, is_ordered=is_ordered)
-            for said, rows in zip(found, wanted, strict=True)
+            isinstance(result, QueryResult) and same_results(result, rows, is_ordered=is_ordered)
+            for result, rows in zip(results, expected, strict=True)
         ]
         part = PART_SHARE * min(
-            overlap(said, rows) if isinstance(said, Rows) else 0.0 for said, rows in zip(found, wanted, strict=True)
+            overlap(result, rows) if isinstance(result, QueryResult) else 0.0
+            for result, rows in zip(results, expected, strict=True)
         )
         value = 1.0 if all(right) else part if self.is_partial else 0.0
         components = {"visible": float(right[0]), "hidden": float(all(right[1:]))}
         return Reply(
-            observation=_told(found[0], right), reward=Scored(value=value, components=components), terminated=True
+            observation=_describe_failure(results[0], right),
+            reward=Scored(value=value, components=components),
+            terminated=True,
         )
 
-    def _results(self, sql: str) -> list[Rows | Refusal]:
+    def _results(self, sql: str) -> list[QueryResult | QueryError]:
         """Run a query on the visible and the hidden databases, in a process that holds no answers."""
-        runner = Runner(databases_of(self.shelf, str(self.task.payload["database"])), self.bounds)
+        runner = QueryRunner(databases_of(self.source, str(self.task.payload["database"])), self.limits)
         try:
             return [runner.ask(sql, number) for number in range(1 + NUM_HIDDEN)]
         finally:
@@ -157,55 +167,55 @@ class Sql(Env[Runner]):
         """Try the reference, then answer with it."""
         sql = str(self.task.payload["sql"])
         if self._turn == 0 and self.max_turns != 1:
-            return calling("query", sql=sql)
+            return tool_call_action("query", sql=sql)
         return f"```sql\n{sql}\n```"
 
-    def fork_state(self) -> Runner:
+    def fork_state(self) -> QueryRunner:
         """Give the copy a process of its own: no query changes anything."""
         return self.state.fork()
 
     def close(self) -> None:
         """End the process."""
-        state: Runner | None = getattr(self, "state", None)
+        state: QueryRunner | None = getattr(self, "state", None)
         if state is not None:
             state.close()
         super().close()
 
 
-def query_in(text: str) -> str | None:
+def extract_query(text: str) -> str | None:
     """Return the query of an answer: its last code block, or all of a text that begins like one; else None."""
     blocks = _BLOCK.findall(text)
     sql: str = blocks[-1] if blocks else text if _BARE.match(text) else ""
     return sql.strip().rstrip(";").rstrip() or None
 
 
-def databases_of(shelf: Shelf, name: str) -> list[bytes]:
+def databases_of(source: DatabaseSource, name: str) -> list[bytes]:
     """Return the visible database and the hidden ones."""
-    return [shelf.database(name, variant) for variant in range(1 + NUM_HIDDEN)]
+    return [source.database(name, variant) for variant in range(1 + NUM_HIDDEN)]
 
 
-def wanted_of(shelf: Shelf, task: Task, bounds: Bounds) -> tuple[Rows, ...]:
+def reference_results(source: DatabaseSource, task: Task, limits: QueryLimits) -> tuple[QueryResult, ...]:
     """Return what the reference gives on every database. Raises: EnvFailure: it gives nothing that can be compared."""
-    return _wanted(shelf, str(task.payload["database"]), str(task.payload["sql"]), bounds)
+    return _reference_results(source, str(task.payload["database"]), str(task.payload["sql"]), limits)
 
 
 @lru_cache(maxsize=4096)
-def _wanted(shelf: Shelf, name: str, sql: str, bounds: Bounds) -> tuple[Rows, ...]:
-    runner = Runner(databases_of(shelf, name), bounds)
+def _reference_results(source: DatabaseSource, name: str, sql: str, limits: QueryLimits) -> tuple[QueryResult, ...]:
+    runner = QueryRunner(databases_of(source, name), limits)
     try:
-        found = [runner.ask(sql, number) for number in range(1 + NUM_HIDDEN)]
+        results = [runner.ask(sql, number) for number in range(1 + NUM_HIDDEN)]
     finally:
         runner.close()
-    rows = tuple(item for item in found if isinstance(item, Rows) and not item.is_cut)
-    if len(rows) < len(found):
-        got = next((item.reason for item in found if isinstance(item, Refusal)), f"more than {bounds.rows} rows")
+    rows = tuple(item for item in results if isinstance(item, QueryResult) and not item.is_cut)
+    if len(rows) < len(results):
+        got = next((item.reason for item in results if isinstance(item, QueryError)), f"more than {limits.rows} rows")
         raise EnvFailure(sentence("reference", "run within the limits", got, where=name, do="leave the question out"))
     return rows
 
 
 @lru_cache(maxsize=256)
-def _definitions(shelf: Shelf, name: str, bounds: Bounds) -> str:
-    runner = Runner([shelf.database(name, 0)], bounds)
+def _definitions(source: DatabaseSource, name: str, limits: QueryLimits) -> str:
+    runner = QueryRunner([source.database(name, 0)], limits)
     try:
         return _joined(runner.tables())
     finally:
@@ -217,23 +227,23 @@ def _joined(tables: Mapping[str, str]) -> str:
     return text if len(text) <= _MAX_SCHEMA else f"{text[:_MAX_SCHEMA]}\n..."
 
 
-def _told(visible: Rows | Refusal, right: Sequence[bool]) -> str:
-    if isinstance(visible, Refusal):
+def _describe_failure(visible: QueryResult | QueryError, right: Sequence[bool]) -> str:
+    if isinstance(visible, QueryError):
         return f"The query fails: {visible.reason}."
     if all(right):
         return "The result is right on every database."
     return "The result is right on the database shown, but not on another one." if right[0] else "The result is wrong."
 
 
-def _supply(
+def _make_tasks(
     databases: str, source: str | Mapping[str, str] | None, levels: int | Sequence[int], held_out: str | None
-) -> tuple[TaskSource, Shelf]:
+) -> tuple[TaskSource, DatabaseSource]:
     """Return the questions and where their databases are."""
     chosen = (levels,) if isinstance(levels, int) else tuple(levels)
     if not chosen or not set(chosen) <= set(LEVELS):
         raise InvalidInput(sentence("levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2"))
-    if held_out is not None and (databases != "generated" or held_out not in WORLDS):
-        raise unknown_name("generated world", held_out, WORLDS, where=f"{_WHERE}, held_out")
+    if held_out is not None and (databases != "generated" or held_out not in generated_schemas()):
+        raise unknown_name("generated schema", held_out, generated_schemas(), where=f"{_WHERE}, held_out")
     if databases in _SHIPPED:
         if source is not None:
             do = "name a folder of databases, or leave source out"
@@ -242,5 +252,5 @@ def _supply(
     if source is None:
         must, do = "be generated, factbook, or a folder that comes with a source", "pass source='dev.json'"
         raise InvalidInput(sentence("databases", must, databases, where=_WHERE, do=do))
-    folder = Folder(databases)
+    folder = DatabaseFolder(databases)
     return questions_in(source, folder), folder

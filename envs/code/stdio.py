@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from envgym.authoring import Columns, FileTasks, ListTasks, TaskDraft
+from envgym.authoring import ColumnNames, FileTasks, ListTasks, TaskDraft
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task, TaskSource
@@ -28,14 +28,14 @@ LEVELS = (1, 2, 3)
 MAX_ATTEMPTS = 10
 _WHERE = "code/stdio-v0"
 _BLOCK = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
-_INSIDE = Path(__file__).with_name("_stdio_inside.py")
+_GUEST_SCRIPT = Path(__file__).with_name("_stdio_guest.py")
 _WALL_FACTOR = 4.0
 _COMPILE_S = 20.0
 _SHOWN = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class StdioCase:
     """One test."""
 
     input: str
@@ -43,11 +43,11 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ProgramGrade:
     """How a program did on all tests."""
 
     passed: tuple[bool, ...]
-    told: str = ""
+    feedback: str = ""
     """What the agent may know: why it does not compile, the first example that fails."""
 
 
@@ -102,7 +102,7 @@ class Stdio(Env[int]):
             f"Answer with one code block that holds the whole program. {self.language.note}"
         ).strip()
         self.tasks: TaskSource = (
-            _shipped(chosen) if source is None else FileTasks(source, Columns(payload={"tests": "tests"}))
+            _shipped(chosen) if source is None else FileTasks(source, ColumnNames(payload={"tests": "tests"}))
         )
 
     def begin(self, task: Task) -> str:
@@ -110,7 +110,7 @@ class Stdio(Env[int]):
         self.state = 0
         examples = [
             f"Example input:\n{case.input.rstrip()}\nExample output:\n{case.output.rstrip()}"
-            for case in _cases(task)[:NUM_PUBLIC]
+            for case in _read_cases(task)[:NUM_PUBLIC]
         ]
         return "\n\n".join([task.prompt, *examples])
 
@@ -121,17 +121,17 @@ class Stdio(Env[int]):
         blocks = _BLOCK.findall(action.content)
         if not blocks or not blocks[-1].strip():
             return Reply(observation="There is no code block in it.", terminated=is_last)
-        outcome = self._run(blocks[-1], _cases(self.task))
+        outcome = self._run(blocks[-1], _read_cases(self.task))
         share = sum(outcome.passed) / len(outcome.passed)
         if share == 1.0:
             reward = Scored(value=1.0, components={"passed": 1.0})
             return Reply(observation="All tests pass.", reward=reward, terminated=True)
         if not is_last:
-            return Reply(observation=f"{outcome.told}\nAttempts left: {self.attempts - self.state}.")
+            return Reply(observation=f"{outcome.feedback}\nAttempts left: {self.attempts - self.state}.")
         reward = Scored(value=share if self.is_partial else 0.0, components={"passed": share})
-        return Reply(observation=outcome.told, reward=reward, terminated=True)
+        return Reply(observation=outcome.feedback, reward=reward, terminated=True)
 
-    def _run(self, program: str, cases: Sequence[Case]) -> Outcome:
+    def _run(self, program: str, cases: Sequence[StdioCase]) -> ProgramGrade:
         """Compile a program and run it on all inputs in one sandbox, which knows no output that is expected."""
         chosen, wall_s = self.language, _WALL_FACTOR * self.cpu_s
         job = {
@@ -152,16 +152,18 @@ class Stdio(Env[int]):
             output=2 * MIB,
         )
         _check_installed(chosen)
-        script = _INSIDE.read_text(encoding="utf-8")
+        script = _GUEST_SCRIPT.read_text(encoding="utf-8")
         done = self.sandbox.run(["python3", "-I", "-S", "-c", script], b"", files, limits)
         nothing = (False,) * len(cases)
         if done.ending is not RunEnding.EXITED:
-            return Outcome(passed=nothing, told=f"The program was stopped by a limit: {done.ending.value}.")
-        return _judged(done.stdout, cases) or Outcome(passed=nothing, told="The program broke what runs it.")
+            return ProgramGrade(passed=nothing, feedback=f"The program was stopped by a limit: {done.ending.value}.")
+        return _grade_program(done.stdout, cases) or ProgramGrade(
+            passed=nothing, feedback="The program broke what runs it."
+        )
 
     def oracle(self) -> str:
         """Give a program that looks the outputs up."""
-        cases = [{"input": case.input, "output": case.output.rstrip("\n")} for case in _cases(self.task)]
+        cases = [{"input": case.input, "output": case.output.rstrip("\n")} for case in _read_cases(self.task)]
         return f"```\n{self.language.program_of(cases)}\n```"
 
     def fork_state(self) -> int:
@@ -169,23 +171,25 @@ class Stdio(Env[int]):
         return self.state
 
 
-def _judged(said: bytes, cases: Sequence[Case]) -> Outcome | None:
+def _grade_program(reply: bytes, cases: Sequence[StdioCase]) -> ProgramGrade | None:
     """Compare outputs; None where what came is not what our script writes: the program has got at it."""
     try:
-        results = json.loads(said)
+        results = json.loads(reply)
         compiled, runs = results["compiled"], results["runs"]
         if compiled is not None and compiled["code"] != 0:
-            told = f"It does not compile.\n{compiled['stderr'][:_SHOWN]}"
-            return Outcome(passed=(False,) * len(cases), told=told)
+            feedback = f"It does not compile.\n{compiled['stderr'][:_SHOWN]}"
+            return ProgramGrade(passed=(False,) * len(cases), feedback=feedback)
         ran = [(run["code"], str(run["stdout"]), str(run["stderr"])) for run in runs[: len(cases)]]
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         return None
-    passed = [code == 0 and _same(out, case.output) for (code, out, _), case in zip(ran, cases, strict=False)]
+    passed = [code == 0 and _same_output(out, case.output) for (code, out, _), case in zip(ran, cases, strict=False)]
     passed += [False] * (len(cases) - len(passed))
-    return Outcome(passed=tuple(passed), told=_told(ran, cases, passed))
+    return ProgramGrade(passed=tuple(passed), feedback=_describe_failure(ran, cases, passed))
 
 
-def _told(ran: Sequence[tuple[object, str, str]], cases: Sequence[Case], passed: Sequence[bool]) -> str:
+def _describe_failure(
+    ran: Sequence[tuple[object, str, str]], cases: Sequence[StdioCase], passed: Sequence[bool]
+) -> str:
     """Say what the agent may know: all about the examples, nothing about the other tests but that one fails."""
     for (code, out, err), case, is_right in zip(ran, cases[:NUM_PUBLIC], passed, strict=False):
         if is_right:
@@ -208,22 +212,22 @@ def _check_installed(chosen: Language) -> None:
             raise ToolInfraFailure(sentence(f"program for {chosen.title}", "be installed", name, where=_WHERE, do=do))
 
 
-def _same(said: str, wanted: str) -> bool:
+def _same_output(output: str, expected: str) -> bool:
     """Compare outputs line by line, without spaces at the ends of lines and empty lines at the end."""
-    left, right = ([line.rstrip() for line in text.rstrip().split("\n")] for text in (said, wanted))
+    left, right = ([line.rstrip() for line in text.rstrip().split("\n")] for text in (output, expected))
     return left == right
 
 
-def _cases(task: Task) -> list[Case]:
+def _read_cases(task: Task) -> list[StdioCase]:
     """Return the tests of a task. Raises: EnvFailure: they are none."""
     try:
-        found = [Case(input=str(test["input"]), output=str(test["output"])) for test in task.payload["tests"]]  # type: ignore[index, call-overload, union-attr]  # checked here
+        cases = [StdioCase(input=str(test["input"]), output=str(test["output"])) for test in task.payload["tests"]]  # type: ignore[index, call-overload, union-attr]  # checked here
     except (KeyError, TypeError, IndexError):
-        found = []
-    if not found:
+        cases = []
+    if not cases:
         got, do = "none", 'write a list of {"input", "output"}'
         raise EnvFailure(sentence("tests", "be inputs with outputs", got, where=f"task {task.id}", do=do))
-    return found
+    return cases
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The calculator behind the tool: exact, small, and unable to run anything but arithmetic."""
+"""The calculator of the tool: exact, small, and unable to run anything but arithmetic."""
 
 import re
 from fractions import Fraction

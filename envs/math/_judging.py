@@ -43,35 +43,35 @@ class WorkedOut:
 
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`. Raises: InvalidInput: the key cannot be read. EnvFailure: no comparison could be run."""
-        keys = [bare(key) for key in text_keys_of(task, self.math.key)]
-        found = final(answer)
-        if found.answer is None:
-            return wrong(found.reason)
-        if len(found.answer) > MAX_CHARS:
+        keys = [bare_expression(key) for key in text_keys_of(task, self.math.key)]
+        extracted = final(answer)
+        if extracted.answer is None:
+            return wrong(extracted.reason)
+        if len(extracted.answer) > MAX_CHARS:
             return wrong("the answer is too long")
-        said = expression(found.answer)
-        if said is None:
+        latex = expression(extracted.answer)
+        if latex is None:
             return wrong("there are several different expressions")
-        said = bare(said)
+        latex = bare_expression(latex)
         if all(_NUMBER.fullmatch(key) for key in keys):
-            number = _number(said, found.answer)
+            number = _number(latex, extracted.answer)
             return wrong("it is not one number") if number is None else self.math(f"\\boxed{{{number}}}", task)
-        if said.startswith("\\{") and all(key.startswith(("(", "[")) for key in keys):
+        if latex.startswith("\\{") and all(key.startswith(("(", "[")) for key in keys):
             return wrong("a set is no tuple")
-        for mark in dict.fromkeys(_OPERATIONS.findall(said)):
-            if said.count(mark) > max(key.count(mark) for key in keys):
+        for mark in dict.fromkeys(_OPERATIONS.findall(latex)):
+            if latex.count(mark) > max(key.count(mark) for key in keys):
                 return wrong(f"{mark} is still to be worked out")
-        return self.math(f"\\boxed{{{said}}}", task)
+        return self.math(f"\\boxed{{{latex}}}", task)
 
 
-def bare(text: str) -> str:
-    """Return an expression without a name in front, a unit behind, and marks of size."""
+def bare_expression(text: str) -> str:
+    """Return an expression without a name in front, a unit after it, and marks of size."""
     return _UNIT.sub("", _NAME.sub("", _DROPPED.sub("", text).strip())).strip()
 
 
-def _number(said: str, text: str) -> str | None:
+def _number(latex: str, text: str) -> str | None:
     """Return the number that is said, alone or as the only one of a sentence; None where it is not worked out."""
-    if _NUMBER.fullmatch(said):
-        return said
+    if _NUMBER.fullmatch(latex):
+        return latex
     numbers = list(distinct(read_numbers(text))) if _PROSE.fullmatch(text) else []
     return str(numbers[0].value) if len(numbers) == 1 and numbers[0].value is not None else None

@@ -1,26 +1,31 @@
-r"""What a shipped problem of `math/problems-v0` is made of.
+r"""What a shipped problem of `math/problems-v0` is made of; the problems themselves are in `data/problems.toml`.
 
-A family draws numbers, tells them in a sentence, and says in one line of Python how the answer follows from them. This
-line is the first way to the answer, and what the oracle runs where it has Python; the tests go another way, with sympy.
+A template draws numbers, puts them into a sentence, and computes the answer with one line of Python. This line is what
+the oracle runs where it has Python; the tests solve every problem a second time, with sympy.
 """
 
 import math
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from fractions import Fraction
-from functools import reduce
+from functools import cache, reduce
 from itertools import product
-from types import MappingProxyType
-from typing import TypeVar
+from pathlib import Path
+from string import Formatter
+from types import CodeType, MappingProxyType
+from typing import Any, TypeVar
 
 import numpy as np
 
 from envgym.authoring import TaskDraft
 from envgym.core.json_types import JsonValue
-from envgym.envs.math._settings import NAMES
+from envgym.envs.math import _notation
+from envgym.envs.math._stories import NAMES
 
-Item = TypeVar("Item")
+ItemT = TypeVar("ItemT")
+Namespace = dict[str, Any]  # what Python code may name
 
 PREAMBLE = """from datetime import date
 from fractions import Fraction
@@ -28,15 +33,16 @@ from functools import reduce
 from itertools import product
 from math import *"""
 """What a line of work may use."""
-_NAMES = {name: value for name, value in vars(math).items() if not name.startswith("_")} | {
-    "Fraction": Fraction,
-    "date": date,
-    "product": product,
-    "reduce": reduce,
-}
+_WORK_NAMES: Mapping[str, object] = MappingProxyType(
+    {name: value for name, value in vars(math).items() if not name.startswith("_")}
+    | {"Fraction": Fraction, "date": date, "product": product, "reduce": reduce}
+)
+_DRAW_NAMES: Mapping[str, object] = MappingProxyType(
+    {name: value for name, value in vars(_notation).items() if callable(value)} | {"timedelta": timedelta}
+)
 
 
-class Dice:
+class ProblemSampler:
     """Draws what problems are made of."""
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -51,11 +57,11 @@ class Dice:
         """Draw a number from low >= 1 to high, or its negative."""
         return self.between(low, high) * self.pick((1, -1))
 
-    def pick(self, items: Sequence[Item]) -> Item:
+    def pick(self, items: Sequence[ItemT]) -> ItemT:
         """Draw one of several."""
         return items[int(self._rng.integers(len(items)))]
 
-    def several(self, items: Sequence[Item], count: int) -> list[Item]:
+    def several(self, items: Sequence[ItemT], count: int) -> list[ItemT]:
         """Draw some different ones."""
         return [items[int(index)] for index in self._rng.choice(len(items), count, replace=False)]
 
@@ -63,9 +69,21 @@ class Dice:
         """Draw a name."""
         return self.pick(NAMES)
 
+    def invertible_matrix(self) -> list[int]:
+        """Draw nine entries, row by row, until the matrix and its upper left 2 x 2 block are both invertible."""
+        while True:
+            a, b, i, c, d, j, e, f, k = entries = [self.signed(1, 9) for _ in range(9)]
+            if a * d != b * c and a * (d * k - j * f) - b * (c * k - j * e) + i * (c * f - d * e) != 0:
+                return entries
+
+    def functions(self) -> Mapping[str, Callable[..., object]]:
+        """Return what a template may call."""
+        methods = (self.between, self.signed, self.pick, self.several, self.person, self.invertible_matrix)
+        return {method.__name__: method for method in methods}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class SampledProblem:
     """A problem that was drawn."""
 
     prompt: str
@@ -77,91 +95,46 @@ class Drawn:
     """In LaTeX."""
 
 
-Family = Callable[[Dice, int], Drawn]
-"""Draws a problem of a level, 1 to 3."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemTemplate:
+    """One level of a family; the head of `data/problems.toml` describes the fields."""
+
+    text: str
+    draw: str
+    work: str
+    answer: str = "latex(value)"
+
+    def sample(self, sampler: ProblemSampler) -> SampledProblem:
+        """Draw a problem."""
+        names: Namespace = {**_WORK_NAMES, **_DRAW_NAMES, **sampler.functions()}
+        exec(_compiled(self.draw, "exec"), names)
+        fields = {field for part in (self.text, self.work) for _, field, _, _ in Formatter().parse(part)}
+        facts = {name: value for name, value in names.items() if name in fields and isinstance(value, int)}
+        work = self.work.format(**facts)
+        value = eval(work, dict(_WORK_NAMES))
+        answer = eval(_compiled(self.answer, "eval"), {**names, "value": value})
+        return SampledProblem(prompt=self.text.format(**names), facts=facts, work=work, answer=answer)
 
 
-def ask(
-    text: str,
-    work: str,
-    answer: Callable[..., str] | None = None,
-    *,
-    words: Mapping[str, object] = MappingProxyType({}),
-    numbers: Mapping[str, int] = MappingProxyType({}),
-    **more: int,
-) -> Drawn:
-    """Tell a problem.
-
-    Args:
-        text: With the facts and words in braces.
-        work: Likewise; its value is the answer.
-        answer: Writes the value where it is not simply a number.
-        words: What is told but makes no difference.
-        numbers: The facts, by the names that `text` and `work` use.
-        **more: Likewise.
-    """
-    facts = {**numbers, **more}
-    told = work.format(**facts)
-    value = eval(told, dict(_NAMES))  # noqa: S307,RUF100  # a line of this package
-    return Drawn(
-        prompt=text.format(**facts, **words),
-        facts=facts,
-        work=told,
-        answer=latex(value) if answer is None else answer(value),
-    )
+@cache
+def _compiled(code: str, mode: str) -> CodeType:
+    return compile(code, "problems.toml", mode)
 
 
-def latex(value: int | Fraction) -> str:
-    r"""Write a number: `-7`, or `-\frac{1}{2}`."""
-    number = Fraction(value)
-    if number.denominator == 1:
-        return str(number.numerator)
-    return f"{'-' * (number < 0)}\\frac{{{abs(number.numerator)}}}{{{number.denominator}}}"
+def _read_families() -> Mapping[str, tuple[ProblemTemplate, ...]]:
+    text = (Path(__file__).with_name("data") / "problems.toml").read_text(encoding="utf-8")
+    return {name: tuple(ProblemTemplate(**level) for level in levels) for name, levels in tomllib.loads(text).items()}
 
 
-def times(value: int | Fraction, unit: str) -> str:
-    r"""Write a multiple of a unit: `3\pi`, `\pi`, `-\pi`, `0`."""
-    size = "" if abs(value) == 1 else latex(Fraction(value)).lstrip("-")
-    return "0" if value == 0 else f"{'-' * (value < 0)}{size}{unit}"
+FAMILIES: Mapping[str, tuple[ProblemTemplate, ...]] = MappingProxyType(_read_families())
+"""Name -> template of each level."""
 
 
-def root(square: int) -> str:
-    r"""Write a square root with the squares drawn out: `5`, `\sqrt{7}`, `2\sqrt{3}`."""
-    outside = max(k for k in range(1, math.isqrt(square) + 1) if square % k**2 == 0)
-    inside = square // outside**2
-    return str(outside) if inside == 1 else f"{'' if outside == 1 else outside}\\sqrt{{{inside}}}"
-
-
-def listed(values: Sequence[int | Fraction]) -> str:
-    """Write numbers in a row: `3, -2`."""
-    return ", ".join(map(latex, values))
-
-
-def tupled(values: Sequence[int | Fraction]) -> str:
-    """Write a tuple: `(3, -2)`."""
-    return f"({listed(values)})"
-
-
-def polynomial(coefficients: Sequence[int], variable: str = "x") -> str:
-    """Write a polynomial, the highest power first: `2x^3 - x + 5`."""
-    degree = len(coefficients) - 1
-    parts: list[str] = []
-    for index, coefficient in enumerate(coefficients):
-        power = degree - index
-        if coefficient == 0:
-            continue
-        body = "" if power == 0 else variable if power == 1 else f"{variable}^{power}"
-        size = "" if abs(coefficient) == 1 and body else str(abs(coefficient))
-        sign = ("-" if coefficient < 0 else "") if not parts else (" - " if coefficient < 0 else " + ")
-        parts.append(f"{sign}{size}{body}")
-    return "".join(parts) or "0"
-
-
-def draft_of(name: str, level: int, drawn: Drawn) -> TaskDraft:
-    """Make the task of a drawn problem."""
-    facts: dict[str, JsonValue] = dict(drawn.facts)
+def draft_of(name: str, level: int, problem: SampledProblem) -> TaskDraft:
+    """Make the task of a problem."""
+    facts: dict[str, JsonValue] = dict(problem.facts)
     return TaskDraft(
-        prompt=drawn.prompt,
-        payload={"problem": f"{name}/{level}", "facts": facts, "answer": drawn.answer},
-        metadata={"family": name, "level": level, "work": drawn.work},
+        prompt=problem.prompt,
+        payload={"problem": f"{name}/{level}", "facts": facts, "answer": problem.answer},
+        metadata={"family": name, "level": level, "work": problem.work},
     )

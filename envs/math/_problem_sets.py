@@ -1,6 +1,6 @@
 r"""Where problems come from: the shipped ones, and data sets of questions and answers (GSM8K, MATH, AIME ...).
 
-A preset says which columns hold the question and the answer, and how the answer stands in its column: behind `####`, in
+A preset says which columns hold the question and the answer, and how the answer stands in its column: after `####`, in
 the last `\boxed{}`, or alone.
 """
 
@@ -15,17 +15,11 @@ from envgym.authoring import FileTasks, ListTasks, TaskDraft
 from envgym.authoring.files import Row
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task
-from envgym.envs.math._problem import Dice, Family, draft_of
-from envgym.envs.math._problems_algebra import ALGEBRA
-from envgym.envs.math._problems_calculus import CALCULUS
-from envgym.envs.math._problems_daily import DAILY
-from envgym.envs.math._problems_numbers import NUMBERS
-from envgym.envs.math._problems_words import WORDS
+from envgym.envs.math._problem import FAMILIES, ProblemSampler, draft_of
 from envgym.errors import InvalidInput, sentence
 from envgym.seeds import generator
 from envgym.verifiers.extract import after_hashes, boxed
 
-FAMILIES: Mapping[str, Family] = MappingProxyType({**WORDS, **DAILY, **NUMBERS, **ALGEBRA, **CALCULUS})
 LEVELS = (1, 2, 3)
 MAX_COUNT = 200
 """Problems of one family and level."""
@@ -35,7 +29,7 @@ _MAX_REPEATS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ProblemSelection:
     """Which of the shipped problems."""
 
     families: tuple[str, ...]
@@ -46,29 +40,29 @@ class Choice:
 
 
 @lru_cache(maxsize=8)
-def shipped(choice: Choice) -> ListTasks:
+def shipped(choice: ProblemSelection) -> ListTasks:
     """Return shipped problems, of all kinds in turn; nobody changes them, so envs share them."""
     kinds = [_drafts(name, level, choice.count) for name in choice.families for level in choice.levels]
     drafts = [draft for row in zip_longest(*kinds) for draft in row if draft is not None]
     if not choice.held_out:
         return ListTasks(drafts)
     sides = [(Split.TEST if draft.metadata["family"] in choice.held_out else Split.TRAIN, draft) for draft in drafts]
-    return ListTasks([_told(split, index, draft) for index, (split, draft) in enumerate(sides)])
+    return ListTasks([_task(split, index, draft) for index, (split, draft) in enumerate(sides)])
 
 
-def _told(split: Split, index: int, draft: TaskDraft) -> Task:
+def _task(split: Split, index: int, draft: TaskDraft) -> Task:
     return Task(id=f"{split}/{index}", prompt=draft.prompt, payload=draft.payload, metadata=draft.metadata, split=split)
 
 
 def _drafts(name: str, level: int, num: int) -> Iterable[TaskDraft]:
     """Draw different problems of a family and level; more of them begin with the same ones."""
-    dice, found = Dice(generator("math/problems", name, level)), dict[str, TaskDraft]()
+    sampler, drafts = ProblemSampler(generator("math/problems", name, level)), dict[str, TaskDraft]()
     for _ in range(num * _MAX_REPEATS):
-        if len(found) == num:
+        if len(drafts) == num:
             break
-        draft = draft_of(name, level, FAMILIES[name](dice, level))
-        found.setdefault(str(draft.payload["facts"]), draft)
-    return found.values()
+        draft = draft_of(name, level, FAMILIES[name][level - 1].sample(sampler))
+        drafts.setdefault(str(draft.payload["facts"]), draft)
+    return drafts.values()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

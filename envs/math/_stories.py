@@ -1,16 +1,22 @@
-"""Word problems: a plan of events with a fixed number of operations, told in one of many settings."""
+"""Word problems: a plan of events with a fixed number of operations, told with one of many themes."""
 
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from envgym.envs.math._expressions import Expression, Operation, draw_divisor, draw_factor, draw_number
-from envgym.envs.math._settings import NAMES, SETTINGS
 
+_DATA = tomllib.loads((Path(__file__).with_name("data") / "stories.toml").read_text(encoding="utf-8"))
+NAMES: tuple[str, ...] = tuple(_DATA["names"])
+THEMES: tuple[Mapping[str, str], ...] = tuple(_DATA["themes"])
+"""Sentences by kind; each theme has one for every kind."""
 _OPENINGS = {"start": 0, "packs": 1}
 _EVENTS = {"gain": 1, "lose": 1, "gain_packs": 2, "lose_packs": 2}
 _QUESTIONS = {"ask": 0, "times": 1, "share": 1}
-"""What each sentence adds to the number of operations."""
+"""What each kind of sentence adds to the number of operations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +38,7 @@ class _Tally:
 
 def draw_story(rng: np.random.Generator, operations: int, digits: int) -> Story:
     """Draw a story of `operations` >= 1 operations in which every count is a positive integer."""
-    setting = SETTINGS[rng.integers(len(SETTINGS))]
+    theme = THEMES[rng.integers(len(THEMES))]
     name = NAMES[rng.integers(len(NAMES))]
     while True:
         plan = _draw_plan(rng, operations)
@@ -44,7 +50,7 @@ def draw_story(rng: np.random.Generator, operations: int, digits: int) -> Story:
             tally = _after(tally, kind, factor, amount)
             if tally.value <= 0:
                 break
-            sentences.append(getattr(setting, kind).format(name=name, n=amount, k=factor))
+            sentences.append(theme[kind].format(name=name, n=amount, k=factor))
         else:
             return Story(text=" ".join(sentences), expression=tally.expression)
 

@@ -10,11 +10,11 @@ from envgym.authoring import GeneratedTasks, TaskDraft
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
-from envgym.envs._speaking import calling
 from envgym.envs.math._calculator import calculate, show
 from envgym.envs.math._expressions import canonical, draw_expression, evaluate, num_operations, write
 from envgym.envs.math._stories import draw_story
 from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.parsing import tool_call_action
 from envgym.rubric import Rubric
 from envgym.tools import Tool, tool
 from envgym.verifiers.numeric import Numeric
@@ -135,7 +135,7 @@ class Arithmetic(Env[ArithmeticState]):
         """Calculate the whole expression, then answer what the calculator said."""
         answer = str(self.task.payload["answer"])
         if self.has_calculator and self.state.calculated != answer:
-            return calling("calculator", expression=self.task.metadata["expression"])
+            return tool_call_action("calculator", expression=self.task.metadata["expression"])
         return Action(answer)
 
     def fork_state(self) -> ArithmeticState:

@@ -10,12 +10,12 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, TaskSource
 from envgym.env import Reply
-from envgym.envs._attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
-from envgym.envs._speaking import calling
-from envgym.envs.math._judging import WorkedOut, bare
-from envgym.envs.math._problem import PREAMBLE
-from envgym.envs.math._problem_sets import FAMILIES, LEVELS, MAX_COUNT, PRESETS, Choice, ProblemTasks, shipped
+from envgym.envs.attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
+from envgym.envs.math._judging import WorkedOut, bare_expression
+from envgym.envs.math._problem import FAMILIES, PREAMBLE
+from envgym.envs.math._problem_sets import LEVELS, MAX_COUNT, PRESETS, ProblemSelection, ProblemTasks, shipped
 from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.parsing import tool_call_action
 from envgym.sandbox import MIB, Limits
 from envgym.verifiers.base import text_keys_of
 from envgym.verifiers.math import Math
@@ -83,9 +83,9 @@ class Problems(AttemptsEnv):
         self.grade = WorkedOut(math=Math(cpu_s=max(1, round(cpu_s))))
         self.limits = Limits(wall_s=WALL_FACTOR * cpu_s, cpu_s=cpu_s, output=16384, disk=16 * MIB)
         if data is None and preset is None:
-            self.tasks: TaskSource = shipped(_choice(families, levels, held_out, count))
+            self.tasks: TaskSource = shipped(_select_problems(families, levels, held_out, count))
         else:
-            self.tasks = _loaded(_Data(_items(data), preset or "plain", config, revision, _items(splits)))
+            self.tasks = _load(_DataSet(_items(data), preset or "plain", config, revision, _items(splits)))
         self.chance_score = min(1.0, attempts * _chance(self.tasks))
 
     def respond(self, action: Action) -> Reply:
@@ -101,13 +101,13 @@ class Problems(AttemptsEnv):
         """Run the line of Python that a shipped problem comes with, where Python is there; then answer."""
         work = self.task.metadata.get("work")
         if self.has_python and work is not None and not self.state.notebook.cells:
-            return calling("python", code=f"{PREAMBLE}\n{work}")
+            return tool_call_action("python", code=f"{PREAMBLE}\n{work}")
         return f"\\boxed{{{text_keys_of(self.task, 'answer')[0]}}}"
 
 
-def _choice(
+def _select_problems(
     families: str | Sequence[str] | None, levels: int | Sequence[int], held_out: str | Sequence[str], count: int
-) -> Choice:
+) -> ProblemSelection:
     """Check which shipped problems are asked for."""
     chosen = tuple(FAMILIES) if families is None else _names(families)
     apart = _names(held_out)
@@ -121,7 +121,7 @@ def _choice(
         do = "name more families, or none for all"
         raise InvalidInput(sentence("families", "leave some to train on", chosen, where=_WHERE, do=do))
     every = tuple(dict.fromkeys((*chosen, *apart)))
-    return Choice(every, tuple(dict.fromkeys(wanted)), apart, count)
+    return ProblemSelection(every, tuple(dict.fromkeys(wanted)), apart, count)
 
 
 def _names(names: str | Sequence[str]) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ def _names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Data:
+class _DataSet:
     """A data set and how it is read."""
 
     place: str | tuple[tuple[str, str], ...] | None
@@ -144,7 +144,7 @@ def _items(value: str | Mapping[str, str] | None) -> str | tuple[tuple[str, str]
 
 
 @lru_cache(maxsize=8)
-def _loaded(data: _Data) -> ProblemTasks:
+def _load(data: _DataSet) -> ProblemTasks:
     """Return the problems of a data set; nobody changes them, so envs share them."""
     preset = PRESETS[data.preset]
     place = data.place or preset.hub
@@ -160,5 +160,5 @@ def _loaded(data: _Data) -> ProblemTasks:
 def _chance(tasks: TaskSource) -> float:
     """Return the share of all problems that the most frequent answer is right on."""
     every = [tasks.task(split, index) for split in Split for index in range(tasks.size(split) or 0)]
-    counts = Counter(bare(text_keys_of(task, "answer")[0]) for task in every)
+    counts = Counter(bare_expression(text_keys_of(task, "answer")[0]) for task in every)
     return max(counts.values()) / counts.total() if counts else 0.0

@@ -1,10 +1,17 @@
-"""Games of a hidden code: the board with what its guesses earn, and how an oracle guesses from the hints so far."""
+"""Games of a hidden code: the env that mastermind and wordle share, its state, and how the oracle guesses."""
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from envgym.core.messages import Action
+from envgym.core.rewards import Scored
+from envgym.core.tasks import Task
+from envgym.env import Env, Reply
 
 Codes = NDArray[np.uint8]
 """One code per row."""
@@ -17,7 +24,7 @@ TURN_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class GuessingState:
     """The hidden code, and what was guessed."""
 
     code: str
@@ -27,11 +34,96 @@ class Board:
     paid: float = 0.0
     """Rewards of the turns so far."""
 
-    def after(self, guess: str, right: int, *, turn_reward: bool) -> "Board":
-        """Return the board after a guess with `right` places right: the code earns 1, other guesses a share by turn."""
-        best = max(right, self.best)
+    def after(self, guess: str, num_right: int, *, turn_reward: bool) -> "GuessingState":
+        """Return the state after a guess: the code earns 1, another guess earns a share with `turn_reward`."""
+        best = max(num_right, self.best)
         earned = float(guess == self.code) or turn_reward * TURN_SHARE * best / len(self.code)
-        return Board(self.code, (*self.guesses, guess), best, earned)
+        return GuessingState(self.code, (*self.guesses, guess), best, earned)
+
+
+class Hint(NamedTuple):
+    """The answer to a guess."""
+
+    num_right: int
+    """Places that are right."""
+    text: str
+
+
+class GuessingEnv(Env[GuessingState]):
+    """Every well-formed message is a guess; the episode ends with the code or the last guess.
+
+    A subclass sets the two fields, reads guesses, gives hints, and knows all codes as rows of numbers for the oracle.
+    """
+
+    guesses: int
+    turn_reward: bool
+
+    @abstractmethod
+    def code_of(self, task: Task) -> str:
+        """Return the hidden code of a task."""
+
+    @abstractmethod
+    def read_guess(self, action: Action) -> str | Reply:
+        """Return the guess in a message, or the reply to a message that is none."""
+
+    @abstractmethod
+    def give_hint(self, code: str, guess: str) -> Hint:
+        """Return the hint for a guess."""
+
+    @abstractmethod
+    def reveal(self, code: str) -> str:
+        """Return the sentence that tells the code at the end."""
+
+    @abstractmethod
+    def possible_codes(self) -> Codes:
+        """Return every code that a task may hide."""
+
+    @abstractmethod
+    def encode(self, code: str) -> Codes:
+        """Return one code as a row of numbers."""
+
+    @abstractmethod
+    def decode(self, row: Codes) -> str:
+        """Write a row of numbers as a guess."""
+
+    @abstractmethod
+    def number_hints(self, codes: Codes, guess: Codes) -> NDArray[np.int64]:
+        """Return for each code the hint that `guess` would get, as one number."""
+
+    def begin(self, task: Task) -> str:
+        """Hide the code."""
+        self.state = GuessingState(self.code_of(task))
+        return task.prompt
+
+    def respond(self, action: Action) -> Reply:
+        """Answer a guess with a hint, and pay."""
+        guess = self.read_guess(action)
+        if isinstance(guess, Reply):
+            return guess
+        before = self.state
+        hint = self.give_hint(before.code, guess)
+        self.state = before.after(guess, hint.num_right, turn_reward=self.turn_reward)
+        reward, is_found = self.state.paid - before.paid, guess == before.code
+        left = self.guesses - len(self.state.guesses)
+        if left and not is_found:
+            return Reply(observation=f"{hint.text}Guesses left: {left}.", reward=reward)
+        text = "Correct." if is_found else self.reveal(before.code)
+        scored = Scored(value=reward, components={"found": float(is_found)})
+        return Reply(observation=text, reward=scored, terminated=True)
+
+    def oracle(self) -> str:
+        """Guess a code that agrees with all hints and leaves few others at worst; the last guess is the code itself."""
+        code = self.encode(self.state.code)
+        if len(self.state.guesses) == self.guesses - 1:
+            return self.decode(code)
+        possible = self.possible_codes()
+        for guess in map(self.encode, self.state.guesses):
+            possible = possible[self.number_hints(possible, guess) == self.number_hints(code[np.newaxis], guess)]
+        return self.decode(pick_narrowing_guess(possible, self.number_hints))
+
+    def fork_state(self) -> GuessingState:
+        """Share the state: it is immutable."""
+        return self.state
 
 
 def chance_score(hit: float, length: int, *, turn_reward: bool) -> float:
@@ -39,7 +131,7 @@ def chance_score(hit: float, length: int, *, turn_reward: bool) -> float:
     return hit + turn_reward * TURN_SHARE * (1 - hit) * (length - 1) / length
 
 
-def narrowing_guess(possible: Codes, hints: Callable[[Codes, Codes], NDArray[np.int64]]) -> Codes:
+def pick_narrowing_guess(possible: Codes, hints: Callable[[Codes, Codes], NDArray[np.int64]]) -> Codes:
     """Return the one of the possible codes whose hint leaves the fewest at worst (of an even sample of them).
 
     `hints(codes, guess)` gives for each row of `codes` the hint that `guess` would get, as one number.

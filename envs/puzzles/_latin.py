@@ -83,7 +83,7 @@ def draw_puzzle(rng: np.random.Generator, size: int, blanks: int) -> tuple[Grid,
     row = rng.permutation(size) + 1
     first[:size] = row.tolist()
     full = next(solutions(first, size, order=(rng.permutation(size) + 1).tolist()))
-    full = _shuffled(full, size, rng)
+    full = _shuffle(full, size, rng)
     cells, left = list(full), blanks
     for place in rng.permutation(size * size).tolist():
         if not left:
@@ -115,42 +115,44 @@ def _lines(size: int, rng: np.random.Generator, band: int) -> list[int]:
     return [int(start + line) for start in starts for line in rng.permutation(band)]
 
 
-def _shuffled(grid: Grid, size: int, rng: np.random.Generator) -> Grid:
+def _shuffle(grid: Grid, size: int, rng: np.random.Generator) -> Grid:
     high, wide = BOXES[size]
     rows, columns = _lines(size, rng, high), _lines(size, rng, wide)
     return tuple(grid[row * size + column] for row in rows for column in columns)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Which of the grids that are the same puzzle is meant: where its cells lie, and what its digits are."""
+class GridSymmetry:
+    """A symmetry of a puzzle: how its cells and digits are exchanged against the canonical grid."""
 
     size: int
     symmetry: int = 0
     digits: Grid = ()
-    """The n-th digit of the first grid stands for the n-th of these; for itself where there are none."""
+    """Digit n of the canonical grid stands for the n-th of these; for itself where there are none."""
 
-    def first(self, grid: Grid) -> Grid:
-        """Return the first grid, of which `grid` is this look."""
+    def canonical(self, grid: Grid) -> Grid:
+        """Return the canonical grid of which `grid` is the image."""
         number = {digit: index for index, digit in enumerate(self.digits, start=1)}
         return tuple(number.get(grid[place], grid[place]) for place in symmetries(self.size)[self.symmetry])
 
-    def shown(self, first: Grid) -> Grid:
-        """Return this look of the first grid."""
-        cells = [0] * len(first)
-        for place, digit in zip(symmetries(self.size)[self.symmetry], first, strict=True):
+    def apply(self, canonical: Grid) -> Grid:
+        """Return the image of the canonical grid."""
+        cells = [0] * len(canonical)
+        for place, digit in zip(symmetries(self.size)[self.symmetry], canonical, strict=True):
             cells[place] = self.digits[digit - 1] if digit and self.digits else digit
         return tuple(cells)
 
 
-def look_of(grid: Grid, size: int) -> Look:
-    """Return the look whose first grid comes before all others that are the same puzzle.
+def canonical_symmetry(grid: Grid, size: int) -> GridSymmetry:
+    """Return the symmetry whose canonical grid comes before those of all other symmetries.
 
-    The same are grids with other digits, mirrored and turned ones where boxes stay boxes, and for size 4 those with
-    rows, columns, bands and stacks exchanged as well.
+    Grids are the same puzzle that differ in their digits alone, that are mirrored or turned where boxes stay boxes, and
+    for size 4 those with rows, columns, bands and stacks exchanged as well.
     """
-    looks = (Look(size, symmetry, _digits(grid, places, size)) for symmetry, places in enumerate(symmetries(size)))
-    return min(looks, key=lambda look: look.first(grid))
+    candidates = (
+        GridSymmetry(size, symmetry, _digits(grid, places, size)) for symmetry, places in enumerate(symmetries(size))
+    )
+    return min(candidates, key=lambda symmetry: symmetry.canonical(grid))
 
 
 def _digits(grid: Grid, places: Sequence[int], size: int) -> Grid:

@@ -13,7 +13,7 @@ View = tuple[int, ...]
 
 
 @cache
-def around(size: int) -> tuple[tuple[int, ...], ...]:
+def neighbors_of(size: int) -> tuple[tuple[int, ...], ...]:
     """Return for each place of a square board the up to eight around it."""
     return tuple(
         tuple(
@@ -27,14 +27,14 @@ def around(size: int) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def opened(view: View, mines: frozenset[int], place: int, size: int) -> View:
+def open_cells(view: View, mines: frozenset[int], place: int, size: int) -> View:
     """Open a place without a mine, and all around it where there is none around, and so on."""
     seen, queue = list(view), [place]
     while queue:
         at = queue.pop()
         if seen[at] != UNKNOWN:
             continue
-        near = around(size)[at]
+        near = neighbors_of(size)[at]
         seen[at] = sum(other in mines for other in near)
         if seen[at] == 0:
             queue.extend(near)
@@ -67,7 +67,7 @@ def _facts(view: View, size: int, safe: Iterable[int], mines: set[int]) -> set[t
     facts: set[tuple[frozenset[int], int]] = set()
     for place, number in enumerate(view):
         if number > 0:
-            near = [other for other in around(size)[place] if view[other] == UNKNOWN]
+            near = [other for other in neighbors_of(size)[place] if view[other] == UNKNOWN]
             unknown = frozenset(near).difference(safe, mines)
             if unknown:
                 facts.add((unknown, number - sum(other in mines for other in near)))
@@ -76,7 +76,7 @@ def _facts(view: View, size: int, safe: Iterable[int], mines: set[int]) -> set[t
 
 def is_fair(mines: frozenset[int], start: int, size: int) -> bool:
     """Tell whether `size` safe places or more are left at the start, and all can be opened without a guess."""
-    view = opened((UNKNOWN,) * size**2, mines, start, size)
+    view = open_cells((UNKNOWN,) * size**2, mines, start, size)
     if view.count(UNKNOWN) < len(mines) + size:
         return False
     while view.count(UNKNOWN) > len(mines):
@@ -84,13 +84,13 @@ def is_fair(mines: frozenset[int], start: int, size: int) -> bool:
         if not safe:
             return False
         for place in safe:
-            view = opened(view, mines, place, size)
+            view = open_cells(view, mines, place, size)
     return True
 
 
 def draw_mines(rng: np.random.Generator, size: int, num_mines: int) -> tuple[int, frozenset[int]] | None:
     """Draw a start with no mine around, and mines; None where the board is not fair."""
     start = int(rng.integers(size**2))
-    free = [place for place in range(size**2) if place != start and place not in around(size)[start]]
+    free = [place for place in range(size**2) if place != start and place not in neighbors_of(size)[start]]
     mines = frozenset(rng.permutation(free)[:num_mines].tolist())
     return (start, mines) if is_fair(mines, start, size) else None

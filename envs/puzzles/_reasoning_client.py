@@ -28,7 +28,7 @@ class GeneratorFailed(EnvFailure):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class GeneratedItem:
     """One generated problem."""
 
     question: str
@@ -39,7 +39,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ItemGenerator:
     """A generator with its settings."""
 
     dataset: str
@@ -54,9 +54,9 @@ class Source:
             got, do = f"{self.config}: {error}", "correct the value"
             raise InvalidInput(sentence("config", f"suit {self.dataset}", got, where="reasoning_gym", do=do)) from error
 
-    def item(self, index: int) -> Item:
+    def item(self, index: int) -> GeneratedItem:
         """Make item number `index`. Raises: EnvFailure: the generator failed."""
-        return Item(**_ask("item", dataset=self.dataset, config=self.config, index=index))
+        return GeneratedItem(**_ask("item", dataset=self.dataset, config=self.config, index=index))
 
     def score(self, index: int, answer: str) -> Verdict:
         """Judge `answer` by the data set's own scorer.

@@ -80,7 +80,7 @@ def _is_small(exponent: ast.expr) -> bool:
     )
 
 
-class Blank(ModuleType):
+class StubModule(ModuleType):
     """Stands for a module of which nothing is used: whatever is imported from it is None."""
 
     def __getattr__(self, name: str) -> None:
@@ -91,7 +91,7 @@ class Blank(ModuleType):
 def package() -> Any:  # Any: an untyped package
     """Import reasoning-gym with its evaluation of answers made harmless, and without what draws."""
     for name in PLOTTING:
-        sys.modules.setdefault(name, Blank(name))
+        sys.modules.setdefault(name, StubModule(name))
     sympy = importlib.import_module("sympy")
     sympy_parser = importlib.import_module("sympy.parsing.sympy_parser")
     parse: Callable[..., object] = sympy_parser.parse_expr

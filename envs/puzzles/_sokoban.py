@@ -15,7 +15,7 @@ Push = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class SokobanBoard:
     """What does not change; masks have one bit for each place, row by row. The outermost places are walls."""
 
     width: int
@@ -28,19 +28,19 @@ class Room:
         return (-self.width, 1, self.width, -1)
 
 
-def read(rows: Sequence[str]) -> tuple[Room, int, int]:
+def read_board(rows: Sequence[str]) -> tuple[SokobanBoard, int, int]:
     """Return room, player and boxes of a board."""
     cells = "".join(rows)
 
     def mask(kinds: str) -> int:
         return sum(1 << place for place, cell in enumerate(cells) if cell in kinds)
 
-    room = Room(len(rows[0]), mask("-.$*@+"), mask(".*+"))
+    room = SokobanBoard(len(rows[0]), mask("-.$*@+"), mask(".*+"))
     return room, mask("@+"), mask("$*")
 
 
-def write(room: Room, player: int, boxes: int) -> tuple[str, ...]:
-    """Return the board that `read` reads."""
+def write_board(room: SokobanBoard, player: int, boxes: int) -> tuple[str, ...]:
+    """Return the board that `read_board` reads."""
     cells: list[str] = []
     bit, last = 1, room.floor.bit_length() + room.width
     while len(cells) < last:
@@ -57,18 +57,18 @@ def write(room: Room, player: int, boxes: int) -> tuple[str, ...]:
     return tuple(text[start : start + room.width] for start in range(0, len(text), room.width))
 
 
-def shifted(mask: int, step: int) -> int:
+def shift(mask: int, step: int) -> int:
     """Move every place of a mask on by `step`."""
     return mask << step if step > 0 else mask >> -step
 
 
-def moved(room: Room, player: int, boxes: int, step: int) -> tuple[int, int]:
+def apply_move(room: SokobanBoard, player: int, boxes: int, step: int) -> tuple[int, int]:
     """Return player and boxes after a move; where it is not possible they stay."""
-    to = shifted(player, step)
+    to = shift(player, step)
     if not to & room.floor:
         return player, boxes
     if to & boxes:
-        beyond = shifted(to, step)
+        beyond = shift(to, step)
         return (to, boxes ^ to ^ beyond) if beyond & room.floor & ~boxes else (player, boxes)
     return to, boxes
 
@@ -82,13 +82,13 @@ def reach(free: int, start: int, width: int) -> int:
     return seen
 
 
-def key_of(room: Room, player: int, boxes: int) -> Key:
+def key_of(room: SokobanBoard, player: int, boxes: int) -> Key:
     """Return what a state has in common with all from which the same pushes are possible."""
     region = reach(room.floor & ~boxes, player, room.width)
     return boxes, region & -region
 
 
-def pulls(room: Room, limit: int | None = None) -> dict[Key, Push]:
+def pulls(room: SokobanBoard, limit: int | None = None) -> dict[Key, Push]:
     """Play backwards from the end, by pulling: return the next push of a shortest way for every state found.
 
     A breadth-first search, so the number of pushes is exact; it stops at `limit` states.
@@ -109,7 +109,7 @@ def pulls(room: Room, limit: int | None = None) -> dict[Key, Push]:
             box = left & -left
             left ^= box
             for move, step in enumerate(room.steps):
-                stand, back = shifted(box, -step), shifted(box, -2 * step)
+                stand, back = shift(box, -step), shift(box, -2 * step)
                 if stand & region and back & room.floor & ~boxes:
                     key = key_of(room, back, boxes ^ box ^ stand)
                     if key not in found:
@@ -119,29 +119,29 @@ def pulls(room: Room, limit: int | None = None) -> dict[Key, Push]:
 
 
 @lru_cache(maxsize=64)
-def all_pulls(room: Room) -> Mapping[Key, Push]:
+def all_pulls(room: SokobanBoard) -> Mapping[Key, Push]:
     """Return the next push for every state of a room that can be solved."""
     return MappingProxyType(pulls(room))
 
 
-def way(room: Room, player: int, boxes: int, goal: int) -> list[int]:
+def shortest_path(room: SokobanBoard, player: int, boxes: int, goal: int) -> list[int]:
     """Return the numbers of the moves of a shortest walk to `goal`, which can be reached."""
     free, queue = room.floor & ~boxes, deque([player])
     ways: dict[int, list[int]] = {player: []}
     while goal not in ways:
         place = queue.popleft()
         for move, step in enumerate(room.steps):
-            to = shifted(place, step)
+            to = shift(place, step)
             if to & free and to not in ways:
                 ways[to] = [*ways[place], move]
                 queue.append(to)
     return ways[goal]
 
 
-def next_push(room: Room, player: int, boxes: int, pushes: Mapping[Key, Push]) -> list[int] | None:
+def next_push(room: SokobanBoard, player: int, boxes: int, pushes: Mapping[Key, Push]) -> list[int] | None:
     """Return the moves up to and with the next push of a shortest solution, or None where there is none."""
     found = pushes.get(key_of(room, player, boxes))
     if found is None or found[0] == 0:
         return None
     _, box, move = found
-    return [*way(room, player, boxes, shifted(box, -room.steps[move])), move]
+    return [*shortest_path(room, player, boxes, shift(box, -room.steps[move])), move]

@@ -10,33 +10,35 @@ from envgym.core.json_types import JsonValue, canonical
 Statement = tuple[str, *tuple[int, ...]]
 """A form and its numbers: ("is", who, kind), ("same", a, b), ("different", a, b), ("exactly", number), or
 ("or" | "and" | "if", a, kind of a, b, kind of b); kind 1 is a knight, 0 a knave."""
-World = tuple[int, ...]
+Assignment = tuple[int, ...]
 """The kind of everybody."""
 
 FORMS = ("is", "same", "different", "exactly", "or", "and", "if")
 KINDS = ("knave", "knight")
 
 
-def is_true(statement: Statement, world: World) -> bool:
-    """Tell whether a statement holds in a world."""
+def is_true(statement: Statement, assignment: Assignment) -> bool:
+    """Tell whether a statement holds under an assignment."""
     form, *parts = statement
     if form == "exactly":
-        return sum(world) == parts[0]
+        return sum(assignment) == parts[0]
     if form in ("same", "different"):
-        return (world[parts[0]] == world[parts[1]]) == (form == "same")
-    first = world[parts[0]] == parts[1]
+        return (assignment[parts[0]] == assignment[parts[1]]) == (form == "same")
+    first = assignment[parts[0]] == parts[1]
     if form == "is":
         return first
-    second = world[parts[2]] == parts[3]
+    second = assignment[parts[2]] == parts[3]
     return {"or": first or second, "and": first and second, "if": not first or second}[form]
 
 
-def worlds(statements: Sequence[Statement]) -> list[World]:
-    """Return the worlds in which exactly the knights, one speaker per statement, say what is true."""
+def consistent_assignments(statements: Sequence[Statement]) -> list[Assignment]:
+    """Return the assignments under which exactly the knights, one speaker per statement, say what is true."""
     return [
-        world
-        for world in product((0, 1), repeat=len(statements))
-        if all(is_true(said, world) == bool(kind) for said, kind in zip(statements, world, strict=True))
+        assignment
+        for assignment in product((0, 1), repeat=len(statements))
+        if all(
+            is_true(statement, assignment) == bool(kind) for statement, kind in zip(statements, assignment, strict=True)
+        )
     ]
 
 

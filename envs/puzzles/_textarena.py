@@ -28,7 +28,7 @@ _PACKAGE = "textarena"
 _dice: ContextVar[random.Random | None] = ContextVar("dice", default=None)
 
 
-class _Dice:
+class _SeededRandom:
     """What the games know as the module `random`."""
 
     def __getattr__(self, name: str) -> Any:  # Any: whatever the module holds
@@ -52,7 +52,7 @@ def _rolling(dice: random.Random) -> Iterator[None]:
         _dice.reset(token)
 
 
-class Game:
+class TextArenaGame:
     """A running game of one player."""
 
     def __init__(self, inner: Any, dice: random.Random) -> None:  # Any: an untyped package
@@ -61,9 +61,9 @@ class Game:
         self._dice = dice
 
     @classmethod
-    def start(cls, name: str, seed: int) -> "Game":
+    def start(cls, name: str, seed: int) -> "TextArenaGame":
         """Start the game registered under `name`. Raises: InvalidInput: textarena is not installed."""
-        make, options = _maker(name)
+        make, options = _game_class(name)
         dice = random.Random(seed)
         with _rolling(dice):
             inner = make(**options)
@@ -94,12 +94,12 @@ class Game:
         paid = (self.inner.state.rewards or {}).get(0)
         return min(max(paid / full, 0.0), 1.0) if isinstance(paid, int | float) else 0.0
 
-    def copy(self) -> "Game":
+    def copy(self) -> "TextArenaGame":
         """Return an independent game that goes on from here with the same dice."""
         dice = random.Random()
         dice.setstate(self._dice.getstate())
         shared = {id(value): value for name in _SHARED if (value := vars(self.inner).get(name)) is not None}
-        return Game(copy.deepcopy(self.inner, shared), dice)
+        return TextArenaGame(copy.deepcopy(self.inner, shared), dice)
 
 
 def move_of(text: str) -> str | None:
@@ -120,7 +120,7 @@ def check_installed(where: str) -> None:
 
 
 @cache
-def _maker(name: str) -> tuple[Any, dict[str, Any]]:  # Any: an untyped package
+def _game_class(name: str) -> tuple[Any, dict[str, Any]]:  # Any: an untyped package
     """Return the class of a game and its settings; the first call imports the package, which takes seconds."""
     check_installed("puzzles/textarena-v0")
     with warnings.catch_warnings():
@@ -137,4 +137,4 @@ def _isolate() -> None:
     """Give the modules of the package our dice, as far as they are imported."""
     for name, module in list(sys.modules.items()):
         if name.startswith(f"{_PACKAGE}.") and vars(module).get("random") is random:
-            vars(module).update(random=_Dice(), print=_print)
+            vars(module).update(random=_SeededRandom(), print=_print)

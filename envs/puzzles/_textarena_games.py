@@ -15,7 +15,7 @@ Content = Callable[[Any], JsonValue]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class GameSpec:
     """One game as registered."""
 
     chance: float
@@ -60,34 +60,34 @@ def _words(game: Any) -> JsonValue:  # Any: as in Content
     return sorted(game.state.game_state["placed_words"])
 
 
-GAMES: Mapping[str, Facts] = MappingProxyType(
+GAMES: Mapping[str, GameSpec] = MappingProxyType(
     {
-        "2048-v0": Facts(chance=0.05, chance_partial=0.4),
-        "2048-v0-easy": Facts(chance=0.35, chance_partial=0.7),
-        "Blackjack-v0": Facts(chance=0.03, chance_partial=0.4),
-        "Crosswords-v0": Facts(chance=0.01, chance_partial=0.03, content=_words, is_sure=False),
-        "Crosswords-v0-hardcore": Facts(chance=0.02, chance_partial=0.03, content=_words, is_sure=False),
-        "FrozenLake-v0": Facts(chance=0.45, chance_partial=0.7, content=_lake),
-        "FrozenLake-v0-hardcore": Facts(chance=0.2, chance_partial=0.5, content=_lake),
-        "FrozenLake-v0-random": Facts(chance=0.1, chance_partial=0.35, content=_lake),
-        "GuessTheNumber-v0-hardcore": Facts(chance=0.25, chance_partial=0.8, content=_state("game_number")),
-        "LightsOut-v0": Facts(chance=0.01, chance_partial=0.15, content=_grid),
-        "LogicPuzzle-v0": Facts(chance=0.15, chance_partial=0.15, content=lambda game: sorted(game.clues)),
-        "LogicPuzzle-v0-hard": Facts(chance=0.15, chance_partial=0.15, content=lambda game: sorted(game.clues)),
-        "Mastermind-v0": Facts(chance=0.1, chance_partial=0.5, content=_state("secret_code")),
-        "Mastermind-v0-extreme": Facts(chance=0.01, chance_partial=0.3, content=_state("secret_code")),
-        "Mastermind-v0-hard": Facts(chance=0.05, chance_partial=0.4, content=_state("secret_code")),
-        "Minesweeper-v0": Facts(chance=0.01, chance_partial=0.4),
-        "Minesweeper-v0-medium": Facts(chance=0.03, chance_partial=0.3),
-        "Minesweeper-v0-small": Facts(chance=0.05, chance_partial=0.45),
-        "Secretary-v0": Facts(chance=0.3, chance_partial=0.3, content=_state("draws")),
-        "Secretary-v0-long": Facts(chance=0.2, chance_partial=0.2, content=_state("draws")),
-        "Set-v0": Facts(chance=0.03, chance_partial=0.05, content=_cards, full=20.0, is_sure=False),
-        "Sudoku-v0": Facts(chance=0.02, chance_partial=0.03, content=_board),
-        "Sudoku-v0-easy": Facts(chance=0.02, chance_partial=0.03, content=_board),
-        "Sudoku-v0-medium": Facts(chance=0.02, chance_partial=0.03, content=_board),
-        "Sudoku-v0-very-easy": Facts(chance=0.02, chance_partial=0.03, content=_board),
-        "ThreeCardMonte-v0": Facts(chance=0.4, chance_partial=0.4, content=_shuffle),
+        "2048-v0": GameSpec(chance=0.05, chance_partial=0.4),
+        "2048-v0-easy": GameSpec(chance=0.35, chance_partial=0.7),
+        "Blackjack-v0": GameSpec(chance=0.03, chance_partial=0.4),
+        "Crosswords-v0": GameSpec(chance=0.01, chance_partial=0.03, content=_words, is_sure=False),
+        "Crosswords-v0-hardcore": GameSpec(chance=0.02, chance_partial=0.03, content=_words, is_sure=False),
+        "FrozenLake-v0": GameSpec(chance=0.45, chance_partial=0.7, content=_lake),
+        "FrozenLake-v0-hardcore": GameSpec(chance=0.2, chance_partial=0.5, content=_lake),
+        "FrozenLake-v0-random": GameSpec(chance=0.1, chance_partial=0.35, content=_lake),
+        "GuessTheNumber-v0-hardcore": GameSpec(chance=0.25, chance_partial=0.8, content=_state("game_number")),
+        "LightsOut-v0": GameSpec(chance=0.01, chance_partial=0.15, content=_grid),
+        "LogicPuzzle-v0": GameSpec(chance=0.15, chance_partial=0.15, content=lambda game: sorted(game.clues)),
+        "LogicPuzzle-v0-hard": GameSpec(chance=0.15, chance_partial=0.15, content=lambda game: sorted(game.clues)),
+        "Mastermind-v0": GameSpec(chance=0.1, chance_partial=0.5, content=_state("secret_code")),
+        "Mastermind-v0-extreme": GameSpec(chance=0.01, chance_partial=0.3, content=_state("secret_code")),
+        "Mastermind-v0-hard": GameSpec(chance=0.05, chance_partial=0.4, content=_state("secret_code")),
+        "Minesweeper-v0": GameSpec(chance=0.01, chance_partial=0.4),
+        "Minesweeper-v0-medium": GameSpec(chance=0.03, chance_partial=0.3),
+        "Minesweeper-v0-small": GameSpec(chance=0.05, chance_partial=0.45),
+        "Secretary-v0": GameSpec(chance=0.3, chance_partial=0.3, content=_state("draws")),
+        "Secretary-v0-long": GameSpec(chance=0.2, chance_partial=0.2, content=_state("draws")),
+        "Set-v0": GameSpec(chance=0.03, chance_partial=0.05, content=_cards, full=20.0, is_sure=False),
+        "Sudoku-v0": GameSpec(chance=0.02, chance_partial=0.03, content=_board),
+        "Sudoku-v0-easy": GameSpec(chance=0.02, chance_partial=0.03, content=_board),
+        "Sudoku-v0-medium": GameSpec(chance=0.02, chance_partial=0.03, content=_board),
+        "Sudoku-v0-very-easy": GameSpec(chance=0.02, chance_partial=0.03, content=_board),
+        "ThreeCardMonte-v0": GameSpec(chance=0.4, chance_partial=0.4, content=_shuffle),
     }
 )
 """By registered name, without textarena's wrappers."""

@@ -27,18 +27,18 @@ class Words(NamedTuple):
 @lru_cache(maxsize=1)
 def load_words() -> Words:
     """Read the lists without importing the package, which takes seconds. Raises: InvalidInput: it is not installed."""
-    found = find_spec("reasoning_gym")
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec("reasoning_gym")
+    if spec is None or not spec.submodule_search_locations:
         do = "pip install 'envgym[puzzles]'"
         raise InvalidInput(sentence("word list", "be there", "no reasoning_gym", where="puzzles/wordle-v0", do=do))
-    folder = Path(found.submodule_search_locations[0]) / "data"
+    folder = Path(spec.submodule_search_locations[0]) / "data"
     hidden = set(re.findall(r'"([a-z]{5})"', (folder / "wordle_words.py").read_text(encoding="utf-8")))
     others = (folder / name for name in ("words3to10.txt", "words.csv"))
     listed = {word for path in others for word in re.findall(r"\b[A-Za-z]{5}\b", path.read_text(encoding="utf-8"))}
     return Words(tuple(sorted(hidden)), frozenset(hidden | {word.lower() for word in listed if word[1:] != "_lett"}))
 
 
-def encoded(words: tuple[str, ...]) -> Codes:
+def encode_words(words: tuple[str, ...]) -> Codes:
     """Return the letters of words as numbers, one word per row."""
     return np.frombuffer("".join(words).encode("ascii"), dtype=np.uint8).reshape(-1, LENGTH)
 
@@ -46,25 +46,25 @@ def encoded(words: tuple[str, ...]) -> Codes:
 @lru_cache(maxsize=1)
 def hidden_codes() -> Codes:
     """Return the words that may be hidden, as numbers."""
-    return encoded(load_words().hidden)
+    return encode_words(load_words().hidden)
 
 
-def marks(word: str, guess: str) -> str:
+def mark_letters(word: str, guess: str) -> str:
     """Return for each letter of the guess G: in its place, Y: elsewhere in the word, -: not, or not once more."""
-    others = [letter for letter, said in zip(word, guess, strict=True) if letter != said]
-    found = ""
-    for letter, said in zip(word, guess, strict=True):
-        if letter == said:
-            found += "G"
-        elif said in others:
-            others.remove(said)
-            found += "Y"
+    others = [letter for letter, guessed in zip(word, guess, strict=True) if letter != guessed]
+    marks = ""
+    for letter, guessed in zip(word, guess, strict=True):
+        if letter == guessed:
+            marks += "G"
+        elif guessed in others:
+            others.remove(guessed)
+            marks += "Y"
         else:
-            found += "-"
-    return found
+            marks += "-"
+    return marks
 
 
-def all_marks(words: Codes, guess: Codes) -> NDArray[np.int64]:
+def number_marks(words: Codes, guess: Codes) -> NDArray[np.int64]:
     """Return the marks that `guess` gets for each word, as a number in base 3 with digits -, Y, G."""
     in_place = words == guess
     total = np.zeros(len(words), dtype=np.int64)
@@ -74,8 +74,3 @@ def all_marks(words: Codes, guess: Codes) -> NDArray[np.int64]:
         is_elsewhere = (~in_place[:, before]).sum(axis=1) < there
         total = 3 * total + np.where(in_place[:, place], 2, is_elsewhere)
     return total
-
-
-def number_of(found: str) -> int:
-    """Return marks as `all_marks` gives them."""
-    return int("".join(str("-YG".index(mark)) for mark in found), 3)

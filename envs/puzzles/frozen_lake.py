@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
 from envgym.envs.puzzles._grids import MOVES, board_of, canonical_rows, neighbors, rows_of
-from envgym.envs.puzzles._play import check_range, said
 from envgym.errors import InvalidInput, sentence
+from envgym.verifiers.extract import plain_answer
 
 ICE, HOLE, GOAL, AGENT = ".OGA"
 TURN_SHARE = 0.5
@@ -28,7 +28,7 @@ _HINT = "Say up, down, left or right."
 
 
 @dataclass(frozen=True, slots=True)
-class Lake:
+class LakeMap:
     """What does not change in an episode."""
 
     size: int
@@ -39,7 +39,7 @@ class Lake:
     """By slips left and place: how many moves the goal is away, however it slips; infinite where it can be missed."""
 
     @classmethod
-    def of(cls, rows: Sequence[str], slips: int) -> "Lake":
+    def of(cls, rows: Sequence[str], slips: int) -> "LakeMap":
         """Survey a lake on which the agent stands on its start."""
         cells = "".join(rows)
         special = (cells.index(GOAL), *(place for place, cell in enumerate(cells) if cell == HOLE))
@@ -48,10 +48,10 @@ class Lake:
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class FrozenLakeState:
     """Where the agent is."""
 
-    lake: Lake
+    lake: LakeMap
     place: int
     slips: int
     """How often the ice may still carry the agent to a side."""
@@ -61,7 +61,7 @@ class Walk:
     """Rewards of the turns so far."""
 
 
-class FrozenLake(Env[Walk]):
+class FrozenLake(Env[FrozenLakeState]):
     """The agent says one move a turn, sees the lake, and must reach G without stepping on O."""
 
     def __init__(
@@ -111,7 +111,7 @@ class FrozenLake(Env[Walk]):
         rows = rows_of("".join(cells), self.size)
         board, symmetry = canonical_rows(rows)
         return TaskDraft(
-            prompt=_shown(rows, self.slips or None),
+            prompt=_show_map(rows, self.slips or None),
             payload={"board": list(board)},
             metadata={"symmetry": symmetry, "size": self.size, "holes": self.holes, "moves": moves},
         )
@@ -129,24 +129,24 @@ class FrozenLake(Env[Walk]):
 
     def begin(self, task: Task) -> str:
         """Put the agent on its start."""
-        lake = Lake.of(board_of(task), self.slips)
-        self.state = Walk(lake, lake.start, self.slips, lake.moves[0][lake.start])
+        lake = LakeMap.of(board_of(task), self.slips)
+        self.state = FrozenLakeState(lake, lake.start, self.slips, lake.moves[0][lake.start])
         return self._show()
 
     def respond(self, action: Action) -> Reply:
         """Move, and pay."""
-        word = said(action)
+        word = plain_answer(action.content)
         if word not in MOVES:
             return Reply(observation=f"{_HINT}\n{self._show()}")
-        walk, lake, slip = self.state, self.state.lake, self._slip()
-        place = neighbors(lake.size)[(MOVES.index(word) + slip) % 4][walk.place]
-        nearest = min(walk.nearest, lake.moves[0][place])
+        state, lake, slip = self.state, self.state.lake, self._slip()
+        place = neighbors(lake.size)[(MOVES.index(word) + slip) % 4][state.place]
+        nearest = min(state.nearest, lake.moves[0][place])
         first, is_goal = lake.moves[0][lake.start], lake.cells[place] == GOAL
         earned = float(is_goal) or self.turn_reward * TURN_SHARE * (first - nearest) / first
-        self.state = Walk(lake, place, walk.slips - abs(slip), nearest, earned)
+        self.state = FrozenLakeState(lake, place, state.slips - abs(slip), nearest, earned)
         if lake.cells[place] == ICE:
-            return Reply(observation=self._show(), reward=earned - walk.paid)
-        reward = Scored(value=earned - walk.paid, components={"goal": float(is_goal)})
+            return Reply(observation=self._show(), reward=earned - state.paid)
+        reward = Scored(value=earned - state.paid, components={"goal": float(is_goal)})
         end = "You reached the goal." if is_goal else "You fell into a hole."
         return Reply(observation=end, reward=reward, terminated=True)
 
@@ -158,23 +158,23 @@ class FrozenLake(Env[Walk]):
         return (-1, 1)[draw] if draw < 2 else 0
 
     def _show(self) -> str:
-        walk = self.state
-        cells = walk.lake.cells[: walk.place] + AGENT + walk.lake.cells[walk.place + 1 :]
-        return _shown(rows_of(cells, walk.lake.size), walk.slips if self.slips else None)
+        state = self.state
+        cells = state.lake.cells[: state.place] + AGENT + state.lake.cells[state.place + 1 :]
+        return _show_map(rows_of(cells, state.lake.size), state.slips if self.slips else None)
 
     def oracle(self) -> str:
         """Say the move after which the fewest moves are needed, however the ice slips."""
-        walk, moves = self.state, self.state.lake.moves
-        ways = [way[walk.place] for way in neighbors(walk.lake.size)]
+        state, moves = self.state, self.state.lake.moves
+        ways = [way[state.place] for way in neighbors(state.lake.size)]
 
         def needed(move: int) -> float:
-            sides = (ways[move - 1], ways[(move + 1) % 4]) if walk.slips else ()
-            return max(moves[walk.slips][ways[move]], *(moves[walk.slips - 1][side] for side in sides), 0.0)
+            sides = (ways[move - 1], ways[(move + 1) % 4]) if state.slips else ()
+            return max(moves[state.slips][ways[move]], *(moves[state.slips - 1][side] for side in sides), 0.0)
 
         return MOVES[min(range(4), key=needed)]
 
-    def fork_state(self) -> Walk:
-        """Share the walk: it is immutable."""
+    def fork_state(self) -> FrozenLakeState:
+        """Share the state: it is immutable."""
         return self.state
 
 
@@ -200,5 +200,5 @@ def survey(size: int, special: Sequence[int], slips: int) -> np.ndarray[tuple[in
     return np.stack(layers)
 
 
-def _shown(rows: Sequence[str], slips: int | None) -> str:
+def _show_map(rows: Sequence[str], slips: int | None) -> str:
     return "\n".join(rows) + (f"\nSlips left: {slips}." if slips is not None else "")

@@ -11,8 +11,8 @@ from envgym.authoring import GeneratedTasks, TaskDraft, ToolObjectEnv
 from envgym.core.messages import Action, Observation
 from envgym.core.rewards import Scored
 from envgym.env import Reply
-from envgym.envs._speaking import calling
 from envgym.errors import InvalidInput, ToolError, sentence
+from envgym.parsing import tool_call_action
 
 TURN_SHARE = 0.5
 """What perfect narrowing down is worth, with `turn_reward`, where the number is never said."""
@@ -21,7 +21,7 @@ LOWEST = range(1, 901)
 
 
 @dataclass(slots=True)
-class Game:
+class GuessNumberState:
     """The hidden number, and what the guesses have told about it."""
 
     low: int = 0
@@ -81,13 +81,13 @@ class Game:
 
     def oracle(self) -> str:
         """Guess the middle."""
-        return calling("guess", number=(self.low + self.high) // 2)
+        return tool_call_action("guess", number=(self.low + self.high) // 2)
 
 
-class GuessNumber(ToolObjectEnv[Game]):
+class GuessNumber(ToolObjectEnv[GuessNumberState]):
     """The agent guesses with the tool `guess` until it has found the number or runs out of guesses."""
 
-    object_class = Game
+    object_class = GuessNumberState
     system_prompt = "Find the number with the tool guess."
 
     def __init__(
@@ -146,7 +146,7 @@ class GuessNumber(ToolObjectEnv[Game]):
         parts = {"found": game.score()} if is_over else {}
         return Reply(observation=observation, reward=Scored(value=value, components=parts), terminated=is_over)
 
-    def fork_state(self) -> Game:
+    def fork_state(self) -> GuessNumberState:
         """Copy the game; all it holds is immutable."""
         return copy.copy(self.state)
 

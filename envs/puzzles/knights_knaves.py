@@ -7,22 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
-from envgym.envs.puzzles._play import check_range, said
 from envgym.envs.puzzles._statements import (
     KINDS,
     Statement,
     canonical_statements,
+    consistent_assignments,
     draw_statement,
     is_true,
     words,
-    worlds,
 )
+from envgym.verifiers.extract import plain_answer
 
 NAMES = (
     "Ada",
@@ -50,7 +50,7 @@ _FILLERS = frozenset(("is", "a", "and"))
 
 
 @dataclass(frozen=True, slots=True)
-class Island:
+class KnightsKnavesState:
     """Who lives here, and who has been named."""
 
     kinds: tuple[tuple[str, str], ...]
@@ -61,7 +61,7 @@ class Island:
     """Rewards of the turns so far."""
 
 
-class KnightsKnaves(Env[Island]):
+class KnightsKnaves(Env[KnightsKnavesState]):
     """The agent says who is what, one by one or all at once; a wrong claim ends the episode."""
 
     system_prompt = (
@@ -96,28 +96,28 @@ class KnightsKnaves(Env[Island]):
 
     def _draw(self, rng: np.random.Generator) -> TaskDraft:
         """Draw who is what, then statements until nobody could be anything else."""
-        world = tuple(rng.integers(2, size=self.persons).tolist())
+        assignment = tuple(rng.integers(2, size=self.persons).tolist())
         statements: list[Statement] = []
-        while not statements or worlds(statements) != [world]:
-            statements = [_draw_said(rng, world, speaker) for speaker in range(self.persons)]
+        while not statements or consistent_assignments(statements) != [assignment]:
+            statements = [_draw_true_statement(rng, assignment, speaker) for speaker in range(self.persons)]
         names = [NAMES[place] for place in rng.permutation(len(NAMES))[: self.persons]]
         lines = [f"{names[at]}: {words(statement, names)}" for at, statement in enumerate(statements)]
         ordered, order = canonical_statements(statements)
         return TaskDraft(
             prompt="\n".join(lines),
-            payload={"statements": ordered, "kinds": [KINDS[world[person]] for person in order]},
+            payload={"statements": ordered, "kinds": [KINDS[assignment[person]] for person in order]},
             metadata={"names": [names[person] for person in order], "persons": self.persons},
         )
 
     def begin(self, task: Task) -> str:
-        """Land on the island."""
+        """Start with nobody named."""
         names, kinds = _texts(task.metadata["names"]), _texts(task.payload["kinds"])
-        self.state = Island(tuple((name.lower(), kind) for name, kind in zip(names, kinds, strict=True)))
+        self.state = KnightsKnavesState(tuple((name.lower(), kind) for name, kind in zip(names, kinds, strict=True)))
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
         """Check the claims in their order, and pay."""
-        claims = _claims(said(action), dict(self.state.kinds))
+        claims = _claims(plain_answer(action.content), dict(self.state.kinds))
         if not claims:
             names = ", ".join(name.capitalize() for name in self._left())
             return Reply(observation=f"Say NAME is a knight, or NAME is a knave. Left: {names}.")
@@ -130,7 +130,7 @@ class KnightsKnaves(Env[Island]):
             named.add(name)
         is_solved = not is_wrong and len(named) == len(kinds)
         earned = float(is_solved) or self.turn_reward * TURN_SHARE * len(named) / len(kinds)
-        self.state = Island(before.kinds, frozenset(named), earned)
+        self.state = KnightsKnavesState(before.kinds, frozenset(named), earned)
         if not is_wrong and not is_solved:
             left = ", ".join(name.capitalize() for name in self._left())
             return Reply(observation=f"Right so far. Left: {left}.", reward=earned - before.paid)
@@ -146,15 +146,15 @@ class KnightsKnaves(Env[Island]):
         kinds = dict(self.state.kinds)
         return ", ".join(f"{name.capitalize()} is a {kinds[name]}" for name in self._left())
 
-    def fork_state(self) -> Island:
-        """Share the island: it is immutable."""
+    def fork_state(self) -> KnightsKnavesState:
+        """Share the state: it is immutable."""
         return self.state
 
 
-def _draw_said(rng: np.random.Generator, world: tuple[int, ...], speaker: int) -> Statement:
+def _draw_true_statement(rng: np.random.Generator, assignment: tuple[int, ...], speaker: int) -> Statement:
     while True:
-        statement = draw_statement(rng, len(world), speaker)
-        if is_true(statement, world) == bool(world[speaker]):
+        statement = draw_statement(rng, len(assignment), speaker)
+        if is_true(statement, assignment) == bool(assignment[speaker]):
             return statement
 
 

@@ -8,25 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
-from envgym.env import Env, Reply
-from envgym.envs.puzzles._codes import Board, Codes, chance_score, narrowing_guess
-from envgym.envs.puzzles._play import check_range, said
+from envgym.env import Reply
+from envgym.envs.puzzles._codes import Codes, GuessingEnv, Hint, chance_score
 from envgym.errors import InvalidInput, sentence
+from envgym.verifiers.extract import plain_answer
 
 LETTERS = "ABCDEFGHIJ"
 MAX_CODES = 100_000
 MAX_GUESSES = 20
 _WHERE = "puzzles/mastermind-v0"
 
-Hint = tuple[int, int]
-"""How many colors are in their right places, and how many more are in the code elsewhere."""
 
-
-class Mastermind(Env[Board]):
+class Mastermind(GuessingEnv):
     """Every well-formed message is a guess; the episode ends with the code or the last guess."""
 
     def __init__(
@@ -81,48 +77,50 @@ class Mastermind(Env[Board]):
             metadata={"length": self.length, "repeats": self.repeats},
         )
 
-    def begin(self, task: Task) -> str:
-        """Hide the code."""
-        self.state = Board(str(task.payload["code"]))
-        return task.prompt
+    def code_of(self, task: Task) -> str:
+        """Return the hidden code of a task."""
+        return str(task.payload["code"])
 
-    def respond(self, action: Action) -> Reply:
-        """Judge a guess, and pay."""
-        guess = "".join(said(action).upper().replace(",", " ").split())
+    def read_guess(self, action: Action) -> str | Reply:
+        """Return the colors of a message, or the reply to a message that is no guess."""
+        guess = "".join(plain_answer(action.content).upper().replace(",", " ").split())
         if len(guess) != self.length or not set(guess) <= set(LETTERS[: self.colors]):
             return Reply(observation=self.hint)
         if not self.repeats and len(set(guess)) < self.length:
             return Reply(observation=f"Each color may be there once. {self.hint}")
-        board = self.state
-        right, near = judge(board.code, guess)
-        self.state = board.after(guess, right, turn_reward=self.turn_reward)
-        earned, is_found = self.state.paid - board.paid, guess == board.code
-        left = self.guesses - len(self.state.guesses)
-        if left and not is_found:
-            text = f"Right place: {right}. Right color, wrong place: {near}. Guesses left: {left}."
-            return Reply(observation=text, reward=earned)
-        reward = Scored(value=earned, components={"found": float(is_found)})
-        end = "Correct." if is_found else f"The code was {' '.join(board.code)}."
-        return Reply(observation=end, reward=reward, terminated=True)
+        return guess
 
-    def oracle(self) -> str:
-        """Guess a code that agrees with all hints and leaves few others at worst; the last guess is the code itself."""
-        board = self.state
-        if len(board.guesses) == self.guesses - 1:
-            return " ".join(board.code)
-        possible = all_codes(self.length, self.colors, self.repeats)
-        for guess in board.guesses:
-            possible = possible[hints(possible, _numbers(guess), self.colors) == _packed(judge(board.code, guess))]
-        best = narrowing_guess(possible, lambda codes, guess: hints(codes, guess, self.colors))
-        return " ".join(LETTERS[color] for color in best)
+    def give_hint(self, code: str, guess: str) -> Hint:
+        """Count the colors in their right places and those elsewhere in the code."""
+        right, near = judge(code, guess)
+        return Hint(right, f"Right place: {right}. Right color, wrong place: {near}. ")
 
-    def fork_state(self) -> Board:
-        """Share the board: it is immutable."""
-        return self.state
+    def reveal(self, code: str) -> str:
+        """Return the sentence that tells the code."""
+        return f"The code was {' '.join(code)}."
+
+    def possible_codes(self) -> Codes:
+        """Return every code."""
+        return all_codes(self.length, self.colors, self.repeats)
+
+    def encode(self, code: str) -> Codes:
+        """Return the colors of a code as numbers."""
+        return np.array([LETTERS.index(letter) for letter in code], dtype=np.uint8)
+
+    def decode(self, row: Codes) -> str:
+        """Write colors as letters."""
+        return " ".join(LETTERS[color] for color in row)
+
+    def number_hints(self, codes: Codes, guess: Codes) -> NDArray[np.int64]:
+        """Return for each code the hint that `guess` would get, as one number."""
+        return number_hints(codes, guess, self.colors)
 
 
-def judge(code: str, guess: str) -> Hint:
-    """Return the hint for a guess; a color counts in both as often as it is in the one that has fewer of it."""
+def judge(code: str, guess: str) -> tuple[int, int]:
+    """Return how many colors are in their right places, and how many more are in the code elsewhere.
+
+    A color counts in both as often as it is in the one that has fewer of it.
+    """
     right = sum(a == b for a, b in zip(code, guess, strict=True))
     return right, sum(min(code.count(color), guess.count(color)) for color in set(guess)) - right
 
@@ -136,19 +134,11 @@ def all_codes(length: int, colors: int, repeats: bool) -> Codes:
     return table
 
 
-def hints(codes: Codes, guess: Codes, colors: int) -> NDArray[np.int64]:
-    """Return for each code the hint that `guess` would get, as one number."""
+def number_hints(codes: Codes, guess: Codes, colors: int) -> NDArray[np.int64]:
+    """Return for each code 7 times the colors in their right places plus the colors in common."""
     right = (codes == guess).sum(axis=1)
     common = sum(np.minimum((codes == color).sum(axis=1), (guess == color).sum()) for color in range(colors))
     return np.asarray(7 * right + common, dtype=np.int64)
-
-
-def _packed(hint: Hint) -> int:
-    return 8 * hint[0] + hint[1]
-
-
-def _numbers(guess: str) -> Codes:
-    return np.array([LETTERS.index(letter) for letter in guess], dtype=np.uint8)
 
 
 def _example(env: Mastermind) -> list[int]:

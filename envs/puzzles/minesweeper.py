@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
 from envgym.envs.puzzles._grids import board_of, canonical_rows, rows_of
-from envgym.envs.puzzles._minesweeper import UNKNOWN, View, conclusions, draw_mines, opened
-from envgym.envs.puzzles._play import check_range, said
+from envgym.envs.puzzles._minesweeper import UNKNOWN, View, conclusions, draw_mines, open_cells
 from envgym.errors import InvalidInput, sentence
+from envgym.verifiers.extract import plain_answer
 
 MINE, START, SAFE = "*s."
 TURN_SHARE = 0.5
@@ -27,7 +27,7 @@ _MOVE = re.compile(r"(open|flag) (\d{1,2}) (\d{1,2})")
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class MinesweeperState:
     """A board, and what is seen of it."""
 
     size: int
@@ -50,7 +50,7 @@ class Field:
         return len(self.view) - len(self.mines)
 
 
-class Minesweeper(Env[Field]):
+class Minesweeper(Env[MinesweeperState]):
     """The agent opens one place a turn; a mine ends the episode, as does the last safe place."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Minesweeper(Env[Field]):
         rows = rows_of(cells, self.size)
         board, symmetry = canonical_rows(rows)
         return TaskDraft(
-            prompt=_shown(_begun(cells, self.size)),
+            prompt=_show_board(_initial_state(cells, self.size)),
             payload={"board": list(board)},
             metadata={"symmetry": symmetry, "size": self.size, "mines": self.mines},
         )
@@ -106,65 +106,65 @@ class Minesweeper(Env[Field]):
     def begin(self, task: Task) -> str:
         """Open the start."""
         rows = board_of(task)
-        self.state = _begun("".join(rows), len(rows))
-        return _shown(self.state)
+        self.state = _initial_state("".join(rows), len(rows))
+        return _show_board(self.state)
 
     def respond(self, action: Action) -> Reply:
         """Open or flag a place, and pay."""
-        found = _MOVE.fullmatch(said(action).replace(",", " ").replace("  ", " "))
+        found = _MOVE.fullmatch(plain_answer(action.content).replace(",", " ").replace("  ", " "))
         row, column = (int(number) - 1 for number in found.groups()[1:]) if found else (-1, -1)
-        field = self.state
-        if found is None or not (0 <= row < field.size and 0 <= column < field.size):
-            return Reply(observation=f"{self.hint}\n{_shown(field)}")
-        place = row * field.size + column
-        if field.view[place] != UNKNOWN:
-            return Reply(observation=f"That place is open.\n{_shown(field)}")
+        state = self.state
+        if found is None or not (0 <= row < state.size and 0 <= column < state.size):
+            return Reply(observation=f"{self.hint}\n{_show_board(state)}")
+        place = row * state.size + column
+        if state.view[place] != UNKNOWN:
+            return Reply(observation=f"That place is open.\n{_show_board(state)}")
         if found.group(1) == "flag":
-            self.state = _changed(field, field.view, field.flags ^ {place}, field.paid)
-            return Reply(observation=_shown(self.state))
-        if place in field.mines:
+            self.state = _next_state(state, state.view, state.flags ^ {place}, state.paid)
+            return Reply(observation=_show_board(self.state))
+        if place in state.mines:
             reward = Scored(value=0.0, components={"cleared": 0.0})
             return Reply(observation="You opened a mine.", reward=reward, terminated=True)
         return self._open(place)
 
     def _open(self, place: int) -> Reply:
-        field = self.state
-        now = _changed(field, opened(field.view, field.mines, place, field.size), field.flags, field.paid)
-        is_cleared = now.num_open == now.num_safe
-        progress = (now.num_open - now.at_start) / (now.num_safe - now.at_start)
+        state = self.state
+        after = _next_state(state, open_cells(state.view, state.mines, place, state.size), state.flags, state.paid)
+        is_cleared = after.num_open == after.num_safe
+        progress = (after.num_open - after.at_start) / (after.num_safe - after.at_start)
         earned = float(is_cleared) or self.turn_reward * TURN_SHARE * progress
-        self.state = _changed(now, now.view, now.flags, earned)
+        self.state = _next_state(after, after.view, after.flags, earned)
         if not is_cleared:
-            return Reply(observation=_shown(now), reward=earned - field.paid)
-        reward = Scored(value=earned - field.paid, components={"cleared": 1.0})
+            return Reply(observation=_show_board(after), reward=earned - state.paid)
+        reward = Scored(value=earned - state.paid, components={"cleared": 1.0})
         return Reply(observation="Cleared: every safe place is open.", reward=reward, terminated=True)
 
     def oracle(self) -> str:
         """Open a place that is safe by what is seen; where nothing can be concluded, one that is safe."""
-        field = self.state
-        safe, _ = conclusions(field.view, field.size)
-        unknown = (place for place, number in enumerate(field.view) if number == UNKNOWN and place not in field.mines)
+        state = self.state
+        safe, _ = conclusions(state.view, state.size)
+        unknown = (place for place, number in enumerate(state.view) if number == UNKNOWN and place not in state.mines)
         place = min(safe) if safe else next(unknown)
-        return f"open {place // field.size + 1} {place % field.size + 1}"
+        return f"open {place // state.size + 1} {place % state.size + 1}"
 
-    def fork_state(self) -> Field:
-        """Share the field: it is immutable."""
+    def fork_state(self) -> MinesweeperState:
+        """Share the state: it is immutable."""
         return self.state
 
 
-def _begun(cells: str, size: int) -> Field:
+def _initial_state(cells: str, size: int) -> MinesweeperState:
     mines = frozenset(place for place, cell in enumerate(cells) if cell == MINE)
-    view = opened((UNKNOWN,) * len(cells), mines, cells.index(START), size)
-    return Field(size, mines, view, len(view) - view.count(UNKNOWN))
+    view = open_cells((UNKNOWN,) * len(cells), mines, cells.index(START), size)
+    return MinesweeperState(size, mines, view, len(view) - view.count(UNKNOWN))
 
 
-def _changed(field: Field, view: View, flags: frozenset[int], paid: float) -> Field:
-    return Field(field.size, field.mines, view, field.at_start, flags, paid)
+def _next_state(state: MinesweeperState, view: View, flags: frozenset[int], paid: float) -> MinesweeperState:
+    return MinesweeperState(state.size, state.mines, view, state.at_start, flags, paid)
 
 
-def _shown(field: Field) -> str:
+def _show_board(state: MinesweeperState) -> str:
     cells = "".join(
-        str(number) if number != UNKNOWN else "F" if place in field.flags else "#"
-        for place, number in enumerate(field.view)
+        str(number) if number != UNKNOWN else "F" if place in state.flags else "#"
+        for place, number in enumerate(state.view)
     )
-    return "\n".join([*rows_of(cells, field.size), f"Mines: {len(field.mines)}."])
+    return "\n".join([*rows_of(cells, state.size), f"Mines: {len(state.mines)}."])

@@ -2,8 +2,10 @@
 
 import json
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,13 +16,16 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import NoOracle, Reply
-from envgym.envs.puzzles._reasoning_client import Source, config_keys, dataset_names
-from envgym.envs.puzzles._reasoning_facts import CHANCE, CHANCE_ELSEWHERE, CHANCE_PARTIAL, WITHOUT_SOLUTION
+from envgym.envs.puzzles._reasoning_client import ItemGenerator, config_keys, dataset_names
 from envgym.errors import EnvFailure, InvalidInput, sentence, unknown_name
 from envgym.verifiers import Verdict, wrong
 
 NUM_ITEMS = 20_000
 """Items of a data set that tasks are drawn from, unless `config` names another `size`."""
+_MEASURED = tomllib.loads((Path(__file__).with_name("data") / "reasoning_gym.toml").read_text(encoding="utf-8"))
+WITHOUT_SOLUTION: Sequence[str] = tuple(_MEASURED["without_solution"])
+CHANCE: Mapping[str, float] = _MEASURED["full"]
+CHANCE_PARTIAL: Mapping[str, float] = {**CHANCE, **_MEASURED["partial"]}
 MAX_ITEMS_WITHOUT_SOLUTION = 100
 _NAN = re.compile(r"(?<![a-z])nan(?![a-ik-z])", re.IGNORECASE)
 """NaN, alone or in a complex number: some scorers take it for any number."""
@@ -53,7 +58,7 @@ class ReasoningGymScore:
         origin = task.metadata
         index = origin["index"]
         assert isinstance(index, int), "put there by ReasoningGym"
-        verdict = Source(dataset=str(origin["dataset"]), config=str(origin["config"])).score(index, said)
+        verdict = ItemGenerator(dataset=str(origin["dataset"]), config=str(origin["config"])).score(index, said)
         return verdict if self.partial_credit or verdict.score == 1.0 else wrong(verdict.reason)
 
 
@@ -98,7 +103,7 @@ class ReasoningGym(RubricEnv):
         )
         self.source = _source(dataset, dict(config or {}))
         self.attempts, self.discount = attempts, discount
-        chance = (CHANCE_PARTIAL if partial_credit else CHANCE).get(dataset, CHANCE_ELSEWHERE)
+        chance = (CHANCE_PARTIAL if partial_credit else CHANCE).get(dataset, _MEASURED["other"])
         self.chance_score = min(1.0, sum(chance * discount**attempt for attempt in range(attempts)))
         self.tasks = GeneratedTasks(self._draw, name=f"{_WHERE} {dataset} {self.source.config}")
 
@@ -142,7 +147,7 @@ class ReasoningGym(RubricEnv):
         return str(answer)
 
 
-def _source(dataset: str, config: JsonObject) -> Source:
+def _source(dataset: str, config: JsonObject) -> ItemGenerator:
     """Check the names and values. Raises: UnknownName, InvalidInput."""
     names = dataset_names()
     if dataset not in names:
@@ -156,6 +161,6 @@ def _source(dataset: str, config: JsonObject) -> Source:
     except (TypeError, ValueError) as error:
         do = "pass numbers, texts and lists"
         raise InvalidInput(sentence("config", "be JSON", str(error), where=_WHERE, do=do)) from None
-    source = Source(dataset=dataset, config=text)
+    source = ItemGenerator(dataset=dataset, config=text)
     source.check()
     return source

@@ -5,14 +5,23 @@ from typing import Any
 
 import numpy as np
 
-from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
 from envgym.envs.puzzles._grids import MOVES, board_of, canonical_rows
-from envgym.envs.puzzles._play import check_range, said
-from envgym.envs.puzzles._sokoban import Room, all_pulls, moved, next_push, pulls, reach, read, write
+from envgym.envs.puzzles._sokoban import (
+    SokobanBoard,
+    all_pulls,
+    apply_move,
+    next_push,
+    pulls,
+    reach,
+    read_board,
+    write_board,
+)
+from envgym.verifiers.extract import plain_answer
 
 TURN_SHARE = 0.5
 """What boxes on goals are worth, with `turn_reward`, where not all of them are."""
@@ -32,10 +41,10 @@ _HINT = f"Say up, down, left or right, or up to {MOVES_AT_ONCE} of these words."
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class SokobanState:
     """A room and how things stand in it."""
 
-    room: Room
+    room: SokobanBoard
     player: int
     boxes: int
     left: int
@@ -53,7 +62,7 @@ class Position:
         return (self.boxes & self.room.goals).bit_count()
 
 
-class Sokoban(Env[Position]):
+class Sokoban(Env[SokobanState]):
     """The agent says moves; the episode ends when all boxes are on goals or no move is left."""
 
     system_prompt = (
@@ -95,7 +104,7 @@ class Sokoban(Env[Position]):
         while drawn is None:
             drawn = _draw_start(rng, _draw_room(rng, self.size, self.boxes))
         room, player, boxes, pushes, moves = drawn
-        rows = write(room, player, boxes)
+        rows = write_board(room, player, boxes)
         board, symmetry = canonical_rows(rows)
         return TaskDraft(
             prompt="\n".join([*rows, f"Moves left: {MAX_MOVES}."]),
@@ -105,24 +114,24 @@ class Sokoban(Env[Position]):
 
     def begin(self, task: Task) -> str:
         """Enter the room."""
-        room, player, boxes = read(board_of(task))
+        room, player, boxes = read_board(board_of(task))
         on_goals = (boxes & room.goals).bit_count()
-        self.state = Position(room, player, boxes, MAX_MOVES, on_goals, on_goals)
+        self.state = SokobanState(room, player, boxes, MAX_MOVES, on_goals, on_goals)
         return self._show()
 
     def respond(self, action: Action) -> Reply:
         """Move, and pay."""
-        words = said(action).replace(",", " ").split()
+        words = plain_answer(action.content).replace(",", " ").split()
         if not 1 <= len(words) <= MOVES_AT_ONCE or not set(words) <= set(MOVES):
             return Reply(observation=f"{_HINT}\n{self._show()}")
         before = now = self.state
         for word in words:
             if now.left and now.boxes != now.room.goals:
-                now = _after(now, now.room.steps[MOVES.index(word)])
+                now = _next_state(now, now.room.steps[MOVES.index(word)])
         is_solved = now.boxes == now.room.goals
         progress = (now.best - now.at_start) / max(1, self._num_boxes - now.at_start)
         earned = float(is_solved) or self.turn_reward * TURN_SHARE * progress
-        self.state = Position(now.room, now.player, now.boxes, now.left, now.at_start, now.best, earned)
+        self.state = SokobanState(now.room, now.player, now.boxes, now.left, now.at_start, now.best, earned)
         if now.left and not is_solved:
             return Reply(observation=self._show(), reward=earned - before.paid)
         reward = Scored(value=earned - before.paid, components={"solved": float(is_solved)})
@@ -135,7 +144,7 @@ class Sokoban(Env[Position]):
 
     def _show(self) -> str:
         now = self.state
-        return "\n".join([*write(now.room, now.player, now.boxes), f"Moves left: {now.left}."])
+        return "\n".join([*write_board(now.room, now.player, now.boxes), f"Moves left: {now.left}."])
 
     def oracle(self) -> str:
         """Walk to the next box of a solution with the fewest pushes, and push it; at a dead end, any move."""
@@ -143,18 +152,18 @@ class Sokoban(Env[Position]):
         moves = next_push(now.room, now.player, now.boxes, all_pulls(now.room)) or [0]
         return " ".join(MOVES[move] for move in moves[:MOVES_AT_ONCE])
 
-    def fork_state(self) -> Position:
-        """Share the position: it is immutable."""
+    def fork_state(self) -> SokobanState:
+        """Share the state: it is immutable."""
         return self.state
 
 
-def _after(now: Position, step: int) -> Position:
-    player, boxes = moved(now.room, now.player, now.boxes, step)
+def _next_state(now: SokobanState, step: int) -> SokobanState:
+    player, boxes = apply_move(now.room, now.player, now.boxes, step)
     on_goals = (boxes & now.room.goals).bit_count()
-    return Position(now.room, player, boxes, now.left - 1, now.at_start, max(now.best, on_goals), now.paid)
+    return SokobanState(now.room, player, boxes, now.left - 1, now.at_start, max(now.best, on_goals), now.paid)
 
 
-def _draw_room(rng: np.random.Generator, size: int, num_goals: int) -> Room:
+def _draw_room(rng: np.random.Generator, size: int, num_goals: int) -> SokobanBoard:
     """Draw inner walls and goals, until all the floor hangs together."""
     inside = [row * size + column for row in range(1, size - 1) for column in range(1, size - 1)]
     while True:
@@ -162,10 +171,10 @@ def _draw_room(rng: np.random.Generator, size: int, num_goals: int) -> Room:
         floor = sum(1 << place for place in places[len(inside) // INNER_WALLS :])
         goals = sum(1 << place for place in places[-num_goals:])
         if reach(floor, floor & -floor, size) == floor:
-            return Room(size, floor, goals)
+            return SokobanBoard(size, floor, goals)
 
 
-def _draw_start(rng: np.random.Generator, room: Room) -> tuple[Room, int, int, int, int] | None:
+def _draw_start(rng: np.random.Generator, room: SokobanBoard) -> tuple[SokobanBoard, int, int, int, int] | None:
     """Draw room, player, boxes, number of pushes and moves; None where the room has no start that is far enough."""
     found = pulls(room, SEARCHED)
     num_boxes = room.goals.bit_count()
@@ -180,5 +189,5 @@ def _draw_start(rng: np.random.Generator, room: Room) -> tuple[Room, int, int, i
     while (plan := next_push(room, at, now, found)) is not None:
         moves += len(plan)
         for move in plan:
-            at, now = moved(room, at, now, room.steps[move])
+            at, now = apply_move(room, at, now, room.steps[move])
     return (room, player, boxes, found[boxes, corner][0], moves) if moves <= MAX_PLAN else None

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
-from envgym.envs.puzzles._latin import BOXES, Grid, Look, draw_puzzle, look_of
-from envgym.envs.puzzles._play import check_range, said
+from envgym.envs.puzzles._latin import BOXES, Grid, GridSymmetry, canonical_symmetry, draw_puzzle
 from envgym.errors import InvalidInput, sentence
+from envgym.verifiers.extract import plain_answer
 
 TURN_SHARE = 0.5
 """What filled places are worth, with `turn_reward`, where not all of them are filled."""
@@ -28,7 +28,7 @@ DIGITS = "123456789"
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class SudokuState:
     """A grid and what belongs into it."""
 
     cells: Grid
@@ -39,7 +39,7 @@ class Sheet:
     """Rewards of the turns so far."""
 
 
-class Sudoku(Env[Sheet]):
+class Sudoku(Env[SudokuState]):
     """The agent fills one place or several a turn; a wrong digit ends the episode, as does the full grid."""
 
     def __init__(
@@ -80,28 +80,29 @@ class Sudoku(Env[Sheet]):
 
     def _draw(self, rng: np.random.Generator) -> TaskDraft:
         grid, full = draw_puzzle(rng, self.size, self.blanks)
-        look = look_of(grid, self.size)
+        orientation = canonical_symmetry(grid, self.size)
+        grid_text, solution_text = (_text(orientation.canonical(item)) for item in (grid, full))
         return TaskDraft(
-            prompt=_shown(grid, self.size),
-            payload={"size": self.size, "grid": _text(look.first(grid)), "solution": _text(look.first(full))},
-            metadata={"symmetry": look.symmetry, "digits": _text(look.digits), "blanks": grid.count(0)},
+            prompt=_show_grid(grid, self.size),
+            payload={"size": self.size, "grid": grid_text, "solution": solution_text},
+            metadata={"symmetry": orientation.symmetry, "digits": _text(orientation.digits), "blanks": grid.count(0)},
         )
 
     def begin(self, task: Task) -> str:
         """Show the grid."""
         symmetry = task.metadata.get("symmetry", 0)
         assert isinstance(symmetry, int), "made by _draw"
-        look = Look(_size_of(task), symmetry, _grid(task.metadata.get("digits", "")))
-        cells, solution = (look.shown(_grid(task.payload[name])) for name in ("grid", "solution"))
-        self.state = Sheet(cells, solution, cells.count(0))
-        return _shown(cells, look.size)
+        orientation = GridSymmetry(_size_of(task), symmetry, _grid(task.metadata.get("digits", "")))
+        cells, solution = (orientation.apply(_grid(task.payload[name])) for name in ("grid", "solution"))
+        self.state = SudokuState(cells, solution, cells.count(0))
+        return _show_grid(cells, orientation.size)
 
     def respond(self, action: Action) -> Reply:
         """Fill places in the order in which they are said, until one cannot be filled, and pay."""
         size, before = _size_of(self.task), self.state
-        words = said(action).replace(",", " ").replace(";", " ").split()
+        words = plain_answer(action.content).replace(",", " ").replace(";", " ").split()
         if not words or len(words) % 3 or not set(words) <= set(DIGITS[:size]):
-            return Reply(observation=f"{self.hint}\n{_shown(before.cells, size)}")
+            return Reply(observation=f"{self.hint}\n{_show_grid(before.cells, size)}")
         cells, problem, is_wrong = list(before.cells), "", False
         numbers = [int(word) for word in words]
         for row, column, digit in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
@@ -115,9 +116,9 @@ class Sudoku(Env[Sheet]):
         is_solved = 0 not in cells
         filled = TURN_SHARE * (before.blanks - cells.count(0)) / before.blanks
         earned = float(is_solved) or self.turn_reward * filled
-        self.state = Sheet(tuple(cells), before.solution, before.blanks, earned)
+        self.state = SudokuState(tuple(cells), before.solution, before.blanks, earned)
         if not is_solved and not is_wrong:
-            return Reply(observation=problem + _shown(cells, size), reward=earned - before.paid)
+            return Reply(observation=problem + _show_grid(cells, size), reward=earned - before.paid)
         reward = Scored(value=earned - before.paid, components={"solved": float(is_solved)})
         end = "Solved." if is_solved else f"Wrong: {problem.strip()}"
         return Reply(observation=end, reward=reward, terminated=True)
@@ -129,8 +130,8 @@ class Sudoku(Env[Sheet]):
         places = [place for place in range(row * size, (row + 1) * size) if not cells[place]]
         return "; ".join(f"{row + 1} {place % size + 1} {self.state.solution[place]}" for place in places)
 
-    def fork_state(self) -> Sheet:
-        """Share the sheet: it is immutable."""
+    def fork_state(self) -> SudokuState:
+        """Share the state: it is immutable."""
         return self.state
 
 
@@ -148,6 +149,6 @@ def _grid(text: JsonValue) -> Grid:
     return tuple(map(int, str(text)))
 
 
-def _shown(cells: Sequence[int], size: int) -> str:
+def _show_grid(cells: Sequence[int], size: int) -> str:
     rows = (cells[start : start + size] for start in range(0, size * size, size))
     return "\n".join(" ".join(str(digit) if digit else "." for digit in row) for row in rows)

@@ -10,7 +10,7 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, NoOracle, Reply
-from envgym.envs.puzzles._textarena import Game, check_installed, move_of
+from envgym.envs.puzzles._textarena import TextArenaGame, check_installed, move_of
 from envgym.envs.puzzles._textarena_games import GAMES
 from envgym.envs.puzzles._textarena_oracles import ORACLES
 from envgym.errors import EnvFailure, InvalidInput, sentence, unknown_name
@@ -21,7 +21,7 @@ MAX_ORACLE_MOVES = 200
 _WHERE = "puzzles/textarena-v0"
 
 
-class TextArena(Env[Game]):
+class TextArena(Env[TextArenaGame]):
     """One game; each message is one move."""
 
     system_prompt = (
@@ -60,14 +60,14 @@ class TextArena(Env[Game]):
         """Draw a start that can be won."""
         for _ in range(MAX_STARTS):
             seed = int(rng.integers(2**31))
-            start = Game.start(self.game, seed)
+            start = TextArenaGame.start(self.game, seed)
             payload = _payload(self.game, start, seed)
             opening = start.shown()
             if GAMES[self.game].is_sure or self._is_won_by_oracle(start):
                 return TaskDraft(prompt=opening, payload=payload, metadata={"game": self.game, "seed": seed})
         raise EnvFailure(f"{self.game}: the oracle wins none of {MAX_STARTS} starts")
 
-    def _is_won_by_oracle(self, start: Game) -> bool:
+    def _is_won_by_oracle(self, start: TextArenaGame) -> bool:
         """Play a start to its end."""
         for _ in range(min(MAX_ORACLE_MOVES, self.max_turns or MAX_ORACLE_MOVES)):
             start.play(self._best(start))
@@ -78,7 +78,7 @@ class TextArena(Env[Game]):
     def begin(self, task: Task) -> str:
         """Start the game. Raises: InvalidInput: the task is of another game, or of another version of textarena."""
         seed = task.metadata.get("seed")
-        self.state = Game.start(self.game, seed if isinstance(seed, int) else 0)
+        self.state = TextArenaGame.start(self.game, seed if isinstance(seed, int) else 0)
         if not isinstance(seed, int) or _payload(self.game, self.state, seed) != task.payload:
             do = "take it from an env of the same game and version of textarena"
             raise InvalidInput(sentence("task", f"be a start of {self.game}", task.id, where=_WHERE, do=do))
@@ -108,15 +108,15 @@ class TextArena(Env[Game]):
             raise NoOracle(sentence("oracle", "know a sure way to win", "none", where=self.game, do=do))
         return self._best(self.state)
 
-    def _best(self, state: Game) -> str:
+    def _best(self, state: TextArenaGame) -> str:
         return f"[{ORACLES[_family(self.game)](state.inner)}]"
 
-    def fork_state(self) -> Game:
+    def fork_state(self) -> TextArenaGame:
         """Copy the game with its dice."""
         return self.state.copy()
 
 
-def _payload(game: str, start: Game, seed: int) -> JsonObject:
+def _payload(game: str, start: TextArenaGame, seed: int) -> JsonObject:
     """Return what a start is: its content, and the seed only where the game throws dice later on."""
     content = GAMES[game].content
     return {"game": game, "seed": seed} if content is None else {"game": game, "start": content(start.inner)}

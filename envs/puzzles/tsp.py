@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
-from envgym.envs.puzzles._play import check_range, said
 from envgym.envs.puzzles._tours import SIDE, Cities, canonical_cities, length, mean_length, shortest
+from envgym.verifiers.extract import plain_answer
 
 CHANCE = {
     6: (0.26, 0.40, 0.51, 0.57, 0.63),
@@ -28,7 +28,7 @@ _WHERE = "puzzles/tsp-v0"
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class TourState:
     """The cities, and the best tour so far."""
 
     cities: Cities
@@ -40,7 +40,7 @@ class Map:
     """Rewards of the turns so far, which are the quality of the best tour."""
 
 
-class TravelingSalesman(Env[Map]):
+class TravelingSalesman(Env[TourState]):
     """Every well-formed message is a tour; a turn pays by how much it is better than those before."""
 
     def __init__(
@@ -85,43 +85,43 @@ class TravelingSalesman(Env[Map]):
 
     def begin(self, task: Task) -> str:
         """Unfold the map."""
-        self.state = Map(_cities(task.metadata.get("shown", task.payload["cities"])), self.tours)
+        self.state = TourState(_cities(task.metadata.get("shown", task.payload["cities"])), self.tours)
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
         """Measure a tour, and pay by how much it is better."""
-        now = self.state
-        text, num = said(action), len(now.cities)
+        state = self.state
+        text, num = plain_answer(action.content), len(state.cities)
         tour = [int(number) - 1 for number in re.findall(r"\d{1,3}", text)] if re.fullmatch(r"[\d ,>-]+", text) else []
         if len(tour) == num + 1 and tour[0] == tour[-1]:
             tour.pop()
         if sorted(tour) != list(range(num)):
             return Reply(observation=self.hint)
-        found, (fewest, _) = length(now.cities, tour), shortest(now.cities)
-        best = found if now.best is None else min(found, now.best)
-        quality = max(now.paid, quality_of(now.cities, best))
-        self.state = Map(now.cities, now.left - 1, best, quality)
+        tour_length, (fewest, _) = length(state.cities, tour), shortest(state.cities)
+        best = tour_length if state.best is None else min(tour_length, state.best)
+        quality = max(state.paid, quality_of(state.cities, best))
+        self.state = TourState(state.cities, state.left - 1, best, quality)
         if self.state.left and best > fewest:
-            text = f"Length {found}. Best {best}. Tours left: {self.state.left}."
-            return Reply(observation=text, reward=quality - now.paid)
-        reward = Scored(value=quality - now.paid, components={"shortest": float(best == fewest)})
-        end = f"Length {found}. " + ("It is the shortest." if best == fewest else f"The shortest has {fewest}.")
+            text = f"Length {tour_length}. Best {best}. Tours left: {self.state.left}."
+            return Reply(observation=text, reward=quality - state.paid)
+        reward = Scored(value=quality - state.paid, components={"shortest": float(best == fewest)})
+        end = f"Length {tour_length}. " + ("It is the shortest." if best == fewest else f"The shortest has {fewest}.")
         return Reply(observation=end, reward=reward, terminated=True)
 
     def oracle(self) -> str:
         """Say a shortest tour."""
         return " ".join(str(city + 1) for city in shortest(self.state.cities)[1])
 
-    def fork_state(self) -> Map:
+    def fork_state(self) -> TourState:
         """Share the map: it is immutable."""
         return self.state
 
 
-def quality_of(cities: Cities, found: int) -> float:
+def quality_of(cities: Cities, tour_length: int) -> float:
     """Return max(0, (mean - found) / (mean - shortest)): 1 for a shortest tour, 0 for one no better than the mean."""
     mean = mean_length(cities)
     fewest, _ = shortest(cities)
-    return max(0.0, (mean - found) / (mean - fewest)) if found > fewest else 1.0
+    return max(0.0, (mean - tour_length) / (mean - fewest)) if tour_length > fewest else 1.0
 
 
 def _cities(values: JsonValue) -> Cities:

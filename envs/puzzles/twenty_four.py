@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
 from envgym.env import Env, Reply
-from envgym.envs.puzzles._play import check_range, said
-from envgym.envs.puzzles._points import OPERATORS, Unreadable, read, solution
+from envgym.envs.puzzles._expressions import OPERATORS, UnreadableExpression, find_solution, read_expression
 from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.verifiers.extract import plain_answer
 
 NUM_CARDS = 4
 NAMES = ("A", *map(str, range(2, 11)), "J", "Q", "K")
@@ -27,7 +27,7 @@ _WHERE = "puzzles/twenty_four-v0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class CardRule:
     """What cards count, and what is to be made with which operators."""
 
     faces: tuple[int, int, int] = (11, 12, 13)
@@ -51,21 +51,21 @@ class Rule:
         )
 
 
-RULES: Mapping[str, Rule] = MappingProxyType(
+RULES: Mapping[str, CardRule] = MappingProxyType(
     {
-        "standard": Rule(),
-        "faces_ten": Rule(faces=(10, 10, 10)),
-        "aces_eleven": Rule(ace=11),
-        "no_division": Rule(operators="+-*"),
-        "thirty_six": Rule(target=36),
-        "faces_down": Rule(faces=(3, 2, 1)),
+        "standard": CardRule(),
+        "faces_ten": CardRule(faces=(10, 10, 10)),
+        "aces_eleven": CardRule(ace=11),
+        "no_division": CardRule(operators="+-*"),
+        "thirty_six": CardRule(target=36),
+        "faces_down": CardRule(faces=(3, 2, 1)),
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """The numbers on the table, and how often they were tried."""
+class TwentyFourState:
+    """The numbers of an episode, and the attempts left."""
 
     numbers: tuple[int, ...]
     target: int
@@ -76,7 +76,7 @@ class Table:
     """Rewards of the turns so far."""
 
 
-class TwentyFour(Env[Table]):
+class TwentyFour(Env[TwentyFourState]):
     """Every readable expression is an attempt, answered by what it makes; right, or out of attempts: the end."""
 
     system_prompt = "Reply with one expression in numbers, such as (13 - 1) * (8 - 6)."
@@ -116,7 +116,7 @@ class TwentyFour(Env[Table]):
         while True:
             ranks = rng.integers(1, len(NAMES) + 1, size=NUM_CARDS).tolist()
             numbers = tuple(sorted(rule.value(rank) for rank in ranks))
-            if solution(numbers, rule.target, rule.operators) is not None:
+            if find_solution(numbers, rule.target, rule.operators) is not None:
                 break
         cards = " ".join(NAMES[rank - 1] for rank in ranks)
         return TaskDraft(
@@ -131,43 +131,43 @@ class TwentyFour(Env[Table]):
         assert isinstance(numbers, Sequence), "made by _draw"
         assert isinstance(target, int), "made by _draw"
         values = tuple(int(str(number)) for number in numbers)
-        self.state = Table(values, target, str(task.payload["operators"]), self.attempts)
+        self.state = TwentyFourState(values, target, str(task.payload["operators"]), self.attempts)
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
         """Compute the expression, and pay."""
-        table = self.state
+        state = self.state
         try:
-            value, numbers, signs = read(said(action))
-        except Unreadable as error:
-            return Reply(observation=f"{error} Attempts left: {table.left}.")
-        is_legal = tuple(numbers) == table.numbers and signs <= set(table.operators)
-        is_right = is_legal and value == table.target
-        earned = float(is_right) or max(table.paid, FORM_SHARE * (is_legal and self.turn_reward))
-        self.state = Table(table.numbers, table.target, table.operators, table.left - 1, earned)
+            value, numbers, signs = read_expression(plain_answer(action.content))
+        except UnreadableExpression as error:
+            return Reply(observation=f"{error} Attempts left: {state.left}.")
+        is_legal = tuple(numbers) == state.numbers and signs <= set(state.operators)
+        is_right = is_legal and value == state.target
+        earned = float(is_right) or max(state.paid, FORM_SHARE * (is_legal and self.turn_reward))
+        self.state = TwentyFourState(state.numbers, state.target, state.operators, state.left - 1, earned)
         if self.state.left and not is_right:
-            return Reply(observation=self._judged(str(value), numbers, signs), reward=earned - table.paid)
-        reward = Scored(value=earned - table.paid, components={"solved": float(is_right)})
+            return Reply(observation=self._judged(str(value), numbers, signs), reward=earned - state.paid)
+        reward = Scored(value=earned - state.paid, components={"solved": float(is_right)})
         return Reply(observation="Correct." if is_right else "No attempts left.", reward=reward, terminated=True)
 
     def _judged(self, value: str, numbers: Sequence[int], signs: set[str]) -> str:
         """Say what is wrong with an expression."""
-        table = self.state
-        if tuple(numbers) != table.numbers:
-            text = f"Use {' '.join(map(str, table.numbers))}, each once."
-        elif not signs <= set(table.operators):
-            text = f"Use no other operators than {' '.join(table.operators)}."
+        state = self.state
+        if tuple(numbers) != state.numbers:
+            text = f"Use {' '.join(map(str, state.numbers))}, each once."
+        elif not signs <= set(state.operators):
+            text = f"Use no other operators than {' '.join(state.operators)}."
         else:
-            text = f"That makes {value}, not {table.target}."
-        return f"{text} Attempts left: {table.left}."
+            text = f"That makes {value}, not {state.target}."
+        return f"{text} Attempts left: {state.left}."
 
     def oracle(self) -> str:
         """Say an expression that is right."""
-        table = self.state
-        return str(solution(table.numbers, table.target, table.operators))
+        state = self.state
+        return str(find_solution(state.numbers, state.target, state.operators))
 
-    def fork_state(self) -> Table:
-        """Share the table: it is immutable."""
+    def fork_state(self) -> TwentyFourState:
+        """Share the state: it is immutable."""
         return self.state
 
 

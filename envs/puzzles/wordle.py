@@ -3,22 +3,24 @@
 from functools import lru_cache
 from typing import Any
 
-from envgym.authoring import ListTasks, TaskDraft
+import numpy as np
+from numpy.typing import NDArray
+
+from envgym.authoring import ListTasks, TaskDraft, check_range
 from envgym.core.messages import Action
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
-from envgym.env import Env, Reply
-from envgym.envs.puzzles._codes import Board, chance_score, narrowing_guess
-from envgym.envs.puzzles._play import check_range, said
-from envgym.envs.puzzles._wordle import LENGTH, all_marks, encoded, hidden_codes, load_words, marks, number_of
+from envgym.env import Reply
+from envgym.envs.puzzles._codes import Codes, GuessingEnv, Hint, chance_score
+from envgym.envs.puzzles._wordle import LENGTH, encode_words, hidden_codes, load_words, mark_letters, number_marks
 from envgym.seeds import generator
+from envgym.verifiers.extract import plain_answer
 
 MAX_GUESSES = 12
 _WHERE = "puzzles/wordle-v0"
 _HINT = "Say one English word of five letters."
 
 
-class Wordle(Env[Board]):
+class Wordle(GuessingEnv):
     """Every word of the list is a guess; the episode ends with the hidden word or the last guess."""
 
     system_prompt = (
@@ -53,44 +55,43 @@ class Wordle(Env[Board]):
         hit = guesses / min(self.tasks.size(split) for split in Split)
         self.chance_score = chance_score(hit, LENGTH, turn_reward=turn_reward)
 
-    def begin(self, task: Task) -> str:
-        """Hide the word."""
-        self.state = Board(str(task.payload["word"]))
-        return task.prompt
+    def code_of(self, task: Task) -> str:
+        """Return the hidden word of a task."""
+        return str(task.payload["word"])
 
-    def respond(self, action: Action) -> Reply:
-        """Mark a guess, and pay."""
-        guess = said(action).replace(" ", "")
+    def read_guess(self, action: Action) -> str | Reply:
+        """Return the word of a message, or the reply to a message that is no guess."""
+        guess = plain_answer(action.content).replace(" ", "")
         if len(guess) != LENGTH or not guess.isascii() or not guess.isalpha():
             return Reply(observation=_HINT)
         if self.only_words and guess not in load_words().allowed:
             return Reply(observation=f"{guess.upper()} is not in the word list. {_HINT}")
-        board = self.state
-        found = marks(board.code, guess)
-        self.state = board.after(guess, found.count("G"), turn_reward=self.turn_reward)
-        earned, is_found = self.state.paid - board.paid, guess == board.code
-        left = self.guesses - len(self.state.guesses)
-        if left and not is_found:
-            text = f"{' '.join(guess.upper())}\n{' '.join(found)}\nGuesses left: {left}."
-            return Reply(observation=text, reward=earned)
-        reward = Scored(value=earned, components={"found": float(is_found)})
-        end = "Correct." if is_found else f"The word was {board.code.upper()}."
-        return Reply(observation=end, reward=reward, terminated=True)
+        return guess
 
-    def oracle(self) -> str:
-        """Guess a word that agrees with all marks and leaves few others at worst; the last guess is the word itself."""
-        board = self.state
-        if len(board.guesses) == self.guesses - 1:
-            return board.code
-        possible = hidden_codes()
-        for guess in board.guesses:
-            agrees = all_marks(possible, encoded((guess,))[0]) == number_of(marks(board.code, guess))
-            possible = possible[agrees]
-        return bytes(narrowing_guess(possible, all_marks)).decode("ascii")
+    def give_hint(self, code: str, guess: str) -> Hint:
+        """Mark each letter of a guess."""
+        marks = mark_letters(code, guess)
+        return Hint(marks.count("G"), f"{' '.join(guess.upper())}\n{' '.join(marks)}\n")
 
-    def fork_state(self) -> Board:
-        """Share the board: it is immutable."""
-        return self.state
+    def reveal(self, code: str) -> str:
+        """Return the sentence that tells the word."""
+        return f"The word was {code.upper()}."
+
+    def possible_codes(self) -> Codes:
+        """Return every word that may be hidden."""
+        return hidden_codes()
+
+    def encode(self, code: str) -> Codes:
+        """Return the letters of a word as numbers."""
+        return encode_words((code,)).reshape(-1)
+
+    def decode(self, row: Codes) -> str:
+        """Write letters as a word."""
+        return bytes(row).decode("ascii")
+
+    def number_hints(self, codes: Codes, guess: Codes) -> NDArray[np.int64]:
+        """Return for each word the marks that `guess` would get, as one number."""
+        return number_marks(codes, guess)
 
 
 @lru_cache(maxsize=MAX_GUESSES)

@@ -1,1 +1,1 @@
-"""Worlds that are searched: questions whose answers lie in a corpus."""
+"""Search: questions whose answers lie in a corpus."""

@@ -1,4 +1,4 @@
-"""What search environments share: a corpus behind three tools, with budgets."""
+"""What search environments share: a corpus, three tools to read it, and limits."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ MAX_RESULTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Browsed:
+class BrowsingState:
     """What an episode has looked at so far."""
 
     searches: int = 0
@@ -24,12 +24,12 @@ class Browsed:
     """Pages opened or looked through."""
     read: frozenset[int] = frozenset()
     """Which pieces of the task's evidence have been shown."""
-    found: Mapping[str, Document] = field(default_factory=dict)
+    known_pages: Mapping[str, Document] = field(default_factory=dict)
     """Documents of the results, by id: a server may not give them again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class BrowsingLimits:
     """How much may be looked at."""
 
     searches: int = 12
@@ -43,7 +43,7 @@ class Budget:
     """Text shown of a page at once."""
 
     def __post_init__(self) -> None:
-        """Refuse budgets that allow nothing."""
+        """Refuse limits that allow nothing."""
         limits = {"searches": 1000, "pages": 1000, "results": MAX_RESULTS, "result_chars": 10_000, "page_chars": 15_000}
         for name, limit in limits.items():
             value = getattr(self, name)
@@ -52,15 +52,15 @@ class Budget:
                 raise InvalidInput(sentence(name, f"be 1 to {limit}", value, where="search environment", do=do))
 
 
-class Browsing(Env[Browsed]):
+class BrowsingEnv(Env[BrowsingState]):
     """An env whose agent searches, opens pages, and finds text in them."""
 
     retriever: Retriever
-    budget: Budget
+    limits: BrowsingLimits
 
-    def browse(self, retriever: Retriever, budget: Budget) -> None:
+    def browse(self, retriever: Retriever, limits: BrowsingLimits) -> None:
         """Take what is searched, and how much of it may be looked at; a constructor calls this."""
-        self.retriever, self.budget = retriever, budget
+        self.retriever, self.limits = retriever, limits
         self.blocking = retriever.blocking
 
     def note(self, document: Document, lines: Iterable[int], *, is_opened: bool) -> None:
@@ -75,12 +75,14 @@ class Browsing(Env[Browsed]):
         """
         state = self._spend("searches")
         try:
-            hits = self.retriever.search(query, self.budget.results)
+            hits = self.retriever.search(query, self.limits.results)
         except BadQuery as error:
             raise ToolError(str(error)) from error
-        self.state = replace(state, found={**state.found, **{hit.document.id: hit.document for hit in hits}})
-        wanted = frozenset(words_of(query))
-        shown = [self._result(rank, hit.document, wanted) for rank, hit in enumerate(hits, start=1)]
+        self.state = replace(
+            state, known_pages={**state.known_pages, **{hit.document.id: hit.document for hit in hits}}
+        )
+        wanted_words = frozenset(words_of(query))
+        shown = [self._result(rank, hit.document, wanted_words) for rank, hit in enumerate(hits, start=1)]
         return "\n".join(shown) or "No page holds any of these words."
 
     @tool
@@ -100,7 +102,7 @@ class Browsing(Env[Browsed]):
         self.note(document, range(line - 1, last), is_opened=True)
         head = f"{document.id} ({document.title}), lines {line} to {last} of {len(lines)}:"
         rest = [] if last == len(lines) else [f"Open line {last + 1} to go on."]
-        return "\n".join([head, *_numbered(lines, range(line - 1, last)), *rest])
+        return "\n".join([head, *_number_lines(lines, range(line - 1, last)), *rest])
 
     @tool
     def find_in_page(self, page: str, text: str) -> str:
@@ -110,47 +112,49 @@ class Browsing(Env[Browsed]):
             page: The page's id, as search results give it.
             text: What to look for, in any case.
         """
-        wanted = frozenset(words_of(text))
+        wanted_words = frozenset(words_of(text))
         if not text.strip() or len(text) > 1_000:
             raise ToolError(f"text must have 1 to 1000 characters, got {len(text.strip())}; look for a few words.")
         document = self._page(page)
         self.state = self._spend("pages")
         lines = document.text.split("\n")
         places = [place for place, line in enumerate(lines) if text.strip().casefold() in line.casefold()]
-        if not places and wanted:
-            places = [place for place, words in enumerate(_line_words(document)) if wanted <= words]
+        if not places and wanted_words:
+            places = [place for place, words in enumerate(_line_words(document)) if wanted_words <= words]
         if not places:
             return f"No line of {document.id} holds {text.strip()[:100]!r}."
         shown = places[: self._end([lines[place] for place in places], 0)]
         self.note(document, shown, is_opened=True)
         rest = [f"Further lines with it: {len(places) - len(shown)}."] if len(shown) < len(places) else []
-        return "\n".join([f"{document.id} ({document.title}):", *_numbered(lines, shown), *rest])
+        return "\n".join([f"{document.id} ({document.title}):", *_number_lines(lines, shown), *rest])
 
-    def fork_state(self) -> Browsed:
+    def fork_state(self) -> BrowsingState:
         """Share the state: it is immutable."""
         return self.state
 
-    def _spend(self, what: str) -> Browsed:
+    def _spend(self, what: str) -> BrowsingState:
         """Return the state with one more search or page. Raises: ToolError: there is none left."""
-        used, most = getattr(self.state, what), getattr(self.budget, what)
+        used, most = getattr(self.state, what), getattr(self.limits, what)
         if used >= most:
             raise ToolError(f"The budget of {most} {what} is used up; answer with what you know.")
         return replace(self.state, **{what: used + 1})
 
     def _page(self, page: str) -> Document:
         """Return a page that was found, or is known by its id. Raises: ToolError: there is none."""
-        wanted = page.strip()
-        document = self.state.found.get(wanted) or (self.retriever.find(wanted) if 0 < len(wanted) <= 500 else None)
+        wanted_words = page.strip()
+        document = self.state.known_pages.get(wanted_words) or (
+            self.retriever.find(wanted_words) if 0 < len(wanted_words) <= 500 else None
+        )
         if document is None:
-            shown = wanted if len(wanted) <= 100 else f"{wanted[:100]}..."
+            shown = wanted_words if len(wanted_words) <= 100 else f"{wanted_words[:100]}..."
             raise ToolError(f"There is no page {shown!r}; take an id from the search results, as it stands there.")
         return document
 
-    def _result(self, rank: int, document: Document, wanted: frozenset[str]) -> str:
+    def _result(self, rank: int, document: Document, wanted_words: frozenset[str]) -> str:
         """Show a hit, whole or with its best lines, and take notice of the lines that are whole."""
-        lines, left, shown = document.text.split("\n"), self.budget.result_chars, dict[int, str]()
+        lines, left, shown = document.text.split("\n"), self.limits.result_chars, dict[int, str]()
         is_short = len(document.text) <= left
-        for place in range(len(lines)) if is_short else _best_lines(document, wanted):
+        for place in range(len(lines)) if is_short else _best_lines(document, wanted_words):
             if left <= 0:
                 break
             line = lines[place]
@@ -161,29 +165,29 @@ class Browsing(Env[Browsed]):
         return "\n".join([f"{rank}. {document.id} ({document.title})", *rows])
 
     def _end(self, lines: Sequence[str], start: int) -> int:
-        """Return the line behind the last one that fits on a page; the first always does."""
-        left, end = self.budget.page_chars, start
+        """Return the line after the last one that fits on a page; the first always does."""
+        left, end = self.limits.page_chars, start
         while end < len(lines) and (end == start or len(lines[end]) <= left):
             left -= len(lines[end])
             end += 1
         return end
 
 
-def _numbered(lines: Sequence[str], places: Iterable[int]) -> Iterator[str]:
+def _number_lines(lines: Sequence[str], places: Iterable[int]) -> Iterator[str]:
     return (f"{place + 1}: {lines[place]}" for place in places)
 
 
-def _best_lines(document: Document, wanted: frozenset[str]) -> list[int]:
+def _best_lines(document: Document, wanted_words: frozenset[str]) -> list[int]:
     """Return the lines that fit best, best first: at least half as good as the best; the first line where none fits.
 
     A line is as good as the sum over its wanted words of log(1 + lines of the page / lines with the word); words of the
     title do not count, as the whole page is about them.
     """
     lines = _line_words(document)
-    told = wanted - frozenset(words_of(document.title))
-    counts = Counter(word for words in lines for word in words & told)
+    scored_words = wanted_words - frozenset(words_of(document.title))
+    counts = Counter(word for words in lines for word in words & scored_words)
     worth = {word: log(1 + len(lines) / count) for word, count in counts.items()}
-    scores = {place: sum(worth[word] for word in words & told) for place, words in enumerate(lines)}
+    scores = {place: sum(worth[word] for word in words & scored_words) for place, words in enumerate(lines)}
     least = max(scores.values()) / 2
     best = sorted(scores, key=lambda place: (-scores[place], place))
     return [place for place in best if scores[place] >= least > 0] or [0]

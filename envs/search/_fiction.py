@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 
-from envgym.envs.search._pages import Entry, plain
-from envgym.envs.search._world import ALIASES, FORMS
+from envgym.envs.world_factbook.countries import ALIASES, FORMS
+from envgym.envs.world_factbook.pages import FactbookEntry, plain
 from envgym.seeds import generator
 
 COMMON = 40
@@ -48,7 +48,7 @@ _NO_COUNTRIES = ("ee", "xx")
 class Fiction:
     """One fictional world: what each name, code and number becomes."""
 
-    def __init__(self, entries: Sequence[Entry], seed: int) -> None:
+    def __init__(self, entries: Sequence[FactbookEntry], seed: int) -> None:
         """Invent a world for these entries; another seed is another world."""
         self._seed, self._draws = seed, generator("search/fiction", seed)
         used = [{word for text in _texts(entry) for word in _CAPITALIZED.findall(text)} for entry in entries]
@@ -70,13 +70,13 @@ class Fiction:
         for phrase in sorted(self._invented, key=len, reverse=True):
             self._phrases[_first_word(phrase)].append(phrase)
 
-    def entry(self, real: Entry) -> Entry:
+    def entry(self, real: FactbookEntry) -> FactbookEntry:
         """Return the fictional twin of an entry."""
         sections = {
             section: {label: told for label, text in lines.items() if (told := self._line(label, text)) is not None}
             for section, lines in real.sections.items()
         }
-        return Entry(real.code, self._invented[real.name], sections)
+        return FactbookEntry(real.code, self._invented[real.name], sections)
 
     def text(self, text: str) -> str | None:
         """Return a text with names and numbers replaced, or None where it still names something of the real world."""
@@ -116,7 +116,7 @@ class Fiction:
 
     # ---- inventing ---------------------------------------------------------------------------------------------------
 
-    def _name_all(self, entry: Entry) -> None:
+    def _name_all(self, entry: FactbookEntry) -> None:
         """Invent the names of an entry, its people, its cities and its highest point."""
         base = self._new()
         for name in (entry.name, *_forms(entry), *ALIASES.get(entry.name, ()), *_OTHER_NAMES.get(entry.name, ())):
@@ -156,15 +156,15 @@ class Fiction:
         for word in _CAPITALIZED.finditer(text):
             start = word.start()
             for phrase in self._phrases.get(word[0], ()) if start >= end else ():
-                behind = start + len(phrase)
-                if text.startswith(phrase, start) and not text[behind : behind + 1].isalpha():
+                after = start + len(phrase)
+                if text.startswith(phrase, start) and not text[after : after + 1].isalpha():
                     parts += [text[end:start], _OPEN, self._invented[phrase], _CLOSE]
-                    end = behind
+                    end = after
                     break
         return "".join([*parts, text[end:]])
 
 
-def fictional(entries: Sequence[Entry], seed: int) -> list[Entry]:
+def fictional(entries: Sequence[FactbookEntry], seed: int) -> list[FactbookEntry]:
     """Return the entries of a fictional world, by name."""
     countries = [entry for entry in entries if entry.code not in _NO_COUNTRIES]
     fiction = Fiction(countries, seed)
@@ -179,16 +179,16 @@ def _unlike(taken: set[str], draw: Callable[[], str]) -> str:
     return drawn
 
 
-def _texts(entry: Entry) -> Iterator[str]:
+def _texts(entry: FactbookEntry) -> Iterator[str]:
     return (text for lines in entry.sections.values() for text in lines.values())
 
 
-def _lines(entry: Entry, *labels: str) -> list[str]:
+def _lines(entry: FactbookEntry, *labels: str) -> list[str]:
     return [lines[label] for lines in entry.sections.values() for label in labels if label in lines]
 
 
-def _forms(entry: Entry) -> list[str]:
-    """Return the short and the long form of a name, without what stands behind it."""
+def _forms(entry: FactbookEntry) -> list[str]:
+    """Return the short and the long form of a name, without what stands after it."""
     government = {label.lower(): text for label, text in entry.sections.get("Government", {}).items()}
     forms = [re.split(r" ?[;(]", government[form])[0] for form in FORMS if form in government]
     return [form.removeprefix("The ") for form in forms if form.lower() != "none"]

@@ -20,7 +20,7 @@ F1_CHANCE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grade:
+class FactbookMatch:
     """Names by the accepted ones (exact, or F1), numbers within a tolerance, counts exactly."""
 
     text_score: str = "exact"
@@ -30,10 +30,10 @@ class Grade:
     def __post_init__(self) -> None:
         """Refuse what does not exist."""
         if self.text_score not in TEXT_SCORES:
-            raise unknown_name("text_score", self.text_score, TEXT_SCORES, where="Grade")
+            raise unknown_name("text_score", self.text_score, TEXT_SCORES, where="FactbookMatch")
         if not 0.0 <= self.tolerance <= 0.1:
             raise InvalidInput(
-                sentence("tolerance", "lie in [0, 0.1]", self.tolerance, where="Grade", do="pass e.g. 0.01")
+                sentence("tolerance", "lie in [0, 0.1]", self.tolerance, where="FactbookMatch", do="pass e.g. 0.01")
             )
 
     def __call__(self, answer: str, task: Task) -> Verdict:

@@ -3,8 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from envgym.authoring.sources import ListTasks
@@ -12,14 +10,12 @@ from envgym.cache import build_once
 from envgym.core.serialize import task_from_json, task_to_json
 from envgym.core.tasks import Split, Task
 from envgym.envs.search._fiction import fictional
-from envgym.envs.search._grading import Grade
-from envgym.envs.search._pages import DISTRIBUTION, pages_of, read_entries
+from envgym.envs.search._grading import FactbookMatch
 from envgym.envs.search._questions import KINDS, questions
-from envgym.envs.search._world import read_countries
+from envgym.envs.world_factbook.countries import read_countries
+from envgym.envs.world_factbook.pages import fingerprint, pages_of, read_entries
 from envgym.retrieval import Bm25, Cached, Corpus, Document, Retriever
 from envgym.retrieval.corpus import corpus_at
-
-_SOURCES = ("_pages.py", "_world.py", "_fields.py", "fields.toml", "_questions.py", "_fiction.py")
 
 
 class Questions(ListTasks):
@@ -71,7 +67,7 @@ def retriever_of(fiction: int | None, url: str | None = None) -> Retriever:
 
 
 @lru_cache(maxsize=64)
-def chance_of(fiction: int | None, kinds: tuple[str, ...], grade: Grade) -> float:
+def chance_of(fiction: int | None, kinds: tuple[str, ...], grade: FactbookMatch) -> float:
     """Return what the best single answer earns on the worse of the splits."""
     return max(grade.chance(tasks) for tasks in load_questions(fiction, kinds).by_split.values())
 
@@ -85,12 +81,7 @@ def _pages(fiction: int | None) -> Iterator[Document]:
 @lru_cache(maxsize=1)
 def _fingerprint() -> str:
     """Return what a cached world depends on: the wheel's version and the code that makes worlds of it."""
-    try:
-        wheel = version(DISTRIBUTION)
-    except PackageNotFoundError:
-        wheel = "none"
-    sources = [Path(__file__).with_name(name).read_bytes() for name in _SOURCES]
-    return f"{wheel}-{blake2b(b''.join(sources), digest_size=6).hexdigest()}"
+    return fingerprint(Path(__file__).with_name(name) for name in ("_questions.py", "_fiction.py"))
 
 
 def _write(fiction: int | None, folder: Path) -> None:

@@ -32,7 +32,7 @@ class QaTasks(FileTasks):
     def _tables(self) -> Iterator[tuple[str, Iterable[Row]]]:
         """Leave out rows without an answer, as in a hidden test set, and tables of nothing else."""
         for name, rows in super()._tables():
-            answered = [row for row in rows if answers_of(row)]
+            answered = [row for row in rows if read_answers(row)]
             if answered:
                 yield name, answered
 
@@ -42,14 +42,14 @@ class QaTasks(FileTasks):
             must = f"have a column {' or '.join(_QUESTIONS)}"
             raise InvalidInput(sentence("row", must, sorted(row), where=where, do="rename the column"))
         titles: list[JsonValue] = [*supporting_titles(row)]
-        answers: list[JsonValue] = [*answers_of(row)]
+        answers: list[JsonValue] = [*read_answers(row)]
         metadata = {name: str(row[name]) for name in _KEPT if isinstance(row.get(name), str | int)}
         prompt = question.strip() if question.strip().endswith("?") else f"{question.strip()}?"
         payload: dict[str, JsonValue] = {"question": question, "answers": answers, "titles": titles}
         return TaskDraft(prompt=prompt, payload=payload, metadata={**metadata, "num_facts": len(titles)})
 
 
-def answers_of(row: Row) -> list[str]:
+def read_answers(row: Row) -> list[str]:
     """Return the accepted answers, the main one first."""
     found: list[str] = []
     for name in _ANSWERS:

@@ -13,12 +13,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from envgym.authoring.sources import TaskDraft, finished
+from envgym.authoring.sources import TaskDraft, task_from_draft
 from envgym.core.json_types import JsonValue, canonical
 from envgym.core.tasks import Split, Task, split_of
-from envgym.envs.search._fields import Field, load_fields
-from envgym.envs.search._pages import plain
-from envgym.envs.search._world import Country, Fact, Place
+from envgym.envs.world_factbook.countries import Country, LineReference, NumberFact
+from envgym.envs.world_factbook.fields import FactbookField, load_fields
+from envgym.envs.world_factbook.pages import plain
 from envgym.seeds import generator
 
 ItemT = TypeVar("ItemT")
@@ -62,7 +62,7 @@ _NAMES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class SplitCountries:
     """The countries of one split."""
 
     countries: Mapping[str, Country]
@@ -75,7 +75,7 @@ class Side:
         return sorted({name for name, _ in self.by_year})
 
     @classmethod
-    def of(cls, countries: Iterable[Country], split: Split) -> "Side":
+    def of(cls, countries: Iterable[Country], split: Split) -> "SplitCountries":
         """Take the countries of a split: a fifth is test, by a hash of the name."""
         own = {item.name: item for item in countries if split_of({"country": item.name}) is split}
         by_year: dict[tuple[str, int | None], list[str]] = defaultdict(list)
@@ -85,7 +85,7 @@ class Side:
         return cls(own, {key: names for key, names in sorted(by_year.items(), key=str) if len(names) >= 6})
 
 
-def said(name: str) -> str:
+def with_article(name: str) -> str:
     """Return a country's name as it stands in a sentence."""
     return f"the {name}" if _ARTICLE.match(name) else name
 
@@ -94,14 +94,14 @@ def questions(countries: Sequence[Country], kinds: Sequence[str]) -> list[Task]:
     """Return the questions of the given kinds, train and test; the same ones on every machine."""
     tasks = []
     for split in Split:
-        side = Side.of(countries, split)
+        side = SplitCountries.of(countries, split)
         drafts = [draft for kind in kinds for draft in _of_kind(kind, side, split)]
         order = generator("search/factbook", split.value, "order").permutation(len(drafts)).tolist()
-        tasks += [finished(drafts[place], split, f"{split}/{index}") for index, place in enumerate(order)]
+        tasks += [task_from_draft(drafts[place], split, f"{split}/{index}") for index, place in enumerate(order)]
     return tasks
 
 
-def _of_kind(kind: str, side: Side, split: Split) -> list[TaskDraft]:
+def _of_kind(kind: str, side: SplitCountries, split: Split) -> list[TaskDraft]:
     """Draw different questions until there are enough, or the side holds no more."""
     draws, wanted = generator("search/factbook", kind, split.value), SIZES[kind][split]
     found: dict[str, TaskDraft] = {}
@@ -117,51 +117,51 @@ def _of_kind(kind: str, side: Side, split: Split) -> list[TaskDraft]:
 # ---- kinds --------------------------------------------------------------------------------------------------------
 
 
-def _one_hop(rng: np.random.Generator, side: Side) -> TaskDraft | None:
-    country = _drawn(rng, list(side.countries.values()))
+def _one_hop(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
+    country = _pick(rng, list(side.countries.values()))
     if country.names and rng.random() < 0.1:
-        kind = _drawn(rng, list(country.names))
-        return _text("one_hop", kind, said(country.name), country, [], {})
-    key = _drawn(rng, list(country.facts))
-    return _number("one_hop", key, said(country.name), country, [], {})
+        kind = _pick(rng, list(country.names))
+        return _text("one_hop", kind, with_article(country.name), country, [], {})
+    key = _pick(rng, list(country.facts))
+    return _number("one_hop", key, with_article(country.name), country, [], {})
 
 
-def _join(rng: np.random.Generator, side: Side) -> TaskDraft | None:
+def _join(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
     """Describe a country by a name, as the other side of a link, or as the other side for one described by a name."""
-    country = _drawn(rng, list(side.countries.values()))
+    country = _pick(rng, list(side.countries.values()))
     has_name, has_link = ((True, False), (False, True), (True, True))[int(rng.integers(3))]
     links = {kind: item for kind, item in country.links.items() if item.text in side.countries}
     if (has_name and not country.names) or (has_link and not links):
         return None
-    phrase, via, places = said(country.name), list[JsonValue](), list[Place]()
+    phrase, via, places = with_article(country.name), list[JsonValue](), list[LineReference]()
     spec: Spec = {"start": country.name, "via": via}
     asked_before = None
     if has_name:
-        asked_before = _drawn(rng, list(country.names))
+        asked_before = _pick(rng, list(country.names))
         phrase = _BRIDGES[asked_before].format(country.names[asked_before].text)
         via.append(asked_before)
         places.append(country.names[asked_before].place)
     if has_link:
-        kind, asked_before = _drawn(rng, list(links)), None
+        kind, asked_before = _pick(rng, list(links)), None
         phrase = _BRIDGES[kind].format(phrase, year=links[kind].year)
         via.append(kind)
         places.append(links[kind].place)
         country = side.countries[links[kind].text]
     names = [kind for kind in country.names if kind != asked_before]
     if names and rng.random() < 0.15:
-        return _text("join", _drawn(rng, names), phrase, country, places, spec)
-    return _number("join", _drawn(rng, list(country.facts)), phrase, country, places, spec)
+        return _text("join", _pick(rng, names), phrase, country, places, spec)
+    return _number("join", _pick(rng, list(country.facts)), phrase, country, places, spec)
 
 
-def _compare(rng: np.random.Generator, side: Side) -> TaskDraft | None:
+def _compare(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
     return _extreme(rng, side, "compare", 2)
 
 
-def _superlative(rng: np.random.Generator, side: Side) -> TaskDraft | None:
+def _superlative(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
     return _extreme(rng, side, "superlative", int(rng.integers(3, 6)))
 
 
-def _extreme(rng: np.random.Generator, side: Side, kind: str, count: int) -> TaskDraft | None:
+def _extreme(rng: np.random.Generator, side: SplitCountries, kind: str, count: int) -> TaskDraft | None:
     """Ask which of some countries has most or least."""
     field, year, names, facts = _some(rng, side, count)
     order = sorted(names, key=lambda name: facts[name].reading.value)
@@ -172,50 +172,52 @@ def _extreme(rng: np.random.Generator, side: Side, kind: str, count: int) -> Tas
     word = ("great" if most else "small") if field.is_size else ("high" if most else "low")
     word += "er" if count == 2 else "est"
     which = "For which of these two countries" if count == 2 else "For which of these countries"
-    prompt = f"{which} {_was(year)} {field.noun} {word}{_in(year)}: {_listed(names, 'or')}?"
+    prompt = f"{which} {_was(year)} {field.noun} {word}{_in(year)}: {_list_names(names, 'or')}?"
     answer = side.countries[order[-1] if most else order[0]]
     spec: Spec = {"field": field.name, "year": year, "countries": [*sorted(names)], "most": most}
     return _draft(kind, prompt, spec, answer.name, answer.accepted, [facts[name].place for name in names])
 
 
-def _filter_count(rng: np.random.Generator, side: Side) -> TaskDraft | None:
+def _filter_count(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
     """Ask how many of some countries are above, or below, a number that lies between two of theirs."""
     field, year, names, facts = _some(rng, side, int(rng.integers(4, 7)))
     values = sorted(float(facts[name].reading.value) for name in names)
     gaps = [(low, high) for low, high in pairwise(values) if _apart(low, high)]
-    limit = _round_between(*_drawn(rng, gaps)) if gaps else None
+    limit = _round_between(*_pick(rng, gaps)) if gaps else None
     if limit is None or not all(_apart(*sorted((value, limit))) for value in values):
         return None
     above = bool(rng.integers(2))
     count = str(sum((value > limit) == above for value in values))
-    than = f"{'above' if above else 'below'} {limit:,.12g} {_counted(field.unit)}".rstrip()
-    prompt = f"For how many of these countries {_was(year)} {field.noun} {than}{_in(year)}: {_listed(names, 'and')}?"
+    than = f"{'above' if above else 'below'} {limit:,.12g} {_singular_unit(field.unit)}".rstrip()
+    prompt = (
+        f"For how many of these countries {_was(year)} {field.noun} {than}{_in(year)}: {_list_names(names, 'and')}?"
+    )
     spec: Spec = {"field": field.name, "year": year, "countries": [*sorted(names)], "limit": limit, "above": above}
     return _draft("filter_count", prompt, spec, int(count), (), [facts[name].place for name in names])
 
 
-def _unanswerable(rng: np.random.Generator, side: Side) -> TaskDraft | None:
+def _unanswerable(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
     """Ask for a field that the country's pages do not have, or for a year that they do not go back to."""
-    country = _drawn(rng, list(side.countries.values()))
+    country = _pick(rng, list(side.countries.values()))
     if rng.random() < 0.6:
         if not country.lacks:
             return None
-        name, year = _drawn(rng, list(country.lacks)), None
+        name, year = _pick(rng, list(country.lacks)), None
         page = country.lacks[name].page
     else:
         series = [key for key in country.facts if "{year}" in load_fields()[key[0]].line]
         if not series:
             return None
-        name, _ = _drawn(rng, series)
+        name, _ = _pick(rng, series)
         first = min(when for other, when in series if other == name and when is not None)
         year = first - int(rng.integers(3, 13))
         page = country.facts[name, first].place.page
-    prompt = _asked(load_fields()[name], said(country.name), year)
+    prompt = _question(load_fields()[name], with_article(country.name), year)
     spec: Spec = {"field": name, "year": year, "countries": [country.name]}
-    return _draft("unanswerable", prompt, spec, UNKNOWN, (UNKNOWN,), [Place(page, None)])
+    return _draft("unanswerable", prompt, spec, UNKNOWN, (UNKNOWN,), [LineReference(page, None)])
 
 
-_WRITERS: Mapping[str, Callable[[np.random.Generator, Side], TaskDraft | None]] = {
+_WRITERS: Mapping[str, Callable[[np.random.Generator, SplitCountries], TaskDraft | None]] = {
     "one_hop": _one_hop,
     "join": _join,
     "compare": _compare,
@@ -229,17 +231,19 @@ _WRITERS: Mapping[str, Callable[[np.random.Generator, Side], TaskDraft | None]] 
 
 
 def _number(
-    kind: str, key: tuple[str, int | None], phrase: str, country: Country, places: Sequence[Place], spec: Spec
+    kind: str, key: tuple[str, int | None], phrase: str, country: Country, places: Sequence[LineReference], spec: Spec
 ) -> TaskDraft:
     """Ask for a number of a country that `phrase` describes."""
     fact, (name, year) = country.facts[key], key
-    prompt = _asked(load_fields()[name], phrase, year)
+    prompt = _question(load_fields()[name], phrase, year)
     spec = {"field": name, "year": year, "countries": [country.name], **spec}
     value = fact.reading.value
     return _draft(kind, prompt, spec, int(value) if value == int(value) else float(value), (), [*places, fact.place])
 
 
-def _text(kind: str, name: str, phrase: str, country: Country, places: Sequence[Place], spec: Spec) -> TaskDraft:
+def _text(
+    kind: str, name: str, phrase: str, country: Country, places: Sequence[LineReference], spec: Spec
+) -> TaskDraft:
     """Ask for a name of a country that `phrase` describes."""
     found = country.names[name]
     spec = {"name": name, "countries": [country.name], **spec}
@@ -248,7 +252,12 @@ def _text(kind: str, name: str, phrase: str, country: Country, places: Sequence[
 
 
 def _draft(
-    kind: str, prompt: str, spec: Spec, answer: str | int | float, accepted: Sequence[str], places: Sequence[Place]
+    kind: str,
+    prompt: str,
+    spec: Spec,
+    answer: str | int | float,
+    accepted: Sequence[str],
+    places: Sequence[LineReference],
 ) -> TaskDraft:
     """Put a question together: with accepted texts, or with a number."""
     key: dict[str, JsonValue] = {"answer": answer, "accepted": list(accepted)}
@@ -261,16 +270,16 @@ def _draft(
 
 
 def _some(
-    rng: np.random.Generator, side: Side, count: int
-) -> tuple[Field, int | None, Sequence[str], Mapping[str, Fact]]:
+    rng: np.random.Generator, side: SplitCountries, count: int
+) -> tuple[FactbookField, int | None, Sequence[str], Mapping[str, NumberFact]]:
     """Draw a field, a year, and some countries with that fact."""
-    name = _drawn(rng, side.fields)
-    year = _drawn(rng, [year for other, year in side.by_year if other == name])
+    name = _pick(rng, side.fields)
+    year = _pick(rng, [year for other, year in side.by_year if other == name])
     names = [str(item) for item in rng.choice(side.by_year[name, year], size=count, replace=False)]
     return load_fields()[name], year, names, {item: side.countries[item].facts[name, year] for item in names}
 
 
-def _drawn(rng: np.random.Generator, items: Sequence[ItemT]) -> ItemT:
+def _pick(rng: np.random.Generator, items: Sequence[ItemT]) -> ItemT:
     return items[int(rng.integers(len(items)))]
 
 
@@ -285,7 +294,7 @@ def _round_between(low: float, high: float) -> float | None:
     return next((number for number in rounded if low < number < high), None)
 
 
-def _asked(field: Field, phrase: str, year: int | None) -> str:
+def _question(field: FactbookField, phrase: str, year: int | None) -> str:
     start = "What is" if year is None else f"In {year}, what was"
     return f"{start} {field.asks.format(phrase)}{f', in {field.unit}' if field.unit else ''}?"
 
@@ -298,12 +307,12 @@ def _in(year: int | None) -> str:
     return "" if year is None else f" in {year}"
 
 
-def _counted(unit: str) -> str:
-    """Return a unit behind a number: 3 billion US dollars."""
+def _singular_unit(unit: str) -> str:
+    """Return a unit after a number: 3 billion US dollars."""
     return re.sub(r"^(million|billion)s(?: of)?\b", r"\1", unit)
 
 
-def _listed(names: Sequence[str], last: str) -> str:
+def _list_names(names: Sequence[str], last: str) -> str:
     """Write countries in a row: `Chad, the Gambia or Mali`."""
-    *others, end = (said(name) for name in names)
+    *others, end = (with_article(name) for name in names)
     return f"{', '.join(others)} {last} {end}"

@@ -8,19 +8,19 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Reply
-from envgym.envs._speaking import calling
-from envgym.envs.search._browsing import Browsed, Browsing, Budget
-from envgym.envs.search._grading import Grade
+from envgym.envs.search._browsing import BrowsingEnv, BrowsingLimits, BrowsingState
+from envgym.envs.search._grading import FactbookMatch
 from envgym.envs.search._library import chance_of, factbook, load_questions, retriever_of
 from envgym.envs.search._questions import KINDS, UNKNOWN
-from envgym.envs.search._world import Place
+from envgym.envs.world_factbook.countries import LineReference
 from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.parsing import tool_call_action
 from envgym.retrieval import Corpus, Document
 
 _WHERE = "search/factbook-v0"
 
 
-class Factbook(Browsing):
+class Factbook(BrowsingEnv):
     """The agent searches and reads, then gives its answer as a message, which ends the episode."""
 
     system_prompt = (
@@ -74,10 +74,10 @@ class Factbook(Browsing):
             do = "pass e.g. 0, or None for the real world"
             raise InvalidInput(sentence("fiction", "be a whole number of at least 0", fiction, where=_WHERE, do=do))
         super().__init__(max_turns=max_turns, **options)
-        budget = Budget(searches=searches, pages=pages, results=results, page_chars=page_chars)
-        self.browse(retriever_of(fiction, retriever_url), budget)
+        limits = BrowsingLimits(searches=searches, pages=pages, results=results, page_chars=page_chars)
+        self.browse(retriever_of(fiction, retriever_url), limits)
         self.fiction = fiction
-        self.grade, self.evidence_weight = Grade(text_score=text_score, tolerance=tolerance), evidence_weight
+        self.grade, self.evidence_weight = FactbookMatch(text_score=text_score, tolerance=tolerance), evidence_weight
         wanted = tuple(kind for kind in KINDS if kind in chosen)
         self.tasks, self.chance_score = load_questions(fiction, wanted), chance_of(fiction, wanted, self.grade)
 
@@ -88,7 +88,7 @@ class Factbook(Browsing):
 
     def begin(self, task: Task) -> str:
         """Ask the question."""
-        self.state = Browsed()
+        self.state = BrowsingState()
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
@@ -110,19 +110,19 @@ class Factbook(Browsing):
 
     def oracle(self) -> str:
         """Search for the page of each piece of evidence, open it there, and answer; or answer with what is left."""
-        state, budget = self.state, self.budget
+        state, limits = self.state, self.limits
         unread = (place for number, place in enumerate(evidence_of(self.task)) if number not in state.read)
         place = next(unread, None)
-        if place is None or state.pages >= budget.pages:
+        if place is None or state.pages >= limits.pages:
             return f"<answer>{self.task.payload['answer']}</answer>"
         page = self.retriever.find(place.page)
-        if page is not None and state.searches <= state.pages and state.searches < budget.searches:
+        if page is not None and state.searches <= state.pages and state.searches < limits.searches:
             label = page.text.split("\n")[place.line or 0].partition(": ")[0]
-            return calling("search", query=f"{page.title} {label}")
-        return calling("open", page=place.page, line=1 + (place.line or 0))
+            return tool_call_action("search", query=f"{page.title} {label}")
+        return tool_call_action("open", page=place.page, line=1 + (place.line or 0))
 
 
-def evidence_of(task: Task) -> list[Place]:
+def evidence_of(task: Task) -> list[LineReference]:
     """Return what must be read to know the answer."""
     rows = cast(list[tuple[str, int | None]], task.payload["evidence"])  # as _questions writes it
-    return [Place(str(page), line) for page, line in rows]
+    return [LineReference(str(page), line) for page, line in rows]

@@ -13,11 +13,11 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
 from envgym.env import Reply
-from envgym.envs._speaking import calling
-from envgym.envs.search._browsing import Browsed, Browsing, Budget
+from envgym.envs.search._browsing import BrowsingEnv, BrowsingLimits, BrowsingState
 from envgym.envs.search._grading import F1_CHANCE, TEXT_SCORES
 from envgym.envs.search._qa import QaTasks, context_documents
 from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.parsing import tool_call_action
 from envgym.retrieval import Bm25, Cached, Document, Retriever
 from envgym.retrieval.corpus import corpus_at, open_corpus
 from envgym.verifiers.base import Verdict, right, wrong
@@ -29,7 +29,7 @@ _WHERE = "search/qa-v0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SameWords:
+class WordMatch:
     """1 where the answer has the words of an accepted one, in order; case, punctuation and articles aside.
 
     Source: 1606.05250 (SQuAD), its exact match.
@@ -37,14 +37,14 @@ class SameWords:
 
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`."""
-        found = final(answer)
-        said = words(found.answer or "")
-        if said and any(said == words(key) for key in _accepted(task)):
+        extracted = final(answer)
+        answer_words = words(extracted.answer or "")
+        if answer_words and any(answer_words == words(key) for key in _accepted_answers(task)):
             return right()
-        return wrong(found.reason or "no accepted answer")
+        return wrong(extracted.reason or "no accepted answer")
 
 
-class OpenQa(Browsing):
+class OpenQa(BrowsingEnv):
     """The agent searches and reads, then gives its answer as a message, which ends the episode."""
 
     system_prompt = (
@@ -104,18 +104,20 @@ class OpenQa(Browsing):
                 sentence("data and one of corpus and retriever_url", "be given", got, where=_WHERE, do=do)
             )
         super().__init__(max_turns=max_turns, **options)
-        source = Source(data if isinstance(data, str) else tuple(data.items()), config, revision, _items(splits))
-        budget = Budget(
+        source = QuestionSource(
+            data if isinstance(data, str) else tuple(data.items()), config, revision, _items(splits)
+        )
+        limits = BrowsingLimits(
             searches=searches, pages=pages, results=results, result_chars=result_chars, page_chars=page_chars
         )
-        self.browse(_retriever(source, corpus, retriever_url), budget)
-        self.tasks, self.chance_score = _loaded(source), _chance(source, text_score)
-        self.grade = SameWords() if text_score == "exact" else F1(key="answers", extract=final)
+        self.browse(_retriever(source, corpus, retriever_url), limits)
+        self.tasks, self.chance_score = _load(source), _chance(source, text_score)
+        self.grade = WordMatch() if text_score == "exact" else F1(key="answers", extract=final)
         self.evidence_weight = evidence_weight
 
     def begin(self, task: Task) -> str:
         """Ask the question."""
-        self.state = Browsed()
+        self.state = BrowsingState()
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
@@ -134,16 +136,18 @@ class OpenQa(Browsing):
 
     def oracle(self) -> str:
         """Search for each supporting page by its title, open it where it is found, and answer."""
-        state, budget = self.state, self.budget
+        state, limits = self.state, self.limits
         unread = [title for number, title in enumerate(_titles(self.task)) if number not in state.read]
-        if not unread or state.pages >= budget.pages or state.searches >= budget.searches:
-            return f"<answer>{_accepted(self.task)[0]}</answer>"
-        found = [item for item in state.found.values() if item.title == unread[0]]
-        return calling("open", page=found[0].id) if found else calling("search", query=unread[0])
+        if not unread or state.pages >= limits.pages or state.searches >= limits.searches:
+            return f"<answer>{_accepted_answers(self.task)[0]}</answer>"
+        documents = [item for item in state.known_pages.values() if item.title == unread[0]]
+        return (
+            tool_call_action("open", page=documents[0].id) if documents else tool_call_action("search", query=unread[0])
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class QuestionSource:
     """Where questions come from."""
 
     data: str | tuple[tuple[str, str], ...]
@@ -153,7 +157,7 @@ class Source:
 
 
 @lru_cache(maxsize=8)
-def _loaded(source: Source) -> QaTasks:
+def _load(source: QuestionSource) -> QaTasks:
     """Return the questions; nobody changes them, so envs share them."""
     data = source.data if isinstance(source.data, str) else dict(source.data)
     splits = None if source.splits is None else dict(source.splits)
@@ -161,7 +165,7 @@ def _loaded(source: Source) -> QaTasks:
 
 
 @lru_cache(maxsize=8)
-def _retriever(source: Source, corpus: str | None, url: str | None) -> Retriever:
+def _retriever(source: QuestionSource, corpus: str | None, url: str | None) -> Retriever:
     """Return what searches; identical queries are answered from memory."""
     if url is not None:
         from envgym.retrieval.http_client import HttpRetriever
@@ -172,16 +176,18 @@ def _retriever(source: Source, corpus: str | None, url: str | None) -> Retriever
     files = [source.data] if isinstance(source.data, str) else [path for _, path in source.data]
     parts = [*map(source_key, files), str(source.config), str(source.revision)]
     key = blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
-    return Cached(Bm25(corpus_at(f"context-{key}", context_documents(_loaded(source).rows()))))
+    return Cached(Bm25(corpus_at(f"context-{key}", context_documents(_load(source).rows()))))
 
 
 @lru_cache(maxsize=16)
-def _chance(source: Source, text_score: str) -> float:
+def _chance(source: QuestionSource, text_score: str) -> float:
     """Return the share of questions that the most frequent answer is right on, in the worse of the splits."""
-    tasks, best = _loaded(source), 0.0
+    tasks, best = _load(source), 0.0
     for split in Split:
         size = tasks.size(split)
-        accepted = [{" ".join(words(key)) for key in _accepted(tasks.task(split, index))} for index in range(size)]
+        accepted = [
+            {" ".join(words(key)) for key in _accepted_answers(tasks.task(split, index))} for index in range(size)
+        ]
         counts = Counter(key for keys in accepted for key in keys)
         best = max([best, *(count / size for count in counts.values())])
     return min(1.0, best + (F1_CHANCE if text_score == "f1" else 0.0))
@@ -191,7 +197,7 @@ def _items(splits: Mapping[str, str] | None) -> tuple[tuple[str, str], ...] | No
     return None if splits is None else tuple(splits.items())
 
 
-def _accepted(task: Task) -> list[str]:
+def _accepted_answers(task: Task) -> list[str]:
     return cast(list[str], task.payload["answers"])  # as QaTasks writes it
 
 

@@ -12,13 +12,13 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
-from envgym.envs._speaking import calling
-from envgym.envs.tools._office.apps import Office, office_tools
-from envgym.envs.tools._office.plans import Call, Plan, after, flaw, joined
-from envgym.envs.tools._office.recipes import RECIPES, Recipe
-from envgym.envs.tools._office.scene import Scene, Unfit, spoken_day
-from envgym.envs.tools._office.world import Change, World, changes, from_json, to_json
+from envgym.envs.tools._office.apps import OfficeTools, office_tools
+from envgym.envs.tools._office.plans import PlannedCall, TaskPlan, apply_calls, find_flaw, join_plans
+from envgym.envs.tools._office.sampler import OfficeSampler, UnsuitableOffice, spoken_day
+from envgym.envs.tools._office.state import Change, OfficeState, find_changes, from_json, to_json
+from envgym.envs.tools._office.task_kinds import TASK_KINDS, TaskKind
 from envgym.errors import InvalidInput, ToolError, sentence
+from envgym.parsing import tool_call_action
 from envgym.tools import Tool
 
 LEVELS = range(1, 6)
@@ -30,14 +30,13 @@ _JOINED_LEVELS = (2, 3, 4)
 """Levels of the two requests that make a task of level 5."""
 
 
-class OfficeWork(Env[Office]):
+class OfficeWork(Env[OfficeTools]):
     """Any number of tool calls; the first message without one says that the work is done, and is graded."""
 
     system_prompt = (
         "You work for the person named below, with the tools of an office: calendar, mail, files, contacts and "
-        "tickets. "
-        "Do exactly what you are asked and change nothing else. People are named; look their e-mail addresses up. When "
-        "everything is done, say so in a message without a tool call: it ends your work."
+        "tickets. Do exactly what you are asked and change nothing else. People are named; look their e-mail addresses "
+        "up. When everything is done, say so in a message without a tool call: it ends your work."
     )
 
     def __init__(
@@ -68,21 +67,23 @@ class OfficeWork(Env[Office]):
 
     def _draw(self, rng: np.random.Generator) -> TaskDraft:
         level = self.level if self.level is not None else int(rng.integers(LEVELS.start, LEVELS.stop))
-        recipes = RECIPES[level if level in RECIPES else _JOINED_LEVELS[int(rng.integers(len(_JOINED_LEVELS)))]]
-        recipe = recipes[int(rng.integers(len(recipes)))]
+        task_kinds = TASK_KINDS[
+            level if level in TASK_KINDS else _JOINED_LEVELS[int(rng.integers(len(_JOINED_LEVELS)))]
+        ]
+        task_kind = task_kinds[int(rng.integers(len(task_kinds)))]
         for _ in range(MAX_DRAWS):
             try:
-                return _draft(rng, level, recipe)
-            except Unfit:
+                return _draft(rng, level, task_kind)
+            except UnsuitableOffice:
                 continue
         raise InvalidInput(sentence("level", "leave tasks to draw", level, where=_WHERE, do="choose another level"))
 
     def begin(self, task: Task) -> str:
-        """Furnish the office."""
+        """Read the office of the task."""
         self._start = from_json(_mapping(task.payload["office"]))
         self._wanted = Counter(_change(item) for item in _list(task.payload["goal"]))
         self._reads, self._writes = (_calls(task.payload[name]) for name in ("reads", "writes"))
-        self.state = Office(self._start)
+        self.state = OfficeTools(self._start)
         return task.prompt
 
     def toolset(self) -> Mapping[str, Tool]:
@@ -90,12 +91,12 @@ class OfficeWork(Env[Office]):
         return office_tools()
 
     def tool_owner(self) -> object:
-        """Return the desk."""
+        """Return the apps."""
         return self.state
 
     def respond(self, action: Action) -> Reply:
         """Compare what has changed with what was wanted; nothing that is said counts."""
-        made = changes(self._start, self.state.world)
+        made = find_changes(self._start, self.state.office)
         missing, unwanted = (self._wanted - made).total(), (made - self._wanted).total()
         done = 1 - missing / self._wanted.total()
         is_solved = not missing and not unwanted
@@ -109,64 +110,63 @@ class OfficeWork(Env[Office]):
 
     def oracle(self) -> str:
         """Look up what must be known, then make the changes that are still missing."""
-        if self._turn < len(self._reads) and self.state.world == self._start:
-            item: Call | None = self._reads[self._turn]
+        if self._turn < len(self._reads) and self.state.office == self._start:
+            item: PlannedCall | None = self._reads[self._turn]
         else:
             item = self._next_write()
-        return "Everything is done." if item is None else calling(item.tool, **item.arguments)
+        return "Everything is done." if item is None else tool_call_action(item.tool, **item.arguments)
 
-    def _next_write(self) -> Call | None:
-        """Return the call that follows the longest beginning of the plan that has been carried out, else one that "
-        "helps."""
-        now, world = self.state.world, self._start
+    def _next_write(self) -> PlannedCall | None:
+        """Return the next call of the plan as far as it was carried out, else one that helps."""
+        now, office = self.state.office, self._start
         for item in self._writes:
-            if not changes(world, now):
+            if not find_changes(office, now):
                 return item
-            world = after(world, [item])
+            office = apply_calls(office, [item])
         return next((item for item in self._writes if self._helps(item)), None)
 
-    def _helps(self, item: Call) -> bool:
-        made = changes(self._start, self.state.world)
+    def _helps(self, item: PlannedCall) -> bool:
+        made = find_changes(self._start, self.state.office)
         try:
-            then = changes(self._start, after(self.state.world, [item]))
+            then = find_changes(self._start, apply_calls(self.state.office, [item]))
         except ToolError:
             return False
         return (self._wanted - then).total() < (self._wanted - made).total()
 
-    def fork_state(self) -> Office:
-        """Sit another down in front of the same world, which is immutable."""
-        return Office(self.state.world)
+    def fork_state(self) -> OfficeTools:
+        """Share the office, which is immutable."""
+        return OfficeTools(self.state.office)
 
 
 # ---- drawing ------------------------------------------------------------------------------------------------------
 
 
-def _draft(rng: np.random.Generator, level: int, recipe: Recipe) -> TaskDraft:
-    """Draw an office and a task of some kind in it. Raises: Unfit: what was drawn does not make one."""
-    scene = Scene(rng)
-    plan, kinds, start = recipe(scene), [recipe.__name__], scene.world
-    if level not in RECIPES:
-        scene.is_closed, scene.world = True, plan.goal
-        other, second = _second(scene, recipe)
-        plan, kinds = joined(plan, second), [*kinds, other.__name__]
-    if flaw(start, plan):
-        raise Unfit
+def _draft(rng: np.random.Generator, level: int, task_kind: TaskKind) -> TaskDraft:
+    """Draw an office and a task of some kind in it. Raises: UnsuitableOffice: what was drawn does not make one."""
+    sampler = OfficeSampler(rng)
+    plan, kinds, start = task_kind(sampler), [task_kind.__name__], sampler.office
+    if level not in TASK_KINDS:
+        sampler.is_closed, sampler.office = True, plan.goal
+        other, second = _second(sampler, task_kind)
+        plan, kinds = join_plans(plan, second), [*kinds, other.__name__]
+    if find_flaw(start, plan):
+        raise UnsuitableOffice
     return _task_draft(start, plan, level, kinds, int(rng.integers(len(plan.texts))))
 
 
-def _second(scene: Scene, first: Recipe) -> tuple[Recipe, Plan]:
-    """Return a second request, of another kind, that needs nothing new in the office. Raises: Unfit: none is found."""
-    recipes = [recipe for level in _JOINED_LEVELS for recipe in RECIPES[level] if recipe is not first]
-    for recipe in scene.some(recipes, len(recipes)):
+def _second(sampler: OfficeSampler, first: TaskKind) -> tuple[TaskKind, TaskPlan]:
+    """Return a second request, of another kind, that adds no record. Raises: UnsuitableOffice: none is possible."""
+    task_kinds = [task_kind for level in _JOINED_LEVELS for task_kind in TASK_KINDS[level] if task_kind is not first]
+    for task_kind in sampler.some(task_kinds, len(task_kinds)):
         try:
-            return recipe, recipe(scene)
-        except Unfit:
+            return task_kind, task_kind(sampler)
+        except UnsuitableOffice:
             continue
-    raise Unfit
+    raise UnsuitableOffice
 
 
-def _task_draft(start: World, plan: Plan, level: int, kinds: list[str], wording: int) -> TaskDraft:
-    goal = sorted((_plain(item) for item in changes(start, plan.goal).elements()), key=repr)
+def _task_draft(start: OfficeState, plan: TaskPlan, level: int, kinds: list[str], wording: int) -> TaskDraft:
+    goal = sorted((_plain(item) for item in find_changes(start, plan.goal).elements()), key=repr)
     return TaskDraft(
         prompt=f"{_introduction(start)}\n\n{plan.texts[wording]}",
         payload={
@@ -179,12 +179,9 @@ def _task_draft(start: World, plan: Plan, level: int, kinds: list[str], wording:
     )
 
 
-def _introduction(world: World) -> str:
-    who = world.owner
-    return (
-        f"It is {spoken_day(world.today)} {world.today[:4]}, {world.now[11:]}. You work for {who.name} ({who.email}), "
-        f"{who.title} in {who.team}."
-    )
+def _introduction(office: OfficeState) -> str:
+    day, who = f"{spoken_day(office.today)} {office.today[:4]}", office.owner
+    return f"It is {day}, {office.now[11:]}. You work for {who.name} ({who.email}), {who.title} in {who.team}."
 
 
 # ---- between records and JSON -------------------------------------------------------------------------------------
@@ -198,8 +195,8 @@ def _change(item: JsonValue) -> Change:
     return tuple(_change(part) if isinstance(part, list) else part for part in _list(item))
 
 
-def _calls(items: JsonValue) -> tuple[Call, ...]:
-    return tuple(Call(str(_list(item)[0]), _mapping(_list(item)[1])) for item in _list(items))
+def _calls(items: JsonValue) -> tuple[PlannedCall, ...]:
+    return tuple(PlannedCall(str(_list(item)[0]), _mapping(_list(item)[1])) for item in _list(items))
 
 
 def _list(value: JsonValue) -> list[JsonValue]:

@@ -13,13 +13,12 @@ from envgym.core.json_types import JsonObject, content_hash
 from envgym.core.messages import Action, Message, Role
 from envgym.core.tasks import Split, Task
 from envgym.env import Env, Reply
-from envgym.envs._speaking import calling
 from envgym.envs.tools._tau2 import grading, source
+from envgym.envs.tools._tau2.databases import Called, Tau2Databases, agent_tools, phone_tools
 from envgym.envs.tools._tau2.phone import asking
 from envgym.envs.tools._tau2.user import GREETING, OUT_OF_SCOPE, STOP, TRANSFER, ScriptedUser, spoken
-from envgym.envs.tools._tau2.world import Called, World, agent_tools, phone_tools
 from envgym.errors import PartyFailure, unknown_name
-from envgym.parsing import parse_action
+from envgym.parsing import parse_action, tool_call_action
 from envgym.party import Party
 from envgym.text import well_formed
 from envgym.tools import Tool, run_calls
@@ -43,20 +42,20 @@ _USER_ROLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
-    """The world, and the conversation as the user has it."""
+class Tau2State:
+    """The databases, and the conversation as the user has it."""
 
-    world: World
+    databases: Tau2Databases
     heard: tuple[Message, ...]
     """What the agent said is of role USER, what the user said ASSISTANT; the agent's calls are not among them."""
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def agent_texts(self) -> tuple[str, ...]:
         """What the agent has said to the user."""
         return tuple(message.content for message in self.heard if message.role is Role.USER)[1:]
 
 
-class Tau2(Env[Talk]):
+class Tau2(Env[Tau2State]):
     """Calls go to the tools, words to the user, whose end of the conversation is the end of the episode."""
 
     def __init__(
@@ -86,15 +85,15 @@ class Tau2(Env[Talk]):
         self.tasks = _all_tasks(domain)
 
     def begin(self, task: Task) -> str:
-        """Furnish the world, and let the user speak first."""
+        """Prepare the databases, and let the user speak first."""
         self._raw = _raw_task(self.domain, str(task.payload["task"]))
         scenario = _scenario(self._raw)
         initial = self._raw.get("initial_state")
-        world = World.of(self.domain, initial if isinstance(initial, Mapping) else None)
+        databases = Tau2Databases.of(self.domain, initial if isinstance(initial, Mapping) else None)
         seed = int(self.np_random.integers(2**31))
         self._user: Party = self.parties.get("user") or ScriptedUser(scenario, seed=seed, has_phone=self._has_phone)
         role = Message(role=Role.SYSTEM, content=_user_prompt(self._raw, has_phone=self._has_phone))
-        self.state = Talk(world, (role, Message(role=Role.USER, content=GREETING)))
+        self.state = Tau2State(databases, (role, Message(role=Role.USER, content=GREETING)))
         return self._answer_of_user()
 
     @property
@@ -106,8 +105,8 @@ class Tau2(Env[Talk]):
         return agent_tools(self.domain)
 
     def tool_owner(self) -> object:
-        """Return the world."""
-        return self.state.world
+        """Return the databases."""
+        return self.state.databases
 
     def respond(self, action: Action) -> Reply:
         """Let the user answer; grade when the user ends the conversation."""
@@ -117,7 +116,7 @@ class Tau2(Env[Talk]):
             return Reply(observation=text)
         for mark in (STOP, TRANSFER, OUT_OF_SCOPE):
             text = text.replace(mark, "").strip()
-        reward = grading.reward_of(self.domain, self._raw, self.state.world, self.state.said)
+        reward = grading.compute_reward(self.domain, self._raw, self.state.databases, self.state.agent_texts)
         return Reply(observation=text, reward=reward, terminated=True)
 
     def _answer_of_user(self) -> str:
@@ -130,49 +129,49 @@ class Tau2(Env[Talk]):
             self._hear(replace(message, role=Role.ASSISTANT, tool_calls=calls))
             if not calls:
                 return message.content
-            for answer in run_calls(phone_tools(), self.state.world, Action(tool_calls=calls)).messages:
+            for answer in run_calls(phone_tools(), self.state.databases, Action(tool_calls=calls)).messages:
                 self._hear(answer)
         raise PartyFailure(f"the user used the phone {MAX_PHONE_TURNS} times without a word")
 
     def _hear(self, message: Message) -> None:
-        self.state = Talk(self.state.world, (*self.state.heard, message))
+        self.state = Tau2State(self.state.databases, (*self.state.heard, message))
 
-    def fork_state(self) -> Talk:
-        """Fork the world, whose data base is shared until it changes, and share the conversation."""
-        return Talk(self.state.world.fork(), self.state.heard)
+    def fork_state(self) -> Tau2State:
+        """Fork the databases, which are shared until they change, and share the conversation."""
+        return Tau2State(self.state.databases.fork(), self.state.heard)
 
     # ---- the oracle ------------------------------------------------------------------------------------------------
 
     def oracle(self) -> str:
         """Ask, make the golden actions (the user's by asking for them), and tell what is to be told."""
-        said = self.state.said
-        if not said:
+        agent_texts = self.state.agent_texts
+        if not agent_texts:
             return "I am glad to help. Who are you, and what else do I need to know?"
-        action = _next_action(grading.golden_actions(self._raw), self.state.world.called)
+        action = _next_action(grading.golden_actions(self._raw), self.state.databases.called)
         if action is not None:
-            return self._towards(action, said)
-        if any(name == "transfer_to_human_agents" for _, name, _ in self.state.world.called):
+            return self._towards(action, agent_texts)
+        if any(name == "transfer_to_human_agents" for _, name, _ in self.state.databases.called):
             return _HAND_OVER
-        told = grading.criteria_of(self._raw).get("communicate_info") or []
-        facts = "; ".join(told)
-        news = f" For your information: {facts}." if facts and not any(facts in text for text in said) else ""
+        required_texts = grading.criteria_of(self._raw).get("communicate_info") or []
+        facts = "; ".join(required_texts)
+        news = f" For your information: {facts}." if facts and not any(facts in text for text in agent_texts) else ""
         return f"Everything that is possible is done.{news} Is there anything else I can do for you?"
 
-    def _towards(self, action: Mapping[str, Any], said: tuple[str, ...]) -> str:
+    def _towards(self, action: Mapping[str, Any], agent_texts: tuple[str, ...]) -> str:
         name, arguments = action["name"], action["arguments"]
         if grading.side_of(action) == "user":
             return asking(name, arguments)
         is_change = not self._has_phone and not name.startswith(
             ("get_", "find_", "search_", "list_", "calc", "transfer_")
         )
-        if is_change and not any("(yes/no)" in text for text in said):
+        if is_change and not any("(yes/no)" in text for text in agent_texts):
             changes = [
                 f"{item['name']}({json.dumps(item['arguments'])})"
                 for item in grading.golden_actions(self._raw)
                 if not item["name"].startswith(("get_", "find_", "search_", "list_", "calc", "transfer_"))
             ]
             return f"I would make these changes: {'; '.join(changes)}. Do you agree (yes/no)?"
-        return calling(name, **arguments)
+        return tool_call_action(name, **arguments)
 
 
 def _next_action(golden: list[dict[str, Any]], called: tuple[Called, ...]) -> dict[str, Any] | None:

@@ -1,1 +1,1 @@
-"""Pages in a real browser, and worlds that look like them."""
+"""Pages in a real browser, and an online store that needs none."""

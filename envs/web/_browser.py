@@ -69,7 +69,7 @@ class Tab:
             **context: Options of Playwright's `new_context`.
         """
         self._script, self._options = script, context
-        self._owner: _Owner | None = None
+        self._owner: _BrowserThread | None = None
         self._page: Page | None = None
         self._finalizer: Callable[[], object] = _nothing
 
@@ -106,7 +106,7 @@ class Tab:
         self._page, self._owner, self._finalizer = None, None, _nothing
 
 
-class _Owner:
+class _BrowserThread:
     """The browser of this process, with the only thread that touches it."""
 
     def __init__(self) -> None:
@@ -211,16 +211,16 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-_the_owner: _Owner | None = None
+_the_owner: _BrowserThread | None = None
 _the_lock = Lock()
 
 
-def _owner() -> _Owner:
+def _owner() -> _BrowserThread:
     """Return the owner of the process's browser; the first call starts its thread."""
     global _the_owner  # noqa: PLW0603  # one browser per process is the point
     with _the_lock:
         if _the_owner is None:
-            _the_owner = _Owner()
+            _the_owner = _BrowserThread()
             atexit.register(_the_owner.shut_down)
         return _the_owner
 

@@ -22,11 +22,11 @@ GRAMMAR: Final = (
 HINT: Final = f"Say one action, in a line of its own: {GRAMMAR}."
 
 
-class Refused(ValueError):
+class ActionRefused(ValueError):
     """An action that cannot be done; the message says why."""
 
 
-class Place(NamedTuple):
+class ElementPoint(NamedTuple):
     """A point on an element: pixels from its left upper corner, its middle where they are None."""
 
     id: int
@@ -39,12 +39,12 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class PageCommand:
     """One action on a page."""
 
     name: str
-    start: Place | None = None
-    end: Place | None = None
+    start: ElementPoint | None = None
+    end: ElementPoint | None = None
     text: str = ""
     """What is typed, answered or opened."""
     options: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Command:
     pixels: int = 0
 
     def __str__(self) -> str:
-        """Write the action as text that `parse` reads."""
+        """Write the action as text that `parse_command` reads."""
         parts: list[object] = [self.name]
         match self.name:
             case "drag":
@@ -72,7 +72,7 @@ class Command:
         return " ".join(map(str, parts)).strip()
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[ElementPoint, ...]:
         """The elements it names."""
         return tuple(place for place in (self.start, self.end) if place is not None)
 
@@ -109,26 +109,26 @@ _FORMS: Final[Mapping[str, str]] = {
 _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
-def parse(text: str) -> Command:
-    """Read the one line of `text` that is an action. Raises: Refused: none is, several are, or one is malformed."""
+def parse_command(text: str) -> PageCommand:
+    """Read the one line of `text` that is an action. Raises: ActionRefused: there is not exactly one."""
     lines = [line.strip(_BLANK) for line in text.split("\n")]
     found = [line for line in lines if line.partition(" ")[0].lower() in _FORMS]
     if len(found) != 1:
-        raise Refused(HINT)
+        raise ActionRefused(HINT)
     name, _, rest = found[0].partition(" ")
     name = name.lower()
     match = re.fullmatch(_FORMS[name], rest.strip(_BLANK), re.DOTALL)
     if match is None:
-        raise Refused(HINT)
-    return checked(_READERS.get(name, _read_pointer)(name, match))
+        raise ActionRefused(HINT)
+    return check_command(_READERS.get(name, _read_pointer)(name, match))
 
 
-def checked(command: Command) -> Command:
-    """Return a command that may be tried. Raises: Refused: a key or a text that is not taken."""
+def check_command(command: PageCommand) -> PageCommand:
+    """Return a command that may be tried. Raises: ActionRefused: a key or a text that is not taken."""
     if len(command.text) > MAX_TEXT or sum(map(len, command.options)) > MAX_TEXT:
-        raise Refused(f"A text must have at most {MAX_TEXT} characters.")
+        raise ActionRefused(f"A text must have at most {MAX_TEXT} characters.")
     if len(command.keys) > MAX_KEYS:
-        raise Refused(f"At most {MAX_KEYS} keys are pressed at once.")
+        raise ActionRefused(f"At most {MAX_KEYS} keys are pressed at once.")
     for key in command.keys:
         _check_key(key)
     return command
@@ -138,15 +138,15 @@ def _check_key(key: str) -> None:
     *modifiers, last = key.split("+") if len(key) > 1 else [key]
     is_known = last in KEYS or (len(last) == 1 and last.isprintable())
     if not is_known or not set(modifiers) <= MODIFIERS:
-        raise Refused(f"There is no key {key[:40]!r}: a key is a character or one of {', '.join(sorted(KEYS))}.")
+        raise ActionRefused(f"There is no key {key[:40]!r}: a key is a character or one of {', '.join(sorted(KEYS))}.")
     if "Control" in modifiers and last.lower() in "cvx":
-        raise Refused("There is no clipboard; fill the field with the text instead.")
+        raise ActionRefused("There is no clipboard; fill the field with the text instead.")
     if "Control" in modifiers and len(last) == 1 and last.lower() != "a":
-        raise Refused("Control goes with a, and with the named keys.")
+        raise ActionRefused("Control goes with a, and with the named keys.")
 
 
-def _place(id: str, x: str | None = None, y: str | None = None) -> Place:
-    return Place(int(id), None if x is None else float(x), None if y is None else float(y))
+def _place(id: str, x: str | None = None, y: str | None = None) -> ElementPoint:
+    return ElementPoint(int(id), None if x is None else float(x), None if y is None else float(y))
 
 
 def _plain(text: str | None) -> str:
@@ -160,39 +160,39 @@ def _plain(text: str | None) -> str:
     return text
 
 
-def _read_pointer(name: str, match: "re.Match[str]") -> Command:
-    return Command(name=name, start=_place(*match.groups()) if match.groups() else None)
+def _read_pointer(name: str, match: "re.Match[str]") -> PageCommand:
+    return PageCommand(name=name, start=_place(*match.groups()) if match.groups() else None)
 
 
-def _read_drag(name: str, match: "re.Match[str]") -> Command:
+def _read_drag(name: str, match: "re.Match[str]") -> PageCommand:
     parts = match.groups()
-    return Command(name=name, start=_place(*parts[:3]), end=_place(*parts[3:]))
+    return PageCommand(name=name, start=_place(*parts[:3]), end=_place(*parts[3:]))
 
 
-def _read_fill(name: str, match: "re.Match[str]") -> Command:
-    return Command(name=name, start=_place(match[1]), text=_plain(match[2]))
+def _read_fill(name: str, match: "re.Match[str]") -> PageCommand:
+    return PageCommand(name=name, start=_place(match[1]), text=_plain(match[2]))
 
 
-def _read_select(name: str, match: "re.Match[str]") -> Command:
+def _read_select(name: str, match: "re.Match[str]") -> PageCommand:
     strings = _STRINGS.findall(match[2])
     is_quoted = strings and not _STRINGS.sub("", match[2]).replace(",", "").strip()
     options = tuple(map(_plain, strings)) if is_quoted else (_plain(match[2]),)
-    return Command(name=name, start=_place(match[1]), options=options)
+    return PageCommand(name=name, start=_place(match[1]), options=options)
 
 
-def _read_press(name: str, match: "re.Match[str]") -> Command:
-    return Command(name=name, keys=tuple(match[1].split()), start=_place(match[2]) if match[2] else None)
+def _read_press(name: str, match: "re.Match[str]") -> PageCommand:
+    return PageCommand(name=name, keys=tuple(match[1].split()), start=_place(match[2]) if match[2] else None)
 
 
-def _read_scroll(name: str, match: "re.Match[str]") -> Command:
-    return Command(name=name, start=_place(match[1]) if match[1] else None, pixels=int(match[2]))
+def _read_scroll(name: str, match: "re.Match[str]") -> PageCommand:
+    return PageCommand(name=name, start=_place(match[1]) if match[1] else None, pixels=int(match[2]))
 
 
-def _read_text(name: str, match: "re.Match[str]") -> Command:
-    return Command(name=name, text=_plain(match[1]))
+def _read_text(name: str, match: "re.Match[str]") -> PageCommand:
+    return PageCommand(name=name, text=_plain(match[1]))
 
 
-_READERS: Final[Mapping[str, Callable[[str, Any], Command]]] = {  # Any: a match of text
+_READERS: Final[Mapping[str, Callable[[str, Any], PageCommand]]] = {  # Any: a match of text
     "drag": _read_drag,
     "fill": _read_fill,
     "select": _read_select,

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from envgym.envs.web._miniwob_solving import (
     FIELDS,
+    ElementMissing,
     Oracle,
-    Stuck,
     all_then_submit,
     check,
     click,
@@ -25,7 +25,7 @@ from envgym.envs.web._miniwob_solving import (
     submit,
     undone,
 )
-from envgym.envs.web._miniwob_view import Node, View
+from envgym.envs.web._miniwob_view import PageElement, PageView
 
 
 def _wanted_boxes(task: str) -> list[str]:
@@ -33,33 +33,33 @@ def _wanted_boxes(task: str) -> list[str]:
     return [] if names == "nothing" else names.split(", ")
 
 
-def _widget(view: View) -> str:
+def _widget(view: PageView) -> str:
     kind = quoted_in(view.task)[0]
     is_long = kind == "textarea"
     role = "textbox" if kind in ("text", "textarea") else kind
     return click(leading(node for node in every(view, role) if node.multiline == is_long))
 
 
-def _menu(view: View) -> str:
+def _menu(view: PageView) -> str:
     """Point at each part of the path in turn; click the last."""
     *parents, last = found_in(r"Select (.*)", view.task).split(">")
     for name in [last, *reversed(parents)]:
         for node in every(view, name=name):
             return click(node) if name == last else hover(node)
-    raise Stuck(view.task)
+    raise ElementMissing(view.task)
 
 
-def _after_delay(view: View) -> str:
+def _after_delay(view: PageView) -> str:
     """Click, let one second less than asked pass with other actions, click: each action takes a second."""
     waits = int(found_in(r"wait (\d+)", view.task)) - 1
     steps = [click(first(view, name="ONE")), *[hover(first(view, name="ONE"))] * waits, click(first(view, name="TWO"))]
     return steps[len(view.past)]
 
 
-def _ticket(view: View) -> str:
+def _ticket(view: PageView) -> str:
     """Take the offer with the least or the most of what counts."""
     is_price = "cost" in view.task
-    offers: list[tuple[int, Node]] = []
+    offers: list[tuple[int, PageElement]] = []
     minutes = 0
     for node in view.nodes:
         if match := re.fullmatch(r"(\d+)h (\d+)m", node.name):
@@ -70,7 +70,7 @@ def _ticket(view: View) -> str:
     return click(best(offers, key=lambda offer: offer[0])[1])
 
 
-def _folder(view: View) -> str:
+def _folder(view: PageView) -> str:
     """Open every folder until the name is to be seen."""
     for node in every(view, name=quoted_in(view.task)[0]):
         return click(node)
@@ -78,14 +78,14 @@ def _folder(view: View) -> str:
     return undone(view, folders) or submit(view)
 
 
-def _contact(view: View) -> str:
+def _contact(view: PageView) -> str:
     name, what = re.findall(r"Find (\w+) in the contact book and click on their (\w+)", view.task)[0]
     if first(view, "heading").name != name:
         return click(first(view, "link", name=">"))
     return click(every(view, "link")[("phone", "email", "address").index(what)])
 
 
-def _search(view: View) -> str:
+def _search(view: PageView) -> str:
     """Search, turn to the page, take the nth result: there are three on each."""
     field, wanted = first(view, *FIELDS), quoted_in(view.task)[0]
     if field.value != wanted:
@@ -99,7 +99,7 @@ def _search(view: View) -> str:
     return click([link for link in links if not re.fullmatch(r"\d+|[<>]", link.name)][place])
 
 
-def _agreement(view: View) -> str:
+def _agreement(view: PageView) -> str:
     """Read to the end and sign, where that is asked; then agree or cancel."""
     name, *button = quoted_in(view.task) or [""]
     long, *field = every(view, "textbox")

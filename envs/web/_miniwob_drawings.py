@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from envgym.envs.web._miniwob_solving import (
+    ElementMissing,
     Oracle,
-    Stuck,
     all_then_submit,
     click,
     drag,
@@ -15,7 +15,7 @@ from envgym.envs.web._miniwob_solving import (
     leading,
     submit,
 )
-from envgym.envs.web._miniwob_view import Node, View
+from envgym.envs.web._miniwob_view import PageElement, PageView
 
 _SYNONYMS = {"grey": "gray", "aqua": "cyan", "fuchsia": "magenta"}
 _ROLES = {"circle": "circle", "triangle": "polygon", "rectangle": "rect"}
@@ -23,13 +23,13 @@ _LARGE = 15
 _SHAPES = ("circle", "polygon", "rect", "text")
 
 
-def _box(node: Node) -> tuple[int, int, int, int]:
+def _box(node: PageElement) -> tuple[int, int, int, int]:
     if node.box is None:
-        raise Stuck(f"{node} has no place")
+        raise ElementMissing(f"{node} has no place")
     return node.box
 
 
-def _middle(node: Node) -> tuple[float, float]:
+def _middle(node: PageElement) -> tuple[float, float]:
     left, top, width, height = _box(node)
     return left + width / 2, top + height / 2
 
@@ -38,7 +38,7 @@ def _color(word: str) -> str:
     return _SYNONYMS.get(word, word)
 
 
-def _fits(node: Node, words: list[str]) -> bool:
+def _fits(node: PageElement, words: list[str]) -> bool:
     """Whether a shape is what words such as large, red, circles, item say."""
     for word in words:
         kind = word.removesuffix("s")
@@ -57,25 +57,25 @@ def _fits(node: Node, words: list[str]) -> bool:
     return True
 
 
-def _count(view: View) -> str:
+def _count(view: PageView) -> str:
     words = found_in(r"How many (.*) are there", view.task).split()
     shapes = [node for node in every(view, *_SHAPES) if node.box is not None]
     return click(first(view, "button", name=str(sum(_fits(node, words) for node in shapes))))
 
 
-def _shape(view: View) -> str:
+def _shape(view: PageView) -> str:
     words = found_in(r"Click on an? (.*)", view.task).split()
     return click(leading(node for node in every(view, *_SHAPES) if node.box is not None and _fits(node, words)))
 
 
-def _figure(view: View) -> str:
+def _figure(view: PageView) -> str:
     shape = leading(node for node in every(view, *_SHAPES) if node.box is not None)
     kinds = ("Rectangle", "Circle", "Triangle", "Letter", "Number")
     name = leading(kind for kind in kinds if _fits(shape, [kind.lower()]))
     return click(first(view, "button", name=name))
 
 
-def _shade(view: View) -> str:
+def _shade(view: PageView) -> str:
     """Choose every field whose strongest part is the color."""
     place = ["red", "green", "blue"].index(found_in(r"shades of (\w+)", view.task))
     for node in every(view, "clickable"):
@@ -85,18 +85,18 @@ def _shade(view: View) -> str:
     return submit(view)
 
 
-def _pie(view: View) -> str:
+def _pie(view: PageView) -> str:
     label = found_in(r'labeled "(.*)"', view.task)
     target = next((node for node in every(view, "text", name=label) if _box(node)[3] > 5), None)
     return click(target or first(view, "text", name="+"))
 
 
-def _ascending(view: View) -> str:
+def _ascending(view: PageView) -> str:
     numbers = every(view, "text", name="1")
     return click(numbers[0] if numbers else first(view, "rect"))
 
 
-def _grid(view: View) -> str:
+def _grid(view: PageView) -> str:
     x, y = map(int, re.findall(r"\((-?\d),(-?\d)\)", view.task)[0])
     points = every(view, "circle")
     columns = sorted({_box(point)[0] for point in points})
@@ -104,7 +104,7 @@ def _grid(view: View) -> str:
     return click(leading(point for point in points if _box(point)[:2] == (columns[x + 2], rows[y + 2])))
 
 
-def _line(view: View) -> list[str]:
+def _line(view: PageView) -> list[str]:
     """Draw a line with its middle in the dot.
 
     The page looks how near the pointer's moves came, not the line, and to the dot's upper left corner, not its middle.
@@ -119,7 +119,7 @@ def _line(view: View) -> list[str]:
     return [f"drag {plane.id} at {x - dx:g} {y - dy:g} to {plane.id} at {x + dx:g} {y + dy:g}"]
 
 
-def _direction(view: View) -> list[str]:
+def _direction(view: PageView) -> list[str]:
     """Drag the only shape some way; what it is called afterwards does not matter."""
     dx, dy = {"left": (-30, 0), "right": (30, 0), "up": (0, -25), "down": (0, 25)}[
         found_in(r"(left|right|up|down)", view.task)
@@ -129,20 +129,20 @@ def _direction(view: View) -> list[str]:
     return [drag(shape, shape, by=(width / 2 + dx, height / 2 + dy))]
 
 
-def _contained(view: View) -> list[str]:
+def _contained(view: PageView) -> list[str]:
     """Drag all shapes of a kind into the box, side by side."""
     words = found_in(r"all (.*?) into", view.task).split()
     *shapes, container = every(view, "circle", "polygon", "rect")
     return list(_packed([shape for shape in shapes if _fits(shape, words)], container))
 
 
-def _packed(shapes: list[Node], container: Node) -> Iterator[str]:
+def _packed(shapes: list[PageElement], container: PageElement) -> Iterator[str]:
     """Put shapes into a box in rows, in the order of their numbers."""
     for place, shape in enumerate(shapes):
         yield drag(shape, container, at=(15 + 20 * (place % 3), 12 + 12 * (place // 3)))
 
 
-def _sorted_boxes(view: View) -> list[str]:
+def _sorted_boxes(view: PageView) -> list[str]:
     words = found_in(r"all (.*?) into", view.task).split()
     *shapes, left, right = every(view, "circle", "polygon", "rect")
     is_left = "into the left" in view.task
@@ -152,18 +152,18 @@ def _sorted_boxes(view: View) -> list[str]:
     return [*_packed(wanted, here), *_packed(others, there)]
 
 
-def _items(view: View) -> list[str]:
+def _items(view: PageView) -> list[str]:
     texts = every(view, "listitem")
     return [node.name for node in texts]
 
 
-def _moved(view: View, at: int, place: int) -> str:
+def _moved(view: PageView, at: int, place: int) -> str:
     """Drag an item of a list from a place to another, counted from 0."""
     items = every(view, "listitem")
     return drag(items[at], items[place], at=(40, 26 if place > at else 2))
 
 
-def _list(view: View) -> str:
+def _list(view: PageView) -> str:
     name, where = re.findall(r"Drag (\S+) (.*)\.", view.task)[0]
     items = _items(view)
     at = items.index(name)
@@ -177,7 +177,7 @@ def _list(view: View) -> str:
     return _moved(view, at, place)
 
 
-def _sort(view: View) -> str:
+def _sort(view: PageView) -> str:
     """Bring the smallest number that is not in its place there."""
     numbers = _items(view)
     for place, number in enumerate(sorted(numbers, key=int)):

@@ -23,62 +23,62 @@ from envgym.envs.web._miniwob_solving import (
     submit,
     texts,
 )
-from envgym.envs.web._miniwob_view import View
+from envgym.envs.web._miniwob_view import PageView
 
 # ---- forms --------------------------------------------------------------------------------------------------------
 
 
-def _iso_date(view: View) -> list[str]:
+def _iso_date(view: PageView) -> list[str]:
     month, day, year = re.findall(r"(\d\d)/(\d\d)/(\d{4})", view.task)[0]
     return [f"{year}-{month}-{day}"]
 
 
-def _iso_time(view: View) -> list[str]:
+def _iso_time(view: PageView) -> list[str]:
     hour, minute, half = re.findall(r"(\d+):(\d\d) ([AP]M)", view.task)[0]
     return [f"{int(hour) % 12 + 12 * (half == 'PM'):02}:{minute}"]
 
 
-def _cased(view: View) -> list[str]:
+def _cased(view: PageView) -> list[str]:
     text = quoted_in(view.task)[0]
     return [text.upper() if "upper case" in view.task else text.lower()]
 
 
-def _nth_word(view: View) -> list[str]:
+def _nth_word(view: PageView) -> list[str]:
     return [re.sub("[^a-zA-Z]", "", " ".join(texts(view)).split()[number_of(view.task) - 1])]
 
 
-def _rows(view: View) -> dict[str, str]:
+def _rows(view: PageView) -> dict[str, str]:
     pairs = (node.name.split(" |") for node in every(view, "row"))
     return {parts[0].strip(): parts[1].strip() for parts in pairs if len(parts) > 1}
 
 
-def _labels(view: View) -> list[str]:
+def _labels(view: PageView) -> list[str]:
     return [_rows(view)[name.rstrip(":")] for name in texts(view) if name.endswith(":")]
 
 
-def _long_text(view: View) -> list[str]:
+def _long_text(view: PageView) -> list[str]:
     values = [node.value or "" for node in every(view, "textbox") if node.multiline]
     return [values[number_of(view.task) - 1 if len(values) > 1 else 0]]
 
 
-def _last_word(view: View) -> list[str]:
+def _last_word(view: PageView) -> list[str]:
     return [re.sub("[^a-zA-Z0-9]", "", _long_text(view)[0].split()[-1])]
 
 
-def _sum(view: View) -> list[str]:
+def _sum(view: PageView) -> list[str]:
     a, sign, b = re.findall(r"(-?\d+) ([-+x*]) (-?\d+)", " ".join(texts(view)))[0]
     return [str({"+": int(a) + int(b), "-": int(a) - int(b)}.get(sign, int(a) * int(b)))]
 
 
-def _unknown(view: View) -> list[str]:
+def _unknown(view: PageView) -> list[str]:
     left, sign, right, total = re.findall(r"(x|\d+) ([-+]) (x|\d+) = (-?\d+)", " ".join(texts(view)))[0]
     if sign == "+":
         return [str(int(total) - int(right if left == "x" else left))]
     return [str(int(total) + int(right) if left == "x" else int(left) - int(total))]
 
 
-def _movie(view: View) -> str:
-    """Fill each field as its label says: there is one for each, before or behind it."""
+def _movie(view: PageView) -> str:
+    """Fill each field as its label says: there is one for each, before or after it."""
     genre, director, year = re.findall(r"for (\w+) movies directed by (\w+) from year (\d+)", view.task)[0]
     wanted = {"genre": genre, "director": director, "year": year, "date": year}
     names = (next((word for word in wanted if word in node.name.lower()), "") for node in view.nodes)
@@ -88,7 +88,7 @@ def _movie(view: View) -> str:
     return click(every(view, "clickable", "button")[-1])
 
 
-def _login(view: View) -> str:
+def _login(view: PageView) -> str:
     """Close the window that may come in between."""
     cancel = every(view, "button", name="Cancel")
     return click(cancel[0]) if cancel else _popup_form(view)
@@ -97,7 +97,7 @@ def _login(view: View) -> str:
 _popup_form = enter(lambda view: quoted_in(view.task), "OK")
 
 
-def _choice(view: View) -> str:
+def _choice(view: PageView) -> str:
     wanted = found_in(r"Select (.*?) from the", view.task).split(", ")
     box = first(view, "combobox")
     return submit(view) if sorted((box.value or "").split(", ")) == sorted(wanted) else select(box, *wanted)
@@ -106,7 +106,7 @@ def _choice(view: View) -> str:
 _MONTHS = tuple(month_name)[1:]
 
 
-def _calendar(view: View) -> str:
+def _calendar(view: PageView) -> str:
     """Open the calendar, turn to the month, take the day."""
     month, day, year = map(int, re.findall(r"(\d\d)/(\d\d)/(\d{4})", view.task)[0])
     field = first(view, "textbox")
@@ -122,7 +122,7 @@ def _calendar(view: View) -> str:
     return click(first(view, "link", name=str(day)))
 
 
-def _autocomplete(view: View) -> str:
+def _autocomplete(view: PageView) -> str:
     """Type the beginning, take an offer with the right end, which may be all that was typed."""
     start, *end = quoted_in(view.task)
     field = first(view, "textbox")
@@ -135,7 +135,7 @@ def _autocomplete(view: View) -> str:
     return click(fits[0]) if fits else fill(field, start)
 
 
-def _guess(view: View) -> str:
+def _guess(view: PageView) -> str:
     """Halve what is left: the last answer says on which side, the earlier guesses how far."""
     guesses = [int(action.split('"')[1]) for action in view.past if action.startswith("fill")]
     told = " ".join(texts(view))
@@ -152,7 +152,7 @@ def _guess(view: View) -> str:
     return fill(first(view, *FIELDS), str((low + high) // 2))
 
 
-def _generate(view: View) -> str:
+def _generate(view: PageView) -> str:
     shown = next((int(name) for name in texts(view) if re.fullmatch(r"\d+", name)), None)
     bound = int(re.sub(r"\D", "", view.task) or 0)
     tests: dict[str, Callable[[int], bool]] = {
@@ -165,14 +165,14 @@ def _generate(view: View) -> str:
     return submit(view) if shown is not None and fits(shown) else click(first(view, "button", name="Generate"))
 
 
-def _greatest(view: View) -> Iterator[str]:
+def _greatest(view: PageView) -> Iterator[str]:
     cards = [node for node in every(view, "clickable") if node.name.isdigit()]
     yield from [action for action in view.past if action.startswith("click")][:1] or [
         click(max(cards, key=lambda card: int(card.name)))
     ]
 
 
-def _parities(view: View) -> Iterator[str]:
+def _parities(view: PageView) -> Iterator[str]:
     nodes = [node for node in view.nodes if node.id is not None]
     for before, node, after in zip(nodes, nodes[1:], nodes[2:], strict=False):
         if before.name == "Odd" and after.name == "Even":
@@ -182,7 +182,7 @@ def _parities(view: View) -> Iterator[str]:
 # ---- sliders ------------------------------------------------------------------------------------------------------
 
 
-def _slides(view: View, wanted: Sequence[int]) -> str | None:
+def _slides(view: PageView, wanted: Sequence[int]) -> str | None:
     """Move the first slider that is wrong by its keys, or return None."""
     nodes = [node for node in view.nodes if node.id is not None]
     handles = [node for node in nodes if "ui-slider-handle" in node.name]
@@ -194,18 +194,18 @@ def _slides(view: View, wanted: Sequence[int]) -> str | None:
     return None
 
 
-def _slider(view: View) -> str:
+def _slider(view: PageView) -> str:
     wanted = re.findall(r"-?\d+", found_in(r"(?:Select|combination) (\[?[-\d,]+)", view.task))
     return _slides(view, [int(number) for number in wanted]) or submit(view)
 
 
-def _slider_and_box(view: View) -> str:
+def _slider_and_box(view: PageView) -> str:
     box = every(view, "checkbox")[number_of(view.task) - 1]
     moved = _slides(view, [int(found_in(r"Select (-?\d+)", view.task))])
     return moved or (submit(view) if box.checked else click(box))
 
 
-def _box_and_text(view: View) -> str:
+def _box_and_text(view: PageView) -> str:
     places = [int(place) - 1 for place in re.findall(r"(\d+)(?:st|nd|rd)", view.task)]
     text = quoted_in(view.task)[0]
     button, field = every(view, "radio")[places[0]], every(view, "textbox")[places[1]]
@@ -214,7 +214,7 @@ def _box_and_text(view: View) -> str:
     return fill(field, text) if field.value != text else submit(view)
 
 
-def _choice_and_button(view: View) -> str:
+def _choice_and_button(view: PageView) -> str:
     option, name = re.findall(r'Choose (.*) from the dropdown, then click the button labeled "(.*)"', view.task)[0]
     box = first(view, "combobox")
     return select(box, option) if box.value != option else click(first(view, "button", name=name))
@@ -223,20 +223,20 @@ def _choice_and_button(view: View) -> str:
 # ---- texts and lists ----------------------------------------------------------------------------------------------
 
 
-def _scrolled(view: View) -> str:
+def _scrolled(view: PageView) -> str:
     text = first(view, "textbox")
     at, end = text.scrolled or (0, 0)
     goal = 0 if "top" in view.task else end
     return f"scroll {text.id} by {goal - at}" if abs(goal - at) > 1 else submit(view)
 
 
-def _marked(view: View) -> str:
+def _marked(view: PageView) -> str:
     paragraphs = every(view, "text")
     text = paragraphs[number_of(view.task) - 1 if len(paragraphs) > 1 else 0]
     return drag(text, text) if not view.past else submit(view)
 
 
-def _terminal(view: View) -> str:
+def _terminal(view: PageView) -> str:
     field = first(view, "textbox")
     if not view.past:
         return press(field, *"ls", "Enter")
@@ -247,7 +247,7 @@ def _terminal(view: View) -> str:
     return press(field, "r", "m", "Space", *name, "Enter")
 
 
-def _resized(view: View) -> str:
+def _resized(view: PageView) -> str:
     if view.past:
         return submit(view)
     side = "ui-resizable-e" if "width" in view.task else "ui-resizable-s"

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from envgym.envs.web._miniwob_solving import (
+    ElementMissing,
     Oracle,
-    Stuck,
     all_then_submit,
     click,
     every,
@@ -15,15 +15,15 @@ from envgym.envs.web._miniwob_solving import (
     leading,
     quoted_in,
 )
-from envgym.envs.web._miniwob_view import Node, View
+from envgym.envs.web._miniwob_view import PageElement, PageView
 
 
-def _near(view: View, sender: str) -> Iterator[Node]:
+def _near(view: PageView, sender: str) -> Iterator[PageElement]:
     """Yield what follows the name of a sender, up to the next mail."""
     nodes = [node for node in view.nodes if node.id is not None]
     start = next((place for place, node in enumerate(nodes) if node.name == sender), None)
     if start is None:
-        raise Stuck(f"no mail by {sender}")
+        raise ElementMissing(f"no mail by {sender}")
     depth = nodes[start].depth
     for node in nodes[start:]:
         if node.depth < depth:
@@ -31,7 +31,7 @@ def _near(view: View, sender: str) -> Iterator[Node]:
         yield node
 
 
-def _mail(view: View) -> str:
+def _mail(view: PageView) -> str:
     """Mark, delete, answer or forward."""
     by = found_in(r"(?:email by|from) (\w[\w-]*)", view.task)
     for word, icon in (("important", "star"), ("delete", "trash")):
@@ -50,7 +50,7 @@ def _mail(view: View) -> str:
 _ICONS = {"Reply": "reply", "Retweet": "retweet", "Like": "like", "Share": "share"}
 
 
-def _posts(view: View, user: str) -> Iterator[tuple[Node, ...]]:
+def _posts(view: PageView, user: str) -> Iterator[tuple[PageElement, ...]]:
     """Yield the parts of each post by a user."""
     nodes = [node for node in view.nodes if node.id is not None]
     heads = [place for place, node in enumerate(nodes) if node.role == "text" and "@" in node.name]
@@ -59,7 +59,7 @@ def _posts(view: View, user: str) -> Iterator[tuple[Node, ...]]:
             yield tuple(nodes[head:end])
 
 
-def _post(view: View) -> str:
+def _post(view: PageView) -> str:
     """Use one button of a user's post, which may be behind `more`."""
     user, name = found_in(r"user (@\S+?),", view.task), quoted_in(view.task)[0]
     parts = leading(_posts(view, user))
@@ -69,7 +69,7 @@ def _post(view: View) -> str:
     return click(leading(node for node in parts if node.name == "more"))
 
 
-def _marks(view: View) -> list[str]:
+def _marks(view: PageView) -> list[str]:
     """Click the same button of several posts."""
     user, icon = found_in(r"by (@\S+)", view.task), _ICONS[quoted_in(view.task)[0]]
     buttons = [node for post in _posts(view, user) for node in post if icon in node.name.split()]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from envgym.core.json_types import JsonObject, JsonValue
 from envgym.envs.web._browser import Tab
-from envgym.envs.web._miniwob_actions import Command
-from envgym.envs.web._miniwob_view import View
+from envgym.envs.web._miniwob_actions import PageCommand
+from envgym.envs.web._miniwob_view import PageView
 from envgym.errors import EnvFailure, InvalidInput, sentence
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _script() -> str:
 MAX_IDLE: Final = 64
 
 
-class _Idle:
+class _IdleTabs:
     """Tabs of closed envs, with the names of their pages, for the next envs: most envs live for one episode."""
 
     def __init__(self) -> None:
@@ -90,13 +90,13 @@ class _Idle:
             return None if best is None else self._tabs.pop(best)
 
 
-_idle = _Idle()
+_idle = _IdleTabs()
 
 
 def _forget() -> None:
     """Begin anew in a forked process: it has no browser yet, and nobody would let go of the lock."""
     global _idle  # noqa: PLW0603  # idle tabs are the process's, as its browser is
-    _idle = _Idle()
+    _idle = _IdleTabs()
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -112,7 +112,7 @@ class MiniWobPage:
         self._acts: Mapping[str, _Act] = _MOUSE if input == "mouse" else {}
         self._name: str | None = None
 
-    def begin(self, name: str, seed: int) -> View:
+    def begin(self, name: str, seed: int) -> PageView:
         """Start a problem, in a fresh page or in one that is as a fresh one.
 
         Raises: EnvFailure: twice, the browser did not do it.
@@ -122,7 +122,7 @@ class MiniWobPage:
         except EnvFailure:  # the browser may have died since the last episode
             return self._begin(name, seed)
 
-    def _begin(self, name: str, seed: int) -> View:
+    def _begin(self, name: str, seed: int) -> PageView:
         if not self._tab.is_open:
             self._name, self._tab = _idle.take(name) or (None, _new_tab())
         is_there = self._name == name
@@ -137,15 +137,15 @@ class MiniWobPage:
             assert text is not None, "a page that was just loaded is as loaded"
             return text
 
-        view = View.read(name, self._tab.run(job, limit_s=self._limit_s))
+        view = PageView.read(name, self._tab.run(job, limit_s=self._limit_s))
         self._name = name
         return view
 
-    def act(self, view: View, command: Command) -> View:
+    def act(self, view: PageView, command: PageCommand) -> PageView:
         """Do something, let time pass, and read the page. Raises: EnvFailure: the browser failed."""
         act = _press if command.name == "press" else self._acts.get(command.name, _act)
         text = self._tab.run(lambda page: act(page, command), limit_s=self._limit_s)
-        return View.read(view.page, text, [*view.past, str(command)])
+        return PageView.read(view.page, text, [*view.past, str(command)])
 
     def screenshot(self) -> bytes:
         """Return the page as a PNG, without MiniWoB's own display beside it."""
@@ -167,7 +167,7 @@ def _new_tab() -> Tab:
     return Tab(script=_script(), **_CONTEXT)
 
 
-_Act = Callable[["Page", Command], Awaitable[str]]
+_Act = Callable[["Page", PageCommand], Awaitable[str]]
 
 
 async def _turn(page: "Page", name: str | None, action: JsonObject | None) -> str:
@@ -175,11 +175,11 @@ async def _turn(page: "Page", name: str | None, action: JsonObject | None) -> st
     return text
 
 
-async def _act(page: "Page", command: Command) -> str:
+async def _act(page: "Page", command: PageCommand) -> str:
     return await _turn(page, command.name, command.for_page())
 
 
-async def _press(page: "Page", command: Command) -> str:
+async def _press(page: "Page", command: PageCommand) -> str:
     if command.start is not None:
         await page.evaluate("(action) => envgym.act('focus', action)", command.for_page())
     for key in command.keys:
@@ -200,7 +200,7 @@ async def _move(page: "Page", place: JsonValue, steps: int = 1) -> bool:
     return at is not None
 
 
-async def _mouse(page: "Page", command: Command) -> str:
+async def _mouse(page: "Page", command: PageCommand) -> str:
     """Click, hover or drag."""
     places = command.for_page()
     if not await _move(page, places["from"]):

@@ -4,46 +4,46 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from envgym.envs.web._miniwob_actions import Command, Place
-from envgym.envs.web._miniwob_view import Node, View
+from envgym.envs.web._miniwob_actions import ElementPoint, PageCommand
+from envgym.envs.web._miniwob_view import PageElement, PageView
 
 FoundT = TypeVar("FoundT")
-Oracle = Callable[[View], str]
+Oracle = Callable[[PageView], str]
 """From what is seen to the next action."""
 
 FIELDS = ("textbox", "searchbox", "spinbutton", "date", "time")
 LINKS = ("link", "clickable", "button", "text")
 
 
-class Stuck(LookupError):
+class ElementMissing(LookupError):
     """What the solution needs is not on the page."""
 
 
 # ---- what is there ------------------------------------------------------------------------------------------------
 
 
-def every(view: View, *roles: str, name: str | None = None) -> list[Node]:
+def every(view: PageView, *roles: str, name: str | None = None) -> list[PageElement]:
     """Return the numbered elements of some roles (of any, where none is given), and of a name."""
     named = (node for node in view.nodes if node.id is not None and (name is None or node.name == name))
     return [node for node in named if not roles or node.role in roles]
 
 
-def first(view: View, *roles: str, name: str | None = None) -> Node:
-    """Return the first of them. Raises: Stuck: there is none."""
+def first(view: PageView, *roles: str, name: str | None = None) -> PageElement:
+    """Return the first of them. Raises: ElementMissing: there is none."""
     found = every(view, *roles, name=name)
     if not found:
-        raise Stuck(f"no {' or '.join(roles) or 'element'} {name or ''} on {view.page}")
+        raise ElementMissing(f"no {' or '.join(roles) or 'element'} {name or ''} on {view.page}")
     return found[0]
 
 
 def leading(candidates: Iterable[FoundT]) -> FoundT:
-    """Return the first of what fits. Raises: Stuck: nothing does."""
+    """Return the first of what fits. Raises: ElementMissing: nothing does."""
     for candidate in candidates:
         return candidate
-    raise Stuck("nothing on the page fits")
+    raise ElementMissing("nothing on the page fits")
 
 
-def texts(view: View) -> list[str]:
+def texts(view: PageView) -> list[str]:
     """Return the texts that are no element's name."""
     return [node.name for node in view.nodes if node.role == "text"]
 
@@ -54,10 +54,10 @@ def quoted_in(task: str) -> list[str]:
 
 
 def found_in(pattern: str, text: str) -> str:
-    """Return what the group of a pattern matches. Raises: Stuck: nothing."""
+    """Return what the group of a pattern matches. Raises: ElementMissing: nothing."""
     match = re.search(pattern, text)
     if match is None:
-        raise Stuck(f"{pattern} is not in {text}")
+        raise ElementMissing(f"{pattern} is not in {text}")
     return match[1]
 
 
@@ -69,59 +69,61 @@ def number_of(task: str) -> int:
 # ---- what is done -------------------------------------------------------------------------------------------------
 
 
-def click(node: Node, x: float | None = None, y: float | None = None) -> str:
+def click(node: PageElement, x: float | None = None, y: float | None = None) -> str:
     """Say a click."""
-    return str(Command(name="click", start=_place(node, x, y)))
+    return str(PageCommand(name="click", start=_place(node, x, y)))
 
 
-def hover(node: Node) -> str:
+def hover(node: PageElement) -> str:
     """Say that the pointer goes somewhere; also the way to wait."""
-    return str(Command(name="hover", start=_place(node)))
+    return str(PageCommand(name="hover", start=_place(node)))
 
 
-def fill(node: Node, text: str) -> str:
+def fill(node: PageElement, text: str) -> str:
     """Say what is typed."""
-    return str(Command(name="fill", start=_place(node), text=text))
+    return str(PageCommand(name="fill", start=_place(node), text=text))
 
 
-def select(node: Node, *options: str) -> str:
+def select(node: PageElement, *options: str) -> str:
     """Say what is chosen."""
-    return str(Command(name="select", start=_place(node), options=options))
+    return str(PageCommand(name="select", start=_place(node), options=options))
 
 
-def press(node: Node, *keys: str) -> str:
+def press(node: PageElement, *keys: str) -> str:
     """Say which keys."""
-    return str(Command(name="press", start=_place(node), keys=keys))
+    return str(PageCommand(name="press", start=_place(node), keys=keys))
 
 
-def drag(node: Node, to: Node, *, by: tuple[float, float] | None = None, at: tuple[float, float] | None = None) -> str:
+def drag(
+    node: PageElement, to: PageElement, *, by: tuple[float, float] | None = None, at: tuple[float, float] | None = None
+) -> str:
     """Say a drag onto another element: its middle, or `at` from its corner; `by`: so far from the first's corner."""
     x, y = at or by or (None, None)
-    return str(Command(name="drag", start=_place(node), end=_place(to, x, y)))
+    return str(PageCommand(name="drag", start=_place(node), end=_place(to, x, y)))
 
 
-def _place(node: Node, x: float | None = None, y: float | None = None) -> Place:
+def _place(node: PageElement, x: float | None = None, y: float | None = None) -> ElementPoint:
     assert node.id is not None, "only numbered elements are found"
-    return Place(node.id, x, y)
+    return ElementPoint(node.id, x, y)
 
 
-def is_done(view: View, action: str) -> bool:
+def is_done(view: PageView, action: str) -> bool:
     """Whether this was done before."""
     return action in view.past
 
 
-def undone(view: View, actions: Iterable[str]) -> str | None:
+def undone(view: PageView, actions: Iterable[str]) -> str | None:
     """Return the first action that was not done before."""
     return next((action for action in actions if not is_done(view, action)), None)
 
 
-def submit(view: View, *names: str) -> str:
+def submit(view: PageView, *names: str) -> str:
     """Click the button that ends it."""
     wanted = names or ("Submit",)
     return click(next((node for node in every(view, "button", "clickable") if node.name in wanted), _nothing))
 
 
-_nothing = Node(id=0, role="", name="")
+_nothing = PageElement(id=0, role="", name="")
 
 
 # ---- kinds of problems --------------------------------------------------------------------------------------------
@@ -137,7 +139,7 @@ def click_in_turn(*names: str) -> Oracle:
     return lambda view: click(first(view, name=names[len(view.past)]))
 
 
-def all_then_submit(actions_of: Callable[[View], Iterable[str]], *names: str) -> Oracle:
+def all_then_submit(actions_of: Callable[[PageView], Iterable[str]], *names: str) -> Oracle:
     """Do each action once, whatever the order, then submit."""
     return lambda view: undone(view, actions_of(view)) or submit(view, *names)
 
@@ -145,7 +147,7 @@ def all_then_submit(actions_of: Callable[[View], Iterable[str]], *names: str) ->
 def check(names_of: Callable[[str], Sequence[str]]) -> Oracle:
     """Check the boxes of some names, and no others, then submit."""
 
-    def solve(view: View) -> str:
+    def solve(view: PageView) -> str:
         wanted = names_of(view.task)
         wrong = [box for box in every(view, "checkbox", "radio") if box.checked != (box.name in wanted)]
         boxes = [box for box in wrong if box.role == "checkbox" or not box.checked]
@@ -154,10 +156,10 @@ def check(names_of: Callable[[str], Sequence[str]]) -> Oracle:
     return solve
 
 
-def enter(values_of: Callable[[View], Sequence[str]], *names: str) -> Oracle:
+def enter(values_of: Callable[[PageView], Sequence[str]], *names: str) -> Oracle:
     """Fill the fields that are empty at first, in their order, then submit."""
 
-    def solve(view: View) -> str:
+    def solve(view: PageView) -> str:
         fields = [node for node in every(view, *FIELDS) if not (node.multiline or node.disabled)]
         pairs = zip(fields, values_of(view), strict=False)
         wrong = [(field, value) for field, value in pairs if field.value != value]
@@ -166,10 +168,10 @@ def enter(values_of: Callable[[View], Sequence[str]], *names: str) -> Oracle:
     return solve
 
 
-def open_until(wanted_of: Callable[[View], Node | None], *covers: str) -> Oracle:
+def open_until(wanted_of: Callable[[PageView], PageElement | None], *covers: str) -> Oracle:
     """Click what is wanted; while it is not to be seen, click the next cover that was not clicked before."""
 
-    def solve(view: View) -> str:
+    def solve(view: PageView) -> str:
         wanted = wanted_of(view)
         if wanted is not None:
             return click(wanted)
@@ -179,6 +181,6 @@ def open_until(wanted_of: Callable[[View], Node | None], *covers: str) -> Oracle
     return solve
 
 
-def link_quoted(view: View) -> Node | None:
+def link_quoted(view: PageView) -> PageElement | None:
     """Return the link that the task quotes, if it is to be seen."""
     return next(iter(every(view, "link", "clickable", name=quoted_in(view.task)[0])), None)

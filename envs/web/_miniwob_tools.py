@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 
-from envgym.envs.web._miniwob_actions import Command, Place
+from envgym.envs.web._miniwob_actions import ElementPoint, PageCommand
 from envgym.tools import tool
 
 
@@ -10,7 +10,7 @@ class PageTools(ABC):
     """What an agent can call."""
 
     @abstractmethod
-    def _call(self, command: Command) -> str:
+    def _call(self, command: PageCommand) -> str:
         """Do an action, and say so. Raises: ToolError: it cannot be done."""
 
     @tool
@@ -22,7 +22,7 @@ class PageTools(ABC):
             x: Pixels from its left edge; its middle by default.
             y: Pixels from its upper edge; its middle by default.
         """
-        return self._call(Command(name="click", start=Place(element, x, y)))
+        return self._call(PageCommand(name="click", start=ElementPoint(element, x, y)))
 
     @tool
     def hover(self, element: int, x: float | None = None, y: float | None = None) -> str:
@@ -33,7 +33,7 @@ class PageTools(ABC):
             x: Pixels from its left edge; its middle by default.
             y: Pixels from its upper edge; its middle by default.
         """
-        return self._call(Command(name="hover", start=Place(element, x, y)))
+        return self._call(PageCommand(name="hover", start=ElementPoint(element, x, y)))
 
     @tool
     def drag(
@@ -55,7 +55,7 @@ class PageTools(ABC):
             to_x: Pixels from the left edge of the second.
             to_y: Pixels from the upper edge of the second.
         """
-        return self._call(Command(name="drag", start=Place(element, x, y), end=Place(to, to_x, to_y)))
+        return self._call(PageCommand(name="drag", start=ElementPoint(element, x, y), end=ElementPoint(to, to_x, to_y)))
 
     @tool
     def fill(self, element: int, text: str) -> str:
@@ -65,7 +65,7 @@ class PageTools(ABC):
             element: Its number.
             text: The new text.
         """
-        return self._call(Command(name="fill", start=Place(element), text=text))
+        return self._call(PageCommand(name="fill", start=ElementPoint(element), text=text))
 
     @tool
     def select(self, element: int, options: list[str]) -> str:
@@ -75,7 +75,7 @@ class PageTools(ABC):
             element: Its number.
             options: What the options say; exactly one, unless the list takes several.
         """
-        return self._call(Command(name="select", start=Place(element), options=tuple(options)))
+        return self._call(PageCommand(name="select", start=ElementPoint(element), options=tuple(options)))
 
     @tool
     def press(self, keys: list[str], element: int | None = None) -> str:
@@ -85,8 +85,8 @@ class PageTools(ABC):
             keys: Characters, or Enter, Tab, Backspace, ArrowDown and so on; Shift+Tab, Control+a.
             element: Number of an element that gets the focus first.
         """
-        place = None if element is None else Place(element)
-        return self._call(Command(name="press", keys=tuple(keys), start=place))
+        place = None if element is None else ElementPoint(element)
+        return self._call(PageCommand(name="press", keys=tuple(keys), start=place))
 
     @tool
     def scroll(self, pixels: int, element: int | None = None) -> str:
@@ -96,8 +96,8 @@ class PageTools(ABC):
             pixels: How far down; negative is up.
             element: Number of the element; the page by default.
         """
-        place = None if element is None else Place(element)
-        return self._call(Command(name="scroll", pixels=pixels, start=place))
+        place = None if element is None else ElementPoint(element)
+        return self._call(PageCommand(name="scroll", pixels=pixels, start=place))
 
     @tool
     def goto(self, url: str) -> str:
@@ -106,12 +106,12 @@ class PageTools(ABC):
         Args:
             url: Its address.
         """
-        return self._call(Command(name="goto", text=url))
+        return self._call(PageCommand(name="goto", text=url))
 
     @tool
     def back(self) -> str:
         """Go back to the page before this one."""
-        return self._call(Command(name="back"))
+        return self._call(PageCommand(name="back"))
 
     @tool
     def answer(self, text: str = "") -> str:
@@ -120,4 +120,4 @@ class PageTools(ABC):
         Args:
             text: Why.
         """
-        return self._call(Command(name="answer", text=text))
+        return self._call(PageCommand(name="answer", text=text))

@@ -34,7 +34,7 @@ COLORS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class PageElement:
     """One element, or a text between elements."""
 
     id: int | None
@@ -101,14 +101,14 @@ def quoted(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class PageView:
     """A page at the end of a turn."""
 
     page: str
     """The name of the MiniWoB page."""
     task: str
     """What the page asks."""
-    nodes: tuple[Node, ...]
+    nodes: tuple[PageElement, ...]
     notes: tuple[str, ...] = ()
     """What happened besides: dialogs, blocked pages, actions that could not be done."""
     selection: str = ""
@@ -126,7 +126,7 @@ class View:
         return cls(
             page=page,
             task=data["task"],
-            nodes=tuple(map(Node.read, data["nodes"])),
+            nodes=tuple(map(PageElement.read, data["nodes"])),
             notes=tuple(data["notes"]),
             selection=data["selection"],
             is_over=data["isOver"],
@@ -134,7 +134,7 @@ class View:
             past=tuple(past),
         )
 
-    def node(self, id: int) -> Node | None:
+    def node(self, id: int) -> PageElement | None:
         """Return the element of a number."""
         return next((node for node in self.nodes if node.id == id), None)
 
@@ -143,7 +143,7 @@ class View:
         return replace(self, notes=(note,))
 
 
-def shown(view: View, before: View | None = None, *, changes_only: bool = False) -> str:
+def show_elements(view: PageView, before: PageView | None = None, *, changes_only: bool = False) -> str:
     """Write a page for the agent; a star marks what is new or changed since `before`."""
     lines = [*view.notes, f"Task: {view.task}"]
     known = {node.id: node for node in before.nodes} if before is not None else {}

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
 from envgym.envs.web._browser import Tab, check_browser
-from envgym.envs.web._shop_engine import Engine, Seen
-from envgym.envs.web._shop_pages import SEARCH, Act, Cell, Line, Page
-from envgym.envs.web._shop_server import Session, server
-from envgym.envs.web._shop_store import Visit
+from envgym.envs.web._shop_clients import ShopView, TextShop
+from envgym.envs.web._shop_pages import SEARCH, LineCell, PageAction, PageLine, ShopPage
+from envgym.envs.web._shop_server import ShopSession, server
+from envgym.envs.web._shop_store import ShopVisit
 from envgym.errors import EnvFailure
 
 if TYPE_CHECKING:
@@ -30,37 +30,37 @@ _READ = """() => [
 _FIELD = "input[type=search]"
 
 
-class Browser:
+class BrowserShop:
     """A tab in the process's browser, and a session at the process's server."""
 
     def __init__(self, store: int, products: int) -> None:
         """Prepare; nothing is opened yet. Raises: InvalidInput: Playwright or Chromium is missing."""
         check_browser("web/shop-v0 with browser=True")
         self._arguments = store, products
-        self._engine = Engine(store, products)
+        self._engine = TextShop(store, products)
         self._tab = Tab()
-        self._session: Session | None = None
+        self._session: ShopSession | None = None
         self._end: Callable[[], object] = lambda: None
 
-    def enter(self, visit: Visit) -> Seen:
+    def enter(self, visit: ShopVisit) -> ShopView:
         """Open the page of a visit. Raises: EnvFailure: the browser failed."""
         self._end()
         session = self._session = server().begin(self._engine, visit)
         self._end = weakref.finalize(self, server().end, session)
         url = server().url(session)
 
-        async def job(document: "Document") -> Page:
+        async def job(document: "Document") -> ShopPage:
             _check(await document.goto(url, wait_until="domcontentloaded"))
             return await read_page(document)
 
-        return Seen(visit, self._tab.run(job))
+        return ShopView(visit, self._tab.run(job))
 
-    def act(self, seen: Seen, act: Act) -> Seen:
+    def act(self, view: ShopView, act: PageAction) -> ShopView:
         """Type into the search field, or click on what bears the act. Raises: EnvFailure: the browser failed."""
-        if self._session is None or self._session.seen.visit != seen.visit or not self._tab.is_open:
-            self.enter(seen.visit)
+        if self._session is None or self._session.view.visit != view.visit or not self._tab.is_open:
+            self.enter(view.visit)
 
-        async def job(document: "Document") -> Page:
+        async def job(document: "Document") -> ShopPage:
             async with document.expect_navigation(wait_until="domcontentloaded") as answer:
                 if act.verb == SEARCH.verb:
                     await document.fill(_FIELD, act.argument)
@@ -72,7 +72,7 @@ class Browser:
 
         page = self._tab.run(job)
         assert self._session is not None
-        return Seen(self._session.seen.visit, page)
+        return ShopView(self._session.view.visit, page)
 
     def screenshot(self) -> bytes:
         """Return a picture of the page, as PNG. Raises: EnvFailure: the browser failed."""
@@ -93,7 +93,7 @@ class Browser:
         self._tab.close()
 
     def __reduce__(self) -> tuple[type[Self], tuple[int, int]]:
-        """Leave tab and session behind: the copy opens its own."""
+        """Leave out the tab and the session: the copy opens its own."""
         return type(self), self._arguments
 
 
@@ -103,12 +103,12 @@ def _check(answer: "Response | None") -> None:
         raise EnvFailure(f"The store answers {answer.status if answer else 'nothing'} instead of a page.")
 
 
-async def read_page(document: "Document") -> Page:
+async def read_page(document: "Document") -> ShopPage:
     """Read the lines of a page out of its document."""
     lines, is_end = await document.evaluate(_READ)
-    return Page(
+    return ShopPage(
         tuple(
-            Line(label, tuple(Cell(text, Act.read(act), is_chosen) for text, act, is_chosen in cells))
+            PageLine(label, tuple(LineCell(text, PageAction.read(act), is_chosen) for text, act, is_chosen in cells))
             for label, cells in lines
         ),
         is_end=is_end,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from envgym.core.json_types import JsonValue, content_hash
-from envgym.envs.web._shop_search import Index
+from envgym.envs.web._shop_search import SearchIndex
 from envgym.seeds import generator
 
 _TABLE = Path(__file__).parent / "data" / "shop.toml"
@@ -31,7 +31,7 @@ _TITLE_WEIGHT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class ProductOption:
     """Something to choose, such as the color."""
 
     name: str
@@ -40,8 +40,8 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """A type of product and the shelf it stands on."""
+class ProductKind:
+    """A type of product, with its department and category."""
 
     department: str
     category: str
@@ -53,14 +53,14 @@ class Product:
     """One thing that is sold."""
 
     id: str
-    kind: Kind
+    kind: ProductKind
     title: str
     about: str
     attributes: frozenset[str]
     """All that is true of it, its material among them, as its features say it."""
     features: tuple[str, ...]
     """The attributes in the order they are shown."""
-    options: Mapping[str, Option]
+    options: Mapping[str, ProductOption]
     cents: int
     """Price without any surcharge."""
     rating: str
@@ -78,9 +78,9 @@ class Catalogue:
     products: Mapping[str, Product]
 
     @cached_property
-    def index(self) -> Index:
-        """The search over titles, shelves and features."""
-        return Index({product.id: _words(product) for product in self.products.values()})
+    def index(self) -> SearchIndex:
+        """The search over titles, categories and features."""
+        return SearchIndex({product.id: _words(product) for product in self.products.values()})
 
     @cached_property
     def by_type(self) -> Mapping[str, tuple[Product, ...]]:
@@ -108,9 +108,11 @@ def catalogue(store: int, size: int) -> Catalogue:
     """Draw the `size` products of a store; another number is another store. Nobody changes them, so all envs share."""
     rng = generator("web/shop", "catalogue", store)
     table = _table()
-    shelves = [(shelf, name, prices) for shelf in table["category"] for name, prices in shelf["types"].items()]
+    categories = [
+        (category, name, prices) for category in table["category"] for name, prices in category["types"].items()
+    ]
     numbers = rng.permutation(np.arange(FIRST_NUMBER, LAST_NUMBER + 1))[:size].tolist()
-    drawn = (_product(rng, f"P{number}", *shelves[at % len(shelves)], table) for at, number in enumerate(numbers))
+    drawn = (_product(rng, f"P{number}", *categories[at % len(categories)], table) for at, number in enumerate(numbers))
     return Catalogue(store, {product.id: product for product in sorted(drawn, key=lambda product: product.id)})
 
 
@@ -122,18 +124,18 @@ def _table() -> dict[str, Any]:  # Any: decoded TOML, our own file
 def _product(
     rng: np.random.Generator,
     id: str,
-    shelf: Mapping[str, Any],
+    category: Mapping[str, Any],
     name: str,
     prices: Sequence[int],
     table: Mapping[str, Any],
 ) -> Product:
     """Draw one product of a kind."""
-    kind = Kind(department=shelf["department"], category=shelf["name"], name=name)
-    brand, line, material = (_one(rng, words) for words in (table["brands"], table["series"], shelf["materials"]))
-    attributes = _some(rng, shelf["attributes"], MIN_ATTRIBUTES, MAX_ATTRIBUTES)
+    kind = ProductKind(department=category["department"], category=category["name"], name=name)
+    brand, line, material = (_one(rng, words) for words in (table["brands"], table["series"], category["materials"]))
+    attributes = _some(rng, category["attributes"], MIN_ATTRIBUTES, MAX_ATTRIBUTES)
     low, high = prices
     cents = round(low * (high / low) ** rng.random()) * 100 - int(rng.integers(2)) * 50 - 1
-    options = {key: _option(rng, key, table["sets"][of], cents) for key, of in shelf["options"].items()}
+    options = {key: _option(rng, key, table["sets"][of], cents) for key, of in category["options"].items()}
     first, second, *_ = attributes
     return Product(
         id=id,
@@ -148,11 +150,11 @@ def _product(
     )
 
 
-def _option(rng: np.random.Generator, name: str, values: Mapping[str, Any], cents: int) -> Option:
+def _option(rng: np.random.Generator, name: str, values: Mapping[str, Any], cents: int) -> ProductOption:
     kept = set(_some(rng, values["values"], MIN_VALUES, MAX_VALUES))
     step = round(cents * RISE / 50) * 50 if values.get("rising") else 0
     ordered = [value for value in values["values"] if value in kept]
-    return Option(name=name, prices={value: rank * step for rank, value in enumerate(ordered)})
+    return ProductOption(name=name, prices={value: rank * step for rank, value in enumerate(ordered)})
 
 
 def _one(rng: np.random.Generator, words: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What is asked for, and what an order is worth. Knows products and the cart; nothing of pages."""
+"""The goal of a task, and what an order is worth. Knows products and the cart; nothing of pages."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from envgym.authoring.sources import MAX_DRAWS, checked_index
+from envgym.authoring.sources import MAX_DRAWS, check_index
 from envgym.core.json_types import JsonObject, JsonValue
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task, split_of
-from envgym.envs.web._shop_catalogue import Catalogue, Kind, Product, catalogue
-from envgym.envs.web._shop_store import Piece, dollars
+from envgym.envs.web._shop_catalogue import Catalogue, Product, ProductKind, catalogue
+from envgym.envs.web._shop_store import CartItem, dollars
 from envgym.errors import InvalidInput, sentence
 from envgym.seeds import generator
 
@@ -22,7 +22,7 @@ SAME_CATEGORY, SAME_DEPARTMENT = 0.5, 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class GoalItem:
     """One thing that is asked for."""
 
     type: str
@@ -33,7 +33,7 @@ class Wish:
 
     @property
     def payload(self) -> dict[str, JsonValue]:
-        """The wish as JSON, equal for equal wishes."""
+        """The goal as JSON, equal for equal goals."""
         return {**self.content, "limit": self.limit}
 
     @property
@@ -42,7 +42,7 @@ class Wish:
         return {"type": self.type, "attributes": [*sorted(self.attributes)], "options": dict(self.options)}
 
     def met_by(self, product: Product) -> bool:
-        """Return whether this product of the type, with the options asked for, is what is wished for."""
+        """Return whether this product of the type, with the options asked for, meets the goal."""
         options = product.options
         return (
             product.attributes.issuperset(self.attributes)
@@ -52,8 +52,8 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
-    """How far a piece is what was wished for: each part in [0, 1]."""
+class GoalMatch:
+    """How far an item of the cart meets a goal: each part in [0, 1]."""
 
     type: float
     attributes: float
@@ -62,11 +62,11 @@ class Match:
     reward: float
 
 
-NOTHING = Match(type=0.0, attributes=0.0, options=0.0, price=0.0, reward=0.0)
+NOTHING = GoalMatch(type=0.0, attributes=0.0, options=0.0, price=0.0, reward=0.0)
 
 
-def match(wish: Wish, kind: Kind, product: Product, chosen: Mapping[str, str]) -> Match:
-    """Compare a product, with its options as chosen, to a wish for a product of `kind`.
+def match_item(goal: GoalItem, kind: ProductKind, product: Product, chosen: Mapping[str, str]) -> GoalMatch:
+    """Compare a product, with its options as chosen, to a goal of the type `kind`.
 
     r = r_type (|A ∩ A*| + |O ∩ O*| + [price <= limit]) / (|A*| + |O*| + 1), with A* and O* the attributes and options
     asked for and r_type in {1, 0.5, 0.1, 0}.
@@ -81,82 +81,85 @@ def match(wish: Wish, kind: Kind, product: Product, chosen: Mapping[str, str]) -
         r_type = 0.0
     else:
         r_type = SAME_CATEGORY if bought.category == kind.category else SAME_DEPARTMENT
-    attributes = len(product.attributes.intersection(wish.attributes))
-    options = sum(chosen.get(name) == value for name, value in wish.options.items())
-    is_cheap = product.price(chosen) <= wish.limit
-    asked = len(wish.attributes) + len(wish.options) + 1
-    return Match(
+    attributes = len(product.attributes.intersection(goal.attributes))
+    options = sum(chosen.get(name) == value for name, value in goal.options.items())
+    is_cheap = product.price(chosen) <= goal.limit
+    requested = len(goal.attributes) + len(goal.options) + 1
+    return GoalMatch(
         type=r_type,
-        attributes=attributes / len(wish.attributes) if wish.attributes else 1.0,
-        options=options / len(wish.options) if wish.options else 1.0,
+        attributes=attributes / len(goal.attributes) if goal.attributes else 1.0,
+        options=options / len(goal.options) if goal.options else 1.0,
         price=float(is_cheap),
-        reward=r_type * (attributes + options + is_cheap) / asked,
+        reward=r_type * (attributes + options + is_cheap) / requested,
     )
 
 
-def order_reward(shop: Catalogue, wishes: Sequence[Wish], cart: Sequence[Piece], *, all_or_nothing: bool) -> Scored:
-    """Return what an order is worth: the best assignment of pieces to wishes, over the larger of both numbers.
+def order_reward(
+    shop: Catalogue, goals: Sequence[GoalItem], cart: Sequence[CartItem], *, all_or_nothing: bool
+) -> Scored:
+    """Return what an order is worth: the best assignment of cart items to goals, over the larger of both numbers.
 
-    R = max over one-to-one assignments of sum r(piece, wish) / max(pieces, wishes). For one wish and one piece that is
+    R = max over one-to-one assignments of sum r(item, goal) / max(items, goals). For one goal and one item that is
     WebShop's r; buying k things in the hope that one is right earns at most a k-th of it.
     """
-    kinds = [shop.by_type[wish.type][0].kind for wish in wishes]
+    kinds = [shop.by_type[goal.type][0].kind for goal in goals]
     table = [
         [
-            match(wish, kind, shop.products[piece.product], dict(piece.chosen))
-            for wish, kind in zip(wishes, kinds, strict=True)
+            match_item(goal, kind, shop.products[cart_item.product], dict(cart_item.chosen))
+            for goal, kind in zip(goals, kinds, strict=True)
         ]
-        for piece in cart
+        for cart_item in cart
     ]
-    table += [[NOTHING] * len(wishes)] * (len(wishes) - len(table))
-    ways = itertools.permutations(table, len(wishes))
+    table += [[NOTHING] * len(goals)] * (len(goals) - len(table))
+    ways = itertools.permutations(table, len(goals))
     best = max(
-        ([row[at] for at, row in enumerate(way)] for way in ways), key=lambda found: sum(one.reward for one in found)
+        ([row[at] for at, row in enumerate(way)] for way in ways),
+        key=lambda entries: sum(one.reward for one in entries),
     )
-    most = max(len(cart), len(wishes))
+    most = max(len(cart), len(goals))
     parts = ("type", "attributes", "options", "price")
     components = {part: sum(float(getattr(one, part)) for one in best) / most for part in parts}
     value = sum(one.reward for one in best) / most
-    is_right = all(one.reward == 1.0 for one in best) and len(cart) == len(wishes)
+    is_right = all(one.reward == 1.0 for one in best) and len(cart) == len(goals)
     return Scored(
         value=float(is_right) if all_or_nothing else value, components={**components, "right": float(is_right)}
     )
 
 
-def cheapest(product: Product, asked: Mapping[str, str]) -> dict[str, str]:
+def cheapest(product: Product, requested: Mapping[str, str]) -> dict[str, str]:
     """Return a choice for every option: what is asked for, else the value that costs least."""
     return {
-        name: asked.get(name) or min(option.prices, key=option.prices.__getitem__)
+        name: requested.get(name) or min(option.prices, key=option.prices.__getitem__)
         for name, option in product.options.items()
     }
 
 
-def target(shop: Catalogue, wish: Wish) -> Product:
-    """Return the cheapest product that meets the wish. Raises: InvalidInput: none does."""
-    meeting = [product for product in shop.by_type.get(wish.type, ()) if wish.met_by(product)]
+def target(shop: Catalogue, goal: GoalItem) -> Product:
+    """Return the cheapest product that meets the goal. Raises: InvalidInput: none does."""
+    meeting = [product for product in shop.by_type.get(goal.type, ()) if goal.met_by(product)]
     if not meeting:
-        got, do = wish.type, "take the task from an env with the same store and products"
-        raise InvalidInput(sentence("wish", "be met by a product", got, where="web/shop-v0", do=do))
-    return min(meeting, key=lambda product: (product.price(cheapest(product, wish.options)), product.id))
+        got, do = goal.type, "take the task from an env with the same store and products"
+        raise InvalidInput(sentence("goal", "be met by a product", got, where="web/shop-v0", do=do))
+    return min(meeting, key=lambda product: (product.price(cheapest(product, goal.options)), product.id))
 
 
-def wishes_of(payload: JsonObject) -> tuple[Wish, ...]:
-    """Read the wishes of a task. Raises: KeyError, TypeError: the task is of another env."""
-    found: object = payload["wishes"]
-    if not isinstance(found, list):
-        raise TypeError(f"wishes are a list, not {type(found).__name__}")
+def read_goals(payload: JsonObject) -> tuple[GoalItem, ...]:
+    """Read the goals of a task. Raises: KeyError, TypeError: the task is of another env."""
+    entries: object = payload["wishes"]
+    if not isinstance(entries, list):
+        raise TypeError(f"wishes are a list, not {type(entries).__name__}")
     return tuple(
-        Wish(type=one["type"], attributes=tuple(one["attributes"]), options=one["options"], limit=one["limit"])
-        for one in found
+        GoalItem(type=one["type"], attributes=tuple(one["attributes"]), options=one["options"], limit=one["limit"])
+        for one in entries
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Errands:
-    """Tasks without end: each is one to three wishes that some product meets.
+class ShopTasks:
+    """Tasks without end: each is one to three goals that some product meets.
 
-    A wish belongs to one side of the split by its type, attributes and options, whatever its price limit and whatever
-    is asked for beside it; so no wish of a test task is part of any train task.
+    A goal belongs to one side of the split by its type, attributes and options, whatever its price limit and whatever
+    is asked for beside it; so no goal of a test task is part of any train task.
     """
 
     store: int
@@ -170,37 +173,37 @@ class Errands:
         return
 
     def task(self, split: Split, index: int) -> Task:
-        """Draw wishes of this side, for things of different types. Raises: InvalidInput: a negative index."""
-        checked_index(index, None, f"{split} of web/shop")
+        """Draw goals of this side, for things of different types. Raises: InvalidInput: a negative index."""
+        check_index(index, None, f"{split} of web/shop")
         settings = (self.store, self.products, self.attributes, self.options, self.items)
         rng = generator("web/shop", *settings, split.value, index)
         shop = catalogue(self.store, self.products)
-        wishes: dict[str, Wish] = {}
+        goals: dict[str, GoalItem] = {}
         for _ in range(MAX_DRAWS):
-            wish = self._draw(rng, shop)
-            if split_of(wish.content) is split:
-                wishes.setdefault(wish.type, wish)
-            if len(wishes) == self.items:
+            goal = self._draw(rng, shop)
+            if split_of(goal.content) is split:
+                goals.setdefault(goal.type, goal)
+            if len(goals) == self.items:
                 break
-        assert len(wishes) == self.items, "both sides hold types enough"
-        drawn = [wishes[name] for name in sorted(wishes)]
+        assert len(goals) == self.items, "both sides hold types enough"
+        chosen = [goals[name] for name in sorted(goals)]
         return Task(
             id=f"{split}/{index}",
-            prompt=told(rng, drawn),
-            payload={"catalogue": shop.fingerprint, "wishes": [wish.payload for wish in drawn]},
+            prompt=describe_goals(rng, chosen),
+            payload={"catalogue": shop.fingerprint, "wishes": [goal.payload for goal in chosen]},
             split=split,
             metadata={"store": self.store, "items": self.items},
         )
 
-    def _draw(self, rng: np.random.Generator, shop: Catalogue) -> Wish:
-        """Draw a product and wish for some of what it is."""
+    def _draw(self, rng: np.random.Generator, shop: Catalogue) -> GoalItem:
+        """Draw a product and ask for some of what it is."""
         product = list(shop.products.values())[int(rng.integers(len(shop.products)))]
         names = _some(rng, list(product.options), self.options)
         options = {name: _some(rng, list(product.options[name].prices), 1)[0] for name in sorted(names)}
         price = product.price(cheapest(product, options))
         limit = GRID_CENTS * (price // GRID_CENTS + 1 + int(rng.integers(GRID_STEPS)))
         attributes = tuple(_some(rng, list(product.features), self.attributes))
-        return Wish(type=product.kind.name, attributes=attributes, options=options, limit=limit)
+        return GoalItem(type=product.kind.name, attributes=attributes, options=options, limit=limit)
 
 
 def _some(rng: np.random.Generator, words: Sequence[str], count: int) -> list[str]:
@@ -211,19 +214,19 @@ _OPENINGS = ("Please buy", "I need", "I am looking for", "Find and order")
 _LIMITS = ("for at most {}", "priced at {} or less", "costing no more than {}")
 
 
-def told(rng: np.random.Generator, wishes: Sequence[Wish]) -> str:
-    """Say the wishes in words; which words is drawn."""
+def describe_goals(rng: np.random.Generator, goals: Sequence[GoalItem]) -> str:
+    """Write the goals in words; the wording is drawn."""
     opening, limit = (words[int(rng.integers(len(words)))] for words in (_OPENINGS, _LIMITS))
-    if len(wishes) == 1:
-        return f"{opening} {_told(wishes[0], limit)}."
-    return "\n".join([f"{opening} one of each:", *(f"- {_told(wish, limit)}" for wish in wishes)])
+    if len(goals) == 1:
+        return f"{opening} {_describe_item(goals[0], limit)}."
+    return "\n".join([f"{opening} one of each:", *(f"- {_describe_item(goal, limit)}" for goal in goals)])
 
 
-def _told(wish: Wish, limit: str) -> str:
-    """Say one wish, such as `a desk lamp (dimmable; oak) with finish: copper, for at most $40.00`."""
-    article = "" if wish.type[-1] == "s" != wish.type[-2] else "an " if wish.type[0] in "aeiou" else "a "
-    attributes = f" ({'; '.join(wish.attributes)})" if wish.attributes else ""
-    options = " and ".join(f"{name}: {value}" for name, value in wish.options.items())
+def _describe_item(goal: GoalItem, limit: str) -> str:
+    """Write one goal, such as `a desk lamp (dimmable; oak) with finish: copper, for at most $40.00`."""
+    article = "" if goal.type[-1] == "s" != goal.type[-2] else "an " if goal.type[0] in "aeiou" else "a "
+    attributes = f" ({'; '.join(goal.attributes)})" if goal.attributes else ""
+    options = " and ".join(f"{name}: {value}" for name, value in goal.options.items())
     return (
-        f"{article}{wish.type}{attributes}{f' with {options}' if options else ''}, {limit.format(dollars(wish.limit))}"
+        f"{article}{goal.type}{attributes}{f' with {options}' if options else ''}, {limit.format(dollars(goal.limit))}"
     )

@@ -1,59 +1,59 @@
-"""What a visitor does who knows which products meet the wishes."""
+"""The oracle: it knows which products meet the goals."""
 
 from collections.abc import Sequence
 
 from envgym.envs.web._shop_catalogue import Catalogue
-from envgym.envs.web._shop_goals import Wish, cheapest, target
-from envgym.envs.web._shop_pages import Act
-from envgym.envs.web._shop_store import PER_PAGE, Piece, Place, Visit, searched
+from envgym.envs.web._shop_goals import GoalItem, cheapest, target
+from envgym.envs.web._shop_pages import PageAction
+from envgym.envs.web._shop_store import PER_PAGE, CartItem, OpenPage, ShopVisit, search_products
 
 
-def next_act(shop: Catalogue, visit: Visit, wishes: Sequence[Wish]) -> Act:
-    """Return the next act towards exactly the cart that is wished for, and its order, from any page.
+def next_act(shop: Catalogue, visit: ShopVisit, goals: Sequence[GoalItem]) -> PageAction:
+    """Return the next act towards an order of exactly what meets the goals, from any page.
 
-    Searches by the words of the wish, as an agent would; by the title where they do not bring the product up.
+    Searches by the words of the goal, as an agent would; by the title where they do not bring the product up.
     """
-    missing, extra = list(wishes), []
-    for at, piece in enumerate(visit.cart, start=1):
-        wish = next((wish for wish in missing if _piece(shop, wish) == piece), None)
-        if wish is None:
+    missing, extra = list(goals), []
+    for at, cart_item in enumerate(visit.cart, start=1):
+        goal = next((goal for goal in missing if _cart_item(shop, goal) == cart_item), None)
+        if goal is None:
             extra.append(at)
         else:
-            missing.remove(wish)
+            missing.remove(goal)
     if extra:
-        return Act("remove", str(extra[0])) if visit.place is Place.CART else Act("view_cart")
+        return PageAction("remove", str(extra[0])) if visit.open_page is OpenPage.CART else PageAction("view_cart")
     if missing:
         return _towards(shop, visit, missing[0])
-    if visit.place is Place.CHECKOUT:
-        return Act("place_order")
-    return Act("checkout") if visit.place is Place.CART else Act("view_cart")
+    if visit.open_page is OpenPage.CHECKOUT:
+        return PageAction("place_order")
+    return PageAction("checkout") if visit.open_page is OpenPage.CART else PageAction("view_cart")
 
 
-def _towards(shop: Catalogue, visit: Visit, wish: Wish) -> Act:
+def _towards(shop: Catalogue, visit: ShopVisit, goal: GoalItem) -> PageAction:
     """Return the next act towards one more thing in the cart."""
-    piece = _piece(shop, wish)
-    if visit.place is Place.PRODUCT and visit.product == piece.product:
+    cart_item = _cart_item(shop, goal)
+    if visit.open_page is OpenPage.PRODUCT and visit.product == cart_item.product:
         chosen = dict(visit.chosen)
-        wrong = next((f"{name}: {value}" for name, value in piece.chosen if chosen.get(name) != value), None)
-        return Act("choose", wrong) if wrong is not None else Act("add_to_cart")
-    words, rank = _query(shop, wish, piece.product)
-    if visit.place is not Place.RESULTS or visit.query != words:
-        return Act("search", words)
+        wrong = next((f"{name}: {value}" for name, value in cart_item.chosen if chosen.get(name) != value), None)
+        return PageAction("choose", wrong) if wrong is not None else PageAction("add_to_cart")
+    words, rank = _query(shop, goal, cart_item.product)
+    if visit.open_page is not OpenPage.RESULTS or visit.query != words:
+        return PageAction("search", words)
     page = rank // PER_PAGE + 1
-    return Act("open", piece.product) if visit.number == page else Act("show_page", str(page))
+    return PageAction("open", cart_item.product) if visit.number == page else PageAction("show_page", str(page))
 
 
-def _query(shop: Catalogue, wish: Wish, product: str) -> tuple[str, int]:
+def _query(shop: Catalogue, goal: GoalItem, product: str) -> tuple[str, int]:
     """Return words that bring the product onto the pages of results, and its rank there, from 0."""
-    for text in (f"{' '.join(wish.attributes)} {wish.type}", shop.products[product].title):
-        words = searched(text)
+    for text in (f"{' '.join(goal.attributes)} {goal.type}", shop.products[product].title):
+        words = search_products(text)
         found = shop.index.search(words).ids
         if product in found:
             break
     return words, found.index(product)
 
 
-def _piece(shop: Catalogue, wish: Wish) -> Piece:
-    """Return the piece that meets the wish at the lowest price."""
-    product = target(shop, wish)
-    return Piece(product=product.id, chosen=tuple(cheapest(product, wish.options).items()))
+def _cart_item(shop: Catalogue, goal: GoalItem) -> CartItem:
+    """Return the cart item that meets the goal at the lowest price."""
+    product = target(shop, goal)
+    return CartItem(product=product.id, chosen=tuple(cheapest(product, goal.options).items()))

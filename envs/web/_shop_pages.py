@@ -14,14 +14,14 @@ MAX_SHOWN = 60
 """Characters of an argument that a refusal repeats."""
 
 
-class Act(NamedTuple):
+class PageAction(NamedTuple):
     """Something done on a page, written `verb[argument]`."""
 
     verb: str
     argument: str = ""
 
     @classmethod
-    def read(cls, text: str) -> "Act | None":
+    def read(cls, text: str) -> "PageAction | None":
         """Read `verb[argument]`; None where the text is nothing of the kind."""
         found = _ACT.fullmatch(text.strip())
         return cls(found[1], " ".join(found[2].split())) if found else None
@@ -31,15 +31,15 @@ class Act(NamedTuple):
         return f"{self.verb}[{self.argument}]"
 
 
-SEARCH = Act("search")
+SEARCH = PageAction("search")
 """The search field; it takes any words."""
 
 
-class Cell(NamedTuple):
+class LineCell(NamedTuple):
     """A piece of a line; with an act, a link or a button."""
 
     text: str
-    act: Act | None = None
+    act: PageAction | None = None
     is_chosen: bool = False
 
     @property
@@ -48,23 +48,23 @@ class Cell(NamedTuple):
         return f"[{self.text}]" if self.is_chosen else self.text
 
 
-class Line(NamedTuple):
-    """A label with cells behind it."""
+class PageLine(NamedTuple):
+    """A label and the cells after it."""
 
     label: str = ""
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[LineCell, ...] = ()
 
     def __str__(self) -> str:
         """Join label and cells."""
-        told = " | ".join([cell.shown for cell in self.cells])
-        return f"{self.label} {told}" if self.label and told else self.label or told
+        describe_goals = " | ".join([cell.shown for cell in self.cells])
+        return f"{self.label} {describe_goals}" if self.label and describe_goals else self.label or describe_goals
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ShopPage:
     """All that is seen of the store at once. The search field stands on every page."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[PageLine, ...]
     is_end: bool = False
     """True where nothing more can be done, not even a search."""
 
@@ -73,7 +73,7 @@ class Page:
         """The page for the agent."""
         return "\n".join([str(line) for line in self.lines])
 
-    def find(self, act: Act) -> Act | None:
+    def find(self, act: PageAction) -> PageAction | None:
         """Return the act as the page offers it, whatever the case of its letters; None where it does not."""
         if act.verb == SEARCH.verb and not self.is_end:
             return act
@@ -81,14 +81,14 @@ class Page:
         offers = (offered for offered in self._acts() if offered.verb == act.verb)
         return next((offered for offered in offers if offered.argument.casefold() == asked), None)
 
-    def _acts(self) -> Iterator[Act]:
+    def _acts(self) -> Iterator[PageAction]:
         return (cell.act for line in self.lines for cell in line.cells if cell.act is not None)
 
-    def refusal(self, act: Act) -> str:
+    def refusal(self, act: PageAction) -> str:
         """Say that the page does not offer `act`, and what it does offer."""
         offers: dict[str, list[str]] = {} if self.is_end else {SEARCH.verb: ["words"]}
         for offered in self._acts():
             offers.setdefault(offered.verb, []).append(offered.argument)
-        told = ", ".join(f"{verb}[{' or '.join(arguments)}]" for verb, arguments in offers.items())
+        describe_goals = ", ".join(f"{verb}[{' or '.join(arguments)}]" for verb, arguments in offers.items())
         asked = str(act) if len(str(act)) <= MAX_SHOWN else f"{str(act)[:MAX_SHOWN]}..."
-        return f"This page does not offer {asked}. It offers {told or 'nothing more'}."
+        return f"This page does not offer {asked}. It offers {describe_goals or 'nothing more'}."

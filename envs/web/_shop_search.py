@@ -29,7 +29,7 @@ def words_of(text: str) -> tuple[str, ...]:
     return tuple(_WORD.findall(text.lower().replace("'", "")))
 
 
-class Found(NamedTuple):
+class SearchHits(NamedTuple):
     """What a search gives."""
 
     ids: tuple[str, ...]
@@ -38,7 +38,7 @@ class Found(NamedTuple):
     """All texts that hold a word of the query."""
 
 
-class Index:
+class SearchIndex:
     """Ranks texts by the words of a query.
 
     score(d, q) = sum over w in q of idf(w) f (k1 + 1) / (f + k1 (1 - b + b |d| / mean |d|)), where f counts w in d and
@@ -61,16 +61,16 @@ class Index:
                 idf = math.log(1 + (len(counts) - frequencies[word] + 0.5) / (frequencies[word] + 0.5))
                 weight = idf * times * (K1 + 1) / (times + norms[column])
                 self._weights[self._rows[word], column] = round(weight * SCALE)
-        self.search: Callable[[str], Found] = lru_cache(maxsize=_CACHED)(self._search)
+        self.search: Callable[[str], SearchHits] = lru_cache(maxsize=_CACHED)(self._search)
         """Find the texts that hold a word of the query."""
 
-    def _search(self, query: str) -> Found:
+    def _search(self, query: str) -> SearchHits:
         known = dict.fromkeys(_stem(word) for word in words_of(query))
         rows = [self._rows[word] for word in known if word in self._rows][:MAX_WORDS]
         scores = self._weights[rows].sum(axis=0, dtype=np.int64)
         total = int(np.count_nonzero(scores))
         order = np.argsort(-scores, kind="stable")[: min(total, MAX_FOUND)]
-        return Found(tuple(self._ids[place] for place in order.tolist()), total)
+        return SearchHits(tuple(self._ids[place] for place in order.tolist()), total)
 
 
 def _stem(word: str) -> str:

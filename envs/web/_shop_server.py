@@ -15,9 +15,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import jinja2
 
-from envgym.envs.web._shop_engine import Engine, Seen
-from envgym.envs.web._shop_pages import SEARCH, Act, Page
-from envgym.envs.web._shop_store import Visit, searched
+from envgym.envs.web._shop_clients import ShopView, TextShop
+from envgym.envs.web._shop_pages import SEARCH, PageAction, ShopPage
+from envgym.envs.web._shop_store import ShopVisit, search_products
 
 LINKS = frozenset({"open", "show_page", "back", "view_cart"})
 """Acts that change nothing but the page: links; the others are buttons of a form that is posted."""
@@ -26,60 +26,60 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(slots=True, kw_only=True)
-class Session:
+class ShopSession:
     """One visitor."""
 
     name: str
-    engine: Engine
-    seen: Seen
+    engine: TextShop
+    view: ShopView
 
-    def act(self, act: Act) -> None:
+    def act(self, act: PageAction) -> None:
         """Do it where the visitor's page offers it; a stale link changes nothing."""
-        offered = self.seen.page.find(act)
+        offered = self.view.page.find(act)
         if offered is not None:
-            self.seen = self.engine.act(self.seen, offered)
+            self.view = self.engine.act(self.view, offered)
 
 
-class Server:
+class ShopServer:
     """Serves every session of the process on a port of its own choice."""
 
     def __init__(self) -> None:
         """Start to serve, in threads that end with the process."""
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, ShopSession] = {}
         sessions = self._sessions
 
-        class Handler(_Handler):
+        class Handler(_ShopHandler):
             """Knows the sessions of this server."""
 
-            def session(self, name: str) -> Session | None:
+            def session(self, name: str) -> ShopSession | None:
                 return sessions.get(name)
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._http.daemon_threads = True
         Thread(target=self._http.serve_forever, name="envgym-shop", daemon=True).start()
 
-    def begin(self, engine: Engine, visit: Visit) -> Session:
+    def begin(self, engine: TextShop, visit: ShopVisit) -> ShopSession:
         """Let a visitor in."""
-        session = Session(name=secrets.token_urlsafe(16), engine=engine, seen=engine.enter(visit))
+        session = ShopSession(name=secrets.token_urlsafe(16), engine=engine, view=engine.enter(visit))
         self._sessions[session.name] = session
         return session
 
-    def url(self, session: Session) -> str:
+    def url(self, session: ShopSession) -> str:
         """Return where the session's page is."""
         return f"http://127.0.0.1:{self._http.server_port}/{session.name}"
 
-    def end(self, session: Session) -> None:
+    def end(self, session: ShopSession) -> None:
         """Forget a visitor."""
         self._sessions.pop(session.name, None)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ShopHandler(BaseHTTPRequestHandler):
     """Answers one connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
-    def session(self, name: str) -> Session | None:
+    def session(self, name: str) -> ShopSession | None:
         """Return a session by its name."""
         raise AssertionError("the server's own handler knows")
 
@@ -91,12 +91,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.NOT_FOUND, "There is no such visit.")
             return
         asked = parse_qs(url.query, keep_blank_values=True)
-        act = Act.read(asked["act"][0]) if "act" in asked else None
+        act = PageAction.read(asked["act"][0]) if "act" in asked else None
         if "search" in asked:
-            act = Act(SEARCH.verb, searched(asked["search"][0]))
+            act = PageAction(SEARCH.verb, search_products(asked["search"][0]))
         if act is not None and act.verb in {*LINKS, SEARCH.verb}:
             session.act(act)
-        self._send(HTTPStatus.OK, rendered(session.seen.page, session.name))
+        self._send(HTTPStatus.OK, render_page(session.view.page, session.name))
 
     def do_POST(self) -> None:  # the standard library's name
         """Press a button, then send the browser back to the page."""
@@ -106,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self._send(HTTPStatus.NOT_FOUND, "There is no such visit.")
             return
-        act = Act.read(parse_qs(self.rfile.read(length).decode("utf-8", "replace")).get("act", [""])[0])
+        act = PageAction.read(parse_qs(self.rfile.read(length).decode("utf-8", "replace")).get("act", [""])[0])
         if act is not None:
             session.act(act)
         self.send_response(HTTPStatus.SEE_OTHER)
@@ -127,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def rendered(page: Page, session: str) -> str:
+def render_page(page: ShopPage, session: str) -> str:
     """Return the document of a page; every text is escaped, and it loads nothing."""
     return _template().render(page=page, session=session, links=LINKS)
 
@@ -139,9 +139,9 @@ def _template() -> jinja2.Template:
 
 
 @cache
-def server() -> Server:
+def server() -> ShopServer:
     """Return the server of this process."""
-    return Server()
+    return ShopServer()
 
 
 os.register_at_fork(after_in_child=server.cache_clear)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from envgym.envs.web._shop_catalogue import Catalogue, Product
-from envgym.envs.web._shop_pages import Act, Cell, Line, Page
+from envgym.envs.web._shop_pages import LineCell, PageAction, PageLine, ShopPage
 from envgym.envs.web._shop_search import MAX_WORDS, words_of
 
 PER_PAGE = 10
@@ -14,7 +14,7 @@ MAX_QUERY = 300
 """Characters of a query."""
 
 
-class Place(StrEnum):
+class OpenPage(StrEnum):
     """Which page is open."""
 
     HOME = "home"
@@ -26,7 +26,7 @@ class Place(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class CartItem:
     """One thing in the cart."""
 
     product: str
@@ -35,10 +35,10 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
+class ShopVisit:
     """Everything that a visitor changes."""
 
-    place: Place = Place.HOME
+    open_page: OpenPage = OpenPage.HOME
     query: str = ""
     """The words searched for last."""
     number: int = 1
@@ -47,12 +47,12 @@ class Visit:
     """The product looked at."""
     chosen: tuple[tuple[str, str], ...] = ()
     """Its options as chosen so far."""
-    cart: tuple[Piece, ...] = ()
+    cart: tuple[CartItem, ...] = ()
 
     @property
     def is_over(self) -> bool:
         """True where the order has been placed."""
-        return self.place is Place.THANKS
+        return self.open_page is OpenPage.THANKS
 
 
 def dollars(cents: int) -> str:
@@ -60,34 +60,34 @@ def dollars(cents: int) -> str:
     return f"${cents // 100}.{cents % 100:02}"
 
 
-def acted(shop: Catalogue, visit: Visit, act: Act) -> Visit:
+def apply_action(shop: Catalogue, visit: ShopVisit, act: PageAction) -> ShopVisit:
     """Return the visit after an act that its page offers."""
     match act.verb:
         case "search":
-            return replace(visit, place=Place.RESULTS, query=searched(act.argument), number=1)
+            return replace(visit, open_page=OpenPage.RESULTS, query=search_products(act.argument), number=1)
         case "show_page":
             return replace(visit, number=int(act.argument))
         case "open":
-            return replace(visit, place=Place.PRODUCT, product=act.argument, chosen=())
+            return replace(visit, open_page=OpenPage.PRODUCT, product=act.argument, chosen=())
         case "choose":
             return replace(visit, chosen=_chosen(shop.products[visit.product], visit.chosen, act.argument))
         case "add_to_cart":
-            piece = Piece(product=visit.product, chosen=visit.chosen)
-            return replace(visit, place=Place.CART, cart=(*visit.cart, piece))
+            cart_item = CartItem(product=visit.product, chosen=visit.chosen)
+            return replace(visit, open_page=OpenPage.CART, cart=(*visit.cart, cart_item))
         case "remove":
             at = int(act.argument) - 1
             return replace(visit, cart=visit.cart[:at] + visit.cart[at + 1 :])
         case "back":
-            return replace(visit, place=Place.RESULTS)
+            return replace(visit, open_page=OpenPage.RESULTS)
         case "view_cart":
-            return replace(visit, place=Place.CART)
+            return replace(visit, open_page=OpenPage.CART)
         case "checkout":
-            return replace(visit, place=Place.CHECKOUT)
+            return replace(visit, open_page=OpenPage.CHECKOUT)
     assert act.verb == "place_order", "no page offers anything else"
-    return replace(visit, place=Place.THANKS)
+    return replace(visit, open_page=OpenPage.THANKS)
 
 
-def searched(text: str) -> str:
+def search_products(text: str) -> str:
     """Return the words of a query as they are searched for and shown."""
     return " ".join(dict.fromkeys(words_of(text[:MAX_QUERY])[:MAX_WORDS]))
 
@@ -99,54 +99,57 @@ def _chosen(product: Product, before: tuple[tuple[str, str], ...], argument: str
     return tuple((key, choices[key]) for key in product.options if key in choices)
 
 
-def page_of(shop: Catalogue, visit: Visit) -> Page:
+def current_page(shop: Catalogue, visit: ShopVisit) -> ShopPage:
     """Return the page that the visitor sees."""
-    match visit.place:
-        case Place.HOME:
-            return Page((Line("Welcome to the store. Search for what you need."), *_footer(visit)))
-        case Place.RESULTS:
-            return Page((*_results(shop, visit), *_footer(visit)))
-        case Place.PRODUCT:
-            return Page((*_details(shop.products[visit.product], visit), *_footer(visit)))
-        case Place.CART:
-            return Page((*_cart(shop, visit, "Your cart"), *_footer(visit)))
-        case Place.CHECKOUT:
-            order = Line("", (Cell("Place the order", Act("place_order")),))
-            return Page((*_bill(shop, visit, "Checkout"), order, *_footer(visit)))
-        case Place.THANKS:
-            return Page((*_bill(shop, visit, "Thank you for your order"),), is_end=True)
+    match visit.open_page:
+        case OpenPage.HOME:
+            return ShopPage((PageLine("Welcome to the store. Search for what you need."), *_footer(visit)))
+        case OpenPage.RESULTS:
+            return ShopPage((*_results(shop, visit), *_footer(visit)))
+        case OpenPage.PRODUCT:
+            return ShopPage((*_details(shop.products[visit.product], visit), *_footer(visit)))
+        case OpenPage.CART:
+            return ShopPage((*_cart(shop, visit, "Your cart"), *_footer(visit)))
+        case OpenPage.CHECKOUT:
+            order = PageLine("", (LineCell("Place the order", PageAction("place_order")),))
+            return ShopPage((*_bill(shop, visit, "Checkout"), order, *_footer(visit)))
+        case OpenPage.THANKS:
+            return ShopPage((*_bill(shop, visit, "Thank you for your order"),), is_end=True)
 
 
-def _footer(visit: Visit) -> tuple[Line, ...]:
+def _footer(visit: ShopVisit) -> tuple[PageLine, ...]:
     """Return what stands on every page besides the search field."""
-    cells = [Cell(f"Cart ({len(visit.cart)})", Act("view_cart"))]
-    if visit.query and visit.place is not Place.RESULTS:
-        cells.insert(0, Cell("Back to the results", Act("back")))
-    return (Line("", tuple(cells)),)
+    cells = [LineCell(f"Cart ({len(visit.cart)})", PageAction("view_cart"))]
+    if visit.query and visit.open_page is not OpenPage.RESULTS:
+        cells.insert(0, LineCell("Back to the results", PageAction("back")))
+    return (PageLine("", tuple(cells)),)
 
 
-def _results(shop: Catalogue, visit: Visit) -> tuple[Line, ...]:
-    found = shop.index.search(visit.query)
-    if not found.ids:
-        return (Line(f"Nothing was found for: {visit.query or 'no words'}. Search for other words."),)
-    shown = [shop.products[id] for id in found.ids[PER_PAGE * (visit.number - 1) : PER_PAGE * visit.number]]
+def _results(shop: Catalogue, visit: ShopVisit) -> tuple[PageLine, ...]:
+    hits = shop.index.search(visit.query)
+    if not hits.ids:
+        return (PageLine(f"Nothing was found for: {visit.query or 'no words'}. Search for other words."),)
+    shown = [shop.products[id] for id in hits.ids[PER_PAGE * (visit.number - 1) : PER_PAGE * visit.number]]
     rows = [
-        Line("", (Cell(one.id, Act("open", one.id)), Cell(one.title), Cell(f"from {dollars(one.cents)}")))
+        PageLine(
+            "",
+            (LineCell(one.id, PageAction("open", one.id)), LineCell(one.title), LineCell(f"from {dollars(one.cents)}")),
+        )
         for one in shown
     ]
-    pages = range(1, -(-len(found.ids) // PER_PAGE) + 1)
-    numbers = tuple([Cell(str(page), Act("show_page", str(page)), page == visit.number) for page in pages])
-    return (Line(f"Results for: {visit.query} ({found.total} found)"), *rows, Line("Page:", numbers))
+    pages = range(1, -(-len(hits.ids) // PER_PAGE) + 1)
+    numbers = tuple([LineCell(str(page), PageAction("show_page", str(page)), page == visit.number) for page in pages])
+    return (PageLine(f"Results for: {visit.query} ({hits.total} found)"), *rows, PageLine("Page:", numbers))
 
 
-def _details(product: Product, visit: Visit) -> tuple[Line, ...]:
+def _details(product: Product, visit: ShopVisit) -> tuple[PageLine, ...]:
     chosen, kind = dict(visit.chosen), product.kind
     options = tuple(
-        Line(
+        PageLine(
             f"{name}:",
             tuple(
                 [
-                    Cell(_value(value, more), Act("choose", f"{name}: {value}"), chosen.get(name) == value)
+                    LineCell(_value(value, more), PageAction("choose", f"{name}: {value}"), chosen.get(name) == value)
                     for value, more in option.prices.items()
                 ]
             ),
@@ -155,17 +158,17 @@ def _details(product: Product, visit: Visit) -> tuple[Line, ...]:
     )
     missing = [name for name in product.options if name not in chosen]
     if missing:
-        basket = Line(f"To add it to the cart, choose {' and '.join(missing)}.")
+        basket = PageLine(f"To add it to the cart, choose {' and '.join(missing)}.")
     elif len(visit.cart) >= MAX_LINES:
-        basket = Line(f"The cart is full: {MAX_LINES} things fit.")
+        basket = PageLine(f"The cart is full: {MAX_LINES} things fit.")
     else:
-        basket = Line("", (Cell("Add to cart", Act("add_to_cart")),))
+        basket = PageLine("", (LineCell("Add to cart", PageAction("add_to_cart")),))
     return (
-        Line(f"{product.id}: {product.title}"),
-        Line(f"{kind.department} > {kind.category} > {kind.name}"),
-        Line(f"Price: {dollars(product.price(chosen))}. Rated {product.rating}."),
-        Line(product.about),
-        Line(f"Features: {'; '.join(product.features)}"),
+        PageLine(f"{product.id}: {product.title}"),
+        PageLine(f"{kind.department} > {kind.category} > {kind.name}"),
+        PageLine(f"Price: {dollars(product.price(chosen))}. Rated {product.rating}."),
+        PageLine(product.about),
+        PageLine(f"Features: {'; '.join(product.features)}"),
         *options,
         basket,
     )
@@ -175,24 +178,27 @@ def _value(value: str, more: int) -> str:
     return f"{value} (+{dollars(more)})" if more else value
 
 
-def _cart(shop: Catalogue, visit: Visit, title: str) -> tuple[Line, ...]:
+def _cart(shop: Catalogue, visit: ShopVisit, title: str) -> tuple[PageLine, ...]:
     if not visit.cart:
-        return (Line(f"{title} is empty."),)
-    head, *pieces, total = _bill(shop, visit, title)
-    rows = [Line(piece.label, (Cell("Remove", Act("remove", str(at))),)) for at, piece in enumerate(pieces, start=1)]
-    return (head, *rows, total, Line("", (Cell("Go to checkout", Act("checkout")),)))
-
-
-def _bill(shop: Catalogue, visit: Visit, title: str) -> tuple[Line, ...]:
-    """Return the title, a line for each piece, and the sum."""
-    products = [shop.products[piece.product] for piece in visit.cart]
-    prices = [product.price(dict(piece.chosen)) for product, piece in zip(products, visit.cart, strict=True)]
+        return (PageLine(f"{title} is empty."),)
+    head, *cart_items, total = _bill(shop, visit, title)
     rows = [
-        Line(f"{at}. {product.id} {product.title} ({_told(piece)}) {dollars(price)}")
-        for at, (product, piece, price) in enumerate(zip(products, visit.cart, prices, strict=True), start=1)
+        PageLine(cart_item.label, (LineCell("Remove", PageAction("remove", str(at))),))
+        for at, cart_item in enumerate(cart_items, start=1)
     ]
-    return (Line(title), *rows, Line(f"Total: {dollars(sum(prices))}"))
+    return (head, *rows, total, PageLine("", (LineCell("Go to checkout", PageAction("checkout")),)))
 
 
-def _told(piece: Piece) -> str:
-    return ", ".join(f"{name}: {value}" for name, value in piece.chosen)
+def _bill(shop: Catalogue, visit: ShopVisit, title: str) -> tuple[PageLine, ...]:
+    """Return the title, a line for each piece, and the sum."""
+    products = [shop.products[cart_item.product] for cart_item in visit.cart]
+    prices = [product.price(dict(cart_item.chosen)) for product, cart_item in zip(products, visit.cart, strict=True)]
+    rows = [
+        PageLine(f"{at}. {product.id} {product.title} ({_choices_text(cart_item)}) {dollars(price)}")
+        for at, (product, cart_item, price) in enumerate(zip(products, visit.cart, prices, strict=True), start=1)
+    ]
+    return (PageLine(title), *rows, PageLine(f"Total: {dollars(sum(prices))}"))
+
+
+def _choices_text(cart_item: CartItem) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in cart_item.chosen)

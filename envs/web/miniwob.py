@@ -13,11 +13,11 @@ from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, ForkCapability, NoOracle, Reply
 from envgym.envs.web._browser import LIMIT_S, check_browser
-from envgym.envs.web._miniwob_actions import GRAMMAR, Command, Refused, checked, parse
+from envgym.envs.web._miniwob_actions import GRAMMAR, ActionRefused, PageCommand, check_command, parse_command
 from envgym.envs.web._miniwob_oracles import EASY, ORACLES
 from envgym.envs.web._miniwob_page import Input, MiniWobPage, page_names
 from envgym.envs.web._miniwob_tools import PageTools
-from envgym.envs.web._miniwob_view import View, shown
+from envgym.envs.web._miniwob_view import PageView, show_elements
 from envgym.errors import InvalidInput, ToolError, sentence, unknown_name
 
 _WHERE = "web/miniwob-v0"
@@ -26,7 +26,7 @@ CHANCE = {"easy": 0.35, "solved": 0.25, "all": 0.25}
 """What clicking one element after the other earns at most; measured, see the card."""
 
 
-class MiniWob(PageTools, Env[View]):
+class MiniWob(PageTools, Env[PageView]):
     """Do what a small web page asks; the page itself says whether it was done."""
 
     system_prompt = (
@@ -84,14 +84,14 @@ class MiniWob(PageTools, Env[View]):
             do = "take one from env.tasks"
             raise InvalidInput(sentence("task", "name a page and a seed", task.payload, where=_WHERE, do=do))
         self.state = self._page.begin(page, seed)
-        return shown(self.state)
+        return show_elements(self.state)
 
     def respond(self, action: Action) -> Reply:
         """Do what a text says."""
         before = self.state
         try:
-            self._do(parse(action.content))
-        except Refused as refusal:
+            self._do(parse_command(action.content))
+        except ActionRefused as refusal:
             self.state = before.noting(str(refusal))
         return self._reply(before)
 
@@ -118,38 +118,38 @@ class MiniWob(PageTools, Env[View]):
         """Close the page."""
         self._page.close()
 
-    def _do(self, command: Command) -> None:
-        """Do an action. Raises: Refused: it cannot be done."""
+    def _do(self, command: PageCommand) -> None:
+        """Do an action. Raises: ActionRefused: it cannot be done."""
         view = self.state
         if view.is_over:
-            raise Refused("The episode is over.")
+            raise ActionRefused("The episode is over.")
         for place in command.places:
             if view.node(place.id) is None:
                 numbers = [node.id for node in view.nodes if node.id is not None]
                 known = f"the elements are numbered up to {max(numbers)}" if numbers else "the page has none"
-                raise Refused(f"There is no element {place.id}: {known}.")
+                raise ActionRefused(f"There is no element {place.id}: {known}.")
         match command.name:
             case "answer":
                 self.state = replace(view, is_over=True, reward=0.0, notes=("You gave up.",))
             case "goto":
-                raise Refused(f"{command.text[:200]} is blocked: this page is all there is.")
+                raise ActionRefused(f"{command.text[:200]} is blocked: this page is all there is.")
             case _:
                 self.state = self._page.act(view, command)
 
-    def _reply(self, before: View | None) -> Reply:
+    def _reply(self, before: PageView | None) -> Reply:
         view = self.state
         if not view.is_over:
-            return Reply(observation=shown(view, before, changes_only=self.changes_only))
+            return Reply(observation=show_elements(view, before, changes_only=self.changes_only))
         reward = Scored(
             value=max(0.0, view.reward), components={"solved": float(view.reward >= 1.0), "page": view.reward}
         )
         text = "\n".join([*view.notes, f"The page is done: {view.reward:g}."])
         return Reply(observation=text, reward=reward, terminated=True)
 
-    def _call(self, command: Command) -> str:
+    def _call(self, command: PageCommand) -> str:
         try:
-            self._do(checked(command))
-        except Refused as refusal:
+            self._do(check_command(command))
+        except ActionRefused as refusal:
             raise ToolError(str(refusal)) from None
         return "Done."
 

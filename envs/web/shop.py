@@ -3,18 +3,19 @@
 from dataclasses import dataclass
 from typing import Any, Self
 
+from envgym.authoring import check_range
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Task
 from envgym.env import Env, Reply
-from envgym.envs._speaking import calling
 from envgym.envs.web._shop_catalogue import Catalogue, catalogue
-from envgym.envs.web._shop_engine import Door, Engine, Seen
-from envgym.envs.web._shop_goals import Errands, Wish, order_reward, wishes_of
+from envgym.envs.web._shop_clients import ShopClient, ShopView, TextShop
+from envgym.envs.web._shop_goals import GoalItem, ShopTasks, order_reward, read_goals
 from envgym.envs.web._shop_oracle import next_act
-from envgym.envs.web._shop_pages import Act
-from envgym.envs.web._shop_store import MAX_QUERY, Visit, searched
+from envgym.envs.web._shop_pages import PageAction
+from envgym.envs.web._shop_store import MAX_QUERY, ShopVisit, search_products
 from envgym.errors import InvalidInput, ToolError, sentence
+from envgym.parsing import tool_call_action
 from envgym.tools import tool
 
 CHANCE, CHANCE_TYPE_ONLY = 0.04, 0.07
@@ -24,17 +25,17 @@ _HINT = "Call a tool, or write one act such as search[desk lamp]."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shopping:
-    """An episode: what is wanted, and what is seen."""
+class ShopState:
+    """The goals of an episode, and the visit with its page."""
 
-    wishes: tuple[Wish, ...]
-    seen: Seen
+    goals: tuple[GoalItem, ...]
+    view: ShopView
 
 
-class Shop(Env[Shopping]):
+class Shop(Env[ShopState]):
     """The agent searches, opens, chooses, and fills a cart; the order ends the episode and is paid."""
 
-    tasks: Errands
+    tasks: ShopTasks
     system_prompt = (
         "You shop in an online store for the person who writes to you. Order exactly what is asked for and nothing "
         "else: search, open a product, choose its options, add it to the cart, go to the checkout and place the order. "
@@ -55,7 +56,7 @@ class Shop(Env[Shopping]):
         max_turns: int | None = 40,
         **options_of_env: Any,  # parties and render_mode, as Env takes them
     ) -> None:
-        """Choose the errands and the way into the store.
+        """Choose the tasks and the client of the store.
 
         Args:
             attributes: Attributes asked for of each thing, 0 to 5.
@@ -79,13 +80,13 @@ class Shop(Env[Shopping]):
         }
         given = {"attributes": attributes, "options": options, "items": items, "store": store, "products": products}
         for name, (low, high) in ranges.items():
-            _check_range(name, given[name], low, high)
+            check_range(name, given[name], low, high, where=_WHERE)
         super().__init__(max_turns=max_turns, **options_of_env)
         self.chance_score = CHANCE if attributes or options else CHANCE_TYPE_ONLY
         self.all_or_nothing = all_or_nothing
-        self.tasks = Errands(**given)
+        self.tasks = ShopTasks(**given)
         self.blocking = browser
-        self._door = _door(store, products, browser=browser)
+        self._client = _make_client(store, products, browser=browser)
 
     @property
     def shop(self) -> Catalogue:
@@ -97,8 +98,8 @@ class Shop(Env[Shopping]):
         if task.payload.get("catalogue") != self.shop.fingerprint:
             do = "take it from an env with the same store and products"
             raise InvalidInput(sentence("task", "be of this store", task.id, where=_WHERE, do=do))
-        self.state = Shopping(wishes=wishes_of(task.payload), seen=self._door.enter(Visit()))
-        return f"{task.prompt}\n\n{self.state.seen.page.text}"
+        self.state = ShopState(goals=read_goals(task.payload), view=self._client.enter(ShopVisit()))
+        return f"{task.prompt}\n\n{self.state.view.page.text}"
 
     # ---- what can be done -------------------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ class Shop(Env[Shopping]):
         Args:
             query: Words such as: dimmable desk lamp.
         """
-        return self._do(Act("search", query))
+        return self._do(PageAction("search", query))
 
     @tool
     def open(self, product: str) -> str:
@@ -118,7 +119,7 @@ class Shop(Env[Shopping]):
         Args:
             product: Its id in the results, such as P1234.
         """
-        return self._do(Act("open", product))
+        return self._do(PageAction("open", product))
 
     @tool
     def show_page(self, number: int) -> str:
@@ -127,7 +128,7 @@ class Shop(Env[Shopping]):
         Args:
             number: From 1.
         """
-        return self._do(Act("show_page", str(number)))
+        return self._do(PageAction("show_page", str(number)))
 
     @tool
     def choose(self, option: str, value: str) -> str:
@@ -137,12 +138,12 @@ class Shop(Env[Shopping]):
             option: Such as color.
             value: Such as navy.
         """
-        return self._do(Act("choose", f"{option}: {value}"))
+        return self._do(PageAction("choose", f"{option}: {value}"))
 
     @tool
     def add_to_cart(self) -> str:
         """Put the open product with the chosen options into the cart."""
-        return self._do(Act("add_to_cart"))
+        return self._do(PageAction("add_to_cart"))
 
     @tool
     def remove(self, line: int) -> str:
@@ -151,43 +152,43 @@ class Shop(Env[Shopping]):
         Args:
             line: Its number in the cart, from 1.
         """
-        return self._do(Act("remove", str(line)))
+        return self._do(PageAction("remove", str(line)))
 
     @tool
     def view_cart(self) -> str:
         """Open the cart."""
-        return self._do(Act("view_cart"))
+        return self._do(PageAction("view_cart"))
 
     @tool
     def back(self) -> str:
         """Go back to the results of the last search."""
-        return self._do(Act("back"))
+        return self._do(PageAction("back"))
 
     @tool
     def checkout(self) -> str:
         """Go from the cart to the checkout."""
-        return self._do(Act("checkout"))
+        return self._do(PageAction("checkout"))
 
     @tool
     def place_order(self) -> str:
         """Order what is in the cart, at the checkout. This is final."""
-        return self._do(Act("place_order"))
+        return self._do(PageAction("place_order"))
 
-    def _do(self, act: Act) -> str:
+    def _do(self, act: PageAction) -> str:
         """Do what the page offers. Raises: ToolError: it does not."""
-        seen = self.state.seen
+        view = self.state.view
         if len(act.argument) > MAX_QUERY:
             raise ToolError(f"{act.verb} takes at most {MAX_QUERY} characters, got {len(act.argument)}.")
-        words = searched(act.argument) if act.verb == "search" else " ".join(act.argument.split())
-        offered = seen.page.find(Act(act.verb, words))
+        words = search_products(act.argument) if act.verb == "search" else " ".join(act.argument.split())
+        offered = view.page.find(PageAction(act.verb, words))
         if offered is None:
-            raise ToolError(seen.page.refusal(act))
-        self.state = Shopping(wishes=self.state.wishes, seen=self._door.act(seen, offered))
-        return self.state.seen.page.text
+            raise ToolError(view.page.refusal(act))
+        self.state = ShopState(goals=self.state.goals, view=self._client.act(view, offered))
+        return self.state.view.page.text
 
     def respond(self, action: Action) -> Reply:
         """Do an act that is written as `verb[argument]`."""
-        act = Act.read(action.content)
+        act = PageAction.read(action.content)
         if act is None:
             return Reply(observation=_HINT)
         try:
@@ -200,44 +201,44 @@ class Shop(Env[Shopping]):
         return self._reply(observation)
 
     def _reply(self, observation: str) -> Reply:
-        visit = self.state.seen.visit
+        visit = self.state.view.visit
         if not visit.is_over:
             return Reply(observation=observation)
-        reward = order_reward(self.shop, self.state.wishes, visit.cart, all_or_nothing=self.all_or_nothing)
+        reward = order_reward(self.shop, self.state.goals, visit.cart, all_or_nothing=self.all_or_nothing)
         return Reply(observation=observation, reward=reward, terminated=True)
 
     # ---- the oracle, copies -----------------------------------------------------------------------------------
 
     def oracle(self) -> str:
-        """Go for the cheapest products that meet the wishes."""
-        act = next_act(self.shop, self.state.seen.visit, self.state.wishes)
-        return calling(act.verb, **_arguments(act))
+        """Order the cheapest products that meet the goals."""
+        act = next_act(self.shop, self.state.view.visit, self.state.goals)
+        return tool_call_action(act.verb, **_arguments(act))
 
-    def fork_state(self) -> Shopping:
+    def fork_state(self) -> ShopState:
         """Share the state: it is immutable."""
         return self.state
 
     def fork(self) -> Self:
         """Return a copy with a way into the store of its own."""
         twin = super().fork()
-        twin._door = self._door.fresh()
+        twin._client = self._client.fresh()
         return twin
 
     def close(self) -> None:
         """Leave the store."""
-        self._door.close()
+        self._client.close()
 
 
-def _door(store: int, products: int, *, browser: bool) -> Door:
+def _make_client(store: int, products: int, *, browser: bool) -> ShopClient:
     """Return the way into the store. Raises: InvalidInput: no browser is installed."""
     if not browser:
-        return Engine(store, products)
-    from envgym.envs.web._shop_browser import Browser
+        return TextShop(store, products)
+    from envgym.envs.web._shop_browser import BrowserShop
 
-    return Browser(store, products)
+    return BrowserShop(store, products)
 
 
-def _arguments(act: Act) -> dict[str, JsonValue]:
+def _arguments(act: PageAction) -> dict[str, JsonValue]:
     """Return an act's argument as its tool takes it."""
     match act.verb:
         case "search":
@@ -252,9 +253,3 @@ def _arguments(act: Act) -> dict[str, JsonValue]:
             option, _, value = act.argument.partition(": ")
             return {"option": option, "value": value}
     return {}
-
-
-def _check_range(name: str, value: int, low: int, high: int) -> None:
-    if type(value) is not int or not low <= value <= high:
-        do = f"pass e.g. {name}={low}"
-        raise InvalidInput(sentence(name, f"be a whole number from {low} to {high}", value, where=_WHERE, do=do))

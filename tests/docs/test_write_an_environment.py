@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from envgym.conformance import Status, check_env_conformance
+from envgym.conformance import CheckStatus, check_env_conformance
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "write_an_environment.md"
 
@@ -53,7 +53,7 @@ def test_guide_has_its_parts() -> None:
 )
 def test_environment_of_the_guide_passes_the_suite(my_games: ModuleType, name: str, kwargs: dict[str, int]) -> None:
     checks = check_env_conformance(lambda: getattr(my_games, name)(**kwargs), num_tasks=5)
-    assert [check for check in checks if check.status is Status.FAIL] == []
+    assert [check for check in checks if check.status is CheckStatus.FAIL] == []
 
 
 def test_entry_point_of_the_guide_names_the_registered_env(my_games: ModuleType) -> None:

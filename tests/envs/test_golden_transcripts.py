@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import envgym
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.json_types import JsonValue
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
-from envgym.envs._speaking import calling
+from envgym.parsing import tool_call_action
 from envgym.sandbox import BwrapSandbox, why_unusable
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -23,9 +23,9 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
         "math/arithmetic-v0",
         {"level": 2},
         (
-            calling("calculator", expression="2 ^ 3"),
-            calling("calculater", expression="2 * 3"),
-            calling("calculator", expresion="2 * 3"),
+            tool_call_action("calculator", expression="2 ^ 3"),
+            tool_call_action("calculater", expression="2 * 3"),
+            tool_call_action("calculator", expresion="2 * 3"),
             '<tool_call>{"name": "calculator", "arguments": {"expression": }}</tool_call>',
             "It is 12 or 13.",
         ),
@@ -35,9 +35,9 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
         "puzzles/guess_number-v0",
         {},
         (
-            calling("guess", number="about fifty"),
-            calling("guess", number=0),
-            calling("guess", number=10_000),
+            tool_call_action("guess", number="about fifty"),
+            tool_call_action("guess", number=0),
+            tool_call_action("guess", number=10_000),
             "I give up.",
         ),
     ),
@@ -45,13 +45,13 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
     "reasoning_gym_bad_agent": (
         "puzzles/reasoning_gym-v0",
         {"attempts": 3, "config": {"min_animals": 2, "max_animals": 2}},
-        ("", calling("count", animal="cat"), "<answer>1</answer> or <answer>2</answer>"),
+        ("", tool_call_action("count", animal="cat"), "<answer>1</answer> or <answer>2</answer>"),
     ),
     "frozen_lake_oracle": ("puzzles/frozen_lake-v0", {"slips": 2, "turn_reward": True}, None),
     "frozen_lake_bad_agent": (
         "puzzles/frozen_lake-v0",
         {},
-        ("", "go up", calling("up"), "up", "left", "down", "down", "left", "down"),
+        ("", "go up", tool_call_action("up"), "up", "left", "down", "down", "left", "down"),
     ),
     "sokoban_oracle": ("puzzles/sokoban-v0", {"turn_reward": True}, None),
     "sokoban_bad_agent": ("puzzles/sokoban-v0", {}, ("push the box", "up up up down", *["left right " * 5] * 6)),
@@ -92,10 +92,10 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
         "code/sql-v0",
         {"levels": 1, "rows_shown": 2, "schema_shown": False},
         (
-            calling("schema", table="nothing"),
-            calling("query", sql="SELEC 1"),
-            calling("query", sql="DELETE FROM department"),
-            calling("query", sql="SELECT * FROM sqlite_master"),
+            tool_call_action("schema", table="nothing"),
+            tool_call_action("query", sql="SELEC 1"),
+            tool_call_action("query", sql="DELETE FROM department"),
+            tool_call_action("query", sql="SELECT * FROM sqlite_master"),
             "```sql\nSELECT 1\n```",
         ),
     ),
@@ -104,12 +104,12 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
         "search/factbook-v0",
         {"kinds": "compare", "searches": 1, "results": 1, "page_chars": 200},
         (
-            calling("search", query=""),
-            calling("search", query="zebra crossing"),
-            calling("search", query="again"),
-            calling("open", page="atlantis/economy"),
-            calling("open", page="kenya/economy", line=10_000),
-            calling("find_in_page", page="kenya/economy", text="labor force"),
+            tool_call_action("search", query=""),
+            tool_call_action("search", query="zebra crossing"),
+            tool_call_action("search", query="again"),
+            tool_call_action("open", page="atlantis/economy"),
+            tool_call_action("open", page="kenya/economy", line=10_000),
+            tool_call_action("find_in_page", page="kenya/economy", text="labor force"),
             "I do not know",
         ),
     ),
@@ -118,10 +118,10 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
         "tools/office-v0",
         {"level": 2},
         (
-            calling("tickets_find", text="printer"),
-            calling("mail_send", to=["Ben"], subject="Hello", body="Hello"),
-            calling("calendar_list", first_day="Monday", last_day="Friday"),
-            calling("tickets_create", title="I do not know what to do"),
+            tool_call_action("tickets_find", text="printer"),
+            tool_call_action("mail_send", to=["Ben"], subject="Hello", body="Hello"),
+            tool_call_action("calendar_list", first_day="Monday", last_day="Friday"),
+            tool_call_action("tickets_create", title="I do not know what to do"),
             "Done.",
         ),
     ),
@@ -140,9 +140,9 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
             "search[]",
             "search[<b>cotton</b> quilt]",
             "open[P0000]",
-            calling("choose", option="color", value="navy"),
-            calling("show_page", number="two"),
-            calling("buy", product="P1001"),
+            tool_call_action("choose", option="color", value="navy"),
+            tool_call_action("show_page", number="two"),
+            tool_call_action("buy", product="P1001"),
             "add_to_cart[]",
             "place_order[]",
         ),
@@ -175,7 +175,7 @@ def test_episode_equals_its_golden_transcript(name: str) -> None:
     assert episode.reward == pytest.approx(1.0 if said is None else 0.0)
 
 
-def transcript(env_id: str, kwargs: Mapping[str, JsonValue], episode: Episode) -> str:
+def transcript(env_id: str, kwargs: Mapping[str, JsonValue], episode: ObservedEpisode) -> str:
     """Write all that the agent is shown and says, with rewards and ending."""
     first = episode.first
     parts = [f"{env_id} {json.dumps(kwargs)}", f"task {first.task.id} {first.task.key[:16]}"]

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from envgym.conformance import Status, check_env_conformance
+from envgym.conformance import CheckStatus, check_env_conformance
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MAX_LINES = 15
@@ -38,7 +38,7 @@ def test_play_an_episode(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("name", ["CountDown", "make_safe", "make_sums"])
 def test_each_shape_passes_the_conformance_suite(custom_env: ModuleType, name: str) -> None:
     checks = check_env_conformance(getattr(custom_env, name), num_tasks=5)
-    assert [check for check in checks if check.status is Status.FAIL] == []
+    assert [check for check in checks if check.status is CheckStatus.FAIL] == []
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
 from envgym.core.messages import Action
-from envgym.envs._speaking import calling
+from envgym.parsing import tool_call_action
 from envgym.runs import RunDirectory
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.metrics.callbacks import Callbacks
@@ -49,7 +49,9 @@ def scripted(bench: RunContext) -> ScriptedPolicy:
         if results := re.findall(r"<\|im_start\|>tool\n(.*?)<\|im_end\|>", context):
             return str(results[-1])
         expression = re.findall(r"Compute (.+?)\.", context)[-1]
-        return (calling("calculator", expression=expression), "12", "<tool_call>{oops</tool_call>")[request.seed % 3]
+        return (tool_call_action("calculator", expression=expression), "12", "<tool_call>{oops</tool_call>")[
+            request.seed % 3
+        ]
 
     def answer(request: GenerateRequest) -> Generation:
         token_ids = bench.agent.renderer.encode_action(Action(words(request)))

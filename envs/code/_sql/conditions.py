@@ -7,13 +7,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from envgym.envs.code._sql.schema import Column, Kind, Table, World
+from envgym.envs.code._sql.schema import ColumnKind, ColumnSchema, DatabaseSchema, TableSchema
 
 T = TypeVar("T")
 
 
-class Unfit(Exception):
-    """This world, or what was drawn from it, has no such question."""
+class NoSuchQuestion(Exception):
+    """The schema, or what was drawn from it, allows no such question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,23 +25,23 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """A world, its visible database, and chance."""
+class QuestionSampler:
+    """A schema, its visible database, and the generator that questions are drawn with."""
 
-    world: World
+    schema: DatabaseSchema
     base: sqlite3.Connection
     rng: np.random.Generator
 
     def pick(self, items: Sequence[T]) -> T:
-        """Draw one. Raises: Unfit: there is none."""
+        """Draw one. Raises: NoSuchQuestion: there is none."""
         if not items:
-            raise Unfit
+            raise NoSuchQuestion
         return items[int(self.rng.integers(len(items)))]
 
     def two(self, items: Sequence[T]) -> tuple[T, T]:
-        """Draw two different ones. Raises: Unfit: there are not so many."""
+        """Draw two different ones. Raises: NoSuchQuestion: there are not so many."""
         if len(items) < 2:
-            raise Unfit
+            raise NoSuchQuestion
         first, second = (int(number) for number in self.rng.permutation(len(items))[:2])
         return items[first], items[second]
 
@@ -49,7 +49,7 @@ class Scene:
         """Draw a whole number from low to high."""
         return int(self.rng.integers(low, high + 1))
 
-    def value(self, table: Table, column: Column) -> str | int | float:
+    def value(self, table: TableSchema, column: ColumnSchema) -> str | int | float:
         """Draw a value that some row has, none of the rarest."""
         found = self.base.execute(
             f"SELECT {column.name} FROM {table.name} WHERE {column.name} IS NOT NULL ORDER BY {column.name}"
@@ -58,7 +58,9 @@ class Scene:
         held: str | int | float = self.pick(found[low:high])[0]
         return held
 
-    def condition(self, table: Table, *, name: str = "", but: Sequence[Column] = (), depth: int = 0) -> Condition:
+    def condition(
+        self, table: TableSchema, *, name: str = "", but: Sequence[ColumnSchema] = (), depth: int = 0
+    ) -> Condition:
         """Draw a condition on a row of `table`, which the query calls `name`.
 
         Args:
@@ -77,17 +79,17 @@ class Scene:
             return Condition(sql=f"{first.sql} AND {second.sql}", words=f"{first.words}, and whose {second.words}")
         return Condition(sql=f"({first.sql} OR {second.sql})", words=f"{first.words}, or whose {second.words}")
 
-    def _plain(self, table: Table, column: Column, sql: str) -> Condition:
+    def _plain(self, table: TableSchema, column: ColumnSchema, sql: str) -> Condition:
         if column.unknown and self.rng.random() < 0.35:
             if self.rng.random() < 0.5:
                 return Condition(sql=f"{sql} IS NULL", words=f"{column.noun} is not recorded")
             return Condition(sql=f"{sql} IS NOT NULL", words=f"{column.noun} is recorded")
         match column.kind:
-            case Kind.NUMBER:
+            case ColumnKind.NUMBER:
                 return self._of_number(table, column, sql)
-            case Kind.DATE:
+            case ColumnKind.DATE:
                 return self._of_date(table, column, sql)
-            case Kind.NAME:
+            case ColumnKind.NAME:
                 return self._of_name(table, column, sql)
         values = sorted({str(self.value(table, column)) for _ in range(6)})
         if len(values) > 2 and self.rng.random() < 0.4:
@@ -99,7 +101,7 @@ class Scene:
             return Condition(sql=f"{sql} <> {value}", words=f"{column.noun} is not {value}")
         return Condition(sql=f"{sql} = {value}", words=f"{column.noun} is {value}")
 
-    def _of_number(self, table: Table, column: Column, sql: str) -> Condition:
+    def _of_number(self, table: TableSchema, column: ColumnSchema, sql: str) -> Condition:
         value = self.value(table, column)
         match self.number(0, 4):
             case 0:
@@ -109,12 +111,12 @@ class Scene:
             case 2:
                 low, high = sorted((value, self.value(table, column)), key=float)
                 if low == high:
-                    raise Unfit
+                    raise NoSuchQuestion
                 words = f"{column.noun} lies between {low} and {high}, both included"
                 return Condition(sql=f"{sql} BETWEEN {low} AND {high}", words=words)
         return Condition(sql=f"{sql} > {value}", words=f"{column.noun} is more than {value}")
 
-    def _of_date(self, table: Table, column: Column, sql: str) -> Condition:
+    def _of_date(self, table: TableSchema, column: ColumnSchema, sql: str) -> Condition:
         value = str(self.value(table, column))
         match self.number(0, 3):
             case 0:
@@ -130,10 +132,10 @@ class Scene:
                 return Condition(sql=f"strftime('%m', {sql}) = '{month}'", words=words)
         return Condition(sql=f"{sql} > '{value}'", words=f"{column.noun} is after {value}")
 
-    def _of_name(self, table: Table, column: Column, sql: str) -> Condition:
+    def _of_name(self, table: TableSchema, column: ColumnSchema, sql: str) -> Condition:
         value = str(self.value(table, column))
         if not value.isascii() or not all(mark.isalpha() or mark == " " for mark in value):
-            raise Unfit
+            raise NoSuchQuestion
         match self.number(0, 2):
             case 0:
                 return Condition(
@@ -145,7 +147,7 @@ class Scene:
         start = self.number(1, max(1, len(value) - 3))
         part = value[start : start + 2].lower()
         if not part.isalpha():
-            raise Unfit
+            raise NoSuchQuestion
         words = f"{column.noun} contains '{part}', in upper or lower case"
         return Condition(sql=f"{sql} LIKE '%{part}%'", words=words)
 

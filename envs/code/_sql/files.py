@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from envgym.authoring import ListTasks, TaskDraft
-from envgym.authoring.sources import finished
+from envgym.authoring.sources import task_from_draft
 from envgym.cache import source_key
 from envgym.core.json_types import JsonObject, content_hash
 from envgym.core.tasks import Split, Task
-from envgym.envs.code._sql.runner import varied
+from envgym.envs.code._sql.runner import vary_database
 from envgym.errors import InvalidInput, sentence
 from envgym.sandbox import MIB
 
@@ -27,7 +27,7 @@ _ORDER = re.compile(r"\border\s+by\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class DatabaseFolder:
     """`<folder>/<id>/<id>.sqlite`; their variants are made in the sandbox."""
 
     path: str
@@ -54,7 +54,7 @@ class Folder:
         return found
 
 
-def questions_in(source: str | Mapping[str, str], folder: Folder) -> ListTasks:
+def questions_in(source: str | Mapping[str, str], folder: DatabaseFolder) -> ListTasks:
     """Read questions; a mapping names the file of each split, else the content decides.
 
     Raises: InvalidInput: a file or row that is none, or a database that is not there.
@@ -66,7 +66,7 @@ def questions_in(source: str | Mapping[str, str], folder: Folder) -> ListTasks:
     for split in sorted((Split.parse(name, where=_WHERE) for name in source), key=lambda split: split is Split.TRAIN):
         drafts = _rows(source[split.value], folder)
         new = [draft for draft in drafts if content_hash(draft.payload) not in held]
-        tasks += [finished(draft, split, f"{split}/{number}") for number, draft in enumerate(new)]
+        tasks += [task_from_draft(draft, split, f"{split}/{number}") for number, draft in enumerate(new)]
         held |= {content_hash(draft.payload) for draft in new}
     return ListTasks(tasks)
 
@@ -79,7 +79,7 @@ def is_ordered(sql: str) -> bool:
     return _ORDER.search(text) is not None
 
 
-def _rows(source: str, folder: Folder) -> list[TaskDraft]:
+def _rows(source: str, folder: DatabaseFolder) -> list[TaskDraft]:
     try:
         rows = json.loads(Path(source).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -116,4 +116,4 @@ def _draft(row: Any, where: str) -> TaskDraft:  # Any: decoded JSON
 def _content(path: str, key: str, variant: int) -> bytes:
     """Return a file's content, or a variant of it; `key` changes with the file."""
     content = Path(path).read_bytes()
-    return varied(content, variant) if variant else content
+    return vary_database(content, variant) if variant else content

@@ -2,28 +2,28 @@
 
 from collections.abc import Mapping
 
-from envgym.envs.code._sql.conditions import Scene, Unfit
+from envgym.envs.code._sql.conditions import NoSuchQuestion, QuestionSampler
 from envgym.envs.code._sql.questions import (
     Ask,
     Question,
     a,
-    a_link,
-    a_table,
     aggregate,
     exists,
     joined,
     labels,
     noun_of,
     numbers,
+    pick_link,
+    pick_table,
 )
-from envgym.envs.code._sql.schema import Kind
+from envgym.envs.code._sql.schema import ColumnKind
 
 
-def _above_average(scene: Scene) -> Question:
-    table = a_table(scene, Kind.NUMBER)
-    column = scene.pick(numbers(table))
-    met = scene.condition(table, but=[column, *labels(table)])
-    is_above = scene.rng.random() < 0.5
+def _above_average(sampler: QuestionSampler) -> Question:
+    table = pick_table(sampler, ColumnKind.NUMBER)
+    column = sampler.pick(numbers(table))
+    met = sampler.condition(table, but=[column, *labels(table)])
+    is_above = sampler.rng.random() < 0.5
     words = f"{'more' if is_above else 'less'} than the average {column.noun} of all {table.plural}"
     recorded = " (unrecorded ones do not count)" if column.unknown else ""
     text = (
@@ -38,11 +38,11 @@ def _above_average(scene: Scene) -> Question:
     return Question(text=text, sql=sql)
 
 
-def _above_own_average(scene: Scene) -> Question:
-    table, parent = a_link(scene)
-    column = scene.pick(numbers(table))
-    is_above = scene.rng.random() < 0.5
-    met = scene.condition(table, but=[column, *labels(table)])
+def _above_own_average(sampler: QuestionSampler) -> Question:
+    table, parent = pick_link(sampler)
+    column = sampler.pick(numbers(table))
+    is_above = sampler.rng.random() < 0.5
+    met = sampler.condition(table, but=[column, *labels(table)])
     recorded = " (unrecorded ones do not count)" if column.unknown else ""
     text = (
         f"Give the {noun_of(table)} of every {table.noun} whose {met.words}, and whose {column.noun} is "
@@ -57,13 +57,13 @@ def _above_own_average(scene: Scene) -> Question:
     return Question(text=text, sql=sql)
 
 
-def _both(scene: Scene) -> Question:
-    table, parent = a_link(scene)
-    first = scene.condition(table)
-    second = scene.condition(table)
+def _both(sampler: QuestionSampler) -> Question:
+    table, parent = pick_link(sampler)
+    first = sampler.condition(table)
+    second = sampler.condition(table)
     if first.sql == second.sql:
-        raise Unfit
-    operator, words = scene.pick(
+        raise NoSuchQuestion
+    operator, words = sampler.pick(
         (("INTERSECT", "and also at least one"), ("EXCEPT", "but none"), ("UNION", "or at least one"))
     )
     text = (
@@ -76,10 +76,10 @@ def _both(scene: Scene) -> Question:
     return Question(text=text, sql=f" {operator} ".join(parts))
 
 
-def _best_of_each(scene: Scene) -> Question:
-    table, parent = a_link(scene)
-    column, count = scene.pick(numbers(table, is_known=True)), scene.number(1, 3)
-    met = scene.condition(table, but=[column])
+def _best_of_each(sampler: QuestionSampler) -> Question:
+    table, parent = pick_link(sampler)
+    column, count = sampler.pick(numbers(table, is_known=True)), sampler.number(1, 3)
+    met = sampler.condition(table, but=[column])
     which = f"{count} {table.plural}" if count > 1 else f"{table.noun}"
     text = (
         f"Look at the {table.plural} whose {met.words}. For every {parent.noun}, take of them the {which} with the "
@@ -95,11 +95,11 @@ def _best_of_each(scene: Scene) -> Question:
     return Question(text=text, sql=f"SELECT owner, item, size FROM ({inner}) WHERE place <= {count}")
 
 
-def _largest_group(scene: Scene) -> Question:
-    table, parent = a_link(scene)
-    column, count = scene.pick(numbers(table, is_known=True)), scene.number(1, 3)
-    function, words = aggregate(scene, column)
-    met = scene.condition(table, but=[column])
+def _largest_group(sampler: QuestionSampler) -> Question:
+    table, parent = pick_link(sampler)
+    column, count = sampler.pick(numbers(table, is_known=True)), sampler.number(1, 3)
+    function, words = aggregate(sampler, column)
+    met = sampler.condition(table, but=[column])
     text = (
         f"Look at the {table.plural} whose {met.words}, and at their {words} for each {parent.noun} that has some. "
         f"Give the {noun_of(parent)} of the {parent.noun} and that number for the {count} where it is highest, the "
@@ -112,13 +112,13 @@ def _largest_group(scene: Scene) -> Question:
     return Question(text=text, sql=sql, is_ordered=True)
 
 
-def _three_tables(scene: Scene) -> Question:
-    table, middle = scene.pick([pair for pair in scene.world.links() if pair[1].parent is not None])
-    parent = scene.world.table(str(middle.parent))
-    column = scene.pick(numbers(table))
-    function, words = aggregate(scene, column)
-    whose = scene.pick((middle, table))
-    met = scene.condition(whose, but=[column])
+def _three_tables(sampler: QuestionSampler) -> Question:
+    table, middle = sampler.pick([pair for pair in sampler.schema.links() if pair[1].parent is not None])
+    parent = sampler.schema.table(str(middle.parent))
+    column = sampler.pick(numbers(table))
+    function, words = aggregate(sampler, column)
+    whose = sampler.pick((middle, table))
+    met = sampler.condition(whose, but=[column])
     text = (
         f"For every {parent.noun} with {middle.plural} that have {table.plural}, give its {noun_of(parent)} and the "
         f"{words} of the {table.plural} of its {middle.plural}; only {whose.plural} whose {met.words} count, and "
@@ -132,11 +132,11 @@ def _three_tables(scene: Scene) -> Question:
     return Question(text=text, sql=sql)
 
 
-def _share(scene: Scene) -> Question:
-    table, parent = a_link(scene)
-    met = scene.condition(table)
+def _share(sampler: QuestionSampler) -> Question:
+    table, parent = pick_link(sampler)
+    met = sampler.condition(table)
     if "NULL" not in met.sql and any(column.unknown and f".{column.name} " in met.sql for column in table.columns):
-        raise Unfit  # a row of which it is not known would count as one where it is not so
+        raise NoSuchQuestion  # a row of which it is not known would count as one where it is not so
     text = (
         f"For every {parent.noun} that has {table.plural}, give its {noun_of(parent)} and the percentage of its "
         f"{table.plural} whose {met.words}, from 0 to 100 and not rounded."
@@ -148,10 +148,10 @@ def _share(scene: Scene) -> Question:
     return Question(text=text, sql=sql)
 
 
-def _change(scene: Scene) -> Question:
-    table = a_table(scene, Kind.DATE)
-    column = scene.pick([column for column in table.of(Kind.DATE) if not column.unknown])
-    met = scene.condition(table, but=[column])
+def _change(sampler: QuestionSampler) -> Question:
+    table = pick_table(sampler, ColumnKind.DATE)
+    column = sampler.pick([column for column in table.of(ColumnKind.DATE) if not column.unknown])
+    met = sampler.condition(table, but=[column])
     text = (
         f"Count the {table.plural} whose {met.words} by the year of their {column.noun}. For every year that occurs, "
         "give the year as four digits of text, the count, and the count less that of the year before it in this list "
@@ -165,11 +165,11 @@ def _change(scene: Scene) -> Question:
     return Question(text=text, sql=sql, is_ordered=True)
 
 
-def _running(scene: Scene) -> Question:
-    table = a_table(scene, Kind.DATE, Kind.NUMBER)
-    date = scene.pick([column for column in table.of(Kind.DATE) if not column.unknown])
-    number = scene.pick(numbers(table, is_known=True))
-    met = scene.condition(table, but=[date, number])
+def _running(sampler: QuestionSampler) -> Question:
+    table = pick_table(sampler, ColumnKind.DATE, ColumnKind.NUMBER)
+    date = sampler.pick([column for column in table.of(ColumnKind.DATE) if not column.unknown])
+    number = sampler.pick(numbers(table, is_known=True))
+    met = sampler.condition(table, but=[date, number])
     order = f"{table.name}.{date.name}, {table.name}.id"
     text = (
         f"Put the {table.plural} whose {met.words} in the order of their {date.noun}, then of their id. For each, give "
@@ -182,10 +182,10 @@ def _running(scene: Scene) -> Question:
     return Question(text=text, sql=sql, is_ordered=True)
 
 
-def _above_average_groups(scene: Scene) -> Question:
-    table, parent = a_link(scene)
-    column = scene.pick(numbers(table, is_known=True))
-    met = scene.condition(parent, but=labels(parent))
+def _above_average_groups(sampler: QuestionSampler) -> Question:
+    table, parent = pick_link(sampler)
+    column = sampler.pick(numbers(table, is_known=True))
+    met = sampler.condition(parent, but=labels(parent))
     text = (
         f"Which {parent.plural} whose {met.words} have an average {column.noun} of their {table.plural} that is more "
         f"than the average {column.noun} of all {table.plural}? Give the {noun_of(parent)} and that average."
@@ -198,14 +198,14 @@ def _above_average_groups(scene: Scene) -> Question:
     return Question(text=text, sql=sql)
 
 
-def _some_and_none(scene: Scene) -> Question:
-    table, parent = a_link(scene)
-    own, theirs = scene.condition(parent, but=labels(parent)), scene.condition(table)
+def _some_and_none(sampler: QuestionSampler) -> Question:
+    table, parent = pick_link(sampler)
+    own, theirs = sampler.condition(parent, but=labels(parent)), sampler.condition(table)
     text = (
         f"Count, for every value of {{}}, the {parent.plural} whose {own.words}, and that have no {table.noun} whose "
         f"{theirs.words}. Give the value and the count, where it is not 0."
     )
-    column = scene.pick([column for column in parent.of(Kind.CATEGORY) if f".{column.name} " not in own.sql])
+    column = sampler.pick([column for column in parent.of(ColumnKind.CATEGORY) if f".{column.name} " not in own.sql])
     name = f"{parent.name}.{column.name}"
     sql = (
         f"SELECT {name}, COUNT(*) FROM {parent.name} WHERE {own.sql} AND NOT {exists(table, parent, theirs)} GROUP BY "

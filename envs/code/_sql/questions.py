@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from envgym.envs.code._sql.conditions import Condition, Scene
-from envgym.envs.code._sql.schema import Column, Kind, Table
+from envgym.envs.code._sql.conditions import Condition, QuestionSampler
+from envgym.envs.code._sql.schema import ColumnKind, ColumnSchema, TableSchema
 
 _AGGREGATES = {"AVG": "average", "SUM": "total", "MAX": "highest", "MIN": "lowest"}
 
@@ -18,42 +18,42 @@ class Question:
     is_ordered: bool = False
 
 
-Ask = Callable[[Scene], Question]
+Ask = Callable[[QuestionSampler], Question]
 
 
-def a_table(scene: Scene, *kinds: Kind) -> Table:
+def pick_table(sampler: QuestionSampler, *kinds: ColumnKind) -> TableSchema:
     """Draw a table that has columns of all these kinds."""
-    return scene.pick([table for table in scene.world.tables if all(table.of(kind) for kind in kinds)])
+    return sampler.pick([table for table in sampler.schema.tables if all(table.of(kind) for kind in kinds)])
 
 
-def a_link(scene: Scene) -> tuple[Table, Table]:
+def pick_link(sampler: QuestionSampler) -> tuple[TableSchema, TableSchema]:
     """Draw a table with its parent."""
-    return scene.pick(scene.world.links())
+    return sampler.pick(sampler.schema.links())
 
 
-def numbers(table: Table, *, is_known: bool = False) -> list[Column]:
+def numbers(table: TableSchema, *, is_known: bool = False) -> list[ColumnSchema]:
     """Return the columns of numbers, of those known everywhere."""
-    return [column for column in table.of(Kind.NUMBER) if not (is_known and column.unknown)]
+    return [column for column in table.of(ColumnKind.NUMBER) if not (is_known and column.unknown)]
 
 
-def labels(*tables: Table) -> list[Column]:
+def labels(*tables: TableSchema) -> list[ColumnSchema]:
     """Return the columns that tell rows apart, the first for a table without a name."""
     return [found for table in tables for found in table.columns if found.name == table.label]
 
 
-def noun_of(table: Table) -> str:
+def noun_of(table: TableSchema) -> str:
     """Return how a question calls the column that tells rows apart."""
     return next((column.noun for column in table.columns if column.name == table.label), "id")
 
 
-def a(table: Table) -> str:
+def a(table: TableSchema) -> str:
     """Return a table's noun with its article."""
     return f"{'an' if table.noun[0] in 'aeiou' else 'a'} {table.noun}"
 
 
-def aggregate(scene: Scene, column: Column) -> tuple[str, str]:
+def aggregate(sampler: QuestionSampler, column: ColumnSchema) -> tuple[str, str]:
     """Draw an aggregate of a column: its function, and words for it."""
-    function = scene.pick(list(_AGGREGATES))
+    function = sampler.pick(list(_AGGREGATES))
     recorded = " (where it is recorded)" if column.unknown else ""
     return function, f"{_AGGREGATES[function]} {column.noun}{recorded}"
 
@@ -61,36 +61,36 @@ def aggregate(scene: Scene, column: Column) -> tuple[str, str]:
 # ---- one table ----------------------------------------------------------------------------------------------------
 
 
-def _list(scene: Scene) -> Question:
-    table = a_table(scene)
-    shown = scene.pick([column for column in table.columns if column.name != table.label])
-    met = scene.condition(table, but=[shown, *labels(table)], depth=1)
+def _list(sampler: QuestionSampler) -> Question:
+    table = pick_table(sampler)
+    shown = sampler.pick([column for column in table.columns if column.name != table.label])
+    met = sampler.condition(table, but=[shown, *labels(table)], depth=1)
     text = f"Give the {noun_of(table)} and the {shown.noun} of every {table.noun} whose {met.words}."
     columns = f"{table.name}.{table.label}, {table.name}.{shown.name}"
     return Question(text=text, sql=f"SELECT {columns} FROM {table.name} WHERE {met.sql}")
 
 
-def _count(scene: Scene) -> Question:
-    table = a_table(scene)
-    met = scene.condition(table, depth=1)
+def _count(sampler: QuestionSampler) -> Question:
+    table = pick_table(sampler)
+    met = sampler.condition(table, depth=1)
     text = f"How many {table.plural} are there whose {met.words}?"
     return Question(text=text, sql=f"SELECT COUNT(*) FROM {table.name} WHERE {met.sql}")
 
 
-def _summary(scene: Scene) -> Question:
-    table = a_table(scene, Kind.NUMBER)
-    column = scene.pick(numbers(table))
-    function, words = aggregate(scene, column)
-    met = scene.condition(table, but=[column])
+def _summary(sampler: QuestionSampler) -> Question:
+    table = pick_table(sampler, ColumnKind.NUMBER)
+    column = sampler.pick(numbers(table))
+    function, words = aggregate(sampler, column)
+    met = sampler.condition(table, but=[column])
     text = f"What is the {words} of the {table.plural} whose {met.words}?"
     return Question(text=text, sql=f"SELECT {function}({table.name}.{column.name}) FROM {table.name} WHERE {met.sql}")
 
 
-def _top(scene: Scene) -> Question:
-    table = a_table(scene, Kind.NUMBER)
-    column = scene.pick(numbers(table))
-    met = scene.condition(table, but=[column, *labels(table)])
-    is_highest, count = scene.rng.random() < 0.5, scene.number(2, 6)
+def _top(sampler: QuestionSampler) -> Question:
+    table = pick_table(sampler, ColumnKind.NUMBER)
+    column = sampler.pick(numbers(table))
+    met = sampler.condition(table, but=[column, *labels(table)])
+    is_highest, count = sampler.rng.random() < 0.5, sampler.number(2, 6)
     known = f" AND {table.name}.{column.name} IS NOT NULL" if column.unknown else ""
     direction = "DESC" if is_highest else "ASC"
     order = f"{table.name}.{column.name} {direction}, {table.name}.{table.label} ASC"
@@ -104,10 +104,10 @@ def _top(scene: Scene) -> Question:
     return Question(text=text, sql=sql, is_ordered=True)
 
 
-def _different(scene: Scene) -> Question:
-    table = a_table(scene, Kind.CATEGORY)
-    column = scene.pick(table.of(Kind.CATEGORY))
-    met = scene.condition(table, but=[column])
+def _different(sampler: QuestionSampler) -> Question:
+    table = pick_table(sampler, ColumnKind.CATEGORY)
+    column = sampler.pick(table.of(ColumnKind.CATEGORY))
+    met = sampler.condition(table, but=[column])
     text = f"Which different values of {column.noun} occur among the {table.plural} whose {met.words}? Give each once."
     return Question(text=text, sql=f"SELECT DISTINCT {table.name}.{column.name} FROM {table.name} WHERE {met.sql}")
 
@@ -115,11 +115,11 @@ def _different(scene: Scene) -> Question:
 # ---- groups, and a table with its parent -------------------------------------------------------------------------
 
 
-def _groups(scene: Scene) -> Question:
-    table = a_table(scene, Kind.CATEGORY, Kind.NUMBER)
-    column, number = scene.pick(table.of(Kind.CATEGORY)), scene.pick(numbers(table))
-    function, words = aggregate(scene, number)
-    met = scene.condition(table, but=[column, number])
+def _groups(sampler: QuestionSampler) -> Question:
+    table = pick_table(sampler, ColumnKind.CATEGORY, ColumnKind.NUMBER)
+    column, number = sampler.pick(table.of(ColumnKind.CATEGORY)), sampler.pick(numbers(table))
+    function, words = aggregate(sampler, number)
+    met = sampler.condition(table, but=[column, number])
     text = (
         f"Look at the {table.plural} whose {met.words}. For every {column.noun} that occurs among them, give the "
         f"{column.noun}, how many they are, and their {words}."
@@ -129,9 +129,9 @@ def _groups(scene: Scene) -> Question:
     return Question(text=text, sql=f"SELECT {columns} FROM {table.name} WHERE {met.sql} GROUP BY {name}")
 
 
-def _large_groups(scene: Scene) -> Question:
-    table, parent = a_link(scene)
-    met, least = scene.condition(table), scene.number(2, 9)
+def _large_groups(sampler: QuestionSampler) -> Question:
+    table, parent = pick_link(sampler)
+    met, least = sampler.condition(table), sampler.number(2, 9)
     text = (
         f"Which {parent.plural} have at least {least} {table.plural} whose {met.words}? Give the {noun_of(parent)} of "
         f"the {parent.noun} and how many such {table.plural} it has."
@@ -143,9 +143,9 @@ def _large_groups(scene: Scene) -> Question:
     return Question(text=text, sql=sql)
 
 
-def _of_parents(scene: Scene) -> Question:
-    table, parent = a_link(scene)
-    own, theirs = scene.condition(table, but=labels(table)), scene.condition(parent, but=labels(parent))
+def _of_parents(sampler: QuestionSampler) -> Question:
+    table, parent = pick_link(sampler)
+    own, theirs = sampler.condition(table, but=labels(table)), sampler.condition(parent, but=labels(parent))
     text = (
         f"Look at the {table.plural} whose {own.words}. Of them, take those of {a(parent)} whose {theirs.words}. Give "
         f"the {noun_of(table)} of the {table.noun} and the {noun_of(parent)} of the {parent.noun}."
@@ -154,11 +154,11 @@ def _of_parents(scene: Scene) -> Question:
     return Question(text=text, sql=f"SELECT {columns} FROM {joined(table, parent)} WHERE {own.sql} AND {theirs.sql}")
 
 
-def _by_parent(scene: Scene) -> Question:
-    table, parent = a_link(scene)
-    column = scene.pick(numbers(table))
-    function, words = aggregate(scene, column)
-    met = scene.condition(table, but=[column])
+def _by_parent(sampler: QuestionSampler) -> Question:
+    table, parent = pick_link(sampler)
+    column = sampler.pick(numbers(table))
+    function, words = aggregate(sampler, column)
+    met = sampler.condition(table, but=[column])
     text = (
         f"For every {parent.noun} that has {table.plural} whose {met.words}, give its {noun_of(parent)} and the "
         f"{words} of these {table.plural}."
@@ -170,9 +170,9 @@ def _by_parent(scene: Scene) -> Question:
     return Question(text=text, sql=sql)
 
 
-def _with_zero(scene: Scene) -> Question:
-    table, parent = a_link(scene)
-    met = scene.condition(table)
+def _with_zero(sampler: QuestionSampler) -> Question:
+    table, parent = pick_link(sampler)
+    met = sampler.condition(table)
     text = (
         f"For every {parent.noun}, give its {noun_of(parent)} and how many {table.plural} it has whose {met.words}; "
         f"{a(parent)} that has none counts 0."
@@ -184,10 +184,10 @@ def _with_zero(scene: Scene) -> Question:
     return Question(text=text, sql=sql)
 
 
-def _by_year(scene: Scene) -> Question:
-    table = a_table(scene, Kind.DATE)
-    column = scene.pick(table.of(Kind.DATE))
-    met = scene.condition(table, but=[column])
+def _by_year(sampler: QuestionSampler) -> Question:
+    table = pick_table(sampler, ColumnKind.DATE)
+    column = sampler.pick(table.of(ColumnKind.DATE))
+    met = sampler.condition(table, but=[column])
     year = f"strftime('%Y', {table.name}.{column.name})"
     known = f" AND {table.name}.{column.name} IS NOT NULL" if column.unknown else ""
     text = (
@@ -199,21 +199,21 @@ def _by_year(scene: Scene) -> Question:
     return Question(text=text, sql=sql, is_ordered=True)
 
 
-def _without(scene: Scene) -> Question:
-    table, parent = a_link(scene)
-    met = scene.condition(table)
+def _without(sampler: QuestionSampler) -> Question:
+    table, parent = pick_link(sampler)
+    met = sampler.condition(table)
     text = f"Which {parent.plural} have no {table.noun} whose {met.words}? Give the {noun_of(parent)} of each."
     return Question(
         text=text, sql=f"SELECT {parent.name}.{parent.label} FROM {parent.name} WHERE NOT {exists(table, parent, met)}"
     )
 
 
-def joined(table: Table, parent: Table) -> str:
+def joined(table: TableSchema, parent: TableSchema) -> str:
     """Return the two tables joined."""
     return f"{table.name} JOIN {parent.name} ON {parent.name}.id = {table.name}.{parent.name}_id"
 
 
-def exists(table: Table, parent: Table, met: Condition) -> str:
+def exists(table: TableSchema, parent: TableSchema, met: Condition) -> str:
     """Return that a parent has a row that meets a condition."""
     return f"EXISTS (SELECT 1 FROM {table.name} WHERE {table.name}.{parent.name}_id = {parent.name}.id AND {met.sql})"
 

@@ -14,7 +14,7 @@ _DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class QueryResult:
     """A result."""
 
     columns: tuple[str, ...]
@@ -24,47 +24,47 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class QueryError:
     """Why there is no result: the query's own fault."""
 
     reason: str
 
 
-def same(said: Rows, wanted: Rows, *, is_ordered: bool) -> bool:
+def same_results(result: QueryResult, expected: QueryResult, *, is_ordered: bool) -> bool:
     """Tell whether two results hold the same rows, each as often; in the same order where that was asked for.
 
     Columns count by their place, whatever their names. Whole numbers and floats of the same value are the same; a
     number and a text are not.
     """
-    if said.is_cut or wanted.is_cut or len(said.rows) != len(wanted.rows):
+    if result.is_cut or expected.is_cut or len(result.rows) != len(expected.rows):
         return False
-    if len(said.columns) != len(wanted.columns):
+    if len(result.columns) != len(expected.columns):
         return False
-    left, right = (list(item.rows) if is_ordered else sorted(item.rows, key=_rank) for item in (said, wanted))
+    left, right = (list(item.rows) if is_ordered else sorted(item.rows, key=_rank) for item in (result, expected))
     return all(_same_row(one, other) for one, other in zip(left, right, strict=True))
 
 
-def overlap(said: Rows, wanted: Rows) -> float:
+def overlap(result: QueryResult, expected: QueryResult) -> float:
     """Return the F1 of two results' rows, in any order."""
-    if len(said.columns) != len(wanted.columns) or not said.rows or not wanted.rows:
+    if len(result.columns) != len(expected.columns) or not result.rows or not expected.rows:
         return 0.0
-    left, right = (Counter(_rank(row) for row in item.rows) for item in (said, wanted))
+    left, right = (Counter(_rank(row) for row in item.rows) for item in (result, expected))
     return 2 * (left & right).total() / (left.total() + right.total())
 
 
-def table_text(result: Rows, max_chars: int) -> str:
+def table_text(result: QueryResult, max_chars: int) -> str:
     """Write a result for a reader, cell for cell within `max_chars`."""
-    lines = [result.columns, *([_shown(cell, max_chars) for cell in row] for row in result.rows)]
+    lines = [result.columns, *([_show_cell(cell, max_chars) for cell in row] for row in result.rows)]
     text = "\n".join(" | ".join(line) for line in lines)
     return f"{text}\n({_counted(result)})"
 
 
-def _counted(result: Rows) -> str:
+def _counted(result: QueryResult) -> str:
     count = len(result.rows)
     return f"the first {count} rows; there are more" if result.is_cut else f"{count} row{'s' * (count != 1)}"
 
 
-def _shown(cell: Value, max_chars: int) -> str:
+def _show_cell(cell: Value, max_chars: int) -> str:
     if cell is None:
         return "NULL"
     text = f"x'{cell.hex()}'" if isinstance(cell, bytes) else str(cell)
@@ -91,7 +91,7 @@ def _rank(row: Row) -> tuple[tuple[Hashable, ...], ...]:
     """Return what rows are sorted by: numbers last, and less exactly than floats differ by rounding."""
     texts = tuple((type(cell).__name__, cell) for cell in row if not isinstance(cell, int | float) and cell is not None)
     places = tuple(_kind(cell) for cell in row)
-    numbers = tuple(_rounded(cell) for cell in row if isinstance(cell, int | float))
+    numbers = tuple(_round_number(cell) for cell in row if isinstance(cell, int | float))
     return places, texts, numbers
 
 
@@ -99,7 +99,7 @@ def _kind(cell: Value) -> str:
     return "number" if isinstance(cell, int | float) else type(cell).__name__
 
 
-def _rounded(number: float) -> float:
+def _round_number(number: float) -> float:
     try:
         return float(f"{number:.{_DIGITS}g}") + 0.0  # no negative zero
     except OverflowError:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envgym.envs.code._sql.results import Refusal, Rows
+from envgym.envs.code._sql.results import QueryError, QueryResult
 from envgym.errors import EnvFailure, sentence
-from envgym.sandbox import MIB, Limits, PythonSession, Turn, make_sandbox
+from envgym.sandbox import MIB, Limits, PythonSession, SessionResult, make_sandbox
 
-_INSIDE = Path(__file__).with_name("inside.py")
+_GUEST_SCRIPT = Path(__file__).with_name("guest.py")
 _MAX_BYTES = MIB
 """Of all cells of a result."""
 _WALL_FACTOR = 4.0
@@ -19,7 +19,7 @@ _STARTING_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class QueryLimits:
     """What one query may give and take."""
 
     seconds: float = 2.0
@@ -27,41 +27,41 @@ class Bounds:
     rows: int = 10_000
 
 
-class Runner:
+class QueryRunner:
     """A process with some databases, started with the first query and again after one that killed it."""
 
-    def __init__(self, databases: Sequence[bytes], bounds: Bounds) -> None:
+    def __init__(self, databases: Sequence[bytes], limits: QueryLimits) -> None:
         """Prepare; databases are known by their place."""
         self.databases = tuple(databases)
-        self.bounds = bounds
+        self.limits = limits
         self._session: PythonSession | None = None
 
-    def ask(self, sql: str, number: int = 0, rows: int | None = None) -> Rows | Refusal:
+    def ask(self, sql: str, number: int = 0, rows: int | None = None) -> QueryResult | QueryError:
         """Run a query on one of the databases. Raises: ToolInfraFailure: the sandbox does not work."""
-        most = self.bounds.rows if rows is None else rows
-        turn = self._run(f"_sql.answer('{number}.db', {self.bounds.seconds}, {sql!r}, {most}, {_MAX_BYTES})")
-        found = _decoded(turn)
-        if not isinstance(found, dict):
+        most = self.limits.rows if rows is None else rows
+        result = self._run(f"_sql.answer('{number}.db', {self.limits.seconds}, {sql!r}, {most}, {_MAX_BYTES})")
+        reply = _decode(result)
+        if not isinstance(reply, dict):
             self.close()
-            return Refusal(reason=_ended(turn))
-        if "error" in found:
-            return Refusal(reason=str(found["error"]))
-        columns = tuple(str(name) for name in found["columns"])
-        cells = tuple(tuple(_unpacked(cell) for cell in row) for row in found["rows"])
-        return Rows(columns=columns, rows=cells, is_cut=bool(found["cut"]))
+            return QueryError(reason=_failure_reason(result))
+        if "error" in reply:
+            return QueryError(reason=str(reply["error"]))
+        columns = tuple(str(name) for name in reply["columns"])
+        cells = tuple(tuple(_unpack(cell) for cell in row) for row in reply["rows"])
+        return QueryResult(columns=columns, rows=cells, is_cut=bool(reply["cut"]))
 
     def tables(self) -> Mapping[str, str]:
         """Return the definition of each table of the first database. Raises: EnvFailure: it is no database."""
-        turn = self._run(f"_sql.tell('0.db', {self.bounds.seconds})")
-        found = _decoded(turn)
-        if not isinstance(found, list):
-            got = turn.output.strip().rpartition("\n")[2]
+        result = self._run(f"_sql.tell('0.db', {self.limits.seconds})")
+        reply = _decode(result)
+        if not isinstance(reply, list):
+            got = result.output.strip().rpartition("\n")[2]
             raise EnvFailure(sentence("database", "be an SQLite file", got, where="code/sql-v0", do="check the file"))
-        return dict(found)
+        return dict(reply)
 
-    def fork(self) -> "Runner":
-        """Return another runner of the same databases: queries leave nothing behind that it could lack."""
-        return Runner(self.databases, self.bounds)
+    def fork(self) -> "QueryRunner":
+        """Return another runner of the same databases: a query changes nothing."""
+        return QueryRunner(self.databases, self.limits)
 
     def close(self) -> None:
         """End the process; may be called twice."""
@@ -71,28 +71,28 @@ class Runner:
 
     def __getstate__(self) -> Mapping[str, object]:
         """Leave the process out."""
-        return {"databases": self.databases, "bounds": self.bounds, "_session": None}
+        return {"databases": self.databases, "limits": self.limits, "_session": None}
 
-    def _run(self, code: str) -> Turn:
+    def _run(self, code: str) -> SessionResult:
         if self._session is None:
-            self._session = self._started()
+            self._session = self._start_session()
         return self._session.run(code)
 
-    def _started(self) -> PythonSession:
-        cpu_s = self.bounds.seconds + _STARTING_S
+    def _start_session(self) -> PythonSession:
+        cpu_s = self.limits.seconds + _STARTING_S
         disk = _DISK + sum(map(len, self.databases))
         session = PythonSession(Limits(wall_s=_WALL_FACTOR * cpu_s, cpu_s=cpu_s, output=8 * _MAX_BYTES, disk=disk))
-        session.write_file("_sql.py", _INSIDE.read_bytes())
+        session.write_file("_sql.py", _GUEST_SCRIPT.read_bytes())
         for number, content in enumerate(self.databases):
             session.write_file(f"{number}.db", content)
         session.run("import _sql")
         return session
 
 
-def varied(content: bytes, seed: int) -> bytes:
+def vary_database(content: bytes, seed: int) -> bytes:
     """Return a file's database with other rows, made in the sandbox. Raises: EnvFailure: it is no database."""
     limits = Limits(wall_s=240.0, cpu_s=60.0, memory=512 * MIB + 8 * len(content), output=2 * len(content) + MIB)
-    script = _INSIDE.read_text(encoding="utf-8")
+    script = _GUEST_SCRIPT.read_text(encoding="utf-8")
     done = make_sandbox().run(["python3", "-I", "-S", "-c", script, str(seed)], content, {}, limits)
     if not done.is_success:
         got = done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or done.ending.value
@@ -100,18 +100,18 @@ def varied(content: bytes, seed: int) -> bytes:
     return done.stdout
 
 
-def _decoded(turn: Turn) -> Any:  # Any: decoded JSON, None where the process has not answered
+def _decode(result: SessionResult) -> Any:  # Any: decoded JSON, None where the process has not answered
     try:
-        return json.loads(turn.output) if turn.error is None else None
+        return json.loads(result.output) if result.error is None else None
     except ValueError:
         return None
 
 
-def _ended(turn: Turn) -> str:
-    return f"it was stopped by a limit: {turn.ending.value}" if turn.ending.is_limit else "it ended the database"
+def _failure_reason(result: SessionResult) -> str:
+    return f"it was stopped by a limit: {result.ending.value}" if result.ending.is_limit else "it ended the database"
 
 
-def _unpacked(cell: Any) -> Any:  # Any: what JSON holds
+def _unpack(cell: Any) -> Any:  # Any: what JSON holds
     if isinstance(cell, int) and abs(cell) > 2**63:
         return float("inf")  # SQLite has none: the process is not what it was
     return bytes.fromhex(cell["b"]) if isinstance(cell, dict) else cell

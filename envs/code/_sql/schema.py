@@ -2,19 +2,28 @@
 
 import datetime as dt
 import sqlite3
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
+from itertools import product
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from envgym.envs.code._sql.results import Row, Value
 
+SCHEMA_FILE = Path(__file__).parents[1] / "data" / "sql_schemas.toml"
+NUM_ROWS = ((8, 11), (36, 52), (110, 150))
+"""Least and most rows of a generated table, by the number of tables above it."""
 FIRST_DAY = dt.date(2018, 1, 1)
 NUM_DAYS = 6 * 365
 
 
-class Kind(StrEnum):
+class ColumnKind(StrEnum):
     """What a column holds."""
 
     NAME = "name"
@@ -25,13 +34,13 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class ColumnSchema:
     """One column, besides the key and the reference to a parent."""
 
     name: str
     noun: str
     """How a question names it."""
-    kind: Kind
+    kind: ColumnKind
     values: tuple[str, ...] = ()
     """Of names and categories."""
     low: float = 0
@@ -44,16 +53,16 @@ class Column:
     @property
     def type(self) -> str:
         """SQLite's type."""
-        return ("INTEGER" if self.step >= 1 else "REAL") if self.kind is Kind.NUMBER else "TEXT"
+        return ("INTEGER" if self.step >= 1 else "REAL") if self.kind is ColumnKind.NUMBER else "TEXT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class TableSchema:
     """One table with the key `id`; `parent_id` refers to its parent, if it has one."""
 
     name: str
     plural: str
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnSchema, ...]
     parent: str | None = None
     rows: tuple[int, int] = (0, 0)
     """Least and most."""
@@ -66,36 +75,70 @@ class Table:
     @property
     def label(self) -> str:
         """The column that tells rows apart in a question."""
-        return next((column.name for column in self.columns if column.kind is Kind.NAME), "id")
+        return next((column.name for column in self.columns if column.kind is ColumnKind.NAME), "id")
 
-    def of(self, *kinds: Kind) -> list[Column]:
+    def of(self, *kinds: ColumnKind) -> list[ColumnSchema]:
         """Return the columns of these kinds."""
         return [column for column in self.columns if column.kind in kinds]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class DatabaseSchema:
     """The tables of one database, parents first."""
 
     name: str
-    tables: tuple[Table, ...]
+    tables: tuple[TableSchema, ...]
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> TableSchema:
         """Return a table by name."""
         return next(table for table in self.tables if table.name == name)
 
-    def links(self) -> list[tuple[Table, Table]]:
+    def links(self) -> list[tuple[TableSchema, TableSchema]]:
         """Return each table that has a parent, with it."""
         return [(table, self.table(table.parent)) for table in self.tables if table.parent is not None]
 
 
-def definition(table: Table) -> str:
+@cache
+def generated_schemas() -> Mapping[str, DatabaseSchema]:
+    """Read the schemas of the generated databases, by name."""
+    data = tomllib.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    lists = {
+        name: tuple(item["between"].join(parts) for parts in product(*map(str.split, item["parts"])))
+        for name, item in data["lists"].items()
+    }
+    return MappingProxyType({name: _read_schema(name, tables, lists) for name, tables in data["schemas"].items()})
+
+
+def _read_schema(name: str, tables: Sequence[Any], lists: Mapping[str, tuple[str, ...]]) -> DatabaseSchema:  # TOML
+    schemas: list[TableSchema] = []
+    depths: dict[str | None, int] = {None: -1}
+    for table in tables:
+        parent = table.get("parent")
+        depths[table["name"]] = depths[parent] + 1
+        columns = tuple(_read_column(column, lists) for column in table["columns"])
+        rows = NUM_ROWS[depths[table["name"]]]
+        schemas.append(
+            TableSchema(name=table["name"], plural=table["plural"], columns=columns, parent=parent, rows=rows)
+        )
+    return DatabaseSchema(name=name, tables=tuple(schemas))
+
+
+def _read_column(column: Mapping[str, Any], lists: Mapping[str, tuple[str, ...]]) -> ColumnSchema:  # TOML
+    fields = {"noun": column["name"], **column, "kind": ColumnKind(column["kind"])}
+    if "list" in column:
+        fields["values"] = lists[fields.pop("list")]
+    elif "values" in column:
+        fields["values"] = tuple(column["values"].split())
+    return ColumnSchema(**fields)
+
+
+def create_statement(table: TableSchema) -> str:
     """Return the statement that creates a table."""
     lines = ["id INTEGER PRIMARY KEY"]
     if table.parent is not None:
         lines.append(f"{table.parent}_id INTEGER NOT NULL REFERENCES {table.parent}(id)")
     for column in table.columns:
-        rule = " NOT NULL" * (not column.unknown) + " UNIQUE" * (column.kind is Kind.NAME)
+        rule = " NOT NULL" * (not column.unknown) + " UNIQUE" * (column.kind is ColumnKind.NAME)
         lines.append(f"{column.name} {column.type}{rule}")
     units = [column.unit for column in table.columns]
     notes = ["", *([""] if table.parent is not None else []), *(f"  -- {unit}" if unit else "" for unit in units)]
@@ -104,11 +147,11 @@ def definition(table: Table) -> str:
     return f"CREATE TABLE {table.name} (\n{body}\n)"
 
 
-def database_of(world: World, rows: Mapping[str, Sequence[Row]]) -> bytes:
-    """Return the SQLite file of a world with these rows; each begins with its key and its reference."""
+def write_database(schema: DatabaseSchema, rows: Mapping[str, Sequence[Row]]) -> bytes:
+    """Return the SQLite file of a schema with these rows; each begins with its key and its reference."""
     base = sqlite3.connect(":memory:")
-    for table in world.tables:
-        base.execute(definition(table))
+    for table in schema.tables:
+        base.execute(create_statement(table))
         if table.parent is not None:
             base.execute(f"CREATE INDEX {table.name}_{table.parent} ON {table.name}({table.parent}_id)")
         holes = ", ".join("?" * (1 + (table.parent is not None) + len(table.columns)))
@@ -117,34 +160,34 @@ def database_of(world: World, rows: Mapping[str, Sequence[Row]]) -> bytes:
     return base.serialize()
 
 
-def drawn_rows(world: World, rng: np.random.Generator) -> Mapping[str, list[Row]]:
+def draw_rows(schema: DatabaseSchema, rng: np.random.Generator) -> Mapping[str, list[Row]]:
     """Draw rows for every table."""
     rows: dict[str, list[Row]] = {}
-    for table in world.tables:
+    for table in schema.tables:
         count = int(rng.integers(table.rows[0], table.rows[1] + 1))
-        columns = [_drawn(column, count, rng) for column in table.columns]
+        columns = [_draw_column(column, count, rng) for column in table.columns]
         if table.parent is not None:
-            columns.insert(0, _parents(len(rows[table.parent]), count, rng))
+            columns.insert(0, _draw_parents(len(rows[table.parent]), count, rng))
         rows[table.name] = list(zip(range(1, count + 1), *columns, strict=True))
     return rows
 
 
-def _parents(num_parents: int, count: int, rng: np.random.Generator) -> list[Value]:
+def _draw_parents(num_parents: int, count: int, rng: np.random.Generator) -> list[Value]:
     """Draw references, unevenly, so that some parents have many children and one or two have none."""
     shares = rng.dirichlet(np.full(num_parents - 1, 2.0))
     chosen = rng.permutation(num_parents)[1:] + 1
     return [int(number) for number in rng.choice(chosen, size=count, p=shares)]
 
 
-def _drawn(column: Column, count: int, rng: np.random.Generator) -> list[Value]:
+def _draw_column(column: ColumnSchema, count: int, rng: np.random.Generator) -> list[Value]:
     match column.kind:
-        case Kind.NAME:
+        case ColumnKind.NAME:
             drawn: list[Value] = [column.values[int(i)] for i in rng.permutation(len(column.values))[:count]]
-        case Kind.CATEGORY:
+        case ColumnKind.CATEGORY:
             drawn = [column.values[int(i)] for i in rng.integers(len(column.values), size=count)]
-        case Kind.DATE:
+        case ColumnKind.DATE:
             drawn = [str(FIRST_DAY + dt.timedelta(days=int(day))) for day in rng.integers(NUM_DAYS, size=count)]
-        case Kind.NUMBER:
+        case ColumnKind.NUMBER:
             steps = int((column.high - column.low) / column.step) + 1
             numbers = [column.low + column.step * int(i) for i in rng.integers(steps, size=count)]
             drawn = [int(number) if column.step >= 1 else round(number, 2) for number in numbers]

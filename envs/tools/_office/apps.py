@@ -1,4 +1,4 @@
-"""All apps at one desk."""
+"""All apps of an office in one object."""
 
 from collections.abc import Mapping
 
@@ -10,10 +10,10 @@ from envgym.envs.tools._office.tickets import Tickets
 from envgym.tools import Tool, public_tools
 
 
-class Office(Calendar, Mailbox, Files, Contacts, Tickets):
-    """A desk with a calendar, a mailbox, files, contacts and tickets; its public methods are the tools."""
+class OfficeTools(Calendar, Mailbox, Files, Contacts, Tickets):
+    """Calendar, mailbox, files, contacts and tickets; the public methods are the tools."""
 
 
 def office_tools() -> Mapping[str, Tool]:
     """Return the tools by name."""
-    return public_tools(Office, frozenset())
+    return public_tools(OfficeTools, frozenset())

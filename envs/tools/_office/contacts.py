@@ -2,40 +2,40 @@
 
 from dataclasses import replace
 
-from envgym.envs.tools._office import desk
-from envgym.envs.tools._office.desk import Desk, Shown
-from envgym.envs.tools._office.world import Contact, shown
+from envgym.envs.tools._office import app_base
+from envgym.envs.tools._office.app_base import OfficeApp, RecordFields
+from envgym.envs.tools._office.state import Contact, show_record
 from envgym.errors import ToolError
 
 
-class Contacts(Desk):
+class Contacts(OfficeApp):
     """Tools of the contacts."""
 
-    def contacts_search(self, text: str) -> list[Shown] | str:
+    def contacts_search(self, text: str) -> list[RecordFields] | str:
         """Find people by words of their name, address, team or title.
 
         Args:
             text: Words that all must occur; empty for everybody.
         """
-        return desk.listing(
-            desk.matching(
-                self.world.contacts, text, lambda who: (who.name, who.email, who.team, who.title), lambda who: True
+        return app_base.list_records(
+            app_base.find_matching(
+                self.office.contacts, text, lambda who: (who.name, who.email, who.team, who.title), lambda who: True
             )
         )
 
-    def contacts_get(self, email: str) -> Shown:
+    def contacts_get(self, email: str) -> RecordFields:
         """Show the person with an address.
 
         Args:
             email: The address.
         """
-        wanted = desk.address(email)
-        for contact in (self.world.owner, *self.world.contacts.values()):
+        wanted = app_base.check_address(email)
+        for contact in (self.office.owner, *self.office.contacts.values()):
             if contact.email == wanted:
-                return shown(contact)
+                return show_record(contact)
         raise ToolError(f"{wanted} is nobody's address in the contacts; contacts_search finds people by name.")
 
-    def contacts_add(self, name: str, email: str, phone: str = "", team: str = "", title: str = "") -> Shown:
+    def contacts_add(self, name: str, email: str, phone: str = "", team: str = "", title: str = "") -> RecordFields:
         """Add a person.
 
         Args:
@@ -45,14 +45,16 @@ class Contacts(Desk):
             team: Team or company.
             title: What the person does.
         """
-        new = desk.address(email)
-        if any(item.email == new for item in (self.world.owner, *self.world.contacts.values())):
+        new = app_base.check_address(email)
+        if any(item.email == new for item in (self.office.owner, *self.office.contacts.values())):
             raise ToolError(f"{new} is in the contacts already; contacts_change changes it.")
         phone, team, title = (
-            desk.clean(what, text, required=False)
+            app_base.check_text(what, text, required=False)
             for what, text in (("phone", phone), ("team", team), ("title", title))
         )
-        contact = Contact(self.world.new_id("contacts"), desk.clean("name", name), new, phone, team, title, "")
+        contact = Contact(
+            self.office.new_id("contacts"), app_base.check_text("name", name), new, phone, team, title, ""
+        )
         return self._keep(contact)
 
     def contacts_change(
@@ -62,7 +64,7 @@ class Contacts(Desk):
         team: str | None = None,
         title: str | None = None,
         manager: str | None = None,
-    ) -> Shown:
+    ) -> RecordFields:
         """Change what is known of a person; what is not given stays.
 
         Args:
@@ -76,10 +78,10 @@ class Contacts(Desk):
         return self._keep(
             replace(
                 contact,
-                phone=contact.phone if phone is None else desk.clean("phone", phone, required=False),
-                team=contact.team if team is None else desk.clean("team", team, required=False),
-                title=contact.title if title is None else desk.clean("title", title, required=False),
-                manager=contact.manager if manager is None else desk.colleague(self.world, manager),
+                phone=contact.phone if phone is None else app_base.check_text("phone", phone, required=False),
+                team=contact.team if team is None else app_base.check_text("team", team, required=False),
+                title=contact.title if title is None else app_base.check_text("title", title, required=False),
+                manager=contact.manager if manager is None else app_base.check_colleague(self.office, manager),
             )
         )
 
@@ -90,8 +92,8 @@ class Contacts(Desk):
             contact_id: Such as C1042.
         """
         contact = self._contact(contact_id)
-        self.world = self.world.drop(contact)
+        self.office = self.office.drop(contact)
         return f"{contact.id} {contact.name} is deleted."
 
     def _contact(self, contact_id: str) -> Contact:
-        return desk.find(self.world.contacts, contact_id, "contact", "contacts_search")
+        return app_base.find(self.office.contacts, contact_id, "contact", "contacts_search")

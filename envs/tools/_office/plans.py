@@ -5,64 +5,64 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from envgym.core.json_types import JsonObject, JsonValue
-from envgym.envs.tools._office.apps import Office, office_tools
-from envgym.envs.tools._office.world import World, changes
+from envgym.envs.tools._office.apps import OfficeTools, office_tools
+from envgym.envs.tools._office.state import OfficeState, find_changes
 from envgym.errors import ToolError
 
 
-class Call(NamedTuple):
+class PlannedCall(NamedTuple):
     """A call of a tool."""
 
     tool: str
     arguments: JsonObject
 
 
-def call(tool: str, **arguments: JsonValue) -> Call:
+def plan_call(tool: str, **arguments: JsonValue) -> PlannedCall:
     """Write a call down."""
-    return Call(tool, arguments)
+    return PlannedCall(tool, arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A task in a scene. The golden state is made from the records alone, so the calls are tried against it."""
+class TaskPlan:
+    """A task in an office. The goal is made from the records alone, so that the calls can be tested against it."""
 
     texts: tuple[str, ...]
     """The request, in several wordings."""
-    goal: World
-    reads: tuple[Call, ...]
+    goal: OfficeState
+    reads: tuple[PlannedCall, ...]
     """How one finds out what must be known."""
-    writes: tuple[Call, ...]
+    writes: tuple[PlannedCall, ...]
     """What changes the office, in order; none can be left out."""
 
 
-def after(world: World, calls: Sequence[Call]) -> World:
-    """Return the world after calls. Raises: ToolError: one is refused."""
-    office, tools = Office(world), office_tools()
+def apply_calls(office: OfficeState, calls: Sequence[PlannedCall]) -> OfficeState:
+    """Return the office after calls. Raises: ToolError: one is refused."""
+    apps, tools = OfficeTools(office), office_tools()
     for item in calls:
-        tools[item.tool].call(office, item.arguments)
-    return office.world
+        tools[item.tool].call(apps, item.arguments)
+    return apps.office
 
 
-def distance(start: World, goal: World, world: World) -> int:
+def distance(start: OfficeState, goal: OfficeState, office: OfficeState) -> int:
     """Return how many changes are missing or unwanted, of those that lead from `start` to `goal`."""
-    wanted, made = changes(start, goal), changes(start, world)
+    wanted, made = find_changes(start, goal), find_changes(start, office)
     return ((wanted - made) + (made - wanted)).total()
 
 
-def flaw(start: World, plan: Plan) -> str:
+def find_flaw(start: OfficeState, plan: TaskPlan) -> str:
     """Return why a plan cannot be given to an agent, or nothing.
 
     The calls must reach the goal; looking around must change nothing; and near misses must not be taken for the goal:
     nothing done, one call left out, the last call made on another record, one call too many.
     """
     try:
-        if after(start, plan.reads) != start:
+        if apply_calls(start, plan.reads) != start:
             return "a call that should only read changes something"
-        if distance(start, plan.goal, after(start, plan.writes)):
+        if distance(start, plan.goal, apply_calls(start, plan.writes)):
             return "the calls do not reach the goal"
     except ToolError as refusal:
         return f"a call is refused: {refusal}"
-    misses: list[Sequence[Call]] = [(), (*plan.writes, _ONE_TOO_MANY)]
+    misses: list[Sequence[PlannedCall]] = [(), (*plan.writes, _ONE_TOO_MANY)]
     misses += [[*plan.writes[:place], *plan.writes[place + 1 :]] for place in range(len(plan.writes))]
     misses += [[*plan.writes[:-1], other] for item in plan.writes[-1:] for other in _elsewhere(start, item)]
     if any(_reaches(start, plan.goal, calls) for calls in misses):
@@ -70,34 +70,34 @@ def flaw(start: World, plan: Plan) -> str:
     return ""
 
 
-def _reaches(start: World, goal: World, calls: Sequence[Call]) -> bool:
+def _reaches(start: OfficeState, goal: OfficeState, calls: Sequence[PlannedCall]) -> bool:
     try:
-        return distance(start, goal, after(start, calls)) == 0
+        return distance(start, goal, apply_calls(start, calls)) == 0
     except ToolError:
         return False
 
 
-_ONE_TOO_MANY = call("tickets_create", title="Something nobody asked for")
+_ONE_TOO_MANY = plan_call("tickets_create", title="Something nobody asked for")
 _KEYS = {"event_id": "events", "mail_id": "mails", "contact_id": "contacts", "ticket_id": "tickets", "path": "files"}
 
 
-def _elsewhere(world: World, item: Call) -> list[Call]:
+def _elsewhere(office: OfficeState, item: PlannedCall) -> list[PlannedCall]:
     """Return the same call on other records of its table, if it is on one."""
     return [
         replace_argument(item, name, key)
         for name, table in _KEYS.items()
-        if item.arguments.get(name) in getattr(world, table)
-        for key in getattr(world, table)
+        if item.arguments.get(name) in getattr(office, table)
+        for key in getattr(office, table)
         if key != item.arguments[name]
     ][:3]
 
 
-def replace_argument(item: Call, name: str, value: JsonValue) -> Call:
+def replace_argument(item: PlannedCall, name: str, value: JsonValue) -> PlannedCall:
     """Return a call with another value of an argument."""
-    return Call(item.tool, {**item.arguments, name: value})
+    return PlannedCall(item.tool, {**item.arguments, name: value})
 
 
-def joined(first: Plan, second: Plan) -> Plan:
+def join_plans(first: TaskPlan, second: TaskPlan) -> TaskPlan:
     """Return the plan of two requests one after the other; the second was made in the office that the first leaves."""
     texts = tuple(
         f"Two things. First: {one}\n{link}: {other}"

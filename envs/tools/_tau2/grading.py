@@ -1,8 +1,8 @@
 """The reward of a task, as tau2-bench computes it: the product of the parts that the task names.
 
-`DB`: the data base is what the golden actions make of it. `COMMUNICATE`: the agent has told the user certain texts.
-`ENV_ASSERTION`: functions of the world hold. `ACTION`: every golden action was called. Assertions in natural language
-are no part of any task's reward basis; they would need a model and are left out.
+`DB`: the database is what the golden actions make of it. `COMMUNICATE`: the agent has told the user certain texts.
+`ENV_ASSERTION`: assertions on the databases hold. `ACTION`: every golden action was called. Assertions in natural
+language are no part of any task's reward basis; they would need a model and are left out.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 from envgym.core.json_types import JsonObject
 from envgym.core.rewards import Scored
-from envgym.envs.tools._tau2.world import World, rows
+from envgym.envs.tools._tau2.databases import Tau2Databases, rows
 from envgym.errors import ToolError
 
 DEFAULT_BASIS = ("DB", "COMMUNICATE")
@@ -19,9 +19,9 @@ DEFAULT_BASIS = ("DB", "COMMUNICATE")
 
 def criteria_of(task: JsonObject) -> Mapping[str, Any]:
     """Return what a task is graded by."""
-    found = task.get("evaluation_criteria")
-    assert isinstance(found, Mapping), "every task of the splits has criteria"
-    return found
+    criteria = task.get("evaluation_criteria")
+    assert isinstance(criteria, Mapping), "every task of the splits has criteria"
+    return criteria
 
 
 def golden_actions(task: JsonObject) -> list[dict[str, Any]]:
@@ -29,16 +29,16 @@ def golden_actions(task: JsonObject) -> list[dict[str, Any]]:
     return rows(criteria_of(task), "actions")
 
 
-def golden_world(domain: str, task: JsonObject) -> World:
-    """Return the world after the golden actions; those that fail are passed over, as in tau2-bench."""
+def golden_databases(domain: str, task: JsonObject) -> Tau2Databases:
+    """Return the databases after the golden actions; those that fail are passed over, as in tau2-bench."""
     initial = task.get("initial_state")
-    world = World.of(domain, initial if isinstance(initial, Mapping) else None)
+    databases = Tau2Databases.of(domain, initial if isinstance(initial, Mapping) else None)
     for action in golden_actions(task):
         try:
-            world.run(side_of(action), action["name"], action["arguments"])
+            databases.run(side_of(action), action["name"], action["arguments"])
         except ToolError:
             continue
-    return world
+    return databases
 
 
 def side_of(action: Mapping[str, Any]) -> Any:
@@ -49,44 +49,46 @@ def side_of(action: Mapping[str, Any]) -> Any:
 def needs_nothing(domain: str, task: JsonObject) -> bool:
     """Tell whether a task is solved without a change and without a word, as where a request must be refused."""
     initial = task.get("initial_state")
-    untouched = World.of(domain, initial if isinstance(initial, Mapping) else None)
-    return all(part == 1.0 for part in parts(domain, task, untouched, ()).values())
+    untouched = Tau2Databases.of(domain, initial if isinstance(initial, Mapping) else None)
+    return all(part == 1.0 for part in compute_parts(domain, task, untouched, ()).values())
 
 
-def parts(domain: str, task: JsonObject, world: World, said: Sequence[str]) -> dict[str, float]:
+def compute_parts(
+    domain: str, task: JsonObject, databases: Tau2Databases, agent_texts: Sequence[str]
+) -> dict[str, float]:
     """Return each part of the reward by its name, 0 or 1."""
     criteria = criteria_of(task)
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name in criteria.get("reward_basis") or DEFAULT_BASIS:
         match name:
             case "DB":
-                holds = not world.differs_from(golden_world(domain, task))
+                holds = not databases.differs_from(golden_databases(domain, task))
             case "COMMUNICATE":
-                heard = [text.lower().replace(",", "") for text in said]
-                told = criteria.get("communicate_info") or []
-                holds = all(any(item.lower() in text for text in heard) for item in told)
+                heard = [text.lower().replace(",", "") for text in agent_texts]
+                required_texts = criteria.get("communicate_info") or []
+                holds = all(any(item.lower() in text for text in heard) for item in required_texts)
             case "ENV_ASSERTION":
-                holds = all(world.holds(item) for item in rows(criteria, "env_assertions"))
+                holds = all(databases.holds(item) for item in rows(criteria, "env_assertions"))
             case _:
                 assert name == "ACTION", "the only other part in use"
-                holds = all(_was_called(action, world) for action in golden_actions(task))
-        found[name.lower()] = float(holds)
-    return found
+                holds = all(_was_called(action, databases) for action in golden_actions(task))
+        values[name.lower()] = float(holds)
+    return values
 
 
-def reward_of(domain: str, task: JsonObject, world: World, said: Sequence[str]) -> Scored:
+def compute_reward(domain: str, task: JsonObject, databases: Tau2Databases, agent_texts: Sequence[str]) -> Scored:
     """Return the product of the parts, with each of them as a component."""
-    found = parts(domain, task, world, said)
-    return Scored(value=float(all(found.values())), components=found)
+    values = compute_parts(domain, task, databases, agent_texts)
+    return Scored(value=float(all(values.values())), components=values)
 
 
-def _was_called(action: Mapping[str, Any], world: World) -> bool:
+def _was_called(action: Mapping[str, Any], databases: Tau2Databases) -> bool:
     """Tell whether a golden action was called, by either side, with the arguments that count: by default all given."""
-    for _, name, written in world.called:
-        given = json.loads(written)
+    for _, name, written in databases.called:
+        called_with = json.loads(written)
         counted = action.get("compare_args")
-        keys = given.keys() if counted is None else counted
-        wanted = action["arguments"]
-        if name == action["name"] and all(given.get(key) == wanted.get(key) for key in keys):
+        keys = called_with.keys() if counted is None else counted
+        expected = action["arguments"]
+        if name == action["name"] and all(called_with.get(key) == expected.get(key) for key in keys):
             return True
     return False

@@ -1,4 +1,4 @@
-"""A table that copies a record when it is first asked for, so that a data base can be shared by all episodes."""
+"""A table that copies a record when it is first asked for, so that a database can be shared by all episodes."""
 
 from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 

@@ -14,7 +14,7 @@ _OFF, _ON = r"\b(?:off|disabled?|deactivated?)\b", r"\b(?:on|enabled?|activated?
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class PhoneRequest:
     """Something that can be done on the phone."""
 
     tool: str
@@ -26,8 +26,8 @@ class Request:
     """What the request is about; where it stands decides the order of several."""
 
 
-def _request(tool: str, asked: str, verb: str, thing: str) -> Request:
-    return Request(tool=tool, asked=asked, verb=verb, thing=thing)
+def _request(tool: str, asked: str, verb: str, thing: str) -> PhoneRequest:
+    return PhoneRequest(tool=tool, asked=asked, verb=verb, thing=thing)
 
 
 REQUESTS = (

@@ -1,4 +1,4 @@
-"""What the wheel of tau2-bench brings: policies, tasks, splits, data bases and tools, each read once.
+"""What the wheel of tau2-bench brings: policies, tasks, splits, databases and tools, each read once.
 
 Its own evaluation needs a model and many packages; here only the domains are imported.
 """
@@ -26,7 +26,7 @@ _TABLES = {
     "retail": ("data_model:RetailDB", "tools:RetailTools"),
     "telecom": ("data_model:TelecomDB", "tools:TelecomTools"),
 }
-"""Domain -> data base and tools."""
+"""Domain -> database and tools."""
 
 Module = Any  # the wheel has no types
 
@@ -74,7 +74,7 @@ def raw_tasks(domain: str) -> Mapping[Split, tuple[JsonObject, ...]]:
 
 @cache
 def database(domain: str) -> Module:
-    """Return the data base as it is at the start of every episode; nobody may change it."""
+    """Return the database as it is at the start of every episode; nobody may change it."""
     name, _ = _TABLES[domain]
     ending = "toml" if domain == "telecom" else "json"
     return load(f"domains.{domain}.{name}").load(str(folder(domain) / f"db.{ending}"))

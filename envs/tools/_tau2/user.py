@@ -81,28 +81,28 @@ class ScriptedUser:
         if messages[-1].role is Role.TOOL:
             return self._after_calls(messages, heard)
         calls = wanted_calls(heard) if self.has_phone else []
-        said = [message.content for message in messages if message.role is Role.ASSISTANT and message.content]
-        if calls and said and len(said) < MAX_SPEECHES:
+        user_texts = [message.content for message in messages if message.role is Role.ASSISTANT and message.content]
+        if calls and user_texts and len(user_texts) < MAX_SPEECHES:
             return Message(role=Role.ASSISTANT, content="", tool_calls=tuple(calls))
-        return Message(role=Role.ASSISTANT, content=self._words(heard, said))
+        return Message(role=Role.ASSISTANT, content=self._words(heard, user_texts))
 
-    def _words(self, heard: str, said: Sequence[str]) -> str:
-        draw = generator(self.seed, "tau2 user", len(said), heard)
-        if not said:
+    def _words(self, heard: str, user_texts: Sequence[str]) -> str:
+        draw = generator(self.seed, "tau2 user", len(user_texts), heard)
+        if not user_texts:
             return " ".join(["Hello.", *self.opening])
         if _TRANSFERS.search(heard):
             return TRANSFER
-        told = "\n".join(said)
-        untold = [text for text in (*self.facts, *self.wishes) if text not in told]
+        disclosed = "\n".join(user_texts)
+        undisclosed = [text for text in (*self.facts, *self.wishes) if text not in disclosed]
         answer = [text for text in self.facts if _concern_the_same(heard, text)] if _is_question(heard) else []
         asks = _PROPOSES if answer else _ASKS_AGREEMENT
         if asks.search(heard) and not _ASKS_FOR_MORE.search(heard):
-            answer = [_YES[draw.integers(len(_YES))], *(text for text in answer if text in untold)]
-        more = [text for text in untold if text not in answer][: 2 if answer else 3]
+            answer = [_YES[draw.integers(len(_YES))], *(text for text in answer if text in undisclosed)]
+        more = [text for text in undisclosed if text not in answer][: 2 if answer else 3]
         if answer or more:
-            return " ".join([*answer, *more, *([STOP] if len(said) >= MAX_SPEECHES else [])])
+            return " ".join([*answer, *more, *([STOP] if len(user_texts) >= MAX_SPEECHES else [])])
         nothing = _NOTHING[draw.integers(len(_NOTHING))]
-        if _is_question(heard) and not _ASKS_FOR_MORE.search(heard) and not any(text in told for text in _NOTHING):
+        if _is_question(heard) and not _ASKS_FOR_MORE.search(heard) and not any(text in disclosed for text in _NOTHING):
             return nothing
         return f"{_BYE[draw.integers(len(_BYE))]} {STOP}"
 
@@ -133,7 +133,7 @@ def _is_question(text: str) -> bool:
 
 
 def _concern_the_same(heard: str, fact: str) -> bool:
-    return any(re.search(asked, heard, re.I) and re.search(told, fact, re.I) for asked, told in _TOPICS)
+    return any(re.search(question, heard, re.I) and re.search(answer, fact, re.I) for question, answer in _TOPICS)
 
 
 # ---- into the first person ----------------------------------------------------------------------------------------
@@ -152,12 +152,12 @@ _REPLACEMENTS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\banother agent\b", "somebody else"),
     (rf"{_AGENT}'s\b", "@r"),
     (rf"{_AGENT} doesn't\b", "@u don't"),
-    (rf"{_AGENT} (is|has|does)\b", lambda found: f"@u {_SECOND_PERSON[found[1].lower()]}"),
+    (rf"{_AGENT} (is|has|does)\b", lambda match: f"@u {_SECOND_PERSON[match[1].lower()]}"),
     (rf"{_AGENT} (\w+ly )?(\w+?)ies\b", r"@u \1\2y"),
     (rf"{_AGENT} (\w+ly )?(\w+?)s\b", r"@u \1\2"),
     (rf"{_AGENT}\b", "@u"),
-    (rf"(^|, |, then |; |\band )({_VERBS})\b", lambda found: f"{found[1]}I {found[2].lower()}"),
-    (r"^(do not|don't|never|always) ", lambda found: f"I {found[1].lower()} "),
+    (rf"(^|, |, then |; |\band )({_VERBS})\b", lambda match: f"{match[1]}I {match[2].lower()}"),
+    (r"^(do not|don't|never|always) ", lambda match: f"I {match[1].lower()} "),
     (r"\byou (name is|mobile data)\b", r"my \1"),
     (r"\byourself\b", "myself"),
     (r"\byours\b", "mine"),

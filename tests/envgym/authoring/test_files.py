@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from envgym.authoring import Columns, FileTasks
+from envgym.authoring import ColumnNames, FileTasks
 from envgym.core.tasks import Split, split_of
 from envgym.errors import InvalidInput, UnknownName
 
 Rows = Sequence[dict[str, Any]]  # what a test puts into a file
-QUESTION = Columns(prompt="question", payload={"answer": "result"}, metadata=("level",))
+QUESTION = ColumnNames(prompt="question", payload={"answer": "result"}, metadata=("level",))
 
 
 def rows(count: int, start: int = 0) -> Rows:
@@ -68,7 +68,7 @@ def test_an_id_is_the_index_though_leaked_rows_are_left_out(tmp_path: Path) -> N
 
 def test_an_id_column_that_repeats_itself_is_refused(tmp_path: Path) -> None:
     content = [{**row, "part": "test", "name": 7} for row in rows(3)]
-    columns = Columns(prompt="question", payload={"answer": "result"}, split="part", id="name")
+    columns = ColumnNames(prompt="question", payload={"answer": "result"}, split="part", id="name")
     source = FileTasks(jsonl(tmp_path / "a.jsonl", content), columns)
     with pytest.raises(
         InvalidInput, match=r"task id must be unique in its split, got '7' twice \(test of .*a\.jsonl\)"
@@ -84,7 +84,7 @@ def test_text_that_is_no_utf8_is_refused_with_its_row(tmp_path: Path) -> None:
 
 def test_a_split_column_is_official(tmp_path: Path) -> None:
     content = [{**row, "part": "test" if i < 3 else "train", "name": f"q{i}"} for i, row in enumerate(rows(10))]
-    columns = Columns(prompt="question", payload={"answer": "result"}, split="part", id="name")
+    columns = ColumnNames(prompt="question", payload={"answer": "result"}, split="part", id="name")
     source = FileTasks(jsonl(tmp_path / "a.jsonl", content), columns)
     assert [source.task(Split.TEST, i).id for i in range(source.size(Split.TEST))] == ["q0", "q1", "q2"]
 
@@ -140,13 +140,13 @@ def test_a_directory_of_jsonl_files_is_loaded_as_a_data_set(tmp_path: Path) -> N
         ('{"question": 3, "result": 1, "level": 0}', QUESTION, "column 'question' must hold text, got 3"),
         ("{nope}", QUESTION, r"line must be one JSON object, got .* \(line 1 of "),
         ("\n[1]", QUESTION, r"line must be one JSON object, got \[1\] \(line 2 of "),
-        ('\n{"prompt": "\udcff"}', Columns(), r"line must be one JSON object, got .*byte 0xff.* \(line 2 of "),
-        ("[" * 100_000, Columns(), r"line must be one JSON object, got .*recursion.* \(line 1 of "),
+        ('\n{"prompt": "\udcff"}', ColumnNames(), r"line must be one JSON object, got .*byte 0xff.* \(line 2 of "),
+        ("[" * 100_000, ColumnNames(), r"line must be one JSON object, got .*recursion.* \(line 1 of "),
         ('{"question": "1?", "result": NaN, "level": 0}', QUESTION, "payload and metadata must be JSON"),
-        ('{"prompt": "1?", "answer": 1, "s": "dev"}', Columns(split="s"), "split must be a known name, got 'dev'"),
+        ('{"prompt": "1?", "answer": 1, "s": "dev"}', ColumnNames(split="s"), "split must be a known name, got 'dev'"),
     ],
 )
-def test_a_bad_file_is_one_clear_sentence(tmp_path: Path, content: str, columns: Columns, sentence: str) -> None:
+def test_a_bad_file_is_one_clear_sentence(tmp_path: Path, content: str, columns: ColumnNames, sentence: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(content, encoding="utf-8", errors="surrogateescape")  # \udcff stands for the bare byte ff
     with pytest.raises(InvalidInput, match=sentence):

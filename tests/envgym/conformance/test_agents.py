@@ -3,7 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.conformance.agents import call_text, echo, hostile_actions, random_actions, random_arguments, randomly, say
+from envgym.conformance.agents import (
+    call_text,
+    echo,
+    hostile_actions,
+    random_actions,
+    random_agent,
+    random_arguments,
+    say,
+)
 from envgym.core.json_types import JsonObject
 from envgym.env import MAX_ACTION_CHARS
 from envgym.parsing import parse_action
@@ -18,7 +26,7 @@ TOOLS = tuple(item.spec for item in Counter().toolset().values())
 def test_random_actions_repeat_for_a_seed(seed: int) -> None:
     first = list(random_actions(TOOLS, seed, 9))
     assert first == list(random_actions(TOOLS, seed, 9))
-    agent = randomly(TOOLS, seed)
+    agent = random_agent(TOOLS, seed)
     assert first == [agent(turn, "") for turn in range(9)]
 
 

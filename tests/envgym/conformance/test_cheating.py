@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgym.conformance.agents import call_text
-from envgym.conformance.cheating import _contents, highest_mean
+from envgym.conformance.red_team import _contents, highest_mean
 
 
 def test_bound_of_a_fair_coin_by_hand() -> None:

@@ -1,11 +1,11 @@
 """What a person reads."""
 
-from envgym.conformance.report import Check, Status, as_text, is_passed
+from envgym.conformance.report import Check, CheckStatus, as_text, is_passed
 
 CHECKS = (
-    Check(name="first", status=Status.PASS, detail="6 scripts", seconds=0.123),
-    Check(name="second_one", status=Status.FAIL, detail="a rule is broken", seconds=1.0),
-    Check(name="third", status=Status.SKIP, detail="no oracle", seconds=0.0),
+    Check(name="first", status=CheckStatus.PASS, detail="6 scripts", seconds=0.123),
+    Check(name="second_one", status=CheckStatus.FAIL, detail="a rule is broken", seconds=1.0),
+    Check(name="third", status=CheckStatus.SKIP, detail="no oracle", seconds=0.0),
 )
 
 

@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 import pytest
 
 from envgym.conformance import CHECKS, check_env_conformance, gymnasium_api, is_passed
-from envgym.conformance.report import Status
-from envgym.conformance.subject import Subject
+from envgym.conformance.env_under_test import EnvUnderTest
+from envgym.conformance.report import CheckStatus
 from envgym.conformance.suite import run_check
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
@@ -20,8 +20,8 @@ from tests.support.toys import Counter, CounterState, CounterTasks, Sums
 def test_sound_env_passes_every_check_that_applies(make: type[Env[Any]]) -> None:
     checks = check_env_conformance(make)
     assert [check.name for check in checks] == list(CHECKS)
-    assert [check for check in checks if check.status is Status.FAIL] == []
-    skipped = {check.name for check in checks if check.status is Status.SKIP}
+    assert [check for check in checks if check.status is CheckStatus.FAIL] == []
+    skipped = {check.name for check in checks if check.status is CheckStatus.SKIP}
     assert skipped <= {"answer_is_hidden", "all_candidates_pay_nothing", "grader_files_pay_nothing"}
 
 
@@ -30,8 +30,8 @@ DEFECTS = [*broken_worlds.DEFECTS, *broken_tasks.DEFECTS]
 
 @pytest.mark.parametrize("name, make, told", DEFECTS, ids=[f"{name}-{make.__name__}" for name, make, _ in DEFECTS])
 def test_defect_is_found_by_the_check_meant_for_it(name: str, make: type[Env[Any]], told: str) -> None:
-    check = run_check(name, Subject(make=make))
-    assert (check.status, told in check.detail) == (Status.FAIL, True), check
+    check = run_check(name, EnvUnderTest(make=make))
+    assert (check.status, told in check.detail) == (CheckStatus.FAIL, True), check
     assert not is_passed([check])
 
 
@@ -44,9 +44,9 @@ def test_slow_turns_must_be_declared(monkeypatch: pytest.MonkeyPatch) -> None:
         blocking = True
 
     monkeypatch.setattr(gymnasium_api, "_SLOW_TURN_S", 0.0)
-    assert run_check("costs_are_known", Subject(make=Waiting)).status is Status.PASS
-    check = run_check("costs_are_known", Subject(make=Counter))
-    assert (check.status, "must be declared with blocking = True" in check.detail) == (Status.FAIL, True)
+    assert run_check("costs_are_known", EnvUnderTest(make=Waiting)).status is CheckStatus.PASS
+    check = run_check("costs_are_known", EnvUnderTest(make=Counter))
+    assert (check.status, "must be declared with blocking = True" in check.detail) == (CheckStatus.FAIL, True)
 
 
 # ---- what cannot be checked --------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class Silent(Env[CounterState]):
 def test_what_cannot_be_checked_is_said_with_its_reason() -> None:
     checks = {check.name: check for check in check_env_conformance(Silent)}
     assert is_passed(tuple(checks.values()))
-    reasons = {name: check.detail for name, check in checks.items() if check.status is Status.SKIP}
+    reasons = {name: check.detail for name, check in checks.items() if check.status is CheckStatus.SKIP}
     assert reasons["oracle_reaches_optimum"] == "the env defines no oracle()"
     assert reasons["splits_do_not_overlap"] == "no tasks in test"
     assert reasons["grader_files_pay_nothing"] == "the env has no tool that takes a string"
@@ -86,8 +86,8 @@ def test_env_may_declare_what_does_not_apply_to_it() -> None:
     class Copying(broken_tasks.TellingSums):
         unchecked: ClassVar[dict[str, str]] = {"answer_is_hidden": "the task is to copy"}
 
-    check = run_check("answer_is_hidden", Subject(make=Copying))
-    assert (check.status, check.detail) == (Status.SKIP, "the env declares: the task is to copy")
+    check = run_check("answer_is_hidden", EnvUnderTest(make=Copying))
+    assert (check.status, check.detail) == (CheckStatus.SKIP, "the env declares: the task is to copy")
 
 
 def test_crash_of_the_env_is_a_failed_check() -> None:
@@ -95,8 +95,8 @@ def test_crash_of_the_env_is_a_failed_check() -> None:
         def oracle(self) -> str:
             raise ZeroDivisionError("a bug")
 
-    check = run_check("oracle_reaches_optimum", Subject(make=Crashing))
-    assert (check.status, check.detail) == (Status.FAIL, "ZeroDivisionError: a bug")
+    check = run_check("oracle_reaches_optimum", EnvUnderTest(make=Crashing))
+    assert (check.status, check.detail) == (CheckStatus.FAIL, "ZeroDivisionError: a bug")
 
 
 def test_replayed_env_passes() -> None:
@@ -104,4 +104,4 @@ def test_replayed_env_passes() -> None:
         fork_capability = ForkCapability.REPLAY
 
     checks = check_env_conformance(Replayed, num_tasks=5)
-    assert [check for check in checks if check.status is Status.FAIL] == []
+    assert [check for check in checks if check.status is CheckStatus.FAIL] == []

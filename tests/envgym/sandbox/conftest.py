@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from envgym.sandbox import BwrapSandbox, DockerSandbox, Sandbox, why_unusable
-from envgym.sandbox._docker_engine import Engine
+from envgym.sandbox._docker_engine import DockerEngine
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def docker() -> Iterator[Sandbox]:
         pytest.skip(reason)
     yield sandbox
     sandbox.close()
-    engine = Engine()
+    engine = DockerEngine()
     assert engine.ids() == []
     engine.close()
 

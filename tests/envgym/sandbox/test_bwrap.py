@@ -7,7 +7,16 @@ import threading
 import pytest
 
 from envgym.errors import InvalidInput, ToolInfraFailure, UnknownName
-from envgym.sandbox import BwrapSandbox, Limits, LocalSandbox, RunEnding, Sandbox, _starting, make_sandbox, why_unusable
+from envgym.sandbox import (
+    BwrapSandbox,
+    Limits,
+    LocalSandbox,
+    RunEnding,
+    Sandbox,
+    _bwrap_start,
+    make_sandbox,
+    why_unusable,
+)
 from tests.envgym.sandbox.processes import running
 
 BACK_ENDS = ("bwrap", "local", pytest.param("docker", marks=pytest.mark.docker))
@@ -99,18 +108,18 @@ def test_a_missing_program_is_the_sandbox_fault(sandbox: Sandbox) -> None:
 
 
 def test_a_missing_back_end_is_an_infrastructure_failure_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    _starting._program.cache_clear()
-    monkeypatch.setattr(_starting, "find_spec", lambda name: None)
+    _bwrap_start._program.cache_clear()
+    monkeypatch.setattr(_bwrap_start, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ToolInfraFailure, match=r"bwrap must be installed, got no such program .*envgym\[code\]"):
         BwrapSandbox().run(["true"])
     assert str(why_unusable(BwrapSandbox())).startswith("bwrap must be installed")
     monkeypatch.undo()
-    _starting._program.cache_clear()
+    _bwrap_start._program.cache_clear()
 
 
 def test_a_machine_without_namespaces_is_one_sentence(bwrap: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envgym.sandbox._starting._NAMESPACES", ("--no-such-option",))
+    monkeypatch.setattr("envgym.sandbox._bwrap_start._NAMESPACES", ("--no-such-option",))
     reason = why_unusable(bwrap)
     assert reason is not None
     assert reason.startswith("bwrap must be able to make namespaces, got bwrap: Unknown option")

@@ -22,8 +22,8 @@ import pytest
 from envgym.errors import InvalidInput, ToolInfraFailure
 from envgym.sandbox import MIB, DockerSandbox, Limits, RunEnding, Sandbox, make_sandbox, why_unusable
 from envgym.sandbox import docker as back_end
-from envgym.sandbox._docker_engine import _BOOT, LABEL, Engine, _program, owner
-from envgym.sandbox._docker_inside import READY, REPORT_SIZE
+from envgym.sandbox._docker_engine import _BOOT, LABEL, DockerEngine, _program, owner
+from envgym.sandbox._docker_guest import READY, REPORT_SIZE
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -258,7 +258,7 @@ def test_containers_of_a_killed_process_end_by_themselves_and_are_removed_by_the
         process.kill()
     assert until(lambda: num_running(engine, whose) == 0)
     assert len(ids(engine, whose)) == 2
-    Engine().close()
+    DockerEngine().close()
     assert ids(engine, whose) == []
 
 

@@ -15,8 +15,8 @@ from envgym.core.rewards import Scored
 from envgym.env import Env
 from envgym.errors import ForkUnsupported, InvalidInput, ToolError
 from envgym.sandbox import MIB, Limits, PythonSession, RunEnding, Sandbox
+from envgym.sandbox._supervisor_client import shared_supervisor
 from envgym.sandbox._tree import descendants
-from envgym.sandbox._wardens import shared_warden
 from tests.envgym.sandbox.processes import command_of
 
 LIMITS = Limits(wall_s=2.0, cpu_s=0.3, memory=96 * MIB, processes=16, open_files=64, output=5_000, disk=MIB)
@@ -41,9 +41,9 @@ answers = st.one_of(codes, codes.map(lambda code: f"```python\n{code}\n```"), te
 
 def is_left(before: set[int], num_descriptors: int) -> bool:
     """Tell whether processes or descriptors are left that were not there before."""
-    shared_warden().sweep()
+    shared_supervisor().sweep()
     commands = map(command_of, set(descendants(os.getpid())) - before)
-    more = [command for command in commands if command and b"envgym" not in command]  # not a launcher or a warden
+    more = [command for command in commands if command and b"envgym" not in command]  # not a launcher or a supervisor
     return bool(more) or len(os.listdir("/proc/self/fd")) > num_descriptors
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from envgym.errors import ToolInfraFailure
 from envgym.sandbox import Limits, Sandbox
-from envgym.sandbox._launching import Launcher
+from envgym.sandbox._launcher_client import LauncherClient
 from envgym.sandbox._watch import close_all
 from envgym.sandbox.bwrap import _start
 from envgym.sandbox.records import Program
@@ -54,10 +54,10 @@ def test_the_launcher_serves_in_a_root_without_the_machine_and_without_rights(bw
 def test_a_launcher_that_cannot_start_leaves_no_descriptor(bwrap: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bwrap.run(["true"]).is_success
 
-    def dies(self: Launcher) -> bool:
+    def dies(self: LauncherClient) -> bool:
         raise ToolInfraFailure("it ended at once")
 
-    monkeypatch.setattr(Launcher, "is_enclosed", dies)
+    monkeypatch.setattr(LauncherClient, "is_enclosed", dies)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         with pytest.raises(ToolInfraFailure, match="it ended at once"):

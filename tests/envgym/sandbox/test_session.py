@@ -11,8 +11,8 @@ import pytest
 
 from envgym.errors import ForkUnsupported, InvalidInput, ToolError, ToolInfraFailure
 from envgym.sandbox import MIB, Limits, PythonSession, RunEnding, Sandbox, session
+from envgym.sandbox._supervisor_client import shared_supervisor
 from envgym.sandbox._tree import descendants
-from envgym.sandbox._wardens import shared_warden
 from tests.envgym.sandbox.processes import running
 
 LIMITS = Limits(wall_s=20.0, cpu_s=0.5, memory=128 * MIB, processes=16, open_files=64, output=10_000, disk=MIB)
@@ -31,7 +31,7 @@ def shown(python: PythonSession, code: str) -> str:
 
 def test_a_new_session_does_not_mind_that_the_warden_of_others_was_killed(python: PythonSession) -> None:
     assert shown(python, "1") == "1\n"
-    for pid in running(rb"envgym\.sandbox\._warden"):
+    for pid in running(rb"envgym\.sandbox\._supervisor"):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     time.sleep(0.2)
@@ -295,7 +295,7 @@ def test_forks_cannot_see_signal_or_write_each_other(python: PythonSession) -> N
 
 
 def num_processes() -> int:
-    shared_warden().sweep()
+    shared_supervisor().sweep()
     return len(descendants(os.getpid()))
 
 
@@ -332,7 +332,7 @@ def test_a_closed_session_is_refused(python: PythonSession) -> None:
 
 def test_a_killed_sandbox_is_an_infrastructure_failure_and_is_replaced(python: PythonSession) -> None:
     python.run("x = 1")
-    os.kill(running(rb"envgym\.sandbox\._warden")[0], signal.SIGKILL)
+    os.kill(running(rb"envgym\.sandbox\._supervisor")[0], signal.SIGKILL)
     with pytest.raises(ToolInfraFailure, match="sandbox of the sessions must be able to serve"):
         python.run("import time; time.sleep(9)")
     with PythonSession(LIMITS) as other:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from envgym.errors import InvalidInput, ToolError, ToolInfraFailure
 from envgym.sandbox import MIB, LocalSandbox, RunEnding, Sandbox
-from envgym.sandbox._shell_tree import EMPTY, Entry, Garbled, outcome_in, packed, with_files
+from envgym.sandbox._shell_tree import EMPTY, InvalidTree, TreeEntry, add_files, pack_tree, read_result
 from envgym.sandbox.records import Completed, Limits
 from envgym.sandbox.shell import ShellSession
 
@@ -142,7 +142,7 @@ def forged(**changes: object) -> bytes:
     row = ["x", "file", 420, 0, 1, -1, ""]
     return (
         json.dumps(
-            {"code": 0, "ending": "EXITED", "cwd": ".", "seconds": 0.1, "said": 0, "reason": None, "entries": [row]}
+            {"code": 0, "ending": "EXITED", "cwd": ".", "seconds": 0.1, "size": 0, "reason": None, "entries": [row]}
             | changes
         ).encode()
         + b"\n!"
@@ -171,14 +171,14 @@ GARBLED = {
 
 @pytest.mark.parametrize("what", GARBLED)
 def test_what_no_sandbox_of_ours_writes_is_refused(what: str) -> None:
-    assert outcome_in(forged(), EMPTY, 10).tree == {"x": Entry("file", b"!", 420, 0)}
-    with pytest.raises(Garbled):
-        outcome_in(GARBLED[what], EMPTY, 10)
+    assert read_result(forged(), EMPTY, 10).tree == {"x": TreeEntry("file", b"!", 420, 0)}
+    with pytest.raises(InvalidTree):
+        read_result(GARBLED[what], EMPTY, 10)
 
 
 def test_a_command_that_speaks_for_its_shell_can_change_its_own_files_alone(shell: ShellSession) -> None:
     evil = json.dumps([["../evil", "file", 420, 0, 1, -1, ""]])
-    head = f'{{"code":0,"ending":"EXITED","cwd":".","seconds":0.1,"said":0,"reason":null,"entries":{evil}}}'
+    head = f'{{"code":0,"ending":"EXITED","cwd":".","seconds":0.1,"size":0,"reason":null,"entries":{evil}}}'
     turn = shell.run(f"printf '%s\\n!' '{head}' > /proc/$PPID/fd/1; kill -9 $PPID")
     assert turn.undone
     assert shell.files() == ["a/b.txt", "run"]
@@ -191,20 +191,20 @@ def test_a_command_that_speaks_for_its_shell_can_change_its_own_files_alone(shel
 )
 def test_no_bytes_break_the_reader(text: bytes) -> None:
     for said_ in (text, text + b"\n", forged(entries=[text.decode(errors="replace")])):
-        with pytest.raises(Garbled):
-            outcome_in(said_, EMPTY, 1000)
+        with pytest.raises(InvalidTree):
+            read_result(said_, EMPTY, 1000)
 
 
 @settings(max_examples=25)
 @given(st.dictionaries(st.from_regex(r"[a-c]{1,2}", fullmatch=True), st.binary(max_size=20), max_size=5))
 def test_a_packed_tree_holds_all_and_writing_changes_no_other_tree(files: dict[str, bytes]) -> None:
-    tree = with_files(EMPTY, {f"d/{name}": content for name, content in files.items()})
-    other = with_files(tree, {"d/new": b"n"})
+    tree = add_files(EMPTY, {f"d/{name}": content for name, content in files.items()})
+    other = add_files(tree, {"d/new": b"n"})
     assert {path: entry.content for path, entry in tree.items() if entry.kind == "file"} == {
         f"d/{name}": content for name, content in files.items()
     }
     assert set(other) - set(tree) <= {"d", "d/new"}
-    assert packed(tree, {}).endswith(b"".join(files.values()))
+    assert pack_tree(tree, {}).endswith(b"".join(files.values()))
 
 
 class Dead:

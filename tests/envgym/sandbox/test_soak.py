@@ -16,8 +16,8 @@ import pytest
 
 from envgym.errors import ForkUnsupported, InvalidInput, ToolInfraFailure
 from envgym.sandbox import MIB, Limits, PythonSession, Sandbox
+from envgym.sandbox._supervisor_client import shared_supervisor
 from envgym.sandbox._tree import descendants
-from envgym.sandbox._wardens import shared_warden
 
 CHILD_SUBREAPER = 36
 IN_FLIGHT = 4
@@ -57,7 +57,7 @@ def sessions(bwrap: Sandbox, draw: random.Random) -> None:
 
 
 def kills(bwrap: Sandbox, draw: random.Random) -> None:
-    """Kill any process below this one: a launcher, a bwrap at any moment, a program, a session, its warden."""
+    """Kill any process below this one: a launcher, a bwrap at any moment, a program, a session, its supervisor."""
     with suppress(OSError, IndexError):
         os.kill(draw.choice(descendants(os.getpid())[1:]), signal.SIGKILL)
 
@@ -80,7 +80,7 @@ class State(NamedTuple):
 
 def state() -> State:
     """Return how things are, once what has ended is waited for."""
-    shared_warden().close()
+    shared_supervisor().close()
     files = os.listdir(tempfile.gettempdir())
     descriptors = [os.readlink(f"/proc/self/fd/{number}") for number in open_descriptors()]
     mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()

@@ -8,9 +8,9 @@ from envgym.core.json_types import JsonObject
 from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput, UnknownName
 from envgym.verifiers import F1, TABLE, Exact, JsonSchema, Math, Numeric, Pattern, Verdict, Verifier
-from envgym.verifiers.choice import Choice
+from envgym.verifiers.choice import MultipleChoice
 
-ALL: list[Verifier] = [Exact(), Numeric(), Choice(), F1(), Pattern(pattern="x+"), JsonSchema(), Math()]
+ALL: list[Verifier] = [Exact(), Numeric(), MultipleChoice(), F1(), Pattern(pattern="x+"), JsonSchema(), Math()]
 
 
 def task(payload: JsonObject) -> Task:

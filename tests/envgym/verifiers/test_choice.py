@@ -5,14 +5,14 @@ import pytest
 from envgym.core.json_types import JsonObject, JsonValue
 from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput
-from envgym.verifiers import Choice
+from envgym.verifiers import MultipleChoice
 
 OPTIONS: list[JsonValue] = ["Paris", "Rome", "Oslo", "Bern"]
 
 
 def score(answer: str, key: str = "B") -> float:
     payload: JsonObject = {"answer": key, "options": OPTIONS}
-    return Choice()(answer, Task(id="t", prompt="", payload=payload, split=Split.TRAIN)).score
+    return MultipleChoice()(answer, Task(id="t", prompt="", payload=payload, split=Split.TRAIN)).score
 
 
 @pytest.mark.parametrize(
@@ -43,4 +43,4 @@ def test_a_key_that_is_no_option_is_an_error() -> None:
         score("A", key="Madrid")
     payload: JsonObject = {"answer": "A", "options": ["only one"]}
     with pytest.raises(InvalidInput, match="be a list of 2 to 26 texts"):
-        Choice()("A", Task(id="t", prompt="", payload=payload, split=Split.TRAIN))
+        MultipleChoice()("A", Task(id="t", prompt="", payload=payload, split=Split.TRAIN))

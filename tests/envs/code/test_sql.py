@@ -13,12 +13,12 @@ from envgym.conformance import EnvConformance
 from envgym.core.endings import Ending
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
-from envgym.envs._speaking import calling
 from envgym.envs.code import sql
-from envgym.envs.code._sql.runner import Runner
-from envgym.envs.code._sql.worlds import WORLDS
-from envgym.envs.code.sql import Sql, query_in
+from envgym.envs.code._sql.runner import QueryRunner
+from envgym.envs.code._sql.schema import generated_schemas
+from envgym.envs.code.sql import Sql, extract_query
 from envgym.errors import InvalidInput
+from envgym.parsing import tool_call_action
 from envgym.records import StepRecord
 from envgym.sandbox import PythonSession
 
@@ -134,16 +134,16 @@ def test_tools_show_rows_tables_and_errors(files: dict[str, str]) -> None:
     env = of_files(files, schema_shown=False, rows_shown=2)
     assert env.reset(options={"task": env.task}).observation == QUESTION
     asked = "SELECT name, pay FROM person ORDER BY id"
-    assert env.step(calling("query", sql=asked)).observation == (
+    assert env.step(tool_call_action("query", sql=asked)).observation == (
         "name | pay\nAnn | 10.5\nBob | NULL\n(the first 2 rows; there are more)"
     )
-    shown = env.step(calling("schema", table="PERSON")).observation
+    shown = env.step(tool_call_action("schema", table="PERSON")).observation
     assert shown.startswith(
         "CREATE TABLE person (id INTEGER PRIMARY KEY, name TEXT, city TEXT, pay REAL)\n\n23 rows, such"
     )
-    assert env.step(calling("schema")).observation.startswith("CREATE TABLE person")
-    assert env.step(calling("schema", table="x")).observation == "There is no table x. The tables are: person."
-    failed = record_of(env, calling("query", sql="SELECT nam FROM person"))
+    assert env.step(tool_call_action("schema")).observation.startswith("CREATE TABLE person")
+    assert env.step(tool_call_action("schema", table="x")).observation == "There is no table x. The tables are: person."
+    failed = record_of(env, tool_call_action("query", sql="SELECT nam FROM person"))
     assert (failed.observation, failed.tool_errors) == ("The query fails: no such column: nam.", 1)
 
 
@@ -164,7 +164,7 @@ def test_neither_reference_nor_hidden_rows_are_in_the_agents_process(files: dict
     assert listed == "['0.db']\n"
     graded: list[tuple[str, ...]] = []
 
-    class Watched(Runner):
+    class Watched(QueryRunner):
         def close(self) -> None:
             if self._session is not None:
                 code = "import gc; any('GROUP BY city' in x for x in gc.get_objects() if isinstance(x, str))"
@@ -172,7 +172,7 @@ def test_neither_reference_nor_hidden_rows_are_in_the_agents_process(files: dict
             super().close()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sql, "Runner", Watched)
+        patch.setattr(sql, "QueryRunner", Watched)
         assert paid(env, LITERALS) == HARD_CODED
     assert graded
     assert graded[-1] == ("False\n",)
@@ -234,11 +234,11 @@ def test_bad_rows_are_refused(files: dict[str, str], row: dict[str, str], said: 
     ],
 )
 def test_a_query_is_the_last_block_or_the_whole_text(text: str, query: str | None) -> None:
-    assert query_in(text) == query
+    assert extract_query(text) == query
 
 
-def test_a_world_held_out_is_the_test_split() -> None:
+def test_a_schema_held_out_is_the_test_split() -> None:
     tasks = Sql(held_out="clinic").tasks
     for split in Split:
         found = {tasks.task(split, index).metadata["schema"] for index in range(tasks.size(split) or 0)}
-        assert found == ({"clinic"} if split is Split.TEST else set(WORLDS) - {"clinic"})
+        assert found == ({"clinic"} if split is Split.TEST else set(generated_schemas()) - {"clinic"})

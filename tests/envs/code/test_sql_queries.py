@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.envs.code._sql import inside
-from envgym.envs.code._sql.results import Refusal, Row, Rows, overlap, same, table_text
-from envgym.envs.code._sql.runner import Bounds, Runner
-from envgym.envs.code._sql.runner import varied as varied_in_sandbox
+from envgym.envs.code._sql import guest
+from envgym.envs.code._sql.results import QueryError, QueryResult, Row, overlap, same_results, table_text
+from envgym.envs.code._sql.runner import QueryLimits, QueryRunner
+from envgym.envs.code._sql.runner import vary_database as varied_in_sandbox
 from envgym.errors import EnvFailure
 
 DEFINITIONS = """
@@ -41,8 +41,8 @@ CONTENT = database()
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    made = Runner([CONTENT], Bounds(seconds=0.2, rows=1000))
+def runner() -> Iterator[QueryRunner]:
+    made = QueryRunner([CONTENT], QueryLimits(seconds=0.2, rows=1000))
     yield made
     made.close()
 
@@ -93,11 +93,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("query", REFUSED, ids=lambda query: ascii(query[:30]))
-def test_hostile_query_ends_with_a_sentence(runner: Runner, query: str) -> None:
+def test_hostile_query_ends_with_a_sentence(runner: QueryRunner, query: str) -> None:
     answer = runner.ask(query)
-    assert isinstance(answer, Refusal)
+    assert isinstance(answer, QueryError)
     assert REFUSED[query] in answer.reason
-    assert runner.ask("SELECT COUNT(*), SUM(weight) FROM pet") == Rows(
+    assert runner.ask("SELECT COUNT(*), SUM(weight) FROM pet") == QueryResult(
         columns=("COUNT(*)", "SUM(weight)"),
         rows=((60, 1830.0),),  # 60 * 61 / 2
     )
@@ -106,32 +106,32 @@ def test_hostile_query_ends_with_a_sentence(runner: Runner, query: str) -> None:
 def test_what_sqlite_cannot_interrupt_is_ended_by_a_limit_and_the_next_query_is_answered() -> None:
     views = ", ".join(f"c{n} AS (SELECT x.a FROM c{n - 1} AS x, c{n - 1} AS y)" for n in range(1, 24))
     query = f"WITH c0 AS (SELECT 1 AS a), {views} SELECT COUNT(*) FROM c23"  # grows while it is prepared
-    runner = Runner([CONTENT], Bounds(seconds=0.05))
+    runner = QueryRunner([CONTENT], QueryLimits(seconds=0.05))
     answer = runner.ask(query)
-    assert isinstance(answer, Refusal)
+    assert isinstance(answer, QueryError)
     assert answer.reason.startswith(("it was stopped by a limit: ", "it needs too much memory"))  # which comes first
-    assert runner.ask("SELECT 1") == Rows(columns=("1",), rows=((1,),))
+    assert runner.ask("SELECT 1") == QueryResult(columns=("1",), rows=((1,),))
     runner.close()
 
 
-def test_rows_and_bytes_are_bounded(runner: Runner) -> None:
+def test_rows_and_bytes_are_bounded(runner: QueryRunner) -> None:
     endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c"
-    assert runner.ask(endless, rows=3) == Rows(columns=("x",), rows=((1,), (2,), (3,)), is_cut=True)
+    assert runner.ask(endless, rows=3) == QueryResult(columns=("x",), rows=((1,), (2,), (3,)), is_cut=True)
     wide = runner.ask("SELECT hex(zeroblob(100000)) FROM pet")
-    assert isinstance(wide, Rows)
+    assert isinstance(wide, QueryResult)
     assert wide.is_cut
     assert sum(len(str(row[0])) for row in wide.rows) <= 1024**2
 
 
-def test_values_of_every_type_arrive(runner: Runner) -> None:
+def test_values_of_every_type_arrive(runner: QueryRunner) -> None:
     query = "SELECT NULL, 1, 2.5, 'é', x'00ff', 1e999, value FROM plain WHERE key = 'b'"
     answer = runner.ask(query)
-    assert isinstance(answer, Rows)
+    assert isinstance(answer, QueryResult)
     assert answer.rows == ((None, 1, 2.5, "é", b"\x00\xff", float("inf"), b"\xff"),)
     assert table_text(answer, 3).splitlines()[1] == "NULL | 1 | 2.5 | é | x'0... | inf | x'f..."
 
 
-def test_tables_and_views_are_told(runner: Runner) -> None:
+def test_tables_and_views_are_told(runner: QueryRunner) -> None:
     assert list(runner.tables()) == ["owner", "pet", "plain", "heavy"]
 
 
@@ -139,9 +139,9 @@ def test_tables_and_views_are_told(runner: Runner) -> None:
 
 
 def test_a_variant_has_other_rows_and_keeps_keys_references_and_rules() -> None:
-    variant = inside.varied(CONTENT, 1)
-    assert variant == inside.varied(CONTENT, 1) == varied_in_sandbox(CONTENT, 1)
-    assert variant != inside.varied(CONTENT, 2)
+    variant = guest.varied(CONTENT, 1)
+    assert variant == guest.varied(CONTENT, 1) == varied_in_sandbox(CONTENT, 1)
+    assert variant != guest.varied(CONTENT, 2)
     base, other = (sqlite3.connect(":memory:") for _ in range(2))
     base.deserialize(CONTENT)
     other.deserialize(variant)
@@ -159,7 +159,7 @@ def test_a_variant_has_other_rows_and_keeps_keys_references_and_rules() -> None:
 def test_what_is_no_database_is_an_infrastructure_failure() -> None:
     with pytest.raises(EnvFailure, match="database must be an SQLite file"):
         varied_in_sandbox(b"x" * 5000, 1)
-    runner = Runner([b"x" * 5000], Bounds())
+    runner = QueryRunner([b"x" * 5000], QueryLimits())
     with pytest.raises(EnvFailure, match="database must be an SQLite file"):
         runner.tables()
     runner.close()
@@ -168,8 +168,8 @@ def test_what_is_no_database_is_an_infrastructure_failure() -> None:
 # ---- results -------------------------------------------------------------------------------------------------------
 
 
-def rows(*given: Row, is_cut: bool = False) -> Rows:
-    return Rows(columns=tuple("abcdefg"[: len(given[0]) if given else 1]), rows=given, is_cut=is_cut)
+def rows(*given: Row, is_cut: bool = False) -> QueryResult:
+    return QueryResult(columns=tuple("abcdefg"[: len(given[0]) if given else 1]), rows=given, is_cut=is_cut)
 
 
 @pytest.mark.parametrize(
@@ -188,15 +188,15 @@ def rows(*given: Row, is_cut: bool = False) -> Rows:
         (rows((1, 2)), rows((2, 1)), False),
         (rows((1,), is_cut=True), rows((1,)), False),
         (rows(), rows(), True),
-        (Rows(columns=("a", "b"), rows=()), rows(), False),
+        (QueryResult(columns=("a", "b"), rows=()), rows(), False),
         (rows((float("inf"),)), rows((float("inf"),)), True),
         (rows((2**62,)), rows((2**62 + 1,)), False),
         (rows((10**9,)), rows((10.0**9 + 1,)), True),  # one of them is a float
     ],
 )
-def test_same_by_hand(said: Rows, wanted: Rows, is_same: bool) -> None:
-    assert same(said, wanted, is_ordered=False) is is_same
-    assert same(wanted, said, is_ordered=False) is is_same
+def test_same_by_hand(said: QueryResult, wanted: QueryResult, is_same: bool) -> None:
+    assert same_results(said, wanted, is_ordered=False) is is_same
+    assert same_results(wanted, said, is_ordered=False) is is_same
 
 
 CELLS = st.none() | st.integers(-5, 5) | st.floats(-5, 5) | st.sampled_from(["", "a", "b"]) | st.binary(max_size=2)
@@ -207,11 +207,11 @@ CELLS = st.none() | st.integers(-5, 5) | st.floats(-5, 5) | st.sampled_from(["",
 def test_order_counts_only_where_it_is_asked_for(given_rows: list[Row], draw: random.Random) -> None:
     shuffled = list(given_rows)
     draw.shuffle(shuffled)
-    one, other = (Rows(columns=("a", "b"), rows=tuple(item)) for item in (given_rows, shuffled))
-    assert same(one, other, is_ordered=False)
-    assert same(one, one, is_ordered=True)
+    one, other = (QueryResult(columns=("a", "b"), rows=tuple(item)) for item in (given_rows, shuffled))
+    assert same_results(one, other, is_ordered=False)
+    assert same_results(one, one, is_ordered=True)
     assert overlap(one, other) == (1.0 if given_rows else 0.0)
     if given_rows:
-        shorter = Rows(columns=("a", "b"), rows=tuple(shuffled[1:]))
-        assert not same(one, shorter, is_ordered=False)
+        shorter = QueryResult(columns=("a", "b"), rows=tuple(shuffled[1:]))
+        assert not same_results(one, shorter, is_ordered=False)
         assert overlap(one, shorter) < 1.0

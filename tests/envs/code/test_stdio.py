@@ -228,10 +228,10 @@ def test_references_agree_with_laws(n: int) -> None:
 
 
 def test_spaces_at_ends_do_not_matter_and_others_do() -> None:
-    assert stdio._same("1 2 \n3\n\n", "1 2\n3")
-    assert not stdio._same("1  2\n3", "1 2\n3")
-    assert not stdio._same("1 2 3", "1 2\n3")
-    assert not stdio._same("", "0")
+    assert stdio._same_output("1 2 \n3\n\n", "1 2\n3")
+    assert not stdio._same_output("1  2\n3", "1 2\n3")
+    assert not stdio._same_output("1 2 3", "1 2\n3")
+    assert not stdio._same_output("", "0")
 
 
 def test_values_out_of_range_are_refused() -> None:

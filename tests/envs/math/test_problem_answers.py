@@ -8,7 +8,8 @@ import pytest
 import sympy as sp
 
 from envgym.core.tasks import Split, Task
-from envgym.envs.math._problem_sets import FAMILIES, LEVELS, Choice, shipped
+from envgym.envs.math._problem import FAMILIES
+from envgym.envs.math._problem_sets import LEVELS, ProblemSelection, shipped
 from envgym.verifiers.base import text_keys_of
 from envgym.verifiers.math import compare
 from envgym.verifiers.numbers import one_number
@@ -230,5 +231,5 @@ def test_sympy_finds_the_same_answer(family: str, num: int) -> None:
 
 
 def every(count: int, *families: str) -> list[Task]:
-    source = shipped(Choice(families or tuple(FAMILIES), LEVELS, (), count))
+    source = shipped(ProblemSelection(families or tuple(FAMILIES), LEVELS, (), count))
     return [source.task(split, index) for split in Split for index in range(source.size(split))]

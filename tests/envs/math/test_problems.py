@@ -8,15 +8,16 @@ import pytest
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import oracle_of, play
+from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
-from envgym.envs._speaking import calling
 from envgym.envs.math._judging import WorkedOut
-from envgym.envs.math._problem import polynomial, root, times
-from envgym.envs.math._problem_sets import FAMILIES, PRESETS
+from envgym.envs.math._notation import polynomial, root, times
+from envgym.envs.math._problem import FAMILIES
+from envgym.envs.math._problem_sets import PRESETS
 from envgym.envs.math.problems import Problems
 from envgym.errors import InvalidInput, UnknownName
+from envgym.parsing import tool_call_action
 from envgym.sandbox import BwrapSandbox, why_unusable
 from envgym.verifiers.math import Math
 from envgym.wrappers import TryAgain
@@ -124,11 +125,11 @@ def test_python_computes_keeps_its_variables_and_forks() -> None:
     env = Problems(tools="python")
     task = env.tasks.task(Split.TRAIN, 3)
     env.reset(options={"task": task})
-    env.step(calling("python", code="n = 41"))
+    env.step(tool_call_action("python", code="n = 41"))
     twin = env.fork()
-    assert twin.step(calling("python", code="n = 0\nn")).observation.strip() == "0"
-    assert env.step(calling("python", code="n + 1")).observation.strip() == "42"
-    printed = calling("python", code=f"print(r'\\boxed{{{task.payload['answer']}}}')")
+    assert twin.step(tool_call_action("python", code="n = 0\nn")).observation.strip() == "0"
+    assert env.step(tool_call_action("python", code="n + 1")).observation.strip() == "42"
+    printed = tool_call_action("python", code=f"print(r'\\boxed{{{task.payload['answer']}}}')")
     assert env.step(printed).reward == 0.0  # printing is not answering
     assert env.step("```python\nprint('the answer')\n```").reward == 0.0
     assert twin.step(twin.oracle()).reward == 1.0

@@ -1,15 +1,13 @@
-"""Word problems: every plan can be told in every setting, and asks for what it tells."""
+"""Word problems: every plan can be told with every theme, and asks for what it tells."""
 
 import re
-from dataclasses import fields
 
 import numpy as np
 import pytest
 
 from envgym.envs.math import _stories
 from envgym.envs.math._expressions import canonical, evaluate, num_operations, write
-from envgym.envs.math._settings import SETTINGS
-from envgym.envs.math._stories import draw_story
+from envgym.envs.math._stories import THEMES, draw_story
 
 
 @pytest.mark.parametrize("level", range(1, 6))
@@ -27,12 +25,12 @@ def test_numbers_of_the_story_are_the_numbers_of_the_expression() -> None:
     rng = np.random.default_rng(0)
     for _ in range(300):
         story = draw_story(rng, 4, 2)
-        told = sorted(map(int, re.findall(r"\d+", story.text)))
+        numbers = sorted(map(int, re.findall(r"\d+", story.text)))
         # "each of the 4 get" names the divisor again.
-        assert set(told) == set(map(int, re.findall(r"\d+", write(story.expression))))
+        assert set(numbers) == set(map(int, re.findall(r"\d+", write(story.expression))))
 
 
-def test_every_story_ends_in_a_question_and_begins_in_its_setting() -> None:
+def test_every_story_ends_in_a_question_and_begins_with_its_theme() -> None:
     rng = np.random.default_rng(1)
     shapes = set()
     for _ in range(1000):
@@ -44,21 +42,21 @@ def test_every_story_ends_in_a_question_and_begins_in_its_setting() -> None:
     assert len(shapes) > 300
 
 
-def test_there_are_at_least_twelve_settings_and_each_tells_every_event() -> None:
-    assert len(SETTINGS) >= 12
-    for setting in SETTINGS:
-        for field in fields(setting):
-            text = getattr(setting, field.name)
-            wanted = {"start": "n", "gain": "n", "lose": "n", "ask": "", "times": "k", "share": "k"}
+def test_there_are_at_least_twelve_themes_and_each_tells_every_event() -> None:
+    assert len(THEMES) >= 12
+    for theme in THEMES:
+        wanted = {"start": "n", "gain": "n", "lose": "n", "ask": "", "times": "k", "share": "k"}
+        assert theme.keys() == {*wanted, "packs", "gain_packs", "lose_packs"}
+        for kind, text in theme.items():
             parts = set(re.findall(r"\{(\w+)\}", text)) - {"name"}
-            assert parts == set(wanted.get(field.name, "nk")), (field.name, text)
-            assert text[-1] == ("?" if field.name in ("ask", "times", "share") else ".")
+            assert parts == set(wanted.get(kind, "nk")), (kind, text)
+            assert text[-1] == ("?" if kind in ("ask", "times", "share") else ".")
 
 
-def test_one_problem_told_in_two_settings_is_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_problem_told_with_two_themes_is_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
     told = []
-    for setting in SETTINGS[:2]:
-        monkeypatch.setattr(_stories, "SETTINGS", (setting,))
+    for theme in THEMES[:2]:
+        monkeypatch.setattr(_stories, "THEMES", (theme,))
         told.append(draw_story(np.random.default_rng(5), 3, 2))
     assert told[0].text != told[1].text
     assert canonical(told[0].expression) == canonical(told[1].expression)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
 from envgym.envs.puzzles._grids import MOVES, canonical_rows, turned
@@ -34,7 +34,7 @@ def task_of(*rows: str) -> Task:
     return Task(id="t", prompt="", payload={"board": list(rows)}, split=Split.TRAIN)
 
 
-def say(env: FrozenLake, task: Task, *words: str, seed: int = 0) -> Episode:
+def say(env: FrozenLake, task: Task, *words: str, seed: int = 0) -> ObservedEpisode:
     return play(env, lambda turn, _: words[turn], seed=seed, task=task, max_turns=len(words))
 
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, ToolCall
 from envgym.core.tasks import Split, Task, distinct_tasks
-from envgym.envs._speaking import calling
-from envgym.envs.puzzles.guess_number import TURN_SHARE, Game, GuessNumber, chance_score
+from envgym.envs.puzzles.guess_number import TURN_SHARE, GuessNumber, GuessNumberState, chance_score
 from envgym.errors import InvalidInput
+from envgym.parsing import tool_call_action
 
 
 class TestGuessNumber(EnvConformance):
@@ -32,8 +32,10 @@ def task_of(low: int, high: int, secret: int, guesses: int) -> Task:
     return Task(id="t", prompt="Find it.", payload=payload, split=Split.TRAIN)
 
 
-def guess(env: GuessNumber, task: Task, *numbers: int) -> Episode:
-    return play(env, lambda turn, _: calling("guess", number=numbers[turn]), seed=0, task=task, max_turns=len(numbers))
+def guess(env: GuessNumber, task: Task, *numbers: int) -> ObservedEpisode:
+    return play(
+        env, lambda turn, _: tool_call_action("guess", number=numbers[turn]), seed=0, task=task, max_turns=len(numbers)
+    )
 
 
 @pytest.mark.parametrize("turn_reward", [False, True])
@@ -90,7 +92,7 @@ def test_any_play_pays_between_0_and_1_and_1_only_for_the_find(numbers: list[int
     env.reset(options={"task": task})
     total = 0.0
     for number in actions:
-        result = env.step(calling("guess", number=number))
+        result = env.step(tool_call_action("guess", number=number))
         total += result.reward
         assert result.reward >= 0.0
         if result.terminated:
@@ -116,7 +118,7 @@ def test_several_guesses_in_one_message_count_one_by_one() -> None:
 def test_a_message_without_a_guess_gives_up() -> None:
     env = GuessNumber(turn_reward=True)
     env.reset(options={"task": task_of(1, 100, 37, 10)})
-    first = env.step(calling("guess", number=50))
+    first = env.step(tool_call_action("guess", number=50))
     last = env.step("I give up.")
     assert first.reward == pytest.approx(1 / 12)
     assert (last.reward, last.terminated) == (0.0, True)
@@ -125,10 +127,10 @@ def test_a_message_without_a_guess_gives_up() -> None:
 def test_fork_goes_its_own_way() -> None:
     env = GuessNumber()
     env.reset(options={"task": task_of(1, 100, 37, 10)})
-    env.step(calling("guess", number=50))
+    env.step(tool_call_action("guess", number=50))
     twin = env.fork()
-    assert twin.step(calling("guess", number=37)).reward == 1.0
-    assert env.step(calling("guess", number=36)).observation == "Higher. Guesses left: 8."
+    assert twin.step(tool_call_action("guess", number=37)).reward == 1.0
+    assert env.step(tool_call_action("guess", number=36)).observation == "Higher. Guesses left: 8."
     assert twin.state.found
     assert not env.state.found
 
@@ -145,7 +147,7 @@ def test_no_fixed_list_of_guesses_beats_the_declared_chance(size: int, guesses: 
 
 
 def _worth(numbers: tuple[int, ...], size: int, secret: int, turn_reward: bool) -> float:
-    game = Game()
+    game = GuessNumberState()
     game.reset(1, size, secret, len(numbers))
     for number in numbers:
         if not game.is_over:

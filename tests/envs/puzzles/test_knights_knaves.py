@@ -1,4 +1,4 @@
-"""`puzzles/knights_knaves-v0`: the statements fit one world alone, and a wrong claim ends the game."""
+"""`puzzles/knights_knaves-v0`: the statements fit one assignment alone, and a wrong claim ends the game."""
 
 from itertools import permutations
 from typing import Any
@@ -10,10 +10,17 @@ from hypothesis import strategies as st
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
-from envgym.envs.puzzles._statements import Statement, canonical_statements, draw_statement, is_true, words, worlds
+from envgym.envs.puzzles._statements import (
+    Statement,
+    canonical_statements,
+    consistent_assignments,
+    draw_statement,
+    is_true,
+    words,
+)
 from envgym.envs.puzzles.knights_knaves import KnightsKnaves
 from envgym.errors import InvalidInput
 
@@ -38,7 +45,7 @@ ISLAND = Task(
 )
 
 
-def say(env: KnightsKnaves, *claims: str) -> Episode:
+def say(env: KnightsKnaves, *claims: str) -> ObservedEpisode:
     return play(env, lambda turn, _: claims[turn], seed=0, task=ISLAND, max_turns=len(claims))
 
 
@@ -80,13 +87,13 @@ def test_what_is_no_claim_is_answered(claims: str) -> None:
     assert (episode.turns[0].observation, episode.ending) == (told, None)
 
 
-def test_a_known_island_has_one_world() -> None:
+def test_a_known_island_has_one_assignment() -> None:
     # 0: "1 is a knave."  1: "0 and 2 are the same kind."  2: "Exactly 1 of us is a knight."
     # If 0 is a knight, 1 lies, so 2 is a knave, and exactly one is a knight: true, but 2 lies. So 0 is a knave, 1 a
-    # knight, and 2 a knave as 0 is, but says what is true. No world; with "Exactly 2 of us" both are worlds.
+    # knight, and 2 a knave as 0 is, but says what is true. No assignment; with "Exactly 2 of us" both are assignments.
     statements: list[Statement] = [("is", 1, 0), ("same", 0, 2), ("exactly", 1)]
-    assert worlds(statements) == []
-    assert worlds([*statements[:2], ("exactly", 2)]) == [(0, 1, 0), (1, 0, 0)]
+    assert consistent_assignments(statements) == []
+    assert consistent_assignments([*statements[:2], ("exactly", 2)]) == [(0, 1, 0), (1, 0, 0)]
     assert [words(statement, ("Ada", "Ben", "Cleo")) for statement in statements] == [
         "Ben is a knave.",
         "Ada and Cleo are of the same kind.",
@@ -105,18 +112,18 @@ def test_a_known_island_has_one_world() -> None:
     ],
 )
 def test_truth_of_every_form(statement: tuple[str, *tuple[int, ...]], truths: tuple[bool, ...]) -> None:
-    assert tuple(is_true(statement, world) for world in ((0, 0), (0, 1), (1, 0), (1, 1))) == truths
+    assert tuple(is_true(statement, assignment) for assignment in ((0, 0), (0, 1), (1, 0), (1, 1))) == truths
 
 
 @pytest.mark.parametrize("persons", [3, 4, 5])
-def test_every_task_has_one_world_and_the_oracle_names_it(persons: int) -> None:
+def test_every_task_has_one_assignment_and_the_oracle_names_it(persons: int) -> None:
     env = KnightsKnaves(persons=persons)
     for index in range(10):
         task = env.tasks.task(Split.TEST, index)
         found: Any = task.payload["statements"]  # JSON, checked by what follows
         statements = [tuple(item) for item in found]
-        (world,) = worlds(statements)
-        assert [("knave", "knight")[kind] for kind in world] == task.payload["kinds"]
+        (assignment,) = consistent_assignments(statements)
+        assert [("knave", "knight")[kind] for kind in assignment] == task.payload["kinds"]
         assert play(env, oracle_of(env), seed=0, task=task).reward == 1.0
 
 
@@ -139,7 +146,7 @@ def test_other_names_and_another_order_are_the_same_task(seed: int, order: list[
 
 
 def test_no_fixed_claims_beat_the_declared_chance() -> None:
-    # Kinds are drawn evenly before the statements, so any fixed claims are right for one world in eight.
+    # Kinds are drawn evenly before the statements, so any fixed claims are right for one assignment in eight.
     env = KnightsKnaves()
     counts = dict.fromkeys({tuple(item) for item in permutations(("knight", "knave") * 3, 3)}, 0)
     for index in range(160):

@@ -2,16 +2,17 @@
 
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
-from envgym.envs.puzzles.mastermind import Mastermind, _numbers, _packed, all_codes, hints, judge
+from envgym.envs.puzzles.mastermind import LETTERS, Mastermind, all_codes, judge, number_hints
 from envgym.errors import InvalidInput
 
 codes = st.text(alphabet="ABCDEF", min_size=4, max_size=4)
@@ -32,7 +33,7 @@ def task_of(code: str) -> Task:
     return Task(id="t", prompt="Find it.", payload={"code": code, "colors": 6}, split=Split.TRAIN)
 
 
-def say(env: Mastermind, code: str, *guesses: str) -> Episode:
+def say(env: Mastermind, code: str, *guesses: str) -> ObservedEpisode:
     return play(env, lambda turn, _: guesses[turn], seed=0, task=task_of(code), max_turns=len(guesses))
 
 
@@ -57,7 +58,8 @@ def test_hints_are_symmetric_and_all_codes_at_once_agree_with_one(code: str, gue
     assert (right, near) == judge(guess, code)
     assert right + near <= 4
     assert (right == 4) == (code == guess)
-    assert hints(_numbers(code)[None], _numbers(guess), 6).tolist() == [_packed((right, near))]
+    code_row, guess_row = (np.array([LETTERS.index(letter) for letter in text]) for text in (code, guess))
+    assert number_hints(code_row[None], guess_row, 6).tolist() == [8 * right + near]
 
 
 def test_hand_played_game_pays_new_right_places() -> None:

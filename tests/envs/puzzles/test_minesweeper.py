@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
-from envgym.envs.puzzles._minesweeper import UNKNOWN, around, conclusions, opened
+from envgym.envs.puzzles._minesweeper import UNKNOWN, conclusions, neighbors_of, open_cells
 from envgym.envs.puzzles.minesweeper import Minesweeper
 from envgym.errors import InvalidInput
 
@@ -33,7 +33,7 @@ def task_of(*rows: str) -> Task:
     return Task(id="t", prompt="", payload={"board": list(rows)}, split=Split.TRAIN)
 
 
-def say(env: Minesweeper, task: Task, *words: str) -> Episode:
+def say(env: Minesweeper, task: Task, *words: str) -> ObservedEpisode:
     return play(env, lambda turn, _: words[turn], seed=0, task=task, max_turns=len(words))
 
 
@@ -95,12 +95,12 @@ def test_conclusions_from_one_number_and_from_two() -> None:
 def test_conclusions_hold_on_every_board_that_looks_like_this(mines: set[int], place: int) -> None:
     if place in mines:
         return
-    view = opened((UNKNOWN,) * 9, frozenset(mines), place, 3)
+    view = open_cells((UNKNOWN,) * 9, frozenset(mines), place, 3)
     boards = [
         set(other)
         for count in range(9)
         for other in itertools.combinations([at for at in range(9) if view[at] == UNKNOWN], count)
-        if all(seen in (UNKNOWN, len(set(other) & set(around(3)[at]))) for at, seen in enumerate(view))
+        if all(seen in (UNKNOWN, len(set(other) & set(neighbors_of(3)[at]))) for at, seen in enumerate(view))
     ]
     safe, certain = conclusions(view, 3)
     assert mines in boards

@@ -8,14 +8,13 @@ import pytest
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task, distinct_tasks
 from envgym.env import NoOracle
 from envgym.envs.puzzles import _reasoning_client as client
-from envgym.envs.puzzles._reasoning_client import Source, dataset_names
-from envgym.envs.puzzles._reasoning_facts import CHANCE, CHANCE_PARTIAL, WITHOUT_SOLUTION
-from envgym.envs.puzzles.reasoning_gym import NUM_ITEMS, ReasoningGym, extract
+from envgym.envs.puzzles._reasoning_client import ItemGenerator, dataset_names
+from envgym.envs.puzzles.reasoning_gym import CHANCE, CHANCE_PARTIAL, NUM_ITEMS, WITHOUT_SOLUTION, ReasoningGym, extract
 from envgym.errors import EnvFailure, InvalidInput
 from envgym.verifiers.processes import WorkerPool
 
@@ -34,11 +33,11 @@ class TestReasoningGymAttempts(EnvConformance):
     num_tasks = 8
 
 
-def source(dataset: str, **config: int) -> Source:
-    return Source(dataset=dataset, config=json.dumps({"seed": 0, "size": NUM_ITEMS, **config}))
+def source(dataset: str, **config: int) -> ItemGenerator:
+    return ItemGenerator(dataset=dataset, config=json.dumps({"seed": 0, "size": NUM_ITEMS, **config}))
 
 
-def say(env: ReasoningGym, task: Task, *actions: str) -> Episode:
+def say(env: ReasoningGym, task: Task, *actions: str) -> ObservedEpisode:
     return play(env, lambda turn, observation: actions[turn], seed=0, task=task, max_turns=len(actions))
 
 
@@ -246,7 +245,7 @@ def test_facts_name_generators_that_exist() -> None:
     names = dataset_names()
     assert len(names) == 105
     assert "composite" not in names
-    assert WITHOUT_SOLUTION | set(CHANCE) | set(CHANCE_PARTIAL) <= set(names)
+    assert set(WITHOUT_SOLUTION) | set(CHANCE) | set(CHANCE_PARTIAL) <= set(names)
     assert all(0.0 <= chance <= 1.0 for chance in (*CHANCE.values(), *CHANCE_PARTIAL.values()))
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
 from envgym.envs.puzzles._grids import MOVES
-from envgym.envs.puzzles._sokoban import all_pulls, key_of, moved, pulls, read, write
+from envgym.envs.puzzles._sokoban import all_pulls, apply_move, key_of, pulls, read_board, write_board
 from envgym.envs.puzzles.sokoban import MAX_PLAN, Sokoban
 from envgym.errors import InvalidInput
 
@@ -35,7 +35,7 @@ def task_of(*rows: str) -> Task:
     return Task(id="t", prompt="", payload={"board": list(rows)}, split=Split.TRAIN)
 
 
-def say(env: Sokoban, task: Task, *words: str) -> Episode:
+def say(env: Sokoban, task: Task, *words: str) -> ObservedEpisode:
     return play(env, lambda turn, _: words[turn], seed=0, task=task, max_turns=len(words))
 
 
@@ -66,8 +66,8 @@ def test_what_cannot_be_pushed_stays_and_costs_a_move() -> None:
     shown = "\n".join(rows)
     assert [turn.observation for turn in episode.turns[:2]] == [f"{shown}\nMoves left: {left}." for left in (59, 58)]
     assert episode.turns[2].observation.startswith("######\n#$-@*#")
-    room, player, boxes = read(("#####", "#@$$#", "#-..#", "#---#", "#####"))
-    assert moved(room, player, boxes, 1) == (player, boxes)
+    room, player, boxes = read_board(("#####", "#@$$#", "#-..#", "#---#", "#####"))
+    assert apply_move(room, player, boxes, 1) == (player, boxes)
 
 
 def test_out_of_moves_ends_the_episode() -> None:
@@ -85,13 +85,13 @@ def test_what_are_no_moves_is_answered_and_moves_nothing(words: str) -> None:
 
 def test_number_of_pushes_is_that_of_a_search_forwards() -> None:
     rows = ("######", "#--.-#", "#-#$-#", "#-$--#", "#@-.-#", "######")
-    room, player, boxes = read(rows)
+    room, player, boxes = read_board(rows)
     # Forwards over (player, boxes), moves without a push at no cost.
     pushes, queue = {(player, boxes): 0}, deque([(player, boxes)])
     while queue:
         at, now = queue.popleft()
         for step in room.steps:
-            state = moved(room, at, now, step)
+            state = apply_move(room, at, now, step)
             cost = pushes[at, now] + (state[1] != now)
             if cost < pushes.get(state, 10**6):
                 pushes[state] = cost
@@ -135,12 +135,12 @@ def test_boxes_and_walls_are_kept_whatever_is_done(seed: int, moves: list[int]) 
     env.reset(seed=seed)
     room, player, boxes = env.state.room, env.state.player, env.state.boxes
     for move in moves:
-        player, boxes = moved(room, player, boxes, room.steps[move])
+        player, boxes = apply_move(room, player, boxes, room.steps[move])
         assert boxes.bit_count() == 2
         assert player.bit_count() == 1
         assert (player | boxes) & ~room.floor == 0
         assert player & boxes == 0
-    assert read(write(room, player, boxes)) == (room, player, boxes)
+    assert read_board(write_board(room, player, boxes)) == (room, player, boxes)
 
 
 def test_moves_without_looking_earn_at_most_the_declared_chance() -> None:

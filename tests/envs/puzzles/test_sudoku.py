@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.json_types import JsonObject
 from envgym.core.tasks import Split, Task
-from envgym.envs.puzzles._latin import draw_puzzle, has_one_solution, look_of, solutions, symmetries, units
+from envgym.envs.puzzles._latin import canonical_symmetry, draw_puzzle, has_one_solution, solutions, symmetries, units
 from envgym.envs.puzzles.sudoku import Sudoku
 from envgym.errors import InvalidInput
 
@@ -34,7 +34,7 @@ def task_of(grid: str, full: str) -> Task:
     return Task(id="t", prompt="", payload=payload, split=Split.TRAIN)
 
 
-def say(env: Sudoku, *words: str) -> Episode:
+def say(env: Sudoku, *words: str) -> ObservedEpisode:
     return play(env, lambda turn, _: words[turn], seed=0, task=task_of(GRID, FULL), max_turns=len(words))
 
 
@@ -86,7 +86,7 @@ def test_number_of_grids_is_the_known_one() -> None:
 
 def test_grids_of_four_are_two_puzzles_up_to_all_symmetries() -> None:
     # 288 full grids in 2 classes, as is known for 2 x 2 boxes.
-    assert len({look_of(full, 4).first(full) for full in solutions((0,) * 16, 4)}) == 2
+    assert len({canonical_symmetry(full, 4).canonical(full) for full in solutions((0,) * 16, 4)}) == 2
     assert [len(symmetries(size)) for size in (4, 6, 9)] == [128, 4, 8]
 
 
@@ -95,12 +95,12 @@ def test_grids_of_four_are_two_puzzles_up_to_all_symmetries() -> None:
 def test_renamed_and_turned_grids_are_the_same_task_and_shown_as_drawn(size: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     grid = tuple(int(digit) for digit in rng.integers(0, size + 1, size=size * size))
-    look = look_of(grid, size)
-    assert look.shown(look.first(grid)) == grid
+    symmetry = canonical_symmetry(grid, size)
+    assert symmetry.apply(symmetry.canonical(grid)) == grid
     names = (0, *(rng.permutation(size) + 1).tolist())
     places = symmetries(size)[int(rng.integers(len(symmetries(size))))]
     other = tuple(names[grid[place]] for place in places)
-    assert look_of(other, size).first(other) == look.first(grid)
+    assert canonical_symmetry(other, size).canonical(other) == symmetry.canonical(grid)
 
 
 @pytest.mark.parametrize("size", [4, 6, 9])

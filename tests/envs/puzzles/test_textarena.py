@@ -9,11 +9,11 @@ import pytest
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import oracle_of, play
+from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
 from envgym.env import NoOracle
-from envgym.envs.puzzles._textarena import Game, move_of
+from envgym.envs.puzzles._textarena import TextArenaGame, move_of
 from envgym.envs.puzzles._textarena_games import GAMES
 from envgym.envs.puzzles._textarena_oracles import ORACLES
 from envgym.envs.puzzles.textarena import TextArena
@@ -39,7 +39,7 @@ class TestTextArenaWithDice(EnvConformance):
     num_tasks = 4
 
 
-def strolled(game: Game, seed: int, turns: int = 12) -> list[str]:
+def strolled(game: TextArenaGame, seed: int, turns: int = 12) -> list[str]:
     """Make moves drawn by `seed`; return all that is said."""
     draw, told = generator("stroll", seed), []
     for _ in range(turns):
@@ -60,11 +60,11 @@ def start(game: str, index: int = 0) -> TextArena:
 def test_every_game_starts_offline_and_repeats_whatever_others_draw(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", lambda *_: pytest.fail("a game asks the network"))
     before = random.getstate()
-    first = Game.start(name, 3)
+    first = TextArenaGame.start(name, 3)
     opening, told = first.shown(), strolled(first, 0)
     assert random.getstate() == before
     random.seed(99)
-    again, other = Game.start(name, 3), Game.start(name, 4)
+    again, other = TextArenaGame.start(name, 3), TextArenaGame.start(name, 4)
     assert again.shown() == opening
     between = [strolled(other, seed, turns=2) for seed in range(2)]
     assert strolled(again, 0) == told
@@ -73,7 +73,7 @@ def test_every_game_starts_offline_and_repeats_whatever_others_draw(name: str, m
 
 @pytest.mark.parametrize("name", GAMES)
 def test_a_copy_goes_on_as_the_game_does_and_changes_nothing_in_it(name: str) -> None:
-    game = Game.start(name, 5)
+    game = TextArenaGame.start(name, 5)
     strolled(game, 1, turns=2)
     for seed in range(3):
         copy, twin = game.copy(), game.copy()
@@ -91,11 +91,11 @@ def test_oracle_wins_on_both_sides_of_the_split(name: str) -> None:
 
 
 def test_games_in_two_threads_have_their_own_dice() -> None:
-    expected = [strolled(Game.start("2048-v0-easy", seed), seed, turns=30) for seed in range(2)]
+    expected = [strolled(TextArenaGame.start("2048-v0-easy", seed), seed, turns=30) for seed in range(2)]
     told: dict[int, list[str]] = {}
 
     def run(seed: int) -> None:
-        told[seed] = strolled(Game.start("2048-v0-easy", seed), seed, turns=30)
+        told[seed] = strolled(TextArenaGame.start("2048-v0-easy", seed), seed, turns=30)
 
     threads = [Thread(target=run, args=(seed,)) for seed in range(2)]
     for thread in threads:
@@ -106,7 +106,7 @@ def test_games_in_two_threads_have_their_own_dice() -> None:
 
 
 def test_others_may_use_the_package_beside_us(capsys: pytest.CaptureFixture[str]) -> None:
-    Game.start("LogicPuzzle-v0", 0)
+    TextArenaGame.start("LogicPuzzle-v0", 0)
     textarena = sys.modules["textarena"]
     theirs = textarena.make("LogicPuzzle-v0-raw")
     theirs.reset(num_players=1, seed=11)
@@ -114,7 +114,7 @@ def test_others_may_use_the_package_beside_us(capsys: pytest.CaptureFixture[str]
     assert theirs.clues == random.choice(theirs.game_board_data)["clue"]
     theirs.step("[nobody nothing X]")
     assert "Correct:" in capsys.readouterr().out
-    ours = Game.start("LogicPuzzle-v0", 0)
+    ours = TextArenaGame.start("LogicPuzzle-v0", 0)
     ours.play("[nobody nothing X]")
     assert capsys.readouterr().out == ""
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
 from envgym.envs.puzzles._tours import Cities, canonical_cities, distance, length, mean_length, shortest
@@ -35,7 +35,7 @@ def task_of(cities: Cities) -> Task:
     return Task(id="t", prompt="", payload={"cities": [list(city) for city in cities]}, split=Split.TRAIN)
 
 
-def say(env: TravelingSalesman, *tours: str) -> Episode:
+def say(env: TravelingSalesman, *tours: str) -> ObservedEpisode:
     return play(env, lambda turn, _: tours[turn], seed=0, task=task_of(SQUARE), max_turns=len(tours))
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.json_types import JsonObject
 from envgym.core.tasks import Split, Task
-from envgym.envs.puzzles._points import Unreadable, read, solution
+from envgym.envs.puzzles._expressions import UnreadableExpression, find_solution, read_expression
 from envgym.envs.puzzles.twenty_four import NAMES, RULES, TwentyFour
 from envgym.errors import InvalidInput, UnknownName
 
@@ -34,7 +34,7 @@ def task_of(*numbers: int, operators: str = "+-*/") -> Task:
     return Task(id="t", prompt="Make 24.", payload=payload, split=Split.TRAIN)
 
 
-def say(env: TwentyFour, task: Task, *words: str) -> Episode:
+def say(env: TwentyFour, task: Task, *words: str) -> ObservedEpisode:
     return play(env, lambda turn, _: words[turn], seed=0, task=task, max_turns=len(words))
 
 
@@ -93,7 +93,7 @@ def test_what_is_no_expression_costs_no_attempt(words: str) -> None:
     )
 )
 def test_reading_agrees_with_python(text: str) -> None:
-    value, numbers, _ = read(text)
+    value, numbers, _ = read_expression(text)
     assert value == Fraction(eval(text))
     assert sorted(str(number) for number in numbers) == sorted(
         text.replace("(", " ").replace(")", " ").replace("+", " ").replace("-", " ").replace("*", " ").split()
@@ -102,15 +102,15 @@ def test_reading_agrees_with_python(text: str) -> None:
 
 @pytest.mark.parametrize("numbers, is_solvable", [((3, 3, 8, 8), True), ((1, 1, 1, 1), False), ((1, 5, 5, 5), True)])
 def test_solver_on_known_hands(numbers: tuple[int, ...], is_solvable: bool) -> None:
-    found = {solution(order, 24, "+-*/") is not None for order in permutations(numbers)}
+    found = {find_solution(order, 24, "+-*/") is not None for order in permutations(numbers)}
     assert found == {is_solvable}
-    text = solution(numbers, 24, "+-*/")
-    assert text is None or read(text)[:2] == (Fraction(24), list(numbers))
+    text = find_solution(numbers, 24, "+-*/")
+    assert text is None or read_expression(text)[:2] == (Fraction(24), list(numbers))
 
 
 def test_division_by_zero_is_unreadable() -> None:
-    with pytest.raises(Unreadable, match="divides by zero"):
-        read("1 / (2 - 2)")
+    with pytest.raises(UnreadableExpression, match="divides by zero"):
+        read_expression("1 / (2 - 2)")
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import envgym
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput
@@ -18,7 +18,7 @@ pytest.importorskip("reasoning_gym")
 
 from envgym.conformance import EnvConformance
 from envgym.envs.puzzles import _wordle, wordle
-from envgym.envs.puzzles._wordle import all_marks, encoded, load_words, marks, number_of
+from envgym.envs.puzzles._wordle import encode_words, load_words, mark_letters, number_marks
 from envgym.envs.puzzles.wordle import Wordle
 
 words = st.text(alphabet="abc", min_size=5, max_size=5)
@@ -33,12 +33,12 @@ def task_of(word: str) -> Task:
     return Task(id="t", prompt="Find it.", payload={"word": word}, split=Split.TRAIN)
 
 
-def say(env: Wordle, word: str, *guesses: str) -> Episode:
+def say(env: Wordle, word: str, *guesses: str) -> ObservedEpisode:
     return play(env, lambda turn, _: guesses[turn], seed=0, task=task_of(word), max_turns=len(guesses))
 
 
 @pytest.mark.parametrize(
-    "word, guess, found",
+    "word, guess, marks",
     [
         ("smart", "smart", "GGGGG"),
         ("smart", "crane", "-YG--"),
@@ -47,16 +47,17 @@ def say(env: Wordle, word: str, *guesses: str) -> Episode:
         ("level", "eerie", "YG---"),  # the second E is in its place, one more E is elsewhere, the third is too many
     ],
 )
-def test_marks_by_hand(word: str, guess: str, found: str) -> None:
-    assert marks(word, guess) == found
+def test_marks_by_hand(word: str, guess: str, marks: str) -> None:
+    assert mark_letters(word, guess) == marks
 
 
 @given(words, words)
 def test_marks_of_all_words_at_once_agree_with_those_of_one(word: str, guess: str) -> None:
-    found = marks(word, guess)
-    assert all_marks(encoded((word,)), encoded((guess,))[0]).tolist() == [number_of(found)]
-    assert found.count("G") == sum(a == b for a, b in zip(word, guess, strict=True))
-    assert 5 - found.count("-") == sum(min(word.count(letter), guess.count(letter)) for letter in "abc")
+    marks = mark_letters(word, guess)
+    number = int("".join(str("-YG".index(mark)) for mark in marks), 3)
+    assert number_marks(encode_words((word,)), encode_words((guess,))[0]).tolist() == [number]
+    assert marks.count("G") == sum(a == b for a, b in zip(word, guess, strict=True))
+    assert 5 - marks.count("-") == sum(min(word.count(letter), guess.count(letter)) for letter in "abc")
 
 
 def test_hand_played_game_pays_new_letters_in_their_places() -> None:

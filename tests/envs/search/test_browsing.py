@@ -12,9 +12,9 @@ from envgym.core.endings import Ending
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.env import Reply
-from envgym.envs._speaking import calling
-from envgym.envs.search._browsing import Browsed, Browsing, Budget
+from envgym.envs.search._browsing import BrowsingEnv, BrowsingLimits, BrowsingState
 from envgym.errors import InvalidInput, ToolInfraFailure
+from envgym.parsing import tool_call_action
 from envgym.retrieval import Bm25, Cached, Document, Retriever
 from envgym.retrieval.base import Hit
 from envgym.retrieval.corpus import corpus_at
@@ -27,18 +27,18 @@ PAGES = [
 ]
 
 
-class Lakes(Browsing):
+class Lakes(BrowsingEnv):
     """One question over two pages."""
 
     tasks = ListTasks([Task(id="t", prompt="How deep?", payload={"answer": "11"}, split=Split.TRAIN)])
 
-    def __init__(self, retriever: Retriever, budget: Budget) -> None:
+    def __init__(self, retriever: Retriever, limits: BrowsingLimits) -> None:
         super().__init__(max_turns=50)
-        self.browse(retriever, budget)
+        self.browse(retriever, limits)
         self.shown: list[tuple[str, list[int], bool]] = []
 
     def begin(self, task: Task) -> str:
-        self.state = Browsed()
+        self.state = BrowsingState()
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
@@ -55,7 +55,8 @@ Say = Callable[..., str]
 def lakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lakes:
     monkeypatch.setenv("ENVGYM_CACHE", str(tmp_path))
     env = Lakes(
-        Cached(Bm25(corpus_at("lakes", PAGES))), Budget(searches=3, pages=3, results=1, result_chars=40, page_chars=40)
+        Cached(Bm25(corpus_at("lakes", PAGES))),
+        BrowsingLimits(searches=3, pages=3, results=1, result_chars=40, page_chars=40),
     )
     env.reset(seed=0)
     return env
@@ -65,10 +66,10 @@ def test_a_result_shows_the_best_lines_and_an_opened_page_goes_on_where_it_stopp
     seen = [
         str(lakes.step(action).observation)
         for action in (
-            calling("search", query="How shallow is Lake Chad?"),
-            calling("open", page="lake/chad"),
-            calling("open", page=" lake/chad ", line=4),
-            calling("find_in_page", page="lake/chad", text="niger chad"),
+            tool_call_action("search", query="How shallow is Lake Chad?"),
+            tool_call_action("open", page="lake/chad"),
+            tool_call_action("open", page=" lake/chad ", line=4),
+            tool_call_action("find_in_page", page="lake/chad", text="niger chad"),
         )
     ]
     assert seen == [
@@ -86,22 +87,22 @@ def test_a_result_shows_the_best_lines_and_an_opened_page_goes_on_where_it_stopp
 
 
 def test_a_short_page_is_shown_as_a_whole(lakes: Lakes) -> None:
-    lakes.step(calling("search", query="How deep is Lake Baikal?"))
+    lakes.step(tool_call_action("search", query="How deep is Lake Baikal?"))
     assert lakes.shown == [("lake/baikal", [0, 1], False)]
 
 
 def test_budgets_end_and_refused_calls_cost_nothing_but_turns(lakes: Lakes) -> None:
-    refused = calling("search", query="")
+    refused = tool_call_action("search", query="")
     for _ in range(5):
         lakes.step(refused)
     for query in ("lake", "lake", "zebra"):
-        told = lakes.step(calling("search", query=query))
+        told = lakes.step(tool_call_action("search", query=query))
     assert str(told.observation) == "No page holds any of these words."
-    assert "The budget of 3 searches is used up" in lakes.step(calling("search", query="lake")).observation
+    assert "The budget of 3 searches is used up" in lakes.step(tool_call_action("search", query="lake")).observation
     for _ in range(3):
-        told = lakes.step(calling("find_in_page", page="lake/chad", text="zebra"))
+        told = lakes.step(tool_call_action("find_in_page", page="lake/chad", text="zebra"))
     assert str(told.observation) == "No line of lake/chad holds 'zebra'."
-    assert "The budget of 3 pages is used up" in lakes.step(calling("open", page="lake/chad")).observation
+    assert "The budget of 3 pages is used up" in lakes.step(tool_call_action("open", page="lake/chad")).observation
     retriever = lakes.retriever
     assert isinstance(retriever, Cached)
     assert retriever.num_asked == 2  # "lake" twice is asked once
@@ -125,7 +126,7 @@ def test_budgets_end_and_refused_calls_cost_nothing_but_turns(lakes: Lakes) -> N
     ],
 )
 def test_a_bad_call_gets_a_short_answer(lakes: Lakes, tool: str, arguments: dict[str, int | str], said: str) -> None:
-    result = lakes.step(calling(tool, **arguments))
+    result = lakes.step(tool_call_action(tool, **arguments))
     assert str(result.observation).startswith(said) or (said == "query" and "query" in result.observation)
     assert len(result.observation) < 400
     assert (result.reward, result.terminated, result.truncated) == (0.0, False, False)
@@ -150,20 +151,20 @@ class Away:
 
 def test_what_was_found_can_be_opened_without_the_server_and_a_lost_server_makes_the_episode_invalid() -> None:
     retriever = Away()
-    env = Lakes(retriever, Budget())
+    env = Lakes(retriever, BrowsingLimits())
     assert env.blocking
     env.reset(seed=0)
-    assert "There is no page" in env.step(calling("open", page="lake/baikal")).observation
-    env.step(calling("search", query="deep"))
+    assert "There is no page" in env.step(tool_call_action("open", page="lake/baikal")).observation
+    env.step(tool_call_action("search", query="deep"))
     twin = env.fork()
-    assert "1: Depth: 1,642 m" in env.step(calling("open", page="lake/baikal")).observation
-    assert "1: Depth: 1,642 m" in twin.step(calling("open", page="lake/baikal")).observation
+    assert "1: Depth: 1,642 m" in env.step(tool_call_action("open", page="lake/baikal")).observation
+    assert "1: Depth: 1,642 m" in twin.step(tool_call_action("open", page="lake/baikal")).observation
     retriever.is_away = True
-    record = env.step(calling("search", query="deep")).info["envgym"]
+    record = env.step(tool_call_action("search", query="deep")).info["envgym"]
     assert record.ending is Ending.ERROR_TOOL_INFRA
 
 
 @pytest.mark.parametrize("budget", [{"searches": 0}, {"results": 21}, {"page_chars": 10**6}])
 def test_a_budget_out_of_range_is_refused(budget: dict[str, int]) -> None:
     with pytest.raises(InvalidInput, match=f"{next(iter(budget))} must be 1 to "):
-        Budget(**budget)
+        BrowsingLimits(**budget)

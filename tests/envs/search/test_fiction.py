@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgym.envs.search._fiction import Fiction, fictional
-from envgym.envs.search._pages import Entry
+from envgym.envs.world_factbook.pages import FactbookEntry
 
 FILLER = {"Government": {"Government type": "Republic with a President since March"}}
 
 
-def entry(code: str, name: str, **geography: str) -> Entry:
+def entry(code: str, name: str, **geography: str) -> FactbookEntry:
     sections = {
         "Geography": {label.replace("_", " "): text for label, text in geography.items()},
         "Government": {
@@ -23,7 +23,7 @@ def entry(code: str, name: str, **geography: str) -> Entry:
         "People and Society": {"Nationality: adjective": f"{name}n", "Nationality: noun": f"{name}n(s)"},
         "Communications": {"Internet country code": f".{code}"},
     }
-    return Entry(code, name, sections)
+    return FactbookEntry(code, name, sections)
 
 
 REAL = [
@@ -33,7 +33,7 @@ REAL = [
         "ng", "Niger", Borders="Kenya 5 km", Coast="12 March 1963", Note="KENYA and the Republic of Kenya, 95.3%, .ke"
     ),
     *(
-        Entry(f"x{number}", f"Land{'abcdefghij'[number // 10]}{'abcdefghij'[number % 10]}", FILLER)
+        FactbookEntry(f"x{number}", f"Land{'abcdefghij'[number // 10]}{'abcdefghij'[number % 10]}", FILLER)
         for number in range(50)
     ),
 ]

@@ -11,13 +11,13 @@ pytest.importorskip("bm25s")
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import oracle_of, play
+from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
-from envgym.envs._speaking import calling
-from envgym.envs.search._qa import answers_of, context_documents, supporting_titles
+from envgym.envs.search._qa import context_documents, read_answers, supporting_titles
 from envgym.envs.search.qa import OpenQa
 from envgym.errors import InvalidInput
+from envgym.parsing import tool_call_action
 
 Row = dict[str, Any]  # a row of a data set
 
@@ -70,7 +70,7 @@ MUSIQUE: Row = {
     ],
 )
 def test_every_format_is_read(row: Row, answers: list[str], titles: list[str], pages: list[str]) -> None:
-    assert answers_of(row) == answers
+    assert read_answers(row) == answers
     assert supporting_titles(row) == titles
     assert [page.id for page in context_documents([row, row])] == pages
 
@@ -134,7 +134,7 @@ def test_right_words_pay_and_unread_evidence_does_not(data: str, said: str, scor
     assert env.step(said.format(answers[0])).reward == pytest.approx(0.6 * score)
     env.reset(options={"task": task})
     opened = task.prompt.split()[2]
-    env.step(calling("open", page=opened))
+    env.step(tool_call_action("open", page=opened))
     assert env.step(said.format(answers[0])).reward == pytest.approx(0.8 * score)  # 1 of 2 pages: 0.6 + 0.4 / 2
 
 

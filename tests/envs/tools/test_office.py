@@ -10,54 +10,54 @@ from hypothesis import strategies as st
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import oracle_of, play
+from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Role
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task, distinct_tasks
-from envgym.envs._speaking import calling
 from envgym.envs.tools._office import plans
 from envgym.envs.tools._office.apps import office_tools
 from envgym.envs.tools._office.calendar import free_starts
-from envgym.envs.tools._office.plans import Call, Plan, after, call, flaw, joined
-from envgym.envs.tools._office.recipes import RECIPES, Recipe
-from envgym.envs.tools._office.scene import Scene, Unfit
-from envgym.envs.tools._office.world import (
+from envgym.envs.tools._office.plans import PlannedCall, TaskPlan, apply_calls, find_flaw, join_plans, plan_call
+from envgym.envs.tools._office.sampler import OfficeSampler, UnsuitableOffice
+from envgym.envs.tools._office.state import (
     Contact,
     Event,
-    File,
-    Folder,
+    FileFolder,
     Mail,
-    Ticket,
-    World,
-    changes,
+    OfficeState,
+    SupportTicket,
+    TextFile,
+    find_changes,
     from_json,
     to_json,
 )
+from envgym.envs.tools._office.task_kinds import TASK_KINDS, TaskKind
 from envgym.envs.tools.office import OfficeWork
 from envgym.errors import InvalidInput
+from envgym.parsing import tool_call_action
 
 ME = Contact("C1000", "Ida Falk", "ida@a.example", "1", "Sales", "Account Manager", "ben@a.example")
 BEN = Contact("C1001", "Ben Ruiz", "ben@a.example", "2", "Sales", "Head of Sales", "")
 ANA = Contact("C1002", "Ana Sato", "ana@a.example", "3", "Sales", "Account Manager", "ben@a.example")
 CALL = Event("E1000", "Partner call", "2026-03-03 10:00", 45, "Room Oak", ("ana@a.example",))
 HELLO = Mail("M1000", "inbox", "ana@a.example", ("ida@a.example",), "Hello", "Call me.", "2026-03-01 12:00")
-NOTE = File("/notes/a.txt", "One.", "2026-03-01")
-JAM = Ticket("T1000", "Printer jams", "It jams.", "open", "low", "ana@a.example", "")
-WORLD = World(
+NOTE = TextFile("/notes/a.txt", "One.", "2026-03-01")
+JAM = SupportTicket("T1000", "Printer jams", "It jams.", "open", "low", "ana@a.example", "")
+WORLD = OfficeState(
     "2026-03-02 08:50",
     ME,
     {item.id: item for item in (BEN, ANA)},
     {CALL.id: CALL},
     {HELLO.id: HELLO},
     {NOTE.path: NOTE},
-    {"/notes": Folder("/notes")},
+    {"/notes": FileFolder("/notes")},
     {JAM.id: JAM},
 )
 RAISE, MOVE = (
-    call("tickets_set_priority", ticket_id="T1000", priority="high"),
-    call("calendar_cancel", event_id="E1000"),
+    plan_call("tickets_set_priority", ticket_id="T1000", priority="high"),
+    plan_call("calendar_cancel", event_id="E1000"),
 )
 
 
@@ -67,17 +67,17 @@ class TestOffice(EnvConformance):
     num_tasks = 2
 
 
-def task_of(*writes: Call) -> Task:
+def task_of(*writes: PlannedCall) -> Task:
     """Return the task whose golden state these calls reach."""
-    goal = [list(change) for change in changes(WORLD, after(WORLD, writes)).elements()]
+    goal = [list(change) for change in find_changes(WORLD, apply_calls(WORLD, writes)).elements()]
     calls: JsonValue = [[item.tool, item.arguments] for item in writes]
     payload: dict[str, JsonValue] = {"office": to_json(WORLD), "goal": goal, "reads": [], "writes": calls}  # type: ignore[dict-item]  # texts
     return Task(id="t", prompt="", payload=payload, split=Split.TRAIN)
 
 
-def paid(env: OfficeWork, task: Task, *calls: Call) -> Scored:
+def paid(env: OfficeWork, task: Task, *calls: PlannedCall) -> Scored:
     """Make calls, say that all is done, and return the reward."""
-    said = [*(calling(item.tool, **item.arguments) for item in calls), "Done."]
+    said = [*(tool_call_action(item.tool, **item.arguments) for item in calls), "Done."]
     episode = play(env, lambda turn, _: said[turn], seed=0, task=task)
     reward = episode.turns[-1].reward
     assert isinstance(reward, Scored)
@@ -92,14 +92,14 @@ def paid(env: OfficeWork, task: Task, *calls: Call) -> Scored:
         ([RAISE, MOVE], 1.0, 1.0, 0),
         ([MOVE, RAISE], 1.0, 1.0, 0),
         ([RAISE], 0.25, 0.5, 0),
-        ([RAISE, MOVE, call("files_delete", path="/notes/a.txt")], 0.25, 1.0, 1),
-        ([RAISE, call("files_delete", path="/notes/a.txt")], 0.0, 0.5, 1),
-        ([call("tickets_set_priority", ticket_id="T1000", priority="urgent"), MOVE], 0.0, 0.5, 1),
+        ([RAISE, MOVE, plan_call("files_delete", path="/notes/a.txt")], 0.25, 1.0, 1),
+        ([RAISE, plan_call("files_delete", path="/notes/a.txt")], 0.0, 0.5, 1),
+        ([plan_call("tickets_set_priority", ticket_id="T1000", priority="urgent"), MOVE], 0.0, 0.5, 1),
         ([], 0.0, 0.0, 0),
     ],
 )
 def test_reward_counts_missing_and_unwanted_changes(
-    calls: list[Call], value: float, done: float, unwanted: int
+    calls: list[PlannedCall], value: float, done: float, unwanted: int
 ) -> None:
     task = task_of(RAISE, MOVE)
     solved = float(value == 1.0)
@@ -109,7 +109,7 @@ def test_reward_counts_missing_and_unwanted_changes(
 
 
 def test_an_unwanted_change_that_is_taken_back_does_not_count() -> None:
-    back = call("tickets_set_priority", ticket_id="T1000", priority="low")
+    back = plan_call("tickets_set_priority", ticket_id="T1000", priority="low")
     assert paid(OfficeWork(), task_of(MOVE), RAISE, MOVE, back).value == 1.0
 
 
@@ -129,55 +129,61 @@ def test_running_out_of_turns_pays_nothing() -> None:
     ],
 )
 def test_texts_count_as_equal_up_to_case_spaces_full_stop_and_thousands(said: str, read: str, is_same: bool) -> None:
-    first, second = (after(WORLD, [call("mail_reply", mail_id="M1000", body=text)]) for text in (said, read))
-    assert (changes(WORLD, first) == changes(WORLD, second)) is is_same
+    first, second = (apply_calls(WORLD, [plan_call("mail_reply", mail_id="M1000", body=text)]) for text in (said, read))
+    assert (find_changes(WORLD, first) == find_changes(WORLD, second)) is is_same
 
 
 @pytest.mark.parametrize(
     "item, told",
     [
         (
-            call("calendar_cancel", event_id="E1001"),
+            plan_call("calendar_cancel", event_id="E1001"),
             "There is no event 'E1001'. Did you mean E1000? calendar_list shows",
         ),
-        (call("calendar_cancel", event="E1000"), "argument 'event_id' is missing; there is no argument 'event'"),
+        (plan_call("calendar_cancel", event="E1000"), "argument 'event_id' is missing; there is no argument 'event'"),
         (
-            call("calendar_create", title="X", start="2026-03-03 25:00", minutes=30),
+            plan_call("calendar_create", title="X", start="2026-03-03 25:00", minutes=30),
             "start must be written like 2026-03-05",
         ),
-        (call("calendar_create", title="X", start="2026-03-03 10:00", minutes="long"), "'minutes': input should be"),
-        (call("calendar_invite", event_id="E1000", email="Ana"), "'Ana' is no e-mail address; contacts_search"),
-        (call("calendar_invite", event_id="E1000", email="ana@a.example"), "ana@a.example attends E1000 already."),
-        (call("calendar_invite", event_id="E1000", email="eve@b.example"), "eve@b.example is nobody's address"),
-        (call("calendar_uninvite", event_id="E1000", email="ben@a.example"), "its attendees are ana@a.example."),
-        (call("mail_move", mail_id="M1000", folder="sent"), "folder must be one of inbox, archive, projects, trash"),
-        (call("mail_send", to=[], subject="X", body="Y"), "to must hold at least one address."),
-        (call("mail_send", to=["ben@a.example"], subject="X", body="Y", files=["/b"]), "There is no file '/b'."),
         (
-            call("files_move", path="/notes/a.txt", new_path="/old/a.txt"),
+            plan_call("calendar_create", title="X", start="2026-03-03 10:00", minutes="long"),
+            "'minutes': input should be",
+        ),
+        (plan_call("calendar_invite", event_id="E1000", email="Ana"), "'Ana' is no e-mail address; contacts_search"),
+        (plan_call("calendar_invite", event_id="E1000", email="ana@a.example"), "ana@a.example attends E1000 already."),
+        (plan_call("calendar_invite", event_id="E1000", email="eve@b.example"), "eve@b.example is nobody's address"),
+        (plan_call("calendar_uninvite", event_id="E1000", email="ben@a.example"), "its attendees are ana@a.example."),
+        (
+            plan_call("mail_move", mail_id="M1000", folder="sent"),
+            "folder must be one of inbox, archive, projects, trash",
+        ),
+        (plan_call("mail_send", to=[], subject="X", body="Y"), "to must hold at least one address."),
+        (plan_call("mail_send", to=["ben@a.example"], subject="X", body="Y", files=["/b"]), "There is no file '/b'."),
+        (
+            plan_call("files_move", path="/notes/a.txt", new_path="/old/a.txt"),
             "There is no folder '/old'; files_create_folder",
         ),
-        (call("files_create", path="/notes/../x", content=""), "path must be written like /reports/costs.csv"),
-        (call("files_create", path="/notes/a.txt", content=""), "/notes/a.txt is there already."),
-        (call("contacts_add", name="B", email="ben@a.example"), "ben@a.example is in the contacts already"),
-        (call("tickets_set_status", ticket_id="T1000", status="closed"), "only a resolved ticket can be closed"),
-        (call("tickets_set_status", ticket_id="T1000", status="done"), "status must be one of open, in_progress"),
-        (call("tickets_close", ticket_id="T1000"), "There is no tool 'tickets_close'. Did you mean tickets_"),
+        (plan_call("files_create", path="/notes/../x", content=""), "path must be written like /reports/costs.csv"),
+        (plan_call("files_create", path="/notes/a.txt", content=""), "/notes/a.txt is there already."),
+        (plan_call("contacts_add", name="B", email="ben@a.example"), "ben@a.example is in the contacts already"),
+        (plan_call("tickets_set_status", ticket_id="T1000", status="closed"), "only a resolved ticket can be closed"),
+        (plan_call("tickets_set_status", ticket_id="T1000", status="done"), "status must be one of open, in_progress"),
+        (plan_call("tickets_close", ticket_id="T1000"), "There is no tool 'tickets_close'. Did you mean tickets_"),
     ],
 )
-def test_what_cannot_be_done_is_told_and_changes_nothing(item: Call, told: str) -> None:
+def test_what_cannot_be_done_is_told_and_changes_nothing(item: PlannedCall, told: str) -> None:
     env = OfficeWork()
     env.reset(options={"task": task_of(RAISE)})
-    result = env.step(calling(item.tool, **item.arguments))
+    result = env.step(tool_call_action(item.tool, **item.arguments))
     record = result.info["envgym"]
     assert told in result.observation
-    assert (record.tool_errors, record.ending, env.state.world) == (1, None, WORLD)
+    assert (record.tool_errors, record.ending, env.state.office) == (1, None, WORLD)
     assert record.observation.messages[0].role is Role.TOOL
 
 
 def test_closed_tickets_change_only_after_they_are_opened_again() -> None:
     resolve, close, reopen = (
-        call("tickets_set_status", ticket_id="T1000", status=status) for status in ("resolved", "closed", "open")
+        plan_call("tickets_set_status", ticket_id="T1000", status=status) for status in ("resolved", "closed", "open")
     )
     assert paid(OfficeWork(), task_of(RAISE), resolve, close, RAISE, reopen).components["done"] == 0.0
     assert paid(OfficeWork(), task_of(RAISE), resolve, close, reopen, RAISE).value == 1.0
@@ -189,15 +195,15 @@ def test_free_starts_leave_out_what_overlaps() -> None:
     assert starts == ["09:00", *(f"{hour}:{half}" for hour in range(11, 16) for half in ("00", "30")), "16:00"]
 
 
-@pytest.mark.parametrize("recipe", [recipe for level in RECIPES.values() for recipe in level])
-def test_every_kind_of_task_is_proved_and_worded_in_three_ways(recipe: Recipe) -> None:
+@pytest.mark.parametrize("task_kind", [task_kind for level in TASK_KINDS.values() for task_kind in level])
+def test_every_kind_of_task_is_proved_and_worded_in_three_ways(task_kind: TaskKind) -> None:
     for seed in range(60):
-        scene = Scene(np.random.default_rng(seed))
+        sampler = OfficeSampler(np.random.default_rng(seed))
         try:
-            plan = recipe(scene)
-        except Unfit:
+            plan = task_kind(sampler)
+        except UnsuitableOffice:
             continue
-        assert flaw(scene.world, plan) == ""
+        assert find_flaw(sampler.office, plan) == ""
         assert len(set(plan.texts)) == 3
         assert not any("{" in text or "  " in text for text in plan.texts)
         break
@@ -208,31 +214,33 @@ def test_every_kind_of_task_is_proved_and_worded_in_three_ways(recipe: Recipe) -
 @pytest.mark.parametrize(
     "goal, reads, writes, told",
     [
-        (after(WORLD, [RAISE]), (MOVE,), (RAISE,), "a call that should only read changes something"),
-        (after(WORLD, [RAISE]), (), (MOVE,), "the calls do not reach the goal"),
-        (after(WORLD, [RAISE]), (), (RAISE, RAISE), "a near miss reaches the goal"),
+        (apply_calls(WORLD, [RAISE]), (MOVE,), (RAISE,), "a call that should only read changes something"),
+        (apply_calls(WORLD, [RAISE]), (), (MOVE,), "the calls do not reach the goal"),
+        (apply_calls(WORLD, [RAISE]), (), (RAISE, RAISE), "a near miss reaches the goal"),
         (WORLD, (), (), "a near miss reaches the goal"),
-        (WORLD, (), (call("calendar_cancel", event_id="E1"),), "a call is refused: There is no event 'E1'"),
+        (WORLD, (), (plan_call("calendar_cancel", event_id="E1"),), "a call is refused: There is no event 'E1'"),
     ],
 )
-def test_flawed_plans_are_found(goal: World, reads: tuple[Call, ...], writes: tuple[Call, ...], told: str) -> None:
-    assert flaw(WORLD, Plan(texts=(), goal=goal, reads=reads, writes=writes)).startswith(told)
+def test_flawed_plans_are_found(
+    goal: OfficeState, reads: tuple[PlannedCall, ...], writes: tuple[PlannedCall, ...], told: str
+) -> None:
+    assert find_flaw(WORLD, TaskPlan(texts=(), goal=goal, reads=reads, writes=writes)).startswith(told)
 
 
 def test_joined_plans_make_both_changes() -> None:
-    middle = after(WORLD, [RAISE])
-    first = Plan(texts=("A.", "B.", "C."), goal=middle, reads=(), writes=(RAISE,))
-    second = Plan(texts=("D.", "E.", "F."), goal=after(middle, [MOVE]), reads=(), writes=(MOVE,))
-    both = joined(first, second)
-    assert (both.writes, flaw(WORLD, both)) == ((RAISE, MOVE), "")
+    middle = apply_calls(WORLD, [RAISE])
+    first = TaskPlan(texts=("A.", "B.", "C."), goal=middle, reads=(), writes=(RAISE,))
+    second = TaskPlan(texts=("D.", "E.", "F."), goal=apply_calls(middle, [MOVE]), reads=(), writes=(MOVE,))
+    both = join_plans(first, second)
+    assert (both.writes, find_flaw(WORLD, both)) == ((RAISE, MOVE), "")
     assert both.texts[0] == "Two things. First: A.\nSecond: D."
 
 
 def test_oracle_mends_what_others_left_undone() -> None:
     env = OfficeWork()
     env.reset(options={"task": task_of(RAISE, MOVE)})
-    env.step(calling("calendar_list", first_day="2026-03-02", last_day="2026-03-06"))
-    env.step(calling("calendar_cancel", event_id="E1000"))
+    env.step(tool_call_action("calendar_list", first_day="2026-03-02", last_day="2026-03-06"))
+    env.step(tool_call_action("calendar_cancel", event_id="E1000"))
     env.step(env.oracle())
     assert env.oracle() == "Everything is done."
     assert env.step(env.oracle()).reward == 1.0
@@ -242,8 +250,8 @@ def test_tools_see_the_office_and_nothing_of_the_goal() -> None:
     env = OfficeWork()
     task = env.tasks.task(Split.TEST, 0)
     env.reset(options={"task": task})
-    assert vars(env.state).keys() == {"world"}
-    assert to_json(env.state.world) == task.payload["office"]
+    assert vars(env.state).keys() == {"office"}
+    assert to_json(env.state.office) == task.payload["office"]
     assert len(office_tools()) == 41
 
 
@@ -258,8 +266,8 @@ def test_fork_goes_its_own_way() -> None:
     env = OfficeWork()
     env.reset(options={"task": task_of(RAISE)})
     twin = env.fork()
-    twin.step(calling(MOVE.tool, **MOVE.arguments))
-    env.step(calling(RAISE.tool, **RAISE.arguments))
+    twin.step(tool_call_action(MOVE.tool, **MOVE.arguments))
+    env.step(tool_call_action(RAISE.tool, **RAISE.arguments))
     assert (env.step("Done.").reward, twin.step("Done.").reward) == (1.0, 0.0)
 
 
@@ -267,13 +275,13 @@ def test_fork_goes_its_own_way() -> None:
 @given(st.integers(0, 10_000))
 def test_offices_come_back_from_json_and_hold_no_overlaps(seed: int) -> None:
     try:
-        world = Scene(np.random.default_rng(seed)).world
-    except Unfit:
+        office = OfficeSampler(np.random.default_rng(seed)).office
+    except UnsuitableOffice:
         return
-    assert from_json(to_json(world)) == world
-    assert changes(world, world) == Counter()
-    for event in world.events.values():
-        assert event.start in free_starts(world.drop(event), event.start[:10], event.minutes)
+    assert from_json(to_json(office)) == office
+    assert find_changes(office, office) == Counter()
+    for event in office.events.values():
+        assert event.start in free_starts(office.drop(event), event.start[:10], event.minutes)
 
 
 @settings(max_examples=20)
@@ -281,18 +289,20 @@ def test_offices_come_back_from_json_and_hold_no_overlaps(seed: int) -> None:
 def test_independent_changes_count_the_same_in_any_order(order: list[int]) -> None:
     calls = [
         RAISE,
-        call("tickets_create", title="A"),
-        call("tickets_create", title="B"),
-        call("mail_send", to=["ben@a.example", "ana@a.example"], subject="X", body="Y"),
+        plan_call("tickets_create", title="A"),
+        plan_call("tickets_create", title="B"),
+        plan_call("mail_send", to=["ben@a.example", "ana@a.example"], subject="X", body="Y"),
     ]
-    assert changes(WORLD, after(WORLD, [calls[place] for place in order])) == changes(WORLD, after(WORLD, calls))
+    assert find_changes(WORLD, apply_calls(WORLD, [calls[place] for place in order])) == find_changes(
+        WORLD, apply_calls(WORLD, calls)
+    )
 
 
 @settings(max_examples=20)
 @given(st.sampled_from([JAM, CALL, HELLO, NOTE, ANA]))
-def test_a_deleted_record_is_one_change(record: Ticket | Event | Mail | File | Contact) -> None:
-    assert changes(WORLD, WORLD.drop(record)).total() == 1
-    assert changes(WORLD, WORLD.put(replace(WORLD.tickets["T1000"], title="A", priority="high"))).total() == 2
+def test_a_deleted_record_is_one_change(record: SupportTicket | Event | Mail | TextFile | Contact) -> None:
+    assert find_changes(WORLD, WORLD.drop(record)).total() == 1
+    assert find_changes(WORLD, WORLD.put(replace(WORLD.tickets["T1000"], title="A", priority="high"))).total() == 2
 
 
 def test_no_level_6() -> None:
@@ -301,4 +311,4 @@ def test_no_level_6() -> None:
 
 
 def test_distance_is_what_is_missing_and_what_is_too_much() -> None:
-    assert plans.distance(WORLD, after(WORLD, [RAISE]), after(WORLD, [MOVE])) == 2
+    assert plans.distance(WORLD, apply_calls(WORLD, [RAISE]), apply_calls(WORLD, [MOVE])) == 2

@@ -13,19 +13,19 @@ from pydantic import BaseModel
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.messages import Message, Role
 from envgym.core.rewards import Invalid, Scored
 from envgym.core.tasks import Split
-from envgym.envs._speaking import calling
 from envgym.envs.tools._tau2 import grading, source
+from envgym.envs.tools._tau2.databases import Tau2Databases
 from envgym.envs.tools._tau2.overlay import Overlay
 from envgym.envs.tools._tau2.phone import REQUESTS, asking, wanted_calls, wanted_state
 from envgym.envs.tools._tau2.user import GREETING, STOP, TRANSFER, ScriptedUser, spoken
-from envgym.envs.tools._tau2.world import World
 from envgym.envs.tools.tau2 import CHANCE, Tau2
 from envgym.errors import InvalidInput
+from envgym.parsing import tool_call_action
 from envgym.party import ScriptedParty
 
 HAS_DATA = all(find_spec(name) is not None for name in source.NEEDED)
@@ -45,7 +45,7 @@ class TestTau2Telecom(EnvConformance):
     num_tasks = 1
 
 
-def say(env: Tau2, index: int, *actions: str, split: Split = Split.TRAIN) -> Episode:
+def say(env: Tau2, index: int, *actions: str, split: Split = Split.TRAIN) -> ObservedEpisode:
     task = env.tasks.task(split, index)
     return play(env, lambda turn, _: actions[turn], seed=0, task=task, max_turns=len(actions))
 
@@ -72,7 +72,7 @@ def test_chance_is_the_share_of_tasks_that_nothing_solves() -> None:
         sum(grading.needs_nothing("airline", task) for task in tasks) / len(tasks)
         for tasks in source.raw_tasks("airline").values()
     ]
-    # 13 of 30 train tasks and 6 of 20 test tasks end with the data base as it was.
+    # 13 of 30 train tasks and 6 of 20 test tasks end with the database as it was.
     assert (shares, CHANCE["airline"]) == ([13 / 30, 6 / 20], 13 / 30)
 
 
@@ -84,7 +84,7 @@ def test_a_change_that_nobody_asked_for_is_not_paid() -> None:
     )
     done = play(env, oracle_of(env), seed=0, task=task)
     assert done.reward == 1.0
-    other = calling("modify_user_address", user_id="yusuf_rossi_9620", **_ADDRESS)
+    other = tool_call_action("modify_user_address", user_id="yusuf_rossi_9620", **_ADDRESS)
     spoiled = play(env, lambda turn, _: done.actions[turn - 1] if turn else other, seed=0, task=task)
     assert spoiled.reward == 0.0
     assert spoiled.turns[-1].reward == Scored(value=0.0, components={"db": 0.0, "communicate": 1.0})
@@ -104,12 +104,12 @@ _ADDRESS = {
 @pytest.mark.parametrize(
     "call, told",
     [
-        (calling("get_order_details", order_id="#W0"), "Error: Order not found"),
-        (calling("get_order", order_id="#W0"), "There is no tool 'get_order'. Did you mean get_order_details"),
-        (calling("get_order_details", order="#W0"), "argument 'order_id' is missing"),
-        (calling("calculate", expression="9**9**9**9"), "Error: expression must have at most 500 characters"),
-        (calling("calculate", expression="2 * (3 + 4)"), "14.0"),
-        (calling("calculate", expression="(" * 400), "Error: "),
+        (tool_call_action("get_order_details", order_id="#W0"), "Error: Order not found"),
+        (tool_call_action("get_order", order_id="#W0"), "There is no tool 'get_order'. Did you mean get_order_details"),
+        (tool_call_action("get_order_details", order="#W0"), "argument 'order_id' is missing"),
+        (tool_call_action("calculate", expression="9**9**9**9"), "Error: expression must have at most 500 characters"),
+        (tool_call_action("calculate", expression="2 * (3 + 4)"), "14.0"),
+        (tool_call_action("calculate", expression="(" * 400), "Error: "),
     ],
 )
 def test_calls_are_answered(call: str, told: str) -> None:
@@ -123,26 +123,26 @@ def test_forks_part_ways_and_leave_the_shared_data_base_alone() -> None:
     before = json.dumps(source.database("retail").users["yusuf_rossi_9620"].model_dump())
     env = Tau2()
     env.reset(options={"split": "train", "index": 0})
-    env.step(calling("get_user_details", user_id="yusuf_rossi_9620"))
+    env.step(tool_call_action("get_user_details", user_id="yusuf_rossi_9620"))
     twin = env.fork()
-    env.step(calling("modify_user_address", user_id="yusuf_rossi_9620", **_ADDRESS))
+    env.step(tool_call_action("modify_user_address", user_id="yusuf_rossi_9620", **_ADDRESS))
     first, second = (
-        env_.step(calling("get_user_details", user_id="yusuf_rossi_9620")).observation for env_ in (env, twin)
+        env_.step(tool_call_action("get_user_details", user_id="yusuf_rossi_9620")).observation for env_ in (env, twin)
     )
     assert ("1 Main" in first, "1 Main" in second) == (True, False)
-    assert env.state.world.differs_from(twin.state.world)
+    assert env.state.databases.differs_from(twin.state.databases)
     assert json.dumps(source.database("retail").users["yusuf_rossi_9620"].model_dump()) == before
 
 
 @needs_data
 def test_forks_of_the_phone_part_ways() -> None:
-    world = World.of("telecom", None)
-    twin = world.fork()
-    assert "OFF" in str(world.run("user", "toggle_data", {}))
+    databases = Tau2Databases.of("telecom", None)
+    twin = databases.fork()
+    assert "OFF" in str(databases.run("user", "toggle_data", {}))
     assert "OFF" in str(twin.run("user", "toggle_data", {}))
-    assert not world.differs_from(twin)
+    assert not databases.differs_from(twin)
     twin.run("user", "toggle_data", {})
-    assert world.differs_from(twin)
+    assert databases.differs_from(twin)
 
 
 @needs_data
@@ -151,17 +151,17 @@ def test_forks_of_the_phone_part_ways() -> None:
 def test_grading_agrees_with_tau2_bench(domain: str, index: int, num_actions: int) -> None:
     raw = source.raw_tasks(domain)[Split.TRAIN][index]
     initial: Any = raw.get("initial_state")
-    world = World.of(domain, initial)
+    databases = Tau2Databases.of(domain, initial)
     messages: list[Any] = []
     for number, action in enumerate(grading.golden_actions(raw)[:num_actions]):
-        answer = world.run(grading.side_of(action), action["name"], action["arguments"])
+        answer = databases.run(grading.side_of(action), action["name"], action["arguments"])
         messages += _their_messages(f"c{number}", action, str(answer))
     theirs = source.load("evaluator.evaluator_env:EnvironmentEvaluator").calculate_reward(
         source.load(f"domains.{domain}.environment:get_environment"),
         source.load("data_model.tasks:Task").model_validate(raw),
         messages,
     )
-    ours = grading.parts(domain, raw, world, ())
+    ours = grading.compute_parts(domain, raw, databases, ())
     assert all(ours[str(part.value).lower()] == value for part, value in theirs.reward_breakdown.items())
     assert theirs.reward == float(num_actions > 0 or grading.needs_nothing(domain, raw))
 
@@ -318,11 +318,11 @@ def party(*replies: str) -> ScriptedParty:
 
 @needs_data
 def test_a_policy_can_play_the_user_and_use_the_phone() -> None:
-    script = ["It does not work.", calling("toggle_airplane_mode"), "Airplane mode is on now.", f"Bye. {STOP}"]
+    script = ["It does not work.", tool_call_action("toggle_airplane_mode"), "Airplane mode is on now.", f"Bye. {STOP}"]
     env = Tau2(domain="telecom", parties={"user": party(*script)})
     episode = say(env, 0, "Toggle airplane mode.", "Goodbye.")
     assert [turn.observation for turn in episode.turns] == ["Airplane mode is on now.", "Bye."]
-    assert [call[:2] for call in env.state.world.called] == [("user", "toggle_airplane_mode")]
+    assert [call[:2] for call in env.state.databases.called] == [("user", "toggle_airplane_mode")]
     assert (episode.observation, episode.ending, env.blocking) == ("It does not work.", Ending.TERMINATED, True)
 
 

@@ -13,7 +13,7 @@ import pytest
 import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.agents import call_text
-from envgym.conformance.subject import Episode, oracle_of, play
+from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.rewards import Invalid
 from envgym.core.tasks import Split, Task
@@ -59,7 +59,7 @@ def problem(page: str, seed: int) -> Task:
     return Task(id=f"{page}/{seed}", prompt="", payload={"page": page, "seed": seed}, split=Split.TRAIN)
 
 
-def solve(env: MiniWob, page: str, seed: int) -> Episode:
+def solve(env: MiniWob, page: str, seed: int) -> ObservedEpisode:
     return play(env, oracle_of(env), seed=0, task=problem(page, seed), max_turns=30)
 
 
@@ -87,7 +87,7 @@ def test_a_page_that_was_used_shows_what_a_fresh_one_shows(env: MiniWob, monkeyp
             if env.step(action).terminated:
                 break
         used = start(env, page, 2)
-        monkeypatch.setattr(_miniwob_page, "_idle", _miniwob_page._Idle())
+        monkeypatch.setattr(_miniwob_page, "_idle", _miniwob_page._IdleTabs())
         with closing(MiniWob(pages="all")) as fresh:
             assert start(fresh, page, 2) == used, page
 
@@ -95,7 +95,7 @@ def test_a_page_that_was_used_shows_what_a_fresh_one_shows(env: MiniWob, monkeyp
 def test_a_closed_env_leaves_its_page_to_the_next_and_open_ones_share_none(monkeypatch: pytest.MonkeyPatch) -> None:
     if not HAS_PARTS:
         pytest.skip(str(needs_parts.kwargs["reason"]))
-    monkeypatch.setattr(_miniwob_page, "_idle", _miniwob_page._Idle())
+    monkeypatch.setattr(_miniwob_page, "_idle", _miniwob_page._IdleTabs())
     envs = [MiniWob(pages="all") for _ in range(4)]
     first, second, third, fourth = envs
     start(first, "click-checkboxes", 1)
@@ -131,7 +131,7 @@ def test_at_most_so_many_pages_wait(monkeypatch: pytest.MonkeyPatch) -> None:
             closed.append(self.number)
 
     monkeypatch.setattr(_miniwob_page, "MAX_IDLE", 2)
-    idle, tabs = _miniwob_page._Idle(), [Open(number) for number in range(4)]
+    idle, tabs = _miniwob_page._IdleTabs(), [Open(number) for number in range(4)]
     for tab, name in zip(tabs, ("a", "b", "b", "a"), strict=True):
         idle.put(name, tab)  # type: ignore[arg-type]  # all that is asked of a tab
     assert closed == [0, 1]

@@ -5,32 +5,35 @@ from dataclasses import replace
 import pytest
 
 from envgym.envs.web._miniwob_oracles import EASY, ORACLES
-from envgym.envs.web._miniwob_solving import Stuck
-from envgym.envs.web._miniwob_view import Node, View
+from envgym.envs.web._miniwob_solving import ElementMissing
+from envgym.envs.web._miniwob_view import PageElement, PageView
 
-SUBMIT = Node(id=9, role="button", name="Submit")
-
-
-def page(name: str, task: str, *nodes: Node, past: tuple[str, ...] = ()) -> View:
-    return View(page=name, task=task, nodes=(*nodes, SUBMIT), past=past)
+SUBMIT = PageElement(id=9, role="button", name="Submit")
 
 
-def field(id: int, value: str = "") -> Node:
-    return Node(id=id, role="textbox", name="", value=value)
+def page(name: str, task: str, *nodes: PageElement, past: tuple[str, ...] = ()) -> PageView:
+    return PageView(page=name, task=task, nodes=(*nodes, SUBMIT), past=past)
 
 
-def numbers(*names: str) -> tuple[Node, ...]:
-    return tuple(Node(id=place, role="listitem", name=name) for place, name in enumerate(names, start=1))
+def field(id: int, value: str = "") -> PageElement:
+    return PageElement(id=id, role="textbox", name="", value=value)
 
 
-def text(name: str, id: int | None = None) -> Node:
-    return Node(id=id, role="text", name=name)
+def numbers(*names: str) -> tuple[PageElement, ...]:
+    return tuple(PageElement(id=place, role="listitem", name=name) for place, name in enumerate(names, start=1))
 
 
-A, B = Node(id=1, role="checkbox", name="a", checked=False), Node(id=2, role="checkbox", name="b", checked=False)
+def text(name: str, id: int | None = None) -> PageElement:
+    return PageElement(id=id, role="text", name=name)
+
+
+A, B = (
+    PageElement(id=1, role="checkbox", name="a", checked=False),
+    PageElement(id=2, role="checkbox", name="b", checked=False),
+)
 WANTED = "Select b and click Submit."
 TAG = 'Enter an item that starts with "Chad" and ends with "ad".'
-SLIDER = Node(id=1, role="clickable", name="ui-slider-handle")
+SLIDER = PageElement(id=1, role="clickable", name="ui-slider-handle")
 
 
 @pytest.mark.parametrize(
@@ -54,15 +57,15 @@ SLIDER = Node(id=1, role="clickable", name="ui-slider-handle")
         # Sorted: -9 -9 -5 6. The first is in its place, the second is the last of the list and not the first again.
         (page("drag-sort-numbers", "Sort", *numbers("-9", "6", "-5", "-9")), "drag 4 to 2 at 40 2"),
         (page("drag-sort-numbers", "Sort", *numbers("-9", "-9", "-5", "6")), "click 9"),
-        (page("click-menu", "Select A>B", Node(id=1, role="menuitem", name="A")), "hover 1"),
+        (page("click-menu", "Select A>B", PageElement(id=1, role="menuitem", name="A")), "hover 1"),
     ],
 )
-def test_the_next_action_follows_from_what_is_seen(view: View, action: str) -> None:
+def test_the_next_action_follows_from_what_is_seen(view: PageView, action: str) -> None:
     assert ORACLES[view.page](view) == action
 
 
 def test_a_page_without_what_the_solution_needs_is_an_error_and_not_a_guess() -> None:
-    with pytest.raises(Stuck, match="no button 0 on count-shape"):
+    with pytest.raises(ElementMissing, match="no button 0 on count-shape"):
         ORACLES["count-shape"](page("count-shape", "How many large red letters are there?"))
 
 
@@ -79,7 +82,9 @@ def test_a_page_without_what_the_solution_needs_is_an_error_and_not_a_guess() ->
 )
 def test_guesses_halve_what_is_left(past: tuple[int, ...], told: str, guess: int) -> None:
     actions = tuple(action for number in past for action in (f'fill 1 "{number}"', "click 9"))
-    view = page("guess-number", "Guess", text(told), Node(id=1, role="spinbutton", name="", value=""), past=actions)
+    view = page(
+        "guess-number", "Guess", text(told), PageElement(id=1, role="spinbutton", name="", value=""), past=actions
+    )
     assert ORACLES["guess-number"](view) == f'fill 1 "{guess}"'
 
 

@@ -9,13 +9,13 @@ import pytest
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.conformance.subject import oracle_of, play
+from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task, distinct_tasks, split_of
-from envgym.envs._speaking import calling
-from envgym.envs.web._shop_goals import cheapest, target, wishes_of
+from envgym.envs.web._shop_goals import cheapest, read_goals, target
 from envgym.envs.web.shop import Shop
 from envgym.errors import InvalidInput
+from envgym.parsing import tool_call_action
 from envgym.seeds import generator
 
 
@@ -46,7 +46,7 @@ def filled(env: Shop, query: str, pick: Callable[[int], int]) -> None:
     """Search once, open a result, choose options, add it to the cart."""
     results = re.findall(r"^(P\d{4}) \|", env.step(f"search[{query}]").observation, re.MULTILINE)
     env.step(f"open[{results[pick(len(results))]}]")
-    for line in env.state.seen.page.lines:
+    for line in env.state.view.page.lines:
         values = [cell.act for cell in line.cells if cell.act and cell.act.verb == "choose"]
         if values:
             env.step(str(values[pick(len(values))]))
@@ -111,7 +111,7 @@ def test_searching_for_the_request_and_buying_the_first_result_is_seldom_right()
 
 def test_text_and_tools_are_the_same() -> None:
     by_text, by_tool = begun(), begun()
-    product = target(by_text.shop, by_text.state.wishes[0])
+    product = target(by_text.shop, by_text.state.goals[0])
     option = next(iter(product.options.values()))
     value = next(iter(option.prices))
     text = (
@@ -122,11 +122,11 @@ def test_text_and_tools_are_the_same() -> None:
         "show_page[2]",
     )
     calls = (
-        calling("search", query=product.title),
-        calling("open", product=product.id),
-        calling("choose", option=option.name, value=value),
-        calling("back"),
-        calling("show_page", number=2),
+        tool_call_action("search", query=product.title),
+        tool_call_action("open", product=product.id),
+        tool_call_action("choose", option=option.name, value=value),
+        tool_call_action("back"),
+        tool_call_action("show_page", number=2),
     )
     assert said(by_text, *text) == said(by_tool, *calls)
     assert by_text.state == by_tool.state
@@ -142,23 +142,26 @@ def test_text_and_tools_are_the_same() -> None:
         ("place_order[]", "This page does not offer place_order[]. It offers search[words], view_cart[]."),
         ("open[P0000]", "This page does not offer open[P0000]. It offers search[words], view_cart[]."),
         ("steal[P1001]", "This page does not offer steal[P1001]. It offers search[words], view_cart[]."),
-        (calling("show_page", number=10**30), None),
-        (calling("remove", line=-1), "This page does not offer remove[-1]. It offers search[words], view_cart[]."),
+        (tool_call_action("show_page", number=10**30), None),
+        (
+            tool_call_action("remove", line=-1),
+            "This page does not offer remove[-1]. It offers search[words], view_cart[].",
+        ),
     ],
 )
 def test_what_a_page_does_not_offer_is_answered_with_what_it_offers(act: str, answer: str | None) -> None:
     env = begun()
-    before = env.state.seen.visit.cart
+    before = env.state.view.visit.cart
     result = env.step(act)
     assert answer is None or result.observation == answer
-    assert (result.reward, result.terminated, env.state.seen.visit.cart) == (0.0, False, before)
+    assert (result.reward, result.terminated, env.state.view.visit.cart) == (0.0, False, before)
 
 
-def test_an_order_is_final_and_calls_behind_it_change_nothing() -> None:
+def test_an_order_is_final_and_calls_after_it_change_nothing() -> None:
     env = begun()
-    while env.state.seen.visit.place != "checkout":
+    while env.state.view.visit.open_page != "checkout":
         env.step(env.oracle())
-    both = calling("place_order") + calling("view_cart")
+    both = tool_call_action("place_order") + tool_call_action("view_cart")
     result = env.step(both)
     assert (result.reward, result.terminated) == (1.0, True)
     assert result.observation.endswith("This page does not offer view_cart[]. It offers nothing more.")
@@ -175,35 +178,35 @@ def test_forks_share_nothing() -> None:
     assert pickle.loads(pickle.dumps(env)).step(actions[0]).observation == env.step(actions[0]).observation
 
 
-def test_no_wish_of_the_test_side_is_part_of_a_train_task() -> None:
-    wishes: dict[Split, set[str]] = {split: set() for split in Split}
+def test_no_goal_of_the_test_side_is_part_of_a_train_task() -> None:
+    goals: dict[Split, set[str]] = {split: set() for split in Split}
     for items in (1, 3):
         env = Shop(attributes=1, options=0, items=items)
         for split in Split:
             for task in distinct_tasks(env.tasks, split, 120):
-                for wish in wishes_of(task.payload):
-                    wishes[split].add(str(wish.content))
-                    assert split_of(wish.content) is split
-    assert len(wishes[Split.TRAIN]) > 100
-    assert not wishes[Split.TRAIN] & wishes[Split.TEST]
+                for goal in read_goals(task.payload):
+                    goals[split].add(str(goal.content))
+                    assert split_of(goal.content) is split
+    assert len(goals[Split.TRAIN]) > 100
+    assert not goals[Split.TRAIN] & goals[Split.TEST]
 
 
-def test_every_wish_is_met_by_a_product_under_its_limit() -> None:
+def test_every_goal_is_met_by_a_product_under_its_limit() -> None:
     env = Shop(attributes=3, options=2, items=2)
     for task in distinct_tasks(env.tasks, Split.TRAIN, 60):
-        wishes = wishes_of(task.payload)
-        assert len({wish.type for wish in wishes}) == 2
-        for wish in wishes:
-            product = target(env.shop, wish)
-            assert product.attributes.issuperset(wish.attributes)
-            assert product.price(cheapest(product, wish.options)) <= wish.limit
-            assert wish.type in task.prompt
-            assert all(text in task.prompt for text in (*wish.attributes, *wish.options.values()))
-            assert f"${wish.limit // 100}.00" in task.prompt
+        goals = read_goals(task.payload)
+        assert len({goal.type for goal in goals}) == 2
+        for goal in goals:
+            product = target(env.shop, goal)
+            assert product.attributes.issuperset(goal.attributes)
+            assert product.price(cheapest(product, goal.options)) <= goal.limit
+            assert goal.type in task.prompt
+            assert all(text in task.prompt for text in (*goal.attributes, *goal.options.values()))
+            assert f"${goal.limit // 100}.00" in task.prompt
 
 
 @pytest.mark.parametrize(
-    "kwargs, told",
+    "kwargs, message",
     [
         ({"attributes": 6}, "attributes must be a whole number from 0 to 5, got 6"),
         ({"options": -1}, "options must be a whole number from 0 to 2, got -1"),
@@ -212,8 +215,8 @@ def test_every_wish_is_met_by_a_product_under_its_limit() -> None:
         ({"store": True}, "store must be a whole number, got True"),
     ],
 )
-def test_values_out_of_range_are_refused(kwargs: dict[str, int], told: str) -> None:
-    with pytest.raises(InvalidInput, match=told):
+def test_values_out_of_range_are_refused(kwargs: dict[str, int], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         envgym.make("web/shop-v0", **kwargs)
 
 

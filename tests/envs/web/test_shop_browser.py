@@ -10,11 +10,11 @@ import pytest
 from envgym.core.endings import Ending
 from envgym.envs.web import _browser
 from envgym.envs.web._browser import check_browser
-from envgym.envs.web._shop_browser import Browser, read_page
-from envgym.envs.web._shop_engine import Engine
-from envgym.envs.web._shop_pages import Act, Cell, Line, Page
-from envgym.envs.web._shop_server import rendered, server
-from envgym.envs.web._shop_store import Visit
+from envgym.envs.web._shop_browser import BrowserShop, read_page
+from envgym.envs.web._shop_clients import TextShop
+from envgym.envs.web._shop_pages import LineCell, PageAction, PageLine, ShopPage
+from envgym.envs.web._shop_server import render_page, server
+from envgym.envs.web._shop_store import ShopVisit
 from envgym.envs.web.shop import Shop
 from envgym.errors import InvalidInput
 from envgym.records import StepResult
@@ -37,15 +37,15 @@ def browser() -> Iterator[Shop]:
     env.close()
 
 
-def door(env: Shop) -> Browser:
-    assert isinstance(env._door, Browser)
-    return env._door
+def browser_client(env: Shop) -> BrowserShop:
+    assert isinstance(env._client, BrowserShop)
+    return env._client
 
 
 def random_act(env: Shop, seed: int, turn: int) -> str:
     """Return something that the page offers, or does not."""
     rng = generator("parity", seed, turn)
-    page = env.state.seen.page
+    page = env.state.view.page
     offered = [
         str(cell.act) for line in page.lines for cell in line.cells if cell.act and cell.act.verb != "place_order"
     ]
@@ -54,7 +54,7 @@ def random_act(env: Shop, seed: int, turn: int) -> str:
     return [*offered, *many, *others][rng.integers(len(offered) + len(many) + len(others))]
 
 
-def told(result: StepResult) -> tuple[object, ...]:
+def describe_goals(result: StepResult) -> tuple[object, ...]:
     record = result.info["envgym"]
     return (str(result.observation), record.observation.messages, record.reward, record.ending, record.tool_errors)
 
@@ -68,7 +68,7 @@ def test_oracle_sees_the_same_through_both_doors(browser: Shop, index: int) -> N
         action = engine.oracle()
         assert browser.oracle() == action
         through_engine, through_browser = engine.step(action), browser.step(action)
-        assert told(through_browser) == told(through_engine)
+        assert describe_goals(through_browser) == describe_goals(through_engine)
         assert browser.state == engine.state
         if through_engine.terminated:
             break
@@ -82,7 +82,7 @@ def test_strolling_about_shows_the_same_through_both_doors(browser: Shop, seed: 
         env.reset(options={"index": seed})
     for turn in range(20):
         act = random_act(engine, seed, turn)
-        assert told(browser.step(act)) == told(engine.step(act)), act
+        assert describe_goals(browser.step(act)) == describe_goals(engine.step(act)), act
         assert browser.state == engine.state
 
 
@@ -101,17 +101,19 @@ def test_a_fork_has_a_tab_of_its_own(browser: Shop) -> None:
 
 def test_texts_are_escaped(browser: Shop) -> None:
     cells = (
-        Cell("</p><script>document.title = 'broken'</script>", Act("choose", "size: 9.5\" <i> & \\ '")),
-        Cell("&lt;b&gt; &amp; é 漢", Act("open", "<P1>"), True),
-        Cell("  two  spaces ", None),
+        LineCell("</p><script>document.title = 'broken'</script>", PageAction("choose", "size: 9.5\" <i> & \\ '")),
+        LineCell("&lt;b&gt; &amp; é 漢", PageAction("open", "<P1>"), True),
+        LineCell("  two  spaces ", None),
     )
-    page = Page((Line('<h2 onclick="x()">&quot;', cells), Line("", ()), Line("", cells[1:])), is_end=True)
+    page = ShopPage(
+        (PageLine('<h2 onclick="x()">&quot;', cells), PageLine("", ()), PageLine("", cells[1:])), is_end=True
+    )
 
-    async def job(document: "Document") -> Page:
-        await document.set_content(rendered(page, "session"))
+    async def job(document: "Document") -> ShopPage:
+        await document.set_content(render_page(page, "session"))
         return await read_page(document)
 
-    assert door(browser)._tab.run(job) == page
+    assert browser_client(browser)._tab.run(job) == page
 
 
 def test_only_this_machine_is_asked(browser: Shop) -> None:
@@ -121,7 +123,7 @@ def test_only_this_machine_is_asked(browser: Shop) -> None:
     async def listen(document: "Document") -> None:
         document.on("request", lambda request: asked.append(request.url))
 
-    door(browser)._tab.run(listen)
+    browser_client(browser)._tab.run(listen)
     while not browser.step(browser.oracle()).terminated:
         pass
     assert len(asked) >= 7
@@ -134,13 +136,13 @@ def test_a_lost_page_is_opened_again(browser: Shop) -> None:
     async def leave(document: "Document") -> None:
         await document.close()
 
-    door(browser)._tab.run(leave)
+    browser_client(browser)._tab.run(leave)
     assert browser.step("search[cotton]").observation.startswith("Results for: cotton")
 
 
 def test_a_store_that_does_not_answer_makes_the_turn_invalid(browser: Shop) -> None:
     browser.reset(options={"index": 0})
-    session = door(browser)._session
+    session = browser_client(browser)._session
     assert session is not None
     server().end(session)
     result = browser.step("search[cotton]")
@@ -152,14 +154,14 @@ def test_a_store_that_does_not_answer_makes_the_turn_invalid(browser: Shop) -> N
 def test_the_server_knows_its_sessions_alone(browser: Shop) -> None:
     import httpx
 
-    visitor = server().begin(Engine(0, 1500), Visit())
+    visitor = server().begin(TextShop(0, 1500), ShopVisit())
     url = server().url(visitor)
     assert "Welcome" in httpx.get(url).text
     # A link cannot press a button, and a page that is not open offers nothing.
     assert "Welcome" in httpx.get(url, params={"act": "place_order[]"}).text
     assert httpx.post(url, data={"act": "add_to_cart[]"}).status_code == 303
     assert httpx.post(url, content=b"\xff" * 20_000).status_code == 404
-    assert visitor.seen.visit == Visit()
+    assert visitor.view.visit == ShopVisit()
     server().end(visitor)
     assert httpx.get(url).status_code == 404
 

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.envs.web._shop_catalogue import Kind, Option, Product, catalogue
-from envgym.envs.web._shop_goals import Wish, cheapest, match, order_reward, target
-from envgym.envs.web._shop_store import Piece
+from envgym.envs.web._shop_catalogue import Product, ProductKind, ProductOption, catalogue
+from envgym.envs.web._shop_goals import GoalItem, cheapest, match_item, order_reward, target
+from envgym.envs.web._shop_store import CartItem
 from envgym.errors import InvalidInput
 
 SHOP = catalogue(0, 1500)
-LAMP = Kind(department="Home", category="Lighting", name="desk lamp")
-WISH = Wish(type="desk lamp", attributes=("dimmable", "oak"), options={"finish": "copper"}, limit=3000)
+LAMP = ProductKind(department="Home", category="Lighting", name="desk lamp")
+WISH = GoalItem(type="desk lamp", attributes=("dimmable", "oak"), options={"finish": "copper"}, limit=3000)
 
 
 def product(**changes: Any) -> Product:  # any field of a product
-    finish = Option(name="finish", prices={"white": 0, "copper": 500})
+    finish = ProductOption(name="finish", prices={"white": 0, "copper": 500})
     whole = Product(
         id="P1000",
         kind=LAMP,
@@ -49,67 +49,67 @@ def product(**changes: Any) -> Product:  # any field of a product
     ],
 )
 def test_reward_by_hand(changes: dict[str, Any], finish: str, expected: float) -> None:
-    assert match(WISH, LAMP, product(**changes), {"finish": finish}).reward == pytest.approx(expected)
+    assert match_item(WISH, LAMP, product(**changes), {"finish": finish}).reward == pytest.approx(expected)
 
 
 def test_without_attributes_and_options_only_type_and_price_count() -> None:
-    wish = replace(WISH, attributes=(), options={})
-    assert match(wish, LAMP, product(), {"finish": "white"}).reward == 1.0
-    assert match(replace(wish, limit=100), LAMP, product(), {"finish": "white"}).reward == 0.0
+    goal = replace(WISH, attributes=(), options={})
+    assert match_item(goal, LAMP, product(), {"finish": "white"}).reward == 1.0
+    assert match_item(replace(goal, limit=100), LAMP, product(), {"finish": "white"}).reward == 0.0
 
 
-def piece_for(wish: Wish) -> Piece:
-    found = target(SHOP, wish)
-    return Piece(product=found.id, chosen=tuple(cheapest(found, wish.options).items()))
+def cart_item_for(goal: GoalItem) -> CartItem:
+    found = target(SHOP, goal)
+    return CartItem(product=found.id, chosen=tuple(cheapest(found, goal.options).items()))
 
 
-def wish_for(place: int) -> Wish:
-    """A wish that product number `place` meets."""
+def goal_for(place: int) -> GoalItem:
+    """A goal that product number `place` meets."""
     found = list(SHOP.products.values())[place]
     name, option = next(iter(found.options.items()))
     options = {name: next(iter(option.prices))}
     limit = found.price(cheapest(found, options))
-    return Wish(type=found.kind.name, attributes=found.features[:2], options=options, limit=limit)
+    return GoalItem(type=found.kind.name, attributes=found.features[:2], options=options, limit=limit)
 
 
-def worth(wishes: list[Wish], cart: list[Piece], *, strict: bool = False) -> float:
-    return order_reward(SHOP, wishes, cart, all_or_nothing=strict).value
+def worth(goals: list[GoalItem], cart: list[CartItem], *, strict: bool = False) -> float:
+    return order_reward(SHOP, goals, cart, all_or_nothing=strict).value
 
 
 def test_whole_orders_by_hand() -> None:
-    wishes = [wish_for(0), wish_for(700)]  # a dog coat and a rain jacket, say: departments differ
-    assert {SHOP.by_type[wish.type][0].kind.department for wish in wishes} == {"Clothing", "Pets"}
-    right = [piece_for(wish) for wish in wishes]
-    assert worth(wishes, right) == worth(wishes, right[::-1]) == worth(wishes, right, strict=True) == 1.0
-    assert worth(wishes, right[:1]) == 0.5  # (1 + 0) / 2
-    assert worth(wishes, [right[0]] * 2) == 0.5  # the second coat is no jacket
-    assert worth(wishes, [*right, right[0]]) == pytest.approx(2 / 3)  # (1 + 1) / 3
-    assert worth(wishes[:1], right) == 0.5  # 1 / 2
-    assert worth(wishes, [*right, right[0]], strict=True) == worth(wishes[:1], right, strict=True) == 0.0
+    goals = [goal_for(0), goal_for(700)]  # a dog coat and a rain jacket, say: departments differ
+    assert {SHOP.by_type[goal.type][0].kind.department for goal in goals} == {"Clothing", "Pets"}
+    right = [cart_item_for(goal) for goal in goals]
+    assert worth(goals, right) == worth(goals, right[::-1]) == worth(goals, right, strict=True) == 1.0
+    assert worth(goals, right[:1]) == 0.5  # (1 + 0) / 2
+    assert worth(goals, [right[0]] * 2) == 0.5  # the second coat is no jacket
+    assert worth(goals, [*right, right[0]]) == pytest.approx(2 / 3)  # (1 + 1) / 3
+    assert worth(goals[:1], right) == 0.5  # 1 / 2
+    assert worth(goals, [*right, right[0]], strict=True) == worth(goals[:1], right, strict=True) == 0.0
 
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(0, 1499), min_size=1, max_size=4), st.integers(0, 1499))
 def test_several_things_never_beat_one_of_them_at_random(places: list[int], wanted: int) -> None:
-    wish = wish_for(wanted)
-    cart = [piece_for(wish_for(place)) for place in places]
-    alone = [worth([wish], [piece]) for piece in cart]
-    assert worth([wish], cart) == pytest.approx(max(alone) / len(cart))
-    assert worth([wish], cart) <= sum(alone) / len(alone) + 1e-12
+    goal = goal_for(wanted)
+    cart = [cart_item_for(goal_for(place)) for place in places]
+    alone = [worth([goal], [cart_item]) for cart_item in cart]
+    assert worth([goal], cart) == pytest.approx(max(alone) / len(cart))
+    assert worth([goal], cart) <= sum(alone) / len(alone) + 1e-12
 
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(0, 1499), min_size=1, max_size=3, unique=True), st.randoms(use_true_random=False))
-def test_the_order_of_pieces_and_wishes_does_not_matter(places: list[int], random: Any) -> None:  # hypothesis's Random
-    wishes = [wish_for(place) for place in places]
-    cart = [piece_for(wish) for wish in wishes]
-    before = worth(wishes, cart)
+def test_the_order_of_items_and_goals_does_not_matter(places: list[int], random: Any) -> None:  # hypothesis's Random
+    goals = [goal_for(place) for place in places]
+    cart = [cart_item_for(goal) for goal in goals]
+    before = worth(goals, cart)
     random.shuffle(cart)
-    random.shuffle(wishes)
-    assert worth(wishes, cart) == pytest.approx(before)
+    random.shuffle(goals)
+    assert worth(goals, cart) == pytest.approx(before)
     assert 0.0 <= before <= 1.0 + 1e-12
 
 
-def test_a_wish_that_nothing_meets_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="wish must be met by a product, got unicorn saddle"):
+def test_a_goal_that_nothing_meets_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="goal must be met by a product, got unicorn saddle"):
         target(SHOP, replace(WISH, type="unicorn saddle"))

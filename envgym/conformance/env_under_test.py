@@ -1,0 +1,243 @@
+"""The env under test, and episodes of it as comparable values."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from envgym.conformance.agents import Agent, random_actions
+from envgym.conformance.report import CheckFailed, CheckSkipped
+from envgym.core.endings import Ending
+from envgym.core.messages import Message
+from envgym.core.rewards import Invalid, Reward, total
+from envgym.core.tasks import Split, Task, distinct_tasks
+from envgym.env import NoOracle
+from envgym.errors import InvalidInput
+from envgym.records import ResetRecord, StepRecord
+from envgym.tools import ToolSpec
+from envgym.wrappers import AnyEnv
+
+MAX_TURNS = 60
+"""Turns after which an agent that gets nowhere is stopped."""
+MAX_ORACLE_TURNS = 1000
+MAX_SCRIPT_TURNS = 20
+MIN_CANDIDATE_TASKS = 20
+"""Of each split: fewer candidates than this at once may be what a game with several guesses allows."""
+NUM_SCRIPTS = 3
+RANDOM_TURNS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedTurn:
+    """Everything of a turn that must repeat."""
+
+    action: str
+    observation: str
+    messages: tuple[Message, ...]
+    reward: Reward
+    ending: Ending | None
+    tool_calls: int
+    tool_errors: int
+    error: str | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, record: StepRecord) -> "ObservedTurn":
+        """Take what must repeat out of a record."""
+        return cls(
+            action=str(record.action),
+            observation=str(record.observation),
+            messages=record.observation.messages,
+            reward=record.reward,
+            ending=record.ending,
+            tool_calls=record.tool_calls,
+            tool_errors=record.tool_errors,
+            error=record.error,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedEpisode:
+    """One episode as a value: equal episodes were the same to the agent."""
+
+    first: ResetRecord = field(compare=False)
+    task_key: str
+    observation: str
+    messages: tuple[Message, ...]
+    turns: tuple[ObservedTurn, ...]
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """What was said."""
+        return tuple(turn.action for turn in self.turns)
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it ended; None where it was left."""
+        return self.turns[-1].ending if self.turns else None
+
+    @property
+    def reward(self) -> float:
+        """Sum of the rewards. Raises: CheckFailed: infrastructure broke."""
+        reward = total(turn.reward for turn in self.turns)
+        if isinstance(reward, Invalid):
+            raise CheckFailed(f"task {self.first.task.id}: {reward.cause}: {reward.reason}")
+        return reward.value
+
+
+def play(
+    env: AnyEnv, agent: Agent, *, seed: int, task: Task | None = None, max_turns: int = MAX_TURNS
+) -> ObservedEpisode:
+    """Play one episode."""
+    result = env.reset(seed=seed, options={"task": task} if task is not None else None)
+    first: ResetRecord = result.info["envgym"]
+    return ObservedEpisode(
+        first=first,
+        task_key=first.task.key,
+        observation=str(first.observation),
+        messages=first.observation.messages,
+        turns=tuple(continue_episode(env, agent, str(first.observation), max_turns=max_turns)),
+    )
+
+
+def continue_episode(
+    env: AnyEnv, agent: Agent, observation: str, *, start: int = 0, max_turns: int = MAX_TURNS
+) -> Iterator[ObservedTurn]:
+    """Play the running episode from turn `start` until it ends."""
+    for index in range(start, max_turns):
+        result = env.step(agent(index, observation))
+        yield ObservedTurn.of(result.info["envgym"])
+        if result.terminated or result.truncated:
+            return
+        observation = str(result.observation)
+
+
+def first_difference(expected: ObservedEpisode, got: ObservedEpisode) -> str | None:
+    """Describe where two episodes part, or return None where they are equal."""
+    if expected == got:
+        return None
+    if expected.task_key != got.task_key:
+        return f"the task is {got.first.task.id}, not {expected.first.task.id}"
+    if (expected.observation, expected.messages) != (got.observation, got.messages):
+        return f"the first observation is {got.observation!r:.120}, not {expected.observation!r:.120}"
+    for index, (before, now) in enumerate(zip(expected.turns, got.turns, strict=False)):
+        if now.error is not None and before.error is None:
+            return f"turn {index} ends with {now.ending}: {now.error:.120}"
+        for name in ("action", "observation", "messages", "reward", "ending", "tool_calls", "tool_errors"):
+            if getattr(before, name) != getattr(now, name):
+                was, is_now = getattr(before, name), getattr(now, name)
+                return f"{name} of turn {index} is {is_now!r:.120}, not {was!r:.120}"
+    return f"it has {len(got.turns)} turns, not {len(expected.turns)}"
+
+
+@dataclass(frozen=True)
+class EnvUnderTest:
+    """The env under test."""
+
+    make: Callable[[], AnyEnv]
+    """Makes a new instance at each call."""
+    num_tasks: int = 20
+    """Tasks per split that are played."""
+    seed: int = 0
+
+    def tasks(self, split: Split, count: int | None = None) -> list[Task]:
+        """Return up to `count` distinct tasks of a split; fewer where it holds fewer."""
+        found: list[Task] = []
+        with closing(self.make()) as env:
+            try:
+                for task in distinct_tasks(env.unwrapped.tasks, split, self.num_tasks if count is None else count):
+                    found.append(task)
+            except InvalidInput:
+                pass  # the split is small: what it holds is checked
+        return found
+
+    @cached_property
+    def played_tasks(self) -> tuple[Task, ...]:
+        """The tasks that are played, of both splits."""
+        return tuple(task for split in Split for task in self.tasks(split))
+
+    @cached_property
+    def oracle_episodes(self) -> tuple[ObservedEpisode, ...]:
+        """The oracle's episode on each played task. Raises: CheckSkipped: the env has no oracle."""
+        return self._oracle_on(self.played_tasks)
+
+    @cached_property
+    def candidates(self) -> tuple[str, ...]:
+        """Distinct last actions of the oracle, of many tasks. Raises: CheckSkipped: no oracle."""
+        count = max(self.num_tasks, MIN_CANDIDATE_TASKS)
+        episodes = self._oracle_on([task for split in Split for task in self.tasks(split, count)])
+        return tuple(dict.fromkeys(episode.actions[-1] for episode in episodes if episode.actions))
+
+    def _oracle_on(self, tasks: Sequence[Task]) -> tuple[ObservedEpisode, ...]:
+        if not self.has_oracle:
+            raise CheckSkipped("the env defines no oracle()")
+        with closing(self.make()) as env:
+            return tuple(
+                play(env, oracle_of(env), seed=self.seed + index, task=task, max_turns=MAX_ORACLE_TURNS)
+                for index, task in enumerate(tasks)
+            )
+
+    @cached_property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The env's tools."""
+        with closing(self.make()) as env:
+            record: ResetRecord = env.reset(seed=self.seed).info["envgym"]
+            return record.tools
+
+    @cached_property
+    def unchecked(self) -> Mapping[str, str]:
+        """Checks that the env declares not to apply, with the reasons."""
+        with closing(self.make()) as env:
+            return env.unwrapped.unchecked
+
+    @cached_property
+    def has_oracle(self) -> bool:
+        """True where the env has an oracle, right or wrong."""
+        with closing(self.make()) as env:
+            env.reset(seed=self.seed)
+            try:
+                env.oracle()
+            except NoOracle:
+                return False
+            except Exception:  # noqa: BLE001  # a broken oracle is one; the check of the oracle shows how it breaks
+                return True
+            return True
+
+    @cached_property
+    def scripts(self) -> tuple["ActionScript", ...]:
+        """Action sequences that exercise the env: the oracle's and random ones, on drawn tasks."""
+        scripts: list[ActionScript] = []
+        for seed in range(self.seed, self.seed + NUM_SCRIPTS):
+            with closing(self.make()) as env:
+                scripts.append(ActionScript(seed=seed, actions=tuple(random_actions(self.tools, seed, RANDOM_TURNS))))
+                if self.has_oracle:
+                    episode = play(env, oracle_of(env), seed=seed, max_turns=MAX_SCRIPT_TURNS)
+                    scripts.append(ActionScript(seed=seed, actions=episode.actions))
+        return tuple(scripts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionScript:
+    """A reset seed and what is said after it."""
+
+    seed: int
+    actions: tuple[str, ...]
+
+    def agent(self, turn: int, observation: str) -> str:
+        """Return action number `turn`."""
+        return self.actions[turn]
+
+    def play(self, env: AnyEnv, num_turns: int | None = None, agent: Agent | None = None) -> ObservedEpisode:
+        """Play the first `num_turns` of the script, all by default, or as many turns with another `agent`."""
+        count = len(self.actions) if num_turns is None else num_turns
+        return play(env, agent or self.agent, seed=self.seed, max_turns=count)
+
+    def continue_episode(self, env: AnyEnv, begun: ObservedEpisode) -> ObservedEpisode:
+        """Play the rest of an episode whose beginning is `begun`."""
+        start = len(begun.turns)
+        rest = continue_episode(env, self.agent, "", start=start, max_turns=len(self.actions))
+        return replace(begun, turns=(*begun.turns, *rest))
+
+
+def oracle_of(env: AnyEnv) -> Agent:
+    """Return the agent that says what the env's oracle says."""
+    return lambda turn, observation: env.oracle()

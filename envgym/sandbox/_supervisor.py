@@ -1,0 +1,275 @@
+"""The first process in a sandbox for sessions: makes, copies, checks and ends them. It never runs an agent's code.
+
+Every session is a process in namespaces of its own, below the supervisor's. A fork of a session is a clone that the
+session's process makes of itself; the process that was cloned is stopped for good, and the clone may go on only after
+the supervisor has checked that it holds nothing that another session holds: no memory, no descriptor, no directory.
+
+Standard library only. Requests and answers are JSON packets on standard input, from the host; see the methods `do_...`
+of `SessionSupervisor`.
+"""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import stat
+import sys
+from contextlib import suppress
+from typing import Any
+
+from envgym.sandbox._interpreter import Interpreter, warm_up
+from envgym.sandbox._namespaces import (
+    NO_DEV,
+    NO_SUID,
+    PRIVATE,
+    READ_ONLY,
+    RECURSIVE,
+    clean_descriptors,
+    clone_into_namespaces,
+    drop_capabilities,
+    enter,
+    filter_calls,
+    map_user,
+    mount,
+)
+from envgym.sandbox._processes import (
+    CloneRefused,
+    children_of,
+    end,
+    has_own_namespaces,
+    sockets_of,
+    state_of,
+    status_of,
+    stop,
+)
+from envgym.sandbox._tree import descendants, usage
+
+Fields = dict[str, Any]  # decoded JSON
+WORK, OUTPUT = "/tmp", "/dev/shm"
+MAX_PACKET = 150_000
+_HIDDEN = ("/proc", "/dev/pts", "/sys")
+
+
+class SessionSupervisor:
+    """Knows the processes of all sessions: those that run, and those that stand still because they were cloned."""
+
+    def __init__(self, seccomp: bytes, user: str) -> None:
+        self._seccomp = seccomp
+        self._user = user
+        self._parents: dict[int, int] = {}  # process -> the one that it was cloned from, 0 for none
+        self._sizes: dict[int, tuple[int, int]] = {}  # process -> bytes of its files and of its output
+
+    # ---- requests --------------------------------------------------------------------------------------------
+
+    def do_spawn(self, fields: Fields, descriptors: list[int]) -> Fields:
+        """Start a session on the socket sent along: {"limits", "disk", "output"} -> {"id"}."""
+        waiting, going = os.pipe()
+        pid = clone_into_namespaces()
+        if pid == 0:
+            os.close(going)
+            os.read(waiting, 1)
+            self._become_session(fields, descriptors[0])
+        os.close(waiting)
+        os.close(descriptors[0])
+        map_user(pid, self._user)
+        os.close(going)
+        self._parents[pid], self._sizes[pid] = 0, (fields["disk"], fields["output"])
+        return {"id": pid}
+
+    def do_adopt(self, fields: Fields, descriptors: list[int]) -> Fields:
+        """Stop a session that has cloned itself, give each clone a copy of its files: {"id", "sockets"} -> {"ids"}."""
+        origin = fields["id"]
+        stop(origin)
+        try:
+            return {"ids": self._adopted(origin, fields["sockets"])}
+        except CloneRefused:
+            self._undo(origin, [pid for pid in children_of(origin) if has_own_namespaces(pid, origin)])
+            raise
+
+    def _adopted(self, origin: int, sockets: list[str]) -> list[int]:
+        clones = {pid for pid in children_of(origin) if has_own_namespaces(pid, origin)}
+        by_socket = {socket: pid for pid in clones for socket in sockets_of(pid)}
+        ids = [by_socket[socket] for socket in sockets if socket in by_socket]
+        if not len(ids) == len(sockets) == len(clones) or {*children_of(origin), *ids} != clones:
+            raise CloneRefused("it has programs of its own running")
+        for pid in clones:
+            self._parents[pid], self._sizes[pid] = origin, self._sizes[origin]
+        helpers = [self._give_files(pid) for pid in clones]
+        failures = [helper for helper in helpers if os.waitpid(helper, 0)[1] != 0]
+        if failures:
+            raise CloneRefused("its files could not be copied")
+        return ids
+
+    def _undo(self, origin: int, clones: list[int]) -> None:
+        for pid in clones:
+            end(pid)
+            self._parents.pop(pid, None)
+            self._sizes.pop(pid, None)
+        os.kill(origin, signal.SIGCONT)
+
+    def do_check(self, fields: Fields, descriptors: list[int]) -> Fields:
+        """See that clones hold nothing of others: {"id", "ids", "sockets"} -> {}."""
+        try:
+            for pid, own in zip(fields["ids"], fields["sockets"], strict=True):
+                stop(pid)
+                _check_alone(pid, own)
+        except CloneRefused:
+            self._undo(fields["id"], fields["ids"])
+            raise
+        for pid in fields["ids"]:
+            os.kill(pid, signal.SIGCONT)
+        return {}
+
+    def do_undo(self, fields: Fields, descriptors: list[int]) -> Fields:
+        """End clones, and let the session that was cloned go on: {"id", "ids"} -> {}."""
+        self._undo(fields["id"], fields["ids"])
+        return {}
+
+    def do_usage(self, fields: Fields, descriptors: list[int]) -> Fields:
+        """Answer what a session uses: {"id"} -> {"cpu_s", "memory", "processes"}."""
+        return dict(usage(fields["id"])._asdict())
+
+    def do_ping(self, fields: Fields, descriptors: list[int]) -> Fields:
+        """Answer."""
+        return {}
+
+    def do_interrupt(self, fields: Fields, descriptors: list[int]) -> Fields:
+        """Raise KeyboardInterrupt in a session: {"id"} -> {}."""
+        with suppress(ProcessLookupError):
+            os.kill(fields["id"], signal.SIGINT)
+        return {}
+
+    def do_kill(self, fields: Fields, descriptors: list[int]) -> Fields:
+        """End sessions, and what they were cloned from where nothing else was: {"ids"} -> {}."""
+        for pid in fields["ids"]:
+            is_wanted = True
+            while is_wanted and pid in self._parents and pid not in self._parents.values():
+                end(pid)
+                self._sizes.pop(pid)
+                pid = self._parents.pop(pid)
+                is_wanted = pid != 0 and state_of(pid) == "T"  # who was cloned stands still; others are the host's
+        return {}
+
+    # ---- how -------------------------------------------------------------------------------------------------
+
+    def _become_session(self, fields: Fields, descriptor: int) -> None:
+        """Turn a fresh clone of the supervisor into a session; never returns."""
+        code = 1
+        try:
+            os.dup2(descriptor, 3)
+            clean_descriptors([3])
+            os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+            clean_descriptors([3])
+            mount("none", "/", RECURSIVE | PRIVATE)
+            for path in _HIDDEN:
+                if os.path.isdir(path):
+                    mount("tmpfs", path, READ_ONLY | NO_SUID | NO_DEV, "size=4k,mode=555")
+            _mount_places(fields["disk"], fields["output"])
+            os.chdir(WORK)
+            for kind, value in fields["limits"]:
+                resource.setrlimit(kind, (value, value))
+            drop_capabilities()
+            filter_calls(self._seccomp)
+            Interpreter(socket.socket(fileno=3), fields["output"]).serve()
+            code = 0
+        finally:
+            os._exit(code)
+
+    def _give_files(self, pid: int) -> int:
+        """Start a helper that gives a clone a disk of its own, with a copy of what it sees there; return the helper."""
+        helper = os.fork()
+        if helper == 0:
+            code = 1
+            try:
+                enter(pid, "user")
+                map_user(pid, self._user)
+                enter(pid, "ipc", "mnt")
+                old = os.open(WORK, os.O_RDONLY | os.O_DIRECTORY)
+                _mount_places(*self._sizes[pid])
+                if os.listdir(old):
+                    os.fchdir(old)
+                    shutil.copytree(".", WORK, symlinks=True, dirs_exist_ok=True, ignore=_special)
+                code = 0
+            finally:
+                os._exit(code)
+        return helper
+
+
+def _mount_places(disk: int, output: int) -> None:
+    """Mount what a session can write: its files, and what it has said (so that a full disk can still be told)."""
+    for path, size, num_files in (WORK, disk, 50_000), (OUTPUT, 2 * output + 2**17, 100):
+        mount("tmpfs", path, NO_SUID | NO_DEV, f"size={size},nr_inodes={num_files},mode=700")
+
+
+def _special(directory: str, names: list[str]) -> list[str]:
+    """Return what is no file, directory or link: pipes and sockets are not copied."""
+    paths = {name: os.lstat(os.path.join(directory, name)).st_mode for name in names}
+    return [
+        name for name, mode in paths.items() if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
+    ]
+
+
+def _check_alone(pid: int, own: str) -> None:
+    """See that a stopped clone shares nothing that can be written. Raises: CloneRefused."""
+    status = status_of(pid)
+    if status["Threads"] != "1" or len(descendants(pid)) != 1:
+        raise CloneRefused("it has threads or programs of its own running")
+    if any(int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")):
+        raise CloneRefused("it has kept rights")
+    if os.getpgid(pid) != pid:
+        raise CloneRefused("it is in a process group with others")
+    own_places = {os.stat(f"/proc/{pid}/root{path}").st_dev for path in (WORK, OUTPUT)}
+    if os.stat(f"/proc/{pid}/cwd").st_dev not in own_places:
+        raise CloneRefused("its directory is not its own")
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{number}"
+        if os.readlink(path) == own:
+            continue
+        found = os.stat(path)
+        is_harmless = stat.S_ISCHR(found.st_mode) and os.path.samestat(found, os.stat(os.devnull))
+        if not is_harmless and not (stat.S_ISREG(found.st_mode) and found.st_dev in own_places):
+            raise CloneRefused("it holds a descriptor that others may hold")
+    if _has_shared_memory(pid):
+        raise CloneRefused("it holds memory that others may hold")
+
+
+def _has_shared_memory(pid: int) -> bool:
+    """Tell whether a process holds shared memory that it can write, or can make writable."""
+    system = os.stat("/usr").st_dev
+    read_only = (
+        f"{os.major(system):02x}:{os.minor(system):02x}".encode()
+    )  # mounted so: nobody has opened it for writing
+    with open(f"/proc/{pid}/maps", "rb") as maps:
+        fields = [line.split(maxsplit=4) for line in maps]
+    if not any(line[1].endswith(b"s") and line[3] != read_only for line in fields):
+        return False
+    with open(f"/proc/{pid}/smaps", "rb") as details:
+        flags = [set(line.split()[1:]) for line in details if line.startswith(b"VmFlags:")]
+    return any({b"sh", b"mw"} <= found for found in flags)
+
+
+def main() -> None:
+    """Serve until the host closes its end. argv: the filter for sessions in hexadecimal, the user's number."""
+    control = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    supervisor = SessionSupervisor(bytes.fromhex(sys.argv[1]), sys.argv[2])
+    warm_up()
+    control.send(b"{}")
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, MAX_PACKET, 8)
+        if not message:
+            return
+        fields = json.loads(message)
+        try:
+            answer = getattr(supervisor, f"do_{fields['op']}")(fields, descriptors)
+        except CloneRefused as refusal:
+            answer = {"refused": str(refusal)}
+        except OSError as error:
+            answer = {"failed": f"{fields['op']}: {error.strerror or error}"}
+        control.send(json.dumps(answer).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""The host's side of the supervisor: one sandbox for all sessions of a process, and the channel to each session."""
+
+import atexit
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from envgym.errors import ToolInfraFailure, sentence
+from envgym.sandbox._bwrap_start import options_of_files, start_bwrap
+from envgym.sandbox._launcher_client import Argument
+from envgym.sandbox._layout import PYTHON, USER, WORK
+from envgym.sandbox._namespaces import FORK_FLAGS
+from envgym.sandbox._seccomp import seccomp_filter
+from envgym.sandbox._supervisor import MAX_PACKET
+from envgym.sandbox._watch import close_all
+from envgym.sandbox.records import MIB
+
+ANSWER_S = 60.0
+_MODULES = ("_supervisor", "_interpreter", "_namespaces", "_processes", "_tree")
+_MAX_FIELDS = 65536
+_DYING_S = 10.0
+
+Fields = Mapping[str, Any]  # decoded JSON
+
+
+class SessionEnded(Exception):
+    """The process of a session is gone, or says what no session says."""
+
+
+class SessionSlow(Exception):
+    """A session has not answered in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteSession:
+    """The process of one session, as the host sees it."""
+
+    id: int
+    """In the supervisor's namespace."""
+    channel: socket.socket
+    name: str
+    """Of the socket at its end, as /proc tells it."""
+    generation: int
+    """Of the supervisor; a later one knows nothing of it."""
+
+    def send(self, fields: Fields, blob: bytes = b"", descriptors: Sequence[int] = ()) -> None:
+        """Ask for something. Raises: SessionEnded."""
+        text = json.dumps(fields).encode()
+        try:
+            self.channel.settimeout(ANSWER_S)
+            socket.send_fds(self.channel, [struct.pack("=II", len(text), len(blob))], descriptors)
+            self.channel.sendall(text + blob)
+        except OSError:
+            raise SessionEnded("it does not listen") from None
+
+    def receive(self, seconds: float, max_blob: int) -> tuple[Fields, bytes] | None:
+        """Return an answer, None where there is none in time. Raises: SessionEnded; SessionSlow: it stops half way."""
+        if not select.select([self.channel], [], [], seconds)[0]:
+            return None
+        num_fields, num_blob = struct.unpack("=II", self._exactly(8))
+        if num_fields > _MAX_FIELDS or num_blob > max_blob:
+            raise SessionEnded("it says too much")
+        try:
+            fields = json.loads(self._exactly(num_fields))
+        except (ValueError, RecursionError):
+            raise SessionEnded("it says what is no JSON") from None
+        if not isinstance(fields, dict):
+            raise SessionEnded("it says what is no answer")
+        return fields, self._exactly(num_blob)
+
+    def _exactly(self, size: int) -> bytes:
+        chunks, deadline = bytearray(), time.monotonic() + ANSWER_S
+        while len(chunks) < size:
+            try:
+                self.channel.settimeout(max(0.001, deadline - time.monotonic()))
+                chunk = self.channel.recv(min(size - len(chunks), MIB))
+            except TimeoutError:
+                raise SessionSlow("it stops within an answer") from None
+            except OSError:
+                chunk = b""
+            if not chunk:
+                raise SessionEnded("it has closed its end")
+            chunks += chunk
+        return bytes(chunks)
+
+
+class SupervisorClient:
+    """Talks to the supervisor; used by all threads."""
+
+    def __init__(self) -> None:
+        """Prepare; the sandbox is started when it is needed."""
+        self.lock = threading.RLock()
+        self.garbage: list[RemoteSession] = []
+        """Processes that nobody uses any more; ended with the next request (append is safe at any moment)."""
+        self.generation = 0
+        """Counts the sandboxes that were started."""
+        self._control: socket.socket | None = None
+        self._descriptors: tuple[int, ...] = ()
+        os.register_at_fork(after_in_child=self._forget)
+        atexit.register(self.close)
+
+    def request(self, op: str, descriptors: Sequence[int] = (), **fields: object) -> Fields:
+        """Ask the supervisor. Raises: ToolInfraFailure: there is none, or the system refuses it something."""
+        with self.lock:
+            control = self._started()
+            message = json.dumps({"op": op, **fields}).encode()
+            try:
+                socket.send_fds(control, [message], descriptors)
+                answer: Fields = json.loads(control.recv(MAX_PACKET) or b'{"failed": "it has ended"}')
+            except OSError as error:
+                answer = {"failed": str(error)}
+            if "failed" in answer:
+                self._stop()
+                raise _dead(str(answer["failed"]))
+            return answer
+
+    def sweep(self) -> None:
+        """End what nobody uses any more."""
+        with self.lock:
+            garbage, self.garbage = self.garbage, []
+            for remote in garbage:
+                remote.channel.close()
+            ids = [remote.id for remote in garbage if remote.generation == self.generation]
+            if ids and self._control is not None:
+                with suppress(ToolInfraFailure):
+                    self.request("kill", ids=ids)
+
+    def confirm(self, remote: RemoteSession) -> None:
+        """See that a session's end is its own. Raises: ToolInfraFailure: its supervisor is gone too."""
+        with self.lock:
+            if remote.generation != self.generation or self._control is None:
+                raise _dead("another one in its place")
+            self.request("ping")
+
+    def spawn(self, limits: Sequence[tuple[int, int]], disk: int, output: int) -> RemoteSession:
+        """Start a session's process, under a new supervisor where the old one has died. Raises: ToolInfraFailure."""
+        here, there = socket.socketpair()
+        name = socket_name(there)
+        try:
+            with self.lock:
+                if self._control is not None and select.select([self._control], [], [], 0)[0]:
+                    self._stop()  # it speaks only when it is spoken to, so this is its end
+            answer = self.request("spawn", [there.fileno()], limits=limits, disk=disk, output=output)
+        except ToolInfraFailure:
+            here.close()
+            raise
+        finally:
+            there.close()
+        return RemoteSession(id=int(answer["id"]), channel=here, name=name, generation=self.generation)
+
+    def _started(self) -> socket.socket:
+        if self._control is not None:
+            return self._control
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        here.settimeout(ANSWER_S)
+        files = {f"envgym/sandbox/{name}.py": Path(__file__).with_name(f"{name}.py").read_bytes() for name in _MODULES}
+        files |= {"envgym/__init__.py": b"", "envgym/sandbox/__init__.py": b""}
+        descriptors: list[int] = []
+        options: list[Argument] = ["--cap-add", "CAP_SYS_ADMIN", "--tmpfs", "/dev/pts", "--remount-ro", "/dev/pts"]
+        options += ["--setenv", "PYTHONHASHSEED", "0", "--size", str(MIB), "--tmpfs", WORK]
+        options += options_of_files(files, descriptors)
+        rules = seccomp_filter(sockets=False, fork_flags=FORK_FLAGS).hex()
+        argv = [PYTHON, "-s", "-S", "-m", "envgym.sandbox._supervisor", rules, USER]
+        limits = [(resource.RLIMIT_CORE, 0)]
+        try:
+            started, process = start_bwrap(argv, there.detach(), options, descriptors, limits, sockets=None)
+        except ToolInfraFailure:
+            here.close()
+            raise
+        self._descriptors = (started.stdout, started.stderr, started.report, process)
+        self._control = here
+        self.generation += 1
+        try:
+            ready = here.recv(MAX_PACKET)
+        except OSError as error:
+            ready = b""
+            raise _dead(str(error)) from None
+        finally:
+            if not ready:
+                said = os.read(started.stderr, 4096).decode(errors="replace")[-500:]
+                self._stop()
+        if not ready:
+            raise _dead(said.strip() or "its end")
+        return here
+
+    def _stop(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        if self._descriptors:
+            with suppress(OSError):
+                signal.pidfd_send_signal(self._descriptors[-1], signal.SIGKILL)
+            select.select([self._descriptors[-1]], [], [], _DYING_S)
+        close_all(*self._descriptors)
+        self._control, self._descriptors = None, ()
+
+    def close(self) -> None:
+        """End the sandbox and every session in it; later use starts another."""
+        with self.lock:
+            self.sweep()
+            self._stop()
+
+    def _forget(self) -> None:
+        """Start afresh in a forked child: the sandbox is the parent's."""
+        self.lock = threading.RLock()
+        self.garbage = []
+        if self._control is not None:
+            self._control.close()
+        close_all(*self._descriptors)
+        self._control, self._descriptors = None, ()
+
+
+def socket_name(end: socket.socket) -> str:
+    """Return how /proc names a socket."""
+    return f"socket:[{os.fstat(end.fileno()).st_ino}]"
+
+
+def _dead(got: str) -> ToolInfraFailure:
+    do = "start a new session"
+    return ToolInfraFailure(sentence("sandbox of the sessions", "be able to serve", got, where="session", do=do))
+
+
+@cache
+def shared_supervisor() -> SupervisorClient:
+    """Return this process's supervisor."""
+    return SupervisorClient()
