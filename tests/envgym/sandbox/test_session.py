@@ -29,7 +29,7 @@ def shown(python: PythonSession, code: str) -> str:
     return python.run(code).output
 
 
-def test_a_new_session_does_not_mind_that_the_warden_of_others_was_killed(python: PythonSession) -> None:
+def test_a_new_session_does_not_mind_that_the_supervisor_of_others_was_killed(python: PythonSession) -> None:
     assert shown(python, "1") == "1\n"
     for pid in running(rb"envgym\.sandbox\._supervisor"):
         with suppress(ProcessLookupError):
