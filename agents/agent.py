@@ -3,19 +3,22 @@
 An agent is fixed before its first episode and shared by all of them; what changes is `AgentState` (agents/loop.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
-from envgym.agents.context import STRATEGIES, ContextStrategy, ContextStrategyName, stop
+from envgym.agents.catalog import AGENT, CONTEXT_STRATEGY, RENDERER
+from envgym.agents.context import ContextStrategy, drop_oldest_turns, stop
 from envgym.agents.protocols import Generation, Renderer, Rendering
+from envgym.catalog import TEXT_FORMAT
 from envgym.core.messages import GUIDE, Action, Message, Observation, Role
 from envgym.core.segments import Origin
-from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
+from envgym.errors import InvalidInput, PolicyFailure, sentence
+from envgym.parsing.formats import TextFormat
+from envgym.plugins import Choice
 from envgym.records import ResetRecord
 from envgym.settings import Settings
 from envgym.tools import ToolSpec
@@ -41,11 +44,15 @@ class AgentSettings(Settings):
     """How an agent acts."""
 
     name: str = "tool_calling"
-    """A row of `AGENTS`; the settings left at None take that row's choice."""
+    """`plain`, `tool_calling`, `react`, `code_act`, or an `AgentKind` of your own; it decides what is left at None."""
     system_prompt: str | None = None
     """Standing instructions before those of the env."""
-    text_format: str | None = None
-    """How thinking and tool calls are written: a format of `envgym.parsing`, or `native`, the model's own."""
+    renderer: Choice = Choice(name="auto")
+    """How messages become tokens: `family` by the model family's own renderer, `generic` by the chat template, `auto`
+    by the family's where it is known; or one of your own."""
+    text_format: Choice | None = None
+    """How thinking and tool calls are written: `hermes`, `code_block`, `xml_tags`, `react`, `plain`, one of your own,
+    or `native`, the model's own."""
     thinking: bool | None = None
     """Whether a turn opens with room to think, where the template knows the difference; None: its default."""
     max_turn_tokens: int = Field(default=256, ge=1)
@@ -53,8 +60,9 @@ class AgentSettings(Settings):
     max_context_tokens: int = Field(default=2048, ge=2)
     """Most tokens of a context with the turn sampled behind it."""
     on_length: OnLength = OnLength.TRUNCATE
-    context: ContextStrategyName | None = None
-    """What is left out when another turn would not fit `max_context_tokens`."""
+    context: Choice | None = None
+    """What is left out when another turn would not fit `max_context_tokens`: `stop` (nothing, the episode ends),
+    `drop_oldest_turns`, `drop_thinking`, or one of your own."""
 
     @model_validator(mode="after")
     def _leave_room_for_a_prompt(self) -> Self:
@@ -68,22 +76,26 @@ class AgentSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentKind:
-    """One row of the table of agents."""
+    """What an agent is made of, where its settings do not say otherwise."""
 
-    text_format: str = NATIVE
+    summary: str = ""
+    """One line for lists."""
+    text_format: Choice | None = None
+    """How thinking and tool calls are written; None: as the model's chat template writes them."""
     system_prompt: str = ""
-    context: ContextStrategyName = ContextStrategyName.STOP
+    """Standing instructions before those of the env."""
+    context: ContextStrategy = stop
+    """What is left out when the context is full."""
 
 
-AGENTS: Mapping[str, AgentKind] = MappingProxyType(
-    {
-        "plain": AgentKind(text_format="plain"),
-        "tool_calling": AgentKind(),
-        "react": AgentKind(text_format="react", context=ContextStrategyName.DROP_OLDEST_TURNS),
-        "code_act": AgentKind(text_format="code_block", context=ContextStrategyName.DROP_OLDEST_TURNS),
-    }
+PLAIN = AgentKind(summary="Answer in plain text, without tools.", text_format=Choice(name="plain"))
+TOOL_CALLING = AgentKind(summary="Call tools as the model was trained to.")
+REACT = AgentKind(
+    summary="Think, then act, in the lines of ReAct.", text_format=Choice(name="react"), context=drop_oldest_turns
 )
-"""Name -> what the agent is made of."""
+CODE_ACT = AgentKind(
+    summary="Act by writing code blocks.", text_format=Choice(name="code_block"), context=drop_oldest_turns
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,35 +182,34 @@ def make_agent(settings: AgentSettings, tokenizer: "PreTrainedTokenizerBase") ->
 
     Raises: UnknownName: no such agent or text format. InvalidInput: the tokenizer's chat template cannot be used.
     """
-    from envgym.agents.rendering import make_renderer
-
-    name = text_format_name(settings)
-    renderer = make_renderer(tokenizer, text_format=None if name == NATIVE else name, thinking=settings.thinking)
-    return assemble(settings, renderer)
+    renderer = RENDERER.build(settings.renderer)
+    return assemble(
+        settings, renderer(tokenizer, text_format=resolve_text_format(settings), thinking=settings.thinking)
+    )
 
 
 def assemble(settings: AgentSettings, renderer: Renderer) -> Agent:
     """Put an agent together from a renderer that is at hand. Raises: UnknownName: no such agent."""
+    kind = agent_kind(settings)
     return Agent(
         settings=settings,
         renderer=renderer,
         system_prompt=own_system_prompt(settings),
-        context=STRATEGIES[settings.context or agent_kind(settings.name).context],
+        context=kind.context if settings.context is None else CONTEXT_STRATEGY.build(settings.context),
     )
 
 
 def own_system_prompt(settings: AgentSettings) -> str:
     """Return the agent's standing instructions. Raises: UnknownName: no such agent."""
-    return agent_kind(settings.name).system_prompt if settings.system_prompt is None else settings.system_prompt
+    return agent_kind(settings).system_prompt if settings.system_prompt is None else settings.system_prompt
 
 
-def text_format_name(settings: AgentSettings) -> str:
-    """Return how the agent writes calls: the name of a format, or `NATIVE`. Raises: UnknownName: no such agent."""
-    return settings.text_format or agent_kind(settings.name).text_format
+def resolve_text_format(settings: AgentSettings) -> TextFormat | None:
+    """Return how the agent writes calls; None: as the model's chat template does. Raises: UnknownName: no such one."""
+    choice = settings.text_format or agent_kind(settings).text_format
+    return None if choice is None or choice.name == NATIVE else TEXT_FORMAT.build(choice)
 
 
-def agent_kind(name: str) -> AgentKind:
-    """Return the row called `name`. Raises: UnknownName: there is none; near names are listed."""
-    if name not in AGENTS:
-        raise unknown_name("agent", name, AGENTS, where="agents")
-    return AGENTS[name]
+def agent_kind(settings: AgentSettings) -> AgentKind:
+    """Return what the agent is made of. Raises: UnknownName: there is no such agent; near names are listed."""
+    return AGENT.build(Choice(name=settings.name))

@@ -5,23 +5,13 @@ nothing of tokens. The record of what happened is the rewrite that the loop puts
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from envgym.agents.protocols import Rendering
 from envgym.core.messages import Message, Role
 from envgym.core.tree import Rewrite
-
-
-class ContextStrategyName(StrEnum):
-    """Which strategy an agent uses."""
-
-    STOP = "stop"
-    DROP_OLDEST_TURNS = "drop_oldest_turns"
-    DROP_THINKING = "drop_thinking"
 
 
 class Proposal(NamedTuple):
@@ -41,8 +31,12 @@ class Shortened:
     rewrite: Rewrite
 
 
-ContextStrategy = Callable[[Sequence[Message]], Proposal | None]
-"""Proposes shorter conversations; None: there is nothing to leave out."""
+class ContextStrategy(Protocol):
+    """Proposes shorter conversations."""
+
+    def __call__(self, messages: Sequence[Message]) -> Proposal | None:
+        """Return the proposal; None: there is nothing to leave out."""
+        ...
 
 
 def stop(messages: Sequence[Message]) -> None:
@@ -64,15 +58,6 @@ def drop_thinking(messages: Sequence[Message]) -> Proposal | None:
     if all(message.thinking is None for message in messages):
         return None
     return Proposal(Rewrite.THINKING_DROPPED, [tuple(replace(message, thinking=None) for message in messages)])
-
-
-STRATEGIES: Mapping[ContextStrategyName, ContextStrategy] = MappingProxyType(
-    {
-        ContextStrategyName.STOP: stop,
-        ContextStrategyName.DROP_OLDEST_TURNS: drop_oldest_turns,
-        ContextStrategyName.DROP_THINKING: drop_thinking,
-    }
-)
 
 
 def shorten(

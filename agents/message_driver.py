@@ -8,15 +8,15 @@ The loop, its handling of failures and the recorder are those of `driver`; here 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from types import TracebackType
+from typing import Literal, NamedTuple, Protocol, Self
 
 from envgym.agents.agent import (
-    NATIVE,
     AgentSettings,
     OnLength,
     first_messages,
     own_system_prompt,
-    text_format_name,
+    resolve_text_format,
 )
 from envgym.agents.driver import drive_episode
 from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob
@@ -39,7 +39,6 @@ from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Role
 from envgym.core.tree import Edge, Tree
 from envgym.core.turns import Cost
-from envgym.parsing import text_format
 from envgym.parsing.formats import TextFormat
 from envgym.records import StepRecord
 from envgym.seeds import derive_seed
@@ -72,7 +71,24 @@ class MessageReply:
 
 
 class MessagePolicy(Protocol):
-    """Answers conversations."""
+    """Answers conversations; an async context manager, as `Policy` is."""
+
+    unit: Literal["messages"] = "messages"
+    """What it takes and returns; a `Policy` takes tokens."""
+
+    def close(self) -> None:
+        """End what was started; may be called twice. Default: nothing was."""
+        return
+
+    async def __aenter__(self) -> Self:
+        """Open what belongs to this event loop, and return the policy. Default: nothing."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close what belongs to this event loop. Default: nothing."""
+        return
 
     async def reply(self, request: MessageRequest) -> MessageReply:
         """Answer one conversation. Raises: PolicyFailure: the endpoint broke."""
@@ -148,12 +164,11 @@ class _MessageState(NamedTuple):
 
 
 def _begin(settings: AgentSettings, sampling: Sampling, seed: int) -> _MessageState:
-    name = text_format_name(settings)
     return _MessageState(
         settings=settings,
         sampling=replace(sampling, max_new_tokens=settings.max_turn_tokens),
         seed=seed,
-        text_format=None if name == NATIVE else text_format(name),
+        text_format=resolve_text_format(settings),
     )
 
 

@@ -1,9 +1,11 @@
 """What the agent loop asks of a policy, a renderer and a context strategy. No torch, no tokenizer."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from envgym.core.messages import Action, Message, Observation
 from envgym.core.segments import Segment
@@ -67,7 +69,20 @@ class Generation:
 
 
 class Policy(Protocol):
-    """Samples continuations of token ids."""
+    """Samples continuations of token ids.
+
+    A class that derives from it must define `version`, `generate`, `compute_logprobs`, `update_weights` and
+    `set_version`; everything else has a default. A policy is an async context manager: what belongs to one event loop,
+    such as connections, is opened and closed with it. `close` ends what outlives an event loop.
+    """
+
+    unit: Literal["tokens"] = "tokens"
+    """What it takes and returns; a `MessagePolicy` takes messages."""
+    shares_weights: bool = False
+    """Whether it samples from the very module that a learner trains. Then nothing is copied: `set_version` follows an
+    update, and `pause` holds sampling off while the module changes."""
+    accepts_weights: bool = True
+    """Whether `update_weights` can change the weights; False: they belong to a server."""
 
     @property
     def version(self) -> int:
@@ -78,7 +93,7 @@ class Policy(Protocol):
         """Sample one continuation. Raises: PolicyFailure: the engine broke."""
         ...
 
-    async def score(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+    async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
         """Return for each sequence the raw log-prob of every token given those before it; 0.0 for the first."""
         ...
 
@@ -86,13 +101,43 @@ class Policy(Protocol):
         """Put new weights in place; every later generation carries `version`."""
         ...
 
-    def sleep(self) -> None:
-        """Give memory back until `wake`."""
+    def set_version(self, version: int) -> None:
+        """Name the weights that are in place, which may have changed, and clear the prefix cache."""
         ...
 
+    def check_sampling(self, sampling: Sampling) -> None:
+        """Refuse sampling whose log-probs cannot be stated. Raises: InvalidInput, PolicyFailure. Default: none."""
+        return
+
+    def clear_prefix_cache(self) -> None:
+        """Compute every context anew from now on. Default: there is no cache."""
+        return
+
+    def pause(self) -> AbstractContextManager[None]:
+        """Hold sampling off while shared weights change. Default: nothing is shared, so sampling goes on."""
+        return nullcontext()
+
+    def sleep(self) -> None:
+        """Give memory back until `wake`. Default: none is held."""
+        return
+
     def wake(self) -> None:
-        """Get ready to sample again."""
-        ...
+        """Get ready to sample again. Default: always ready."""
+        return
+
+    def close(self) -> None:
+        """End what was started; may be called twice. Default: nothing was."""
+        return
+
+    async def __aenter__(self) -> Self:
+        """Open what belongs to this event loop, and return the policy. Default: nothing."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close what belongs to this event loop. Default: nothing."""
+        return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from benchmarks._studies import ROOT
-from envgym.agents.evaluation import EvalRecord
+from envgym.agents.evaluation.record import EvalRecord
 from envgym.cli.main import main as envgym
 from envgym.errors import RunError, sentence
 from envgym.runs import RunDirectory, write_json
@@ -69,8 +69,8 @@ class Arm:
     asks_value: bool = False
 
 
-def arms(value: str) -> dict[str, Arm]:
-    """Return all arms; `value` is the path of the learned one."""
+def arms(value: Path) -> dict[str, Arm]:
+    """Return all arms; `value` is the run of the learned one."""
     return {
         CHAIN: Arm(what="mean of single episodes", search="chain"),
         "majority": Arm(what="`best_of` by majority", search="best_of", settings=("n=null", "select=majority")),
@@ -78,13 +78,13 @@ def arms(value: str) -> dict[str, Arm]:
         "value": Arm(
             what="`best_of` by the learned value",
             search="best_of",
-            settings=("n=null", f"select={value}"),
+            settings=("n=null", "select=value", "value.name=critic", f"value.run={value}"),
             asks_value=True,
         ),
         "mcts": Arm(
             what="`mcts` by the learned value",
             search="mcts",
-            settings=("simulations=null", f"value={value}"),
+            settings=("simulations=null", "value.name=critic", f"value.run={value}"),
             asks_value=True,
         ),
         "verifier": Arm(
@@ -115,7 +115,7 @@ class Bench:
     @property
     def arms(self) -> dict[str, Arm]:
         """The arms with this value."""
-        return arms(f"envgym.trainer.workflows.critic_value:critic:{self.value}")
+        return arms(self.value)
 
     def training(self) -> list[list[str]]:
         """Return the commands that make policy and value."""

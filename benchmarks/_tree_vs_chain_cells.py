@@ -14,10 +14,10 @@ from typing import Any
 from pydantic import Field
 
 from benchmarks._studies import ROOT
-from envgym.agents.evaluation import EvalPlan, evaluate, held_out_tasks, record_evaluation
+from envgym.agents.evaluation.plan import make_plan
+from envgym.agents.evaluation.play import evaluate, token_player
 from envgym.errors import RunError, sentence
 from envgym.runs import write_json
-from envgym.seeds import derive_seed
 from envgym.settings import Settings
 from envgym.trainer.batch.rows import train_rows
 from envgym.trainer.build import RunContext, build_run_context
@@ -153,7 +153,7 @@ def _warm_start(paths: CellPaths, settings: TrainSettings) -> None:
     assert settings.sft is not None, "both games have one"
     with asyncio.Runner() as runner:
         metrics = runner.run(warm_start(bench, settings, settings.sft, on_progress=lambda *_: None))
-        bench.policy.update_weights((), 0)
+        bench.policy.set_version(0)
         point = _evaluated(runner, bench, settings, step=0)
     save_checkpoint(
         paths.folder / WARM_START,
@@ -183,7 +183,7 @@ def _train(paths: CellPaths, recipe: str, settings: TrainSettings, *, marks: lis
             rows = train_rows(bench.method.credits(kept), once=settings.objective.shared_tokens == "once")
             if rows:
                 bench.learner.train_step(rows, bench.method.objective, step=step - 1)
-            bench.policy.update_weights((), step)
+            bench.policy.set_version(step)
             stats = updated_stats(stats, requests, groups, step=step)
             rollout = rollout_metrics(groups, success_at=settings.evaluation.success_at)
             for name, metric in TOTALS.items():
@@ -199,25 +199,18 @@ def _train(paths: CellPaths, recipe: str, settings: TrainSettings, *, marks: lis
 def _evaluated(runner: asyncio.Runner, bench: RunContext, settings: TrainSettings, *, step: int) -> Metrics:
     """Return success on the held-out tasks: the same tasks and sampling seeds for every recipe of a seed."""
     (env_source,) = bench.env_sources.values()
-    plan = EvalPlan(
+    evaluation, search = settings.evaluation, bench.evaluation_search
+    plan = make_plan(
+        evaluation,
+        search,
         env_id=env_source.env_id,
         make_env=env_source.make,
-        tasks=held_out_tasks(env_source.tasks, settings.evaluation.tasks),
-        samples=settings.evaluation.samples,
-        seed=derive_seed(settings.run.seed, "evaluation"),
-        success_at=settings.evaluation.success_at,
+        tasks=env_source.held_out,
+        label="held-out",
+        run_seed=settings.run.seed,
     )
-    temperature, started = settings.evaluation.temperature, time.perf_counter()
-    work = evaluate(
-        plan,
-        bench.agent,
-        bench.policy,
-        sampling=bench.sampling(temperature),
-        concurrency=settings.rollout.concurrency,
-    )
-    trees = runner.run(work)
-    seconds = time.perf_counter() - started
-    record = record_evaluation(plan, trees, step=step, temperature=temperature, seconds=seconds)
+    play = token_player(bench.agent, bench.policy, search, evaluation, concurrency=settings.engine.concurrency)
+    record = runner.run(evaluate(plan, play, evaluation, step=step)).record
     return {**evaluation_metrics(record), "step": float(step), "turns": record.costs["turns"]}
 
 

@@ -13,8 +13,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from envgym.core.trajectory import Group
-from envgym.trainer.methods.credit import CREDITS, CRITIC_CREDITS
+from envgym.plugins import Choice
+from envgym.trainer.catalog import CREDIT
+from envgym.trainer.methods.credit.gigpo import Gigpo
 from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards
+from envgym.trainer.methods.credit.tree_rl import TreeRl
 from envgym.trainer.methods.protocols import Credit, CriticCredit, TrajectoryCredit, TrajectoryValues
 from tests.support.enumerable import LOGITS, Array, Enumerable, SampledGroup, expected_gradient, groups
 
@@ -35,20 +38,25 @@ def with_values(credit: CriticCredit, value: float) -> Credit:
             TrajectoryValues(trajectory=episode, values=((), *[(value,)] * (len(episode.path) - 1)))
             for episode in group.valid
         ]
-        return tuple(entry.credit for entry in credit(group, values))
+        return tuple(entry.credit for entry in credit.estimate_advantages(group, values))
 
     return estimate
 
 
 def methods() -> dict[str, Credit]:
     """Return every method with its default settings, and what a discount of 1 or an exponent changes."""
-    credits: dict[str, Credit] = {"reinforce": reinforce, **{name: build() for name, build in CREDITS.items()}}
-    credits["gigpo, discount 1"] = CREDITS["gigpo"](discount=1.0)
-    credits["tree_rl, shared 1"] = CREDITS["tree_rl"](shared=1.0)
-    for name, build in CRITIC_CREDITS.items():
-        for decay in (1.0, 0.95):
-            credits[f"{name}, decay {decay:g}"] = with_values(build(decay=decay), 0.3)
-    return credits
+    without_critic: dict[str, Credit] = {"reinforce": reinforce}
+    with_critic: dict[str, Credit] = {}
+    for name in CREDIT.table:
+        credit = CREDIT.build(Choice(name=name))
+        if isinstance(credit, CriticCredit):
+            for decay in (1.0, 0.95):
+                with_critic[f"{name}, decay {decay:g}"] = with_values(CREDIT.load(name)(decay=decay), 0.3)
+        else:
+            without_critic[name] = credit
+    without_critic["gigpo, discount 1"] = Gigpo(discount=1.0)
+    without_critic["tree_rl, shared 1"] = TreeRl(shared=1.0)
+    return without_critic | with_critic
 
 
 def searches() -> dict[str, Callable[[], list[SampledGroup]]]:

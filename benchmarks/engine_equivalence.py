@@ -28,7 +28,7 @@ def run(out: Path) -> None:
     """Train every engine and seed, one after the other."""
     for seed in SEEDS:
         for engine in ENGINES:
-            sets = {"policy.backend": engine, "run.seed": seed, "model.tiny.seed": seed}
+            sets = {"engine.backend": engine, "run.seed": seed, "model.tiny.seed": seed}
             train("examples/demo.yaml", _directory(out, engine, seed), sets, last=STEPS)
 
 

@@ -25,11 +25,11 @@ import torch
 
 from benchmarks._clock import timed
 from benchmarks._talks import CELLS, Count, Ids, Shape, Talk, lead, make_talk
-from envgym.agents.models.registry import LoadedModel, load
-from envgym.agents.policies import _engine
+from envgym.agents.models.loading import LoadedModel, load
+from envgym.agents.policies import _batch_engine
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.policies.vllm import VllmPolicy
-from envgym.agents.rendering import make_renderer
+from envgym.agents.rendering.factory import AutoRendererFactory
 
 ENGINES: Final = ("generate", "transformers", "vllm")
 MAX_BATCH: Final = 64
@@ -112,8 +112,8 @@ class Transformers:
 
     def __call__(self, talk: Talk, shape: Shape, *, tokens: int) -> tuple[Count, dict[str, float]]:
         """Lead it through the conversations; prefixes are forgotten before."""
-        self._policy.update_weights((), 0)
-        with timed(_engine.Engine, {"admit": "prefill", "step": "decode"}) as phases:
+        self._policy.set_version(0)
+        with timed(_batch_engine.BatchEngine, {"admit": "prefill", "step": "decode"}) as phases:
             return asyncio.run(lead(self._policy, talk, shape, tokens=tokens)), phases
 
 
@@ -126,7 +126,7 @@ class Vllm:
 
     def __call__(self, talk: Talk, shape: Shape, *, tokens: int) -> tuple[Count, dict[str, float]]:
         """Lead it through the conversations; prefixes are forgotten before."""
-        self.policy.update_weights((), 0)
+        self.policy.set_version(0)
         return asyncio.run(lead(self.policy, talk, shape, tokens=tokens)), {}
 
 
@@ -184,7 +184,7 @@ def main() -> None:
     has_vllm = importlib.util.find_spec("vllm") is not None
     names = options.engine or [name for name in ENGINES if name != "vllm" or has_vllm]
     loaded = load(options.model, dtype=options.dtype)
-    renderer = make_renderer(loaded.tokenizer)
+    renderer = AutoRendererFactory()(loaded.tokenizer)
     sides = {name: start(name, loaded, options) for name in names}
     try:
         for side in sides.values():  # loads what is loaded lazily

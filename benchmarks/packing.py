@@ -79,7 +79,7 @@ def measure(cell: str, packing: bool, options: argparse.Namespace) -> Side:
     """Load the model and train on a cell's rows, first once to warm up."""
     import torch
 
-    from envgym.agents.models.registry import load
+    from envgym.agents.models.loading import load
     from envgym.trainer.batch.rows import TrainRow
     from envgym.trainer.learner.learner import Learner
     from envgym.trainer.learner.objective import Objective

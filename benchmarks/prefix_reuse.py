@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from envgym.agents.agent import Agent, AgentSettings, OnLength, make_agent
 from envgym.agents.driver import run_episodes
-from envgym.agents.models.registry import load
+from envgym.agents.models.loading import load
 from envgym.agents.policies import _prefixes
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import Sampling
@@ -48,7 +48,7 @@ class Run(NamedTuple):
 def collect(policy: TransformersPolicy, agent: Agent, num_episodes: int, num_turns: int, *, reuse: bool) -> Run:
     """Run all episodes from an empty cache."""
     _prefixes.MIN_SHARED = SHARED if reuse else NEVER
-    policy.update_weights((), 0)
+    policy.set_version(0)
     jobs = [
         replace(
             parrot_job(

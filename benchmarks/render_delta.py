@@ -14,7 +14,7 @@ from statistics import median
 
 from envgym.agents.models.tiny import tiny_tokenizer
 from envgym.agents.protocols import FinishReason, Generation
-from envgym.agents.rendering import make_renderer
+from envgym.agents.rendering.factory import AutoRendererFactory
 from envgym.core.messages import Action, Message, Observation, Role, ToolCall
 
 TURNS = (1, 10, 100, 1000)
@@ -37,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=2000)
     options = parser.parse_args()
-    renderer = make_renderer(tiny_tokenizer())
+    renderer = AutoRendererFactory()(tiny_tokenizer())
     call = ToolCall(name="calculator", arguments={"expression": "12*(3+4)"})
     action = Action("", content="", thinking="Use the tool.", tool_calls=[call])
     observation = Observation.of([Message(role=Role.TOOL, content="84", name="calculator")])

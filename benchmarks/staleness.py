@@ -66,7 +66,7 @@ def run(out: Path) -> None:
             "evaluation.tasks_during": 300,
         }
         for arm in ARMS:
-            sets = {**own, "collect.staleness": arm.staleness, "correction.name": arm.correction}
+            sets = {**own, "rollout.staleness": arm.staleness, "correction.name": arm.correction}
             train(config, _directory(out, arm, seed), sets, last=STEPS)
 
 

@@ -27,7 +27,7 @@ import torch
 from benchmarks._clock import timed
 from benchmarks._talks import ENV_ID, TOOL, Ledger, number_of
 from benchmarks._trl_side import make_trainer, prompt, train
-from envgym.agents.models.registry import load
+from envgym.agents.models.loading import load
 from envgym.agents.protocols import Generation, Renderer, Rendering
 from envgym.core.messages import Action, Message, Observation, Role, ToolCall
 from envgym.core.tasks import Split
@@ -153,9 +153,10 @@ def _settings(case: Case, options: argparse.Namespace, folder: Path) -> TrainSet
                 "directory": str(folder),
                 "steps": options.steps + 1,
                 "checkpoint_every": 1_000,
-                "tensorboard": False,
+                "trackers": [],
             },
-            "model": {"name": options.model, "dtype": "bfloat16", "device": "cpu", "threads": options.threads},
+            "model": {"name": options.model, "dtype": "bfloat16"},
+            "engine": {"device": "cpu", "threads": options.threads},
             "agent": {"max_turn_tokens": case.tokens, "on_length": "close"},
             "envs": [{"id": ENV_ID, "settings": {"looks": case.turns if case.turns > 1 else 0}}],
             "rollout": {"groups": 1, "group_size": case.group},

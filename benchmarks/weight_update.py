@@ -22,9 +22,9 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from benchmarks._clock import timed
-from envgym.agents.models.registry import load, resolve_model
+from envgym.agents.models.loading import load, resolve_model
 from envgym.agents.models.weights import merged_weights
-from envgym.agents.policies._vllm_staging import Staging
+from envgym.agents.policies._vllm_staging import WeightStaging
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.policies.vllm import VllmPolicy
 from envgym.agents.protocols import Policy
@@ -59,21 +59,24 @@ def change(model: Any) -> None:  # PreTrainedModel
 
 def update(policy: Policy, learner: Any, way: str, version: int) -> Update:  # PreTrainedModel
     """Give the policy the learner's weights."""
-    with timed(Staging, {"write": "stage"}) as spent:
+    with timed(WeightStaging, {"write": "stage"}) as spent:
         started = time.perf_counter()
-        policy.update_weights(() if way == "shared" else merged_weights(learner), version)
+        if policy.shares_weights:
+            policy.set_version(version)
+        else:
+            policy.update_weights(merged_weights(learner), version)
         return Update(time.perf_counter() - started, spent["stage"])
 
 
 def probe(policy: Policy) -> float:
     """Return the log-prob of the probe."""
-    return sum(asyncio.run(policy.score([PROBE]))[0])
+    return sum(asyncio.run(policy.compute_logprobs([PROBE]))[0])
 
 
 def start(model: str, way: str, learner: Any, options: argparse.Namespace) -> Policy:  # PreTrainedModel
     """Start the engine of a way."""
     if way == "shared":
-        return TransformersPolicy(learner, is_shared=True)
+        return TransformersPolicy(learner, shares_weights=True)
     if way == "copied":
         return TransformersPolicy(load(model, dtype=options.dtype).model)
     source = resolve_model(model)

@@ -45,10 +45,6 @@ class Journal:
         self.trees[evaluation, tree.id] = tree
         self.seconds[evaluation] = seconds
 
-    def discard(self) -> None:
-        """Delete the file: what it held is elsewhere."""
-        self.path.unlink(missing_ok=True)
-
     def _take(self, line: bytes, number: int) -> None:
         try:
             entry = json.loads(line)

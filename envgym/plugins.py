@@ -1,68 +1,205 @@
-"""Find a method by name: in our table, by import path (`package.module:Class`), or by entry point."""
+"""The registry of plug-ins: one kind per choice, and one way to find what a choice names.
 
-from collections.abc import Callable, Mapping
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar
+A name is one of our table, the name of an entry point in the group `envgym.<kind>`, an import path
+`package.module:Class`, or a file `path/to/file.py:Class`. What it names is imported and checked against the kind's
+protocols, and called only if it fits them.
+"""
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+import hashlib
+import inspect
+import re
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from typing_extensions import is_protocol
 
 from envgym.errors import InvalidInput, SettingsError, sentence, unknown_name
+from envgym.protocol_checks import misfit, return_type
 from envgym.settings import Settings, faults
 
 T = TypeVar("T")
 
+_PATH = re.compile(r"(?P<place>.+):(?P<attribute>[A-Za-z_][\w.]*)")
+_import_lock = threading.RLock()
+
 
 class Choice(Settings):
-    """One method at a plug-in point: its name, and its settings beside it."""
+    """One plug-in of a kind: its name, and its settings beside it. A bare name is a choice without settings."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str
-    """A name of ours, `package.module:Class`, or the name of an entry point in group `envgym.<point>`."""
+    """A name of ours, `package.module:Class`, `path/to/file.py:Class`, or an entry point in group `envgym.<kind>`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_bare_name(cls, data: object) -> object:
+        return {"name": data} if isinstance(data, str) else data
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The method's own settings."""
+        """The plug-in's own settings."""
         return dict(self.model_extra or {})
 
 
-def resolve(point: str, choice: Choice, table: Mapping[str, Callable[..., T]]) -> T:
-    """Build the method that `choice` names. Raises: SettingsError: an unknown name, or settings it refuses."""
-    build = _find(point, choice.name, table)
-    where = f"{point} {choice.name}"
-    try:
-        return build(**choice.settings)
-    except InvalidInput:
-        raise
-    except ValidationError as error:
-        kind = build if isinstance(build, type) and issubclass(build, BaseModel) else Settings
-        raise SettingsError("\n".join(faults(kind, error, where=where))) from None
-    except (TypeError, ValueError) as error:
-        do = "pass the keyword arguments of its class"
-        raise SettingsError(sentence("settings", f"fit {choice.name}", str(error), where=where, do=do)) from None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginKind(Generic[T]):
+    """One choice that a run makes: which plug-ins there are, and what each of them must be."""
+
+    name: str
+    """Such as `credit`; entry points of the kind are in the group `envgym.credit`."""
+    protocols: tuple[str, ...]
+    """Import paths of the protocols, or base classes, of which an instance must meet one."""
+    table: Mapping[str, str]
+    """Name -> import path of our own plug-ins; nothing is imported before one is asked for."""
+    arguments: tuple[str, ...] = ()
+    """Names of what `build` passes before the settings."""
+    is_function: bool = False
+    """Whether a function with the signature of the protocol's `__call__` is itself a plug-in, without settings."""
+
+    @property
+    def title(self) -> str:
+        """The name in words, such as `text format`."""
+        return self.name.replace("_", " ")
+
+    def names(self) -> list[str]:
+        """Return the names of our table, then those of installed entry points."""
+        return list(dict.fromkeys([*self.table, *self._entry_points()]))
+
+    def path(self, name: str, *, where: str = "settings") -> str:
+        """Return the import path, or file and class, that `name` stands for.
+
+        Raises: UnknownName: no table, no entry point and no path has it; near names are listed.
+        """
+        if name in self.table:
+            return self.table[name]
+        if ":" in name:
+            return name
+        installed = self._entry_points()
+        if name in installed:
+            return installed[name]
+        raise unknown_name(self.title, name, [*self.table, *installed], where=where)
+
+    def load(self, name: str, *, where: str = "settings") -> Any:  # as `misfit` checked
+        """Import what `name` names and check that it is of this kind; it is not called.
+
+        Raises: UnknownName: there is no such name. SettingsError: it cannot be imported, or is of another kind.
+        """
+        path = self.path(name, where=where)
+        plugin = self._import(path)
+        reason = self._misfit(plugin)
+        if reason is not None:
+            do = f"name a class with the methods of {' or '.join(map(_attribute, self.protocols))}"
+            raise SettingsError(sentence(f"{self.name}.name", f"name a {self.title}", path, where=reason, do=do))
+        return plugin
+
+    def build(self, choice: Choice, *arguments: object, where: str = "settings") -> T:
+        """Make the plug-in that `choice` names from its settings, which follow `arguments`; `where` gave its name.
+
+        Raises: UnknownName, SettingsError: as `load`, or settings that it refuses.
+        """
+        plugin = self.load(choice.name, where=where)
+        place = f"{self.title} {choice.name}"
+        if not self.is_called(plugin):
+            if choice.settings:
+                got, do = ", ".join(choice.settings), "leave them out"
+                raise SettingsError(sentence("settings", "be left out where none are taken", got, where=place, do=do))
+            return plugin  # type: ignore[no-any-return]  # `load` checked it
+        try:
+            return plugin(*arguments, **choice.settings)  # type: ignore[no-any-return]  # `load` checked it
+        except InvalidInput:
+            raise
+        except ValidationError as error:
+            model = plugin if isinstance(plugin, type) and issubclass(plugin, BaseModel) else Settings
+            raise SettingsError("\n".join(faults(model, error, where=place))) from None
+        except (TypeError, ValueError) as error:
+            do = "pass the keyword arguments of its class"
+            raise SettingsError(sentence("settings", f"fit {choice.name}", str(error), where=place, do=do)) from error
+
+    def _entry_points(self) -> dict[str, str]:
+        return {entry.name: entry.value for entry in entry_points(group=f"envgym.{self.name}")}
+
+    def _import(self, path: str) -> Any:  # whatever stands there
+        try:
+            return import_path(path)
+        except Exception as error:  # importing runs code of others, which may raise anything
+            do = "write package.module:Class of an installed package, or path/to/file.py:Class"
+            must = "name an importable class"
+            raise SettingsError(sentence(f"{self.name}.name", must, path, where=str(error), do=do)) from error
+
+    def _misfit(self, plugin: object) -> str | None:
+        """Return why an object is no plug-in of this kind; None: it is one."""
+        protocols = [import_path(path) for path in self.protocols]
+        if isinstance(plugin, type):
+            return _uncallable(plugin) or misfit(plugin, protocols)
+        if not inspect.isroutine(plugin):
+            return misfit(type(plugin), protocols)
+        made = return_type(plugin)
+        if isinstance(made, type) and misfit(made, protocols) is None:
+            return None
+        if self.is_function:
+            return misfit(plugin, protocols)
+        return "a function, whose return annotation must be a class of this kind"
+
+    def is_called(self, plugin: object) -> bool:
+        """Return whether a plug-in is a class, or a function that makes one; else it is used as it is."""
+        if isinstance(plugin, type) or not inspect.isroutine(plugin):
+            return isinstance(plugin, type)
+        made = return_type(plugin)
+        return isinstance(made, type) and misfit(made, [import_path(path) for path in self.protocols]) is None
 
 
-def _find(point: str, name: str, table: Mapping[str, Callable[..., T]]) -> Callable[..., T]:
-    if name in table:
-        return table[name]
-    if ":" in name:
-        return _imported(point, EntryPoint(name, name, f"envgym.{point}"))
-    others = {entry.name: entry for entry in entry_points(group=f"envgym.{point}")}
-    if name in others:
-        return _imported(point, others[name])
-    raise unknown_name(point, name, [*table, *others], where="settings")
+def import_path(path: str) -> Any:  # whatever stands there
+    """Import what `package.module:name` or `path/to/file.py:name` names.
+
+    Raises: ImportError, AttributeError: there is none; or whatever the imported code raises.
+    """
+    match = _PATH.fullmatch(path)
+    if match is None:
+        raise ImportError("no module and class with a colon between them")
+    place = match["place"]
+    module = _import_file(Path(place)) if place.endswith(".py") else import_module(place)
+    return attrgetter(match["attribute"])(module)
 
 
-def _imported(point: str, entry: EntryPoint) -> Callable[..., Any]:  # the package vouches for what it makes
-    try:
-        found = entry.load() if EntryPoint.pattern.match(entry.value) else None
-    except (ImportError, AttributeError) as error:
-        raise _not_found(point, entry, str(error)) from None
-    if not callable(found):
-        raise _not_found(point, entry, "no class there")
-    return found  # type: ignore[no-any-return]  # callable, as was just checked
+def _import_file(file: Path) -> ModuleType:
+    """Import a file once per path; its module stays known to pickle under a name that is derived from the path."""
+    resolved = file.expanduser().resolve()
+    digest = hashlib.sha256(str(resolved).encode()).hexdigest()[:12]
+    name = f"envgym_plugin_{re.sub(r'[^A-Za-z0-9]', '_', resolved.stem)}_{digest}"
+    with _import_lock:
+        if name in sys.modules:
+            return sys.modules[name]
+        if not resolved.is_file():
+            raise ImportError(f"no file {file}")
+        spec = spec_from_file_location(name, resolved)
+        assert spec is not None, "a file ending in .py has a loader"
+        assert spec.loader is not None, "as above"
+        module = sys.modules[name] = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
 
 
-def _not_found(point: str, entry: EntryPoint, reason: str) -> SettingsError:
-    do = "write package.module:Class, and install the package"
-    return SettingsError(sentence(f"{point}.name", "name an importable class", entry.value, where=reason, do=do))
+def _uncallable(plugin: type) -> str | None:
+    """Return why a class cannot make an instance: it is abstract, or a protocol."""
+    if inspect.isabstract(plugin) or is_protocol(plugin):
+        return f"{plugin.__name__} is abstract"
+    return None
+
+
+def _attribute(path: str) -> str:
+    return path.rpartition(":")[2]

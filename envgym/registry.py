@@ -30,6 +30,7 @@ ENTRY_POINT_GROUP = "envgym.envs"
 """Entry points of third parties: name = id, value = `module:Class`."""
 _ID = re.compile(r"(?P<family>[A-Za-z0-9_-]+)/(?P<name>[A-Za-z0-9_.-]+)-v(?P<version>\d+)")
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_FILE = re.compile(r".+\.py:[A-Za-z_]\w*")
 _KINDS: Mapping[object, tuple[type, str]] = {
     bool: (bool, "true or false"),
     int: (Integral, "a whole number"),
@@ -102,12 +103,15 @@ def find(env_id: str) -> Registration:
 def make(env_id: str, **kwargs: Any) -> "Env[Any]":  # the env's own keyword arguments; every env has its own state type
     """Make the environment `env_id`, without Gymnasium's wrappers.
 
-    `env_id` is a registered id, one after the name of a module that registers it (`module:family/name-v0`, as Gymnasium
-    reads it), or the import path `module:Class` of an environment that is not registered.
+    `env_id` is a registered id, one after the name of a module that registers it (`module:family/name-v0`, as
+    Gymnasium reads it), or the import path `module:Class`, or `path/to/file.py:Class`, of an environment that is not
+    registered.
 
     Raises: UnknownName: no such id, or the environment takes no such keyword argument.
         InvalidInput: a value that it refuses, or a package it needs is not installed.
     """
+    if _FILE.fullmatch(env_id):
+        env_id = _import_file(env_id)
     module_name, colon, rest = env_id.partition(":")
     if colon and "/" in rest:
         _import(module_name, env_id)
@@ -133,6 +137,17 @@ def _import(module_name: str, env_id: str) -> None:
     except ImportError as error:
         got, do = f"no {error.name or error}", "check the module before the colon"
         raise InvalidInput(sentence(f"module {module_name}", "be importable", got, where=env_id, do=do)) from error
+
+
+def _import_file(path: str) -> str:
+    """Import `file.py:Class` and return the import path of the class. Raises: InvalidInput: it cannot be imported."""
+    from envgym.plugins import import_path  # settings are heavy
+
+    try:
+        return f"{import_path(path).__module__}:{path.rpartition(':')[2]}"
+    except (ImportError, AttributeError) as error:
+        do = "check the path"
+        raise InvalidInput(sentence("environment", "be importable", path, where=str(error), do=do)) from error
 
 
 def _with_spec(env: object, spec: Any, entry: Registration) -> "Env[Any]":  # Gymnasium types `spec` loosely

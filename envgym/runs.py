@@ -28,9 +28,10 @@ from typing import Any
 
 from envgym.episodes import COLUMNS
 from envgym.errors import RunError, SettingsError, near_names, sentence
+from envgym.run_migrations import migrate_config, migrate_metrics
 
-SCHEMA_VERSION = 1
-"""Raised by every change of the layout; earlier versions stay readable."""
+SCHEMA_VERSION = 2
+"""Raised by every change of the layout or of names; earlier versions stay readable (`envgym.run_migrations`)."""
 
 _PACKAGES = ("envgym", "gymnasium", "numpy", "torch", "transformers", "peft", "renderers", "reasoning-gym", "vllm")
 
@@ -177,11 +178,17 @@ class RunDirectory:
         if not (path / "run.json").exists():
             raise _no_run(path)
         run = cls(path)
-        schema = read_object(path / "run.json").get("schema")
+        _ = run.schema
+        return run
+
+    @property
+    def schema(self) -> int:
+        """The version of its layout and names. Raises: RunError: a newer one, or none."""
+        schema = read_object(self.path / "run.json").get("schema")
         if not isinstance(schema, int) or not 1 <= schema <= SCHEMA_VERSION:
             do = "read it with a newer envgym"
-            raise RunError(sentence("run schema", f"be 1..{SCHEMA_VERSION}", schema, where=str(path), do=do))
-        return run
+            raise RunError(sentence("run schema", f"be 1..{SCHEMA_VERSION}", schema, where=str(self.path), do=do))
+        return schema
 
     @property
     def name(self) -> str:
@@ -190,8 +197,8 @@ class RunDirectory:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The run's settings as plain data."""
-        return read_object(self.path / "config.json")
+        """The run's settings as plain data, in today's sections whatever the schema."""
+        return migrate_config(read_object(self.path / "config.json"), schema=self.schema)
 
     @property
     def versions(self) -> dict[str, str]:
@@ -212,12 +219,13 @@ class RunDirectory:
 
     def metrics(self) -> list[dict[str, float]]:
         """Return the metrics of every step, in order; null is NaN. Raises: RunError: a whole line is no JSON object."""
-        path = self.path / "metrics.jsonl"
+        path, schema = self.path / "metrics.jsonl", self.schema
         rows: list[dict[str, float]] = []
         for number, line in enumerate(whole_lines(path), start=1):
             try:
-                rows.append({name: math.nan if v is None else v for name, v in json.loads(line).items()})
-            except (ValueError, AttributeError):
+                row = migrate_metrics(json.loads(line), schema=schema)
+                rows.append({name: math.nan if v is None else v for name, v in row.items()})
+            except (ValueError, TypeError, AttributeError):
                 raise _broken(repr(line[:40]), f"{path}, line {number}") from None
         return rows
 

@@ -1,38 +1,34 @@
 """Everything a run needs in one process: model, tokenizer, agent, policy and learner, built from settings."""
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import nn
 
 from envgym.agents.agent import Agent, make_agent
-from envgym.agents.models.registry import load, resolve_model
+from envgym.agents.catalog import METRIC, SEARCH
+from envgym.agents.metrics import Metric
+from envgym.agents.models.loading import load, load_adapter, load_tokenizer, prepare_device, resolve_model
 from envgym.agents.models.weights import merged_weights
-from envgym.agents.policies.backends import start_vllm
-from envgym.agents.policies.local import pick_device
-from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.policies.backends import autocast_dtype, build_trained_policy
 from envgym.agents.protocols import Policy, Sampling
-from envgym.agents.search import STRATEGIES, Strategy
+from envgym.agents.search import Strategy
 from envgym.agents.search.protocol import TreeStrategy
+from envgym.agents.settings import ModelSettings
 from envgym.core.trajectory import Group
 from envgym.errors import InvalidInput, SettingsError, sentence
-from envgym.plugins import resolve
 from envgym.trainer.batch.rows import train_rows
 from envgym.trainer.batch.value_targets import TrainingBatch, build_critic_batch
+from envgym.trainer.catalog import AGGREGATION, CORRECTION, CREDIT, CURRICULUM, FILTER, KL_ESTIMATOR, LOSS, SHAPING
 from envgym.trainer.env_source import EnvSource, build_env_sources, check_group, check_search
 from envgym.trainer.learner.causal_lm import check_head, without_dropout
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective
-from envgym.trainer.methods.corrections import CORRECTIONS
-from envgym.trainer.methods.credit import CREDITS, CRITIC_CREDITS
-from envgym.trainer.methods.curricula import CURRICULA
-from envgym.trainer.methods.filters import FILTERS
-from envgym.trainer.methods.losses import LOSSES
 from envgym.trainer.methods.protocols import (
     Credit,
     CriticCredit,
@@ -40,12 +36,8 @@ from envgym.trainer.methods.protocols import (
     Filter,
     Shaping,
     TrajectoryCredit,
-    needs_critic,
 )
-from envgym.trainer.methods.shaping import SHAPINGS
-from envgym.trainer.settings import CriticSettings, ModelSettings, TrainSettings
-
-_CREDITS: Final[Mapping[str, Callable[..., Credit | CriticCredit]]] = {**CREDITS, **CRITIC_CREDITS}
+from envgym.trainer.settings import CriticSettings, TrainSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +50,15 @@ class Method:
     shaping: Shaping
     credit: Credit | CriticCredit
     objective: Objective
+    metrics: tuple[Metric, ...] = ()
+    """What is measured of each step's episodes beside what always is."""
 
     def credits(self, groups: Iterable[Group]) -> list[TrajectoryCredit]:
         """Shape the rewards of kept groups and return their episodes' credits.
 
         Raises: InvalidInput: the credit reads a critic's values.
         """
-        if needs_critic(self.credit):
+        if isinstance(self.credit, CriticCredit):
             got, do = type(self.credit).__name__, "use RunContext.build_batch, which asks the critic"
             raise InvalidInput(sentence("credit", "need no critic here", got, where="Method.credits", do=do))
         return [credit for group in groups for credit in self.credit(self.shaping(group))]
@@ -80,6 +74,8 @@ class RunContext:
     """PreTrainedModel or PeftModel."""
     tokenizer: Any
     agent: Agent
+    evaluation_search: Strategy
+    """Finds the episodes of evaluations."""
     policy: Policy
     """Samples from `model` itself, or from a copy that `sync` renews."""
     learner: Learner
@@ -87,23 +83,24 @@ class RunContext:
 
     def sync(self, version: int) -> None:
         """Let the policy sample from the learner's weights as they are now."""
-        shares = isinstance(self.policy, TransformersPolicy)
-        self.policy.update_weights(() if shares else merged_weights(self.model), version)
+        if self.policy.shares_weights:
+            self.policy.set_version(version)
+        else:
+            self.policy.update_weights(merged_weights(self.model), version)
 
     def learning(self) -> AbstractContextManager[None]:
         """Hold off a policy that samples from the very weights that learn."""
-        return self.policy.paused() if isinstance(self.policy, TransformersPolicy) else nullcontext()
+        return self.policy.pause()
 
     def close(self) -> None:
         """End what the policy started."""
-        if (close := getattr(self.policy, "close", None)) is not None:  # an engine of its own has one
-            close()
+        self.policy.close()
 
     def build_batch(self, groups: Iterable[Group]) -> TrainingBatch:
         """Shape the rewards of kept groups, credit their episodes, where needed with the critic, and make rows."""
         method = self.method
         once = method.objective.settings.shared_tokens == "once"
-        if needs_critic(method.credit):
+        if isinstance(method.credit, CriticCredit):
             shaped = [method.shaping(group) for group in groups]
             return build_critic_batch(shaped, method.credit, self.learner.compute_values, once=once)
         credits = method.credits(groups)
@@ -121,19 +118,22 @@ class RunContext:
 def build_method(settings: TrainSettings) -> Method:
     """Find the method at every plug-in point. Raises: SettingsError, UnknownName: before anything is loaded."""
     method = Method(
-        curriculum=resolve("curriculum", settings.curriculum, CURRICULA),
-        search=resolve("search", settings.search, STRATEGIES),
-        filter=resolve("filter", settings.filter, FILTERS),
-        shaping=resolve("shaping", settings.shaping, SHAPINGS),
-        credit=resolve("credit", settings.credit, _CREDITS),
+        curriculum=CURRICULUM.build(settings.curriculum),
+        search=SEARCH.build(settings.search),
+        filter=FILTER.build(settings.filter),
+        shaping=SHAPING.build(settings.shaping),
+        credit=CREDIT.build(settings.credit),
         objective=Objective(
-            loss=resolve("loss", settings.loss, LOSSES),
-            correction=resolve("correction", settings.correction, CORRECTIONS),
+            loss=LOSS.build(settings.loss),
+            correction=CORRECTION.build(settings.correction),
+            aggregation=AGGREGATION.build(settings.objective.aggregation),
+            kl_estimator=KL_ESTIMATOR.build(settings.objective.kl_estimator),
             settings=settings.objective,
-            temperature=settings.rollout.temperature,
+            temperature=settings.sampling.temperature,
         ),
+        metrics=tuple(METRIC.build(choice) for choice in settings.rollout.metrics),
     )
-    if settings.critic is not None and not needs_critic(method.credit):
+    if settings.critic is not None and not isinstance(method.credit, CriticCredit):
         rule, do = "go with a credit that reads values", "choose such as credit.name=gae_turn, or leave the section out"
         raise SettingsError(sentence("critic", rule, f"credit {settings.credit.name}", where="settings", do=do))
     return method
@@ -147,28 +147,28 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
         checkpoint: take the weights from here instead of from `model.name`.
     """
     method = build_method(settings)
-    env_sources = build_env_sources(settings.envs, num_held_out=settings.evaluation.tasks)
-    check_search(method.search, env_sources, settings)
-    check_group(settings)
-    device = pick_device(settings.model.device)
-    if settings.model.threads is not None:
-        torch.set_num_threads(settings.model.threads)
+    env_sources = build_env_sources(settings.envs, settings.evaluation)
+    evaluation_search = SEARCH.build(settings.evaluation.search)
+    check_search(method.search, env_sources, settings.agent, group_size=settings.rollout.group_size)
+    check_search(evaluation_search, env_sources, settings.agent, group_size=None)
+    check_group(method.credit, settings)
+    device = prepare_device(settings.engine.device, settings.engine.threads)
     torch.manual_seed(settings.run.seed)
     model, tokenizer = load_model(settings.model, device, checkpoint)
     agent = make_agent(settings.agent, tokenizer)
     check_head(model)
-    if isinstance(method.search, TreeStrategy):
-        method.search.check_tokenizer(tokenizer)
+    for search in (method.search, evaluation_search):
+        if isinstance(search, TreeStrategy):
+            search.check_tokenizer(tokenizer)
     critic = None
-    if needs_critic(method.credit):
+    if isinstance(method.credit, CriticCredit):
         critic = Critic(model, settings.critic or CriticSettings(), settings.optim, device=device)
-    autocast = torch.bfloat16 if settings.model.autocast == "bfloat16" else None
     learner = Learner(
         model,
         optim=settings.optim,
         num_steps=settings.run.steps,
         device=device,
-        autocast=autocast,
+        autocast=autocast_dtype(settings.model),
         critic=critic,
     )
     return RunContext(
@@ -177,34 +177,12 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
         model=model,
         tokenizer=tokenizer,
         agent=agent,
-        policy=_policy(settings, model, device, autocast),
+        evaluation_search=evaluation_search,
+        policy=build_trained_policy(
+            settings.model, settings.engine, learner_model=model, deterministic=settings.rollout.deterministic
+        ),
         learner=learner,
         device=device,
-    )
-
-
-def _policy(settings: TrainSettings, model: Any, device: torch.device, autocast: torch.dtype | None) -> Policy:
-    """Return what samples: from the learner's own model, or with vLLM from what the model was loaded from."""
-    max_batch = settings.rollout.max_batch
-    if settings.policy.backend == "transformers":
-        return TransformersPolicy(
-            model,
-            device=device,
-            max_batch=max_batch,
-            autocast=autocast,
-            is_shared=True,
-            deterministic=settings.collect.deterministic,
-        )
-    asked = settings.model
-    source = resolve_model(asked.name, tiny=asked.tiny)
-    dtype = asked.dtype if autocast is None else "bfloat16"
-    return start_vllm(
-        settings.policy,
-        source,
-        dtype=dtype,
-        head_dtype=asked.head_dtype,
-        max_batch=max_batch,
-        threads=asked.threads,
     )
 
 
@@ -220,20 +198,22 @@ def load_model(settings: ModelSettings, device: torch.device, checkpoint: Path |
         trainable=trainable,
         tiny=settings.tiny,
     )
+    tokenizer = loaded.tokenizer if settings.tokenizer is None else load_tokenizer(resolve_model(settings.tokenizer))
     model: Any = without_dropout(loaded.model).eval()
     if settings.lora is not None:
         model = _with_adapters(model, settings, checkpoint)
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return model, loaded.tokenizer
+    return model, tokenizer
 
 
 def _with_adapters(model: nn.Module, settings: ModelSettings, checkpoint: Path | None) -> Any:  # PeftModel
-    from peft import LoraConfig, PeftModel, get_peft_model  # optional, and heavy
+    from peft import LoraConfig, get_peft_model  # optional, and heavy
 
     assert settings.lora is not None, "the caller checked"
-    if checkpoint is not None:
-        return PeftModel.from_pretrained(model, str(checkpoint / "model"), is_trainable=True)
+    adapter = settings.adapter if checkpoint is None else str(checkpoint / "model")
+    if adapter is not None:
+        return load_adapter(model, adapter, trainable=True)
     targets = settings.lora.target_modules
     config = LoraConfig(
         r=settings.lora.rank,

@@ -4,16 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import envgym
-from envgym.agents.evaluation import held_out_tasks
+from envgym.agents.agent import AgentSettings
+from envgym.agents.evaluation.plan import held_out_tasks
 from envgym.agents.search import Strategy
+from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
 from envgym.runs import check_labels
-from envgym.trainer.methods.credit import CREDITS
-from envgym.trainer.methods.protocols import EnvSupply
-from envgym.trainer.settings import EnvSettings, TrainSettings
+from envgym.trainer.catalog import CREDIT
+from envgym.trainer.methods.protocols import Credit, CriticCredit, EnvSupply
+from envgym.trainer.settings import TrainSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +31,12 @@ class EnvSource:
     """What it is evaluated on."""
 
 
-def build_env_sources(envs: Sequence[EnvSettings], *, num_held_out: int) -> dict[str, EnvSource]:
+def build_env_sources(envs: Sequence[EnvSettings], evaluation: EvaluationSettings) -> dict[str, EnvSource]:
     """Make every env once to see that its settings hold and that there are tasks, and return the env sources by label.
 
     Args:
         envs: of the mixture.
-        num_held_out: distinct tasks to evaluate each on; where the test split ends before, all of it.
+        evaluation: how many distinct tasks each is evaluated on; where the split ends before, all of it.
 
     Raises: UnknownName, InvalidInput: an unknown id or setting, or an endless supply that repeats itself before so many
         tasks are found. SettingsError: two envs of one label, or a split without tasks.
@@ -43,15 +44,14 @@ def build_env_sources(envs: Sequence[EnvSettings], *, num_held_out: int) -> dict
     check_labels((spec.label for spec in envs), where="envs")
     env_sources: dict[str, EnvSource] = {}
     for spec in envs:
-        make = _maker(spec)
-        tasks = _tasks(make)
-        held_out = held_out_tasks(tasks, num_held_out)
-        for split, is_empty in ((Split.TRAIN, tasks.size(Split.TRAIN) == 0), (Split.TEST, not held_out)):
+        tasks = _tasks(spec.make)
+        held_out = held_out_tasks(tasks, evaluation.tasks, split=evaluation.split)
+        for split, is_empty in ((Split.TRAIN, tasks.size(Split.TRAIN) == 0), (evaluation.split, not held_out)):
             if is_empty:
                 do = "choose settings, or a source of tasks, with both splits"
                 raise SettingsError(sentence(f"{split} split", "hold tasks", "none", where=spec.label, do=do))
         env_sources[spec.label] = EnvSource(
-            label=spec.label, env_id=spec.id, weight=spec.weight, make=make, tasks=tasks, held_out=held_out
+            label=spec.label, env_id=spec.id, weight=spec.weight, make=spec.make, tasks=tasks, held_out=held_out
         )
     return env_sources
 
@@ -64,26 +64,26 @@ def _tasks(make: Callable[[], Env[Any]]) -> TaskSource:
         env.close()
 
 
-def check_group(settings: TrainSettings) -> None:
+def check_group(credit: Credit | CriticCredit, settings: TrainSettings) -> None:
     """See that groups can be compared. Raises: SettingsError: every advantage would be 0."""
-    size, credit = settings.rollout.group_size, settings.credit.name
-    if size < 2 and credit in CREDITS:  # all of ours give an episode without company 0; one of your own may not
-        must = f"be at least 2 for {credit}, which compares the episodes of a group"
+    size, name = settings.rollout.group_size, settings.credit.name
+    if (
+        size < 2 and name in CREDIT.table and not isinstance(credit, CriticCredit)
+    ):  # all of ours give an episode without company 0; one of your own may not
+        must = f"be at least 2 for {name}, which compares the episodes of a group"
         raise SettingsError(sentence("rollout.group_size", must, size, where="rollout", do="raise it"))
 
 
-def check_search(search: Strategy, env_sources: Mapping[str, EnvSource], settings: TrainSettings) -> None:
+def check_search(
+    search: Strategy, env_sources: Mapping[str, EnvSource], agent: AgentSettings, *, group_size: int | None
+) -> None:
     """See that every env, the agent and the group size suit the search. Raises: SettingsError: they do not."""
     for env_source in env_sources.values():
         env = env_source.make()
         try:
-            search.check(env, settings.agent, group_size=settings.rollout.group_size)
+            search.check(env, agent, group_size=group_size)
         finally:
             env.close()
-
-
-def _maker(spec: EnvSettings) -> Callable[[], Env[Any]]:
-    return lambda: envgym.make(spec.id, **spec.settings)
 
 
 def supplies(env_sources: Mapping[str, EnvSource]) -> list[EnvSupply]:

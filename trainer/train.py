@@ -11,13 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from envgym.agents.evaluation import EvalPlan, EvalRecord, evaluate, record_evaluation
+from envgym.agents.evaluation.plan import SPLIT_LABELS, EvalPlan, make_plan
+from envgym.agents.evaluation.play import evaluate, token_player
+from envgym.agents.evaluation.record import EvalRecord
+from envgym.agents.evaluation.run import write_evaluation
+from envgym.agents.metrics import Metric, compute_metrics
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.episodes import dropped_trees, episode_rows
 from envgym.report.from_run import evaluation_data, write_run_report
 from envgym.runs import RunDirectory
-from envgym.seeds import derive_seed
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.batch.value_targets import TrainingBatch
 from envgym.trainer.build import RunContext, build_method, build_run_context
@@ -25,7 +28,6 @@ from envgym.trainer.checks.groups import check_invalid
 from envgym.trainer.checks.mask_audit import MaskAudit
 from envgym.trainer.checks.preflight import open_run_directory
 from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
-from envgym.trainer.env_source import EnvSource
 from envgym.trainer.learner.checkpoint import (
     TrainState,
     checkpoints,
@@ -51,10 +53,9 @@ from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.collector import Collected, Collector
 from envgym.trainer.rollout.task_stats import Stats, updated_stats
 from envgym.trainer.settings import TrainSettings
-from envgym.trainer.workflows.sft import check_recorded, check_vocabulary, warm_start
+from envgym.trainer.workflows.demonstrations import demonstration_sources
+from envgym.trainer.workflows.sft import warm_start
 
-HELD_OUT = "held-out"
-"""Label of the evaluations before and after training, on all tasks."""
 DURING = "during"
 """Label of the evaluations in between, on the first tasks."""
 
@@ -82,13 +83,12 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
     """
     build_method(settings)
     run, checkpoint = _open(settings, resume=resume)
-    if checkpoint is None:
-        check_recorded(settings.sft)
+    sources = demonstration_sources(settings.sft if checkpoint is None else None)
     bench = build_run_context(settings, checkpoint=checkpoint)
-    if checkpoint is None:
-        check_vocabulary(settings.sft, bench.agent)
+    for source in sources:
+        source.check_agent(bench.agent)
     if run is None:
-        run = RunDirectory.create(settings.run_directory, name=settings.run.name, config=_config(settings))
+        run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(settings))
     elif checkpoint is None:
         run.forget_after(-1)
     loop = TrainLoop(settings, run, bench, Callbacks(callbacks))
@@ -125,7 +125,23 @@ class TrainLoop:
         self._canary = _canary(settings, bench)
         self._record = MaskAudit(bench.policy)
         watched = bench if self._canary is None else replace(bench, policy=self._record)
-        self._collector = Collector(watched, settings, last=settings.run.steps)
+        self._player = token_player(
+            bench.agent,
+            bench.policy,
+            bench.evaluation_search,
+            settings.evaluation,
+            concurrency=settings.engine.concurrency,
+        )
+        self._all_tasks = SPLIT_LABELS[settings.evaluation.split]
+        """Label of the evaluations before and after training."""
+        self._collector = Collector(
+            watched,
+            settings,
+            settings.rollout,
+            seed=settings.run.seed,
+            rounds=settings.resampling.rounds,
+            last=settings.run.steps,
+        )
 
     def run(self, runner: asyncio.Runner, checkpoint: Path | None) -> TrainResult:
         """Go from the start, or from `checkpoint`, to the last step and write the report."""
@@ -138,13 +154,13 @@ class TrainLoop:
             if checkpoint is None:
                 self._warm_start(runner)
             self._check_weights(runner)
-            if not self._has_evaluation(HELD_OUT, 0):
-                self._evaluate(runner, HELD_OUT)
+            if not self._has_evaluation(self._all_tasks, 0):
+                self._evaluate(runner, self._all_tasks)
             while self.step < steps:
                 self._evaluate_in_between(runner)
                 self._train_step(runner)
-            if steps and not self._has_evaluation(HELD_OUT, steps):
-                self._evaluate(runner, HELD_OUT)
+            if steps and not self._has_evaluation(self._all_tasks, steps):
+                self._evaluate(runner, self._all_tasks)
             report = write_run_report(self.run_directory)
         finally:
             runner.run(self._collector.close())
@@ -190,7 +206,7 @@ class TrainLoop:
             with self._timed("save"):
                 rows_of_episodes = _episode_rows(step, groups, credits, dropped_trees(result.dropped))
                 self.run_directory.write_episodes(step, rows_of_episodes)
-        found = _sampled_metrics(self.settings, requests, groups)
+        found = _sampled_metrics(self.settings, self.bench.method.metrics, requests, groups)
         seconds = time.perf_counter() - started
         metrics = {
             **found,
@@ -221,7 +237,7 @@ class TrainLoop:
         settings = self.settings
         total = settings.rollout.groups * settings.rollout.group_size * settings.resampling.rounds
         progress = _counter(self.callbacks, "collect", total)
-        self._record.begin_step(remembered=settings.collect.staleness)
+        self._record.begin_step(remembered=settings.rollout.staleness)
         return runner.run(self._collector.take(step - 1, stats=self.stats, on_finished=progress))
 
     def _learn(self, runner: asyncio.Runner, kept: Sequence[Group], step: int) -> tuple[TrainingBatch, Metrics]:
@@ -237,36 +253,38 @@ class TrainLoop:
                 learner, objective = self.bench.learner, self.bench.method.objective
                 return batch, learner.train_step(batch.rows, objective, step=step - 1)
 
-        return runner.run(asyncio.to_thread(work)) if self.settings.collect.overlaps else work()
+        return runner.run(asyncio.to_thread(work)) if self.settings.rollout.overlaps else work()
 
     def _evaluate(self, runner: asyncio.Runner, label: str) -> None:
-        for plan in _plans(self.settings, self.bench.env_sources, label):
-            started = time.perf_counter()
-            work = evaluate(
-                plan,
-                self.bench.agent,
-                self.bench.policy,
-                sampling=self.bench.sampling(self.settings.evaluation.temperature),
-                concurrency=self.settings.rollout.concurrency,
-                on_finished=_counter(self.callbacks, f"evaluate {plan.label}", len(plan.tasks) * plan.samples),
-            )
-            trees = runner.run(work)
-            record = record_evaluation(
-                plan,
-                trees,
-                step=self.step,
-                temperature=self.settings.evaluation.temperature,
-                seconds=time.perf_counter() - started,
-            )
-            self.run_directory.write_episodes(self.step, episode_rows(trees, step=self.step), label=plan.label)
-            self.run_directory.write_eval(self.step, plan.label, record.to_json())
-            self.callbacks.on_evaluation(self.step, plan.label, evaluation_metrics(record))
+        for plan in self._plans(label):
+            on_finished = _counter(self.callbacks, f"evaluate {plan.label}", len(plan.tasks) * plan.samples)
+            work = evaluate(plan, self._player, self.settings.evaluation, step=self.step, on_finished=on_finished)
+            evaluation = runner.run(work)
+            write_evaluation(self.run_directory, evaluation)
+            self.callbacks.on_evaluation(self.step, plan.title, evaluation_metrics(evaluation.record))
 
     # ---- pieces ----------------------------------------------------------------------------------------------
 
     def _has_evaluation(self, label: str, step: int) -> bool:
         done = {(data["label"], data["step"]) for data in self.run_directory.evals()}
-        return all((plan.label, step) in done for plan in _plans(self.settings, self.bench.env_sources, label))
+        return all((plan.title, step) in done for plan in self._plans(label))
+
+    def _plans(self, label: str) -> list[EvalPlan]:
+        """Return one plan per env; the tasks of an evaluation in between are the first of the others'."""
+        settings, env_sources = self.settings.evaluation, self.bench.env_sources.values()
+        num_tasks = min(settings.tasks_during, settings.tasks) if label == DURING else settings.tasks
+        return [
+            make_plan(
+                settings,
+                self.bench.evaluation_search,
+                env_id=env_source.env_id,
+                make_env=env_source.make,
+                tasks=env_source.held_out[:num_tasks],
+                label=label if len(env_sources) == 1 else f"{label} {env_source.label}",
+                run_seed=self.settings.run.seed,
+            )
+            for env_source in env_sources
+        ]
 
     def _save(self) -> None:
         save_checkpoint(
@@ -319,13 +337,15 @@ def _check_groups(settings: TrainSettings, groups: Sequence[Group], step: int) -
         check_context_rewrites(groups, step=step)
 
 
-def _sampled_metrics(settings: TrainSettings, requests: Sequence[TaskRequest], groups: Sequence[Group]) -> Metrics:
+def _sampled_metrics(
+    settings: TrainSettings, metrics: Sequence[Metric], requests: Sequence[TaskRequest], groups: Sequence[Group]
+) -> Metrics:
     """Return what the collected episodes say."""
     success_at = settings.evaluation.success_at
     found = rollout_metrics(groups, success_at=success_at) | context_rewrite_metrics(groups)
     if len(settings.envs) > 1:
         found |= env_metrics([request.env for request in requests], groups, success_at=success_at)
-    return found
+    return found | compute_metrics(metrics, [episode for group in groups for episode in group.trajectories])
 
 
 def _episode_rows(
@@ -335,24 +355,6 @@ def _episode_rows(
     trees = [tree for group in groups for tree in group.trees]
     advantages = {(c.trajectory.tree.id, c.trajectory.leaf): c.advantages for c in credits}
     return episode_rows(trees, step=step, advantages=advantages, dropped=dropped)
-
-
-def _plans(run: TrainSettings, env_sources: Mapping[str, EnvSource], label: str) -> list[EvalPlan]:
-    """Return one plan per env; the tasks of an evaluation in between are the first of the others'."""
-    settings = run.evaluation
-    count = settings.tasks if label == HELD_OUT else min(settings.tasks_during, settings.tasks)
-    return [
-        EvalPlan(
-            env_id=env_source.env_id,
-            make_env=env_source.make,
-            tasks=env_source.held_out[:count],
-            samples=settings.samples,
-            seed=derive_seed(run.run.seed, "evaluation"),
-            label=label if len(env_sources) == 1 else f"{label} {env_source.label}",
-            success_at=settings.success_at,
-        )
-        for env_source in env_sources.values()
-    ]
 
 
 def _canary(settings: TrainSettings, bench: RunContext) -> WeightCanary | None:
@@ -385,4 +387,5 @@ def evaluation_metrics(record: EvalRecord) -> Metrics:
         "tasks": float(best.num_tasks),
         "invalid": float(data.success.num_invalid),
         "seconds": record.seconds,
+        **record.metrics,
     }

@@ -16,7 +16,7 @@ _COLUMNS = 64
 
 
 @dataclass(slots=True)
-class Place:
+class CacheWindow:
     """Where the next forward pass writes, and how far it reads."""
 
     first_row: int = 0
@@ -30,7 +30,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class Size:
+class CacheSize:
     """How large the layers are; shared by all of them."""
 
     rows: int = 0
@@ -43,7 +43,7 @@ class SlotLayer(CacheLayerMixin):
     keys: Tensor
     values: Tensor
 
-    def __init__(self, place: Place, size: Size) -> None:
+    def __init__(self, place: CacheWindow, size: CacheSize) -> None:
         """Allocate at the first use, when heads and width are known."""
         super().__init__()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
         self._place, self._size = place, size
@@ -104,7 +104,7 @@ class SlotCache(Cache):
 
     def __init__(self) -> None:
         """Hold nothing yet."""
-        self.place, self.size = Place(), Size()
+        self.place, self.size = CacheWindow(), CacheSize()
         super().__init__(layer_class_to_replicate=lambda: SlotLayer(self.place, self.size))  # type: ignore[arg-type]  # called without arguments, and nothing else
 
     def reserve(self, *, rows: int, columns: int) -> None:
@@ -125,7 +125,7 @@ class SlotCache(Cache):
             yield layer
 
     def writing(self, first_row: int, num_rows: int, width: int, columns: Tensor | None = None) -> None:
-        """Let the next pass write to rows from `first_row` on and read `width` columns; for `columns` see `Place`."""
+        """Let the next pass write to rows from `first_row` on and read `width` columns; see `CacheWindow`."""
         place = self.place
         place.first_row, place.num_rows, place.width, place.columns = first_row, num_rows, width, columns
         if columns is not None:

@@ -19,7 +19,7 @@ _NOTHING = -1
 """Stands behind a row's last token; no token has this id."""
 
 
-class Wave(NamedTuple):
+class PrefillWave(NamedTuple):
     """Contexts to compute together, in the rows from `first_row` on."""
 
     first_row: int
@@ -45,7 +45,7 @@ class _Origin(NamedTuple):
     """The new context that is computed before and holds them (depth above 0)."""
 
 
-class Prefixes:
+class PrefixTable:
     """The tokens in up to `capacity` rows."""
 
     def __init__(self, capacity: int) -> None:
@@ -80,7 +80,7 @@ class Prefixes:
         """Exchange rows, as the cache does."""
         self._copy(np.concatenate([rows, others]), np.concatenate([others, rows]))
 
-    def admit(self, contexts: Sequence[tuple[int, ...]], first: int) -> list[Wave]:
+    def admit(self, contexts: Sequence[tuple[int, ...]], first: int) -> list[PrefillWave]:
         """Give every context a row behind the `first` rows in use; return what is to be copied and computed.
 
         Of the rows that are over, those that a new context contains go, then those that have been over for longest.
@@ -95,7 +95,7 @@ class Prefixes:
         self._tokens[first:end], self._lengths[first:end] = _NOTHING, 0
         for index, array in enumerate(arrays):
             self._write(row_of[index], array)
-        waves: list[Wave] = []
+        waves: list[PrefillWave] = []
         for depth in range(max(origin.depth for origin in origins) + 1):
             members = [index for index in order if origins[index].depth == depth]
             copies = [] if depth else moves.tolist()
@@ -106,7 +106,7 @@ class Prefixes:
                     copies.append((row_of[index], source))
             table = np.array(copies, np.int64).reshape(-1, 2)
             starts = [origins[index].start for index in members]
-            waves.append(Wave(row_of[members[0]], members, starts, table[:, 0], table[:, 1]))
+            waves.append(PrefillWave(row_of[members[0]], members, starts, table[:, 0], table[:, 1]))
         return waves
 
     def _origins(self, contexts: Sequence[tuple[int, ...]], arrays: Sequence[Ints]) -> tuple[list[_Origin], Bools]:

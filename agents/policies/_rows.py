@@ -20,21 +20,21 @@ Bools = npt.NDArray[np.bool_]
 _TOKEN, _BEHAVIOR, _RAW = range(3)
 
 
-class Ended(NamedTuple, Generic[TicketT]):
+class FinishedRow(NamedTuple, Generic[TicketT]):
     """A finished row; no generation where the model's numbers were not finite."""
 
     ticket: TicketT
     generation: Generation | None
 
 
-class Moves(NamedTuple):
+class RowSwaps(NamedTuple):
     """Rows that change places, in the cache and wherever else rows lie: `targets[i]` becomes what `sources[i]` was."""
 
     targets: Ints
     sources: Ints
 
 
-class Rows(Generic[TicketT]):
+class BatchRows(Generic[TicketT]):
     """Up to `capacity` sequences."""
 
     def __init__(self, capacity: int) -> None:
@@ -97,9 +97,9 @@ class Rows(Generic[TicketT]):
         context = np.array(self.requests[row].token_ids, np.int64)
         return np.concatenate([context, sampled[_TOKEN].astype(np.int64)])[: self.lengths[row]]
 
-    def retire(self, over: Bools) -> tuple[list[Ended[TicketT]], Moves]:
+    def retire(self, over: Bools) -> tuple[list[FinishedRow[TicketT]], RowSwaps]:
         """Take the rows out that are over; the last rows that are not take their places."""
-        ended = [Ended(self.tickets[row], self._generation(row)) for row in np.flatnonzero(over).tolist()]
+        ended = [FinishedRow(self.tickets[row], self._generation(row)) for row in np.flatnonzero(over).tolist()]
         left = len(self.tickets) - len(ended)
         targets = np.flatnonzero(over[:left])
         sources = left + np.flatnonzero(~over[left:])
@@ -111,7 +111,7 @@ class Rows(Generic[TicketT]):
         for target, source in zip(targets.tolist(), sources.tolist(), strict=True):
             self.tickets[target], self.requests[target] = self.tickets[source], self.requests[source]
         del self.tickets[left:], self.requests[left:]
-        return ended, Moves(targets, sources)
+        return ended, RowSwaps(targets, sources)
 
     def _generation(self, row: int) -> Generation | None:
         count = int(self._counts[row])

@@ -16,7 +16,7 @@ _BELOW_ONE = 1.0 - 1e-12
 """Keeps `number * total` below `total` in floating point."""
 
 
-class Sampled(NamedTuple):
+class SampledTokens(NamedTuple):
     """One token per row, on the device."""
 
     tokens: Tensor
@@ -28,7 +28,7 @@ class Sampled(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class SamplingRules:
     """How the rows of a batch sample, on the device; made when the batch changes, not for every token."""
 
     temperatures: Tensor
@@ -64,7 +64,7 @@ class Rules:
         )
 
 
-def sample(logits_BV: Tensor, rules: Rules, numbers_B: Tensor) -> Sampled:
+def sample(logits_BV: Tensor, rules: SamplingRules, numbers_B: Tensor) -> SampledTokens:
     """Sample by inversion: the first token, in vocabulary order, whose cumulative probability exceeds the number.
 
     Temperature first, then top-k, then top-p over what top-k left, renormalised; greedy rows take the largest logit.
@@ -92,7 +92,7 @@ def sample(logits_BV: Tensor, rules: Rules, numbers_B: Tensor) -> Sampled:
     if rules.greedy is not None:
         behavior_B = torch.where(rules.greedy, torch.zeros_like(behavior_B), behavior_B)
     raw_B = logits_BV.gather(-1, tokens_B1)[:, 0] - raw_norms_B
-    return Sampled(tokens_B1[:, 0], behavior_B, raw_B)
+    return SampledTokens(tokens_B1[:, 0], behavior_B, raw_B)
 
 
 def _truncated(scores_BV: Tensor, top_p_B1: Tensor, top_k_B1: Tensor) -> Tensor:

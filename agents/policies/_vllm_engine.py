@@ -33,7 +33,7 @@ _GRACE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSpec:
+class VllmLaunchSettings:
     """What is started."""
 
     source: str
@@ -50,7 +50,7 @@ class EngineSpec:
 class VllmEngine:
     """The engine's process, and the one thread that talks to it."""
 
-    def __init__(self, spec: EngineSpec, on_start: Callable[[Any], Awaitable[None]]) -> None:
+    def __init__(self, spec: VllmLaunchSettings, on_start: Callable[[Any], Awaitable[None]]) -> None:
         """Start thread and process.
 
         Args:
@@ -69,7 +69,7 @@ class VllmEngine:
         self._num_under_way = 0
         self._report = Path(tempfile.mkdtemp(prefix="envgym-vllm-")) / "reason"
         self._loop = asyncio.new_event_loop()
-        self._turnstile = asyncio.Condition()
+        self._condition = asyncio.Condition()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-policy", daemon=True)
         self._thread.start()
         try:
@@ -102,9 +102,9 @@ class VllmEngine:
     # ---- on the engine's loop ------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def sampling(self) -> AsyncIterator[Any]:  # AsyncLLM
+    async def read(self) -> AsyncIterator[Any]:  # AsyncLLM
         """Hold changes off. Raises: PolicyFailure: the engine died, or cannot be started again."""
-        async with self._turnstile:
+        async with self._condition:
             if self._is_dead():
                 await self._restart()
             self._num_under_way += 1
@@ -114,14 +114,14 @@ class VllmEngine:
             self._deaths = 0
         finally:
             self._num_under_way -= 1
-            async with self._turnstile:
-                self._turnstile.notify_all()
+            async with self._condition:
+                self._condition.notify_all()
 
     @asynccontextmanager
-    async def changing(self) -> AsyncIterator[Any]:  # AsyncLLM, or None where it is not running
+    async def write(self) -> AsyncIterator[Any]:  # AsyncLLM, or None where it is not running
         """Wait until nobody samples, and let nobody begin. Raises: PolicyFailure: the engine died."""
-        async with self._turnstile:
-            await self._turnstile.wait_for(lambda: self._num_under_way == 0)
+        async with self._condition:
+            await self._condition.wait_for(lambda: self._num_under_way == 0)
             if self._is_dead():
                 await self._restart()
             with self._dying():
@@ -192,7 +192,7 @@ def _import_vllm(installed: str) -> None:
             raise not_imported(installed, error) from error
 
 
-def _arguments(spec: EngineSpec) -> Any:  # AsyncEngineArgs
+def _arguments(spec: VllmLaunchSettings) -> Any:  # AsyncEngineArgs
     from vllm import AsyncEngineArgs
     from vllm.platforms import current_platform
 
@@ -219,7 +219,7 @@ def _arguments(spec: EngineSpec) -> Any:  # AsyncEngineArgs
     )
 
 
-def _variables(spec: EngineSpec, report: Path) -> dict[str, str]:
+def _variables(spec: VllmLaunchSettings, report: Path) -> dict[str, str]:
     """Return what the process reads from its environment; what is set there already wins for logging."""
     found = {
         REPORT: str(report),

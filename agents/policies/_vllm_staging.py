@@ -16,7 +16,7 @@ _IN_MEMORY = Path("/dev/shm")
 """Linux's file system in memory."""
 
 
-class Staging:
+class WeightStaging:
     """At most two files, the last of which is complete."""
 
     def __init__(self, config: Any, dtype: torch.dtype) -> None:  # PretrainedConfig
@@ -34,8 +34,8 @@ class Staging:
         self.newest: Path | None = None
         """None: the weights are those that the model was loaded with."""
 
-    def write(self, named_tensors: Iterable[tuple[str, Tensor]]) -> Path | None:
-        """Write all weights to a new file, which becomes the newest when it is `accept`ed; None: there are none.
+    def write(self, named_tensors: Iterable[tuple[str, Tensor]]) -> Path:
+        """Write all weights to a new file, which becomes the newest when it is `accept`ed.
 
         Raises: UnknownName: the model has no such weight. InvalidInput: another shape, or some weights only.
         """
@@ -46,8 +46,6 @@ class Staging:
             self._check(name, tensor)
             if name not in self._tied:
                 found[name] = tensor.detach().to("cpu", self._dtype).contiguous()
-        if not found:
-            return None
         if missing := sorted(self._shapes.keys() - found.keys()):
             must, got = f"hold all {len(self._shapes)}", f"{len(found)}, without {missing[0]}"
             do = "send every weight; merged_weights(model) does, with adapters merged"

@@ -95,7 +95,7 @@ def _top(row: dict[int, Any], count: int) -> tuple[tuple[int, float], ...]:  # v
     return tuple((token, float(entry.logprob)) for token, entry in ranked[:count])
 
 
-def read_scores(row: tuple[int, ...], answer: Any) -> tuple[float, ...]:  # vLLM's RequestOutput
+def read_row_logprobs(row: tuple[int, ...], answer: Any) -> tuple[float, ...]:  # vLLM's RequestOutput
     """Read the log-prob of every token of a prompt; 0.0 for the first."""
     table = answer.prompt_logprobs
     return (0.0, *(float(entry[token].logprob) for token, entry in zip(row[1:], table[1:], strict=True)))
@@ -113,7 +113,7 @@ def completion_body(request: GenerateRequest, *, limit: int, num_top: int) -> Js
     return {"prompt": list(request.token_ids), **body, **neutral, **ids}
 
 
-def score_body(row: tuple[int, ...]) -> Json:
+def logprobs_body(row: tuple[int, ...]) -> Json:
     """Return what asks `/completions` for the log-probs of a prompt."""
     return {"prompt": list(row), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "return_token_ids": True}
 
@@ -155,7 +155,7 @@ def read_completion(content: object, request: GenerateRequest, *, version: int, 
     )
 
 
-def read_prompt_scores(content: object, row: tuple[int, ...]) -> tuple[float, ...]:
+def read_prompt_logprobs(content: object, row: tuple[int, ...]) -> tuple[float, ...]:
     """Read the log-prob of every token of a prompt; 0.0 for the first. Raises: as `read_completion`."""
     table = _choice(content, row).get("prompt_logprobs")
     if not isinstance(table, list) or len(table) != len(row):

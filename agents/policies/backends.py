@@ -1,42 +1,127 @@
-"""Which engine samples, and what it may use: settings, and the engines built from them; nothing heavy until then."""
+"""The one factory of policies: from the model and engine sections to what samples, for every command alike."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pydantic import Field
-
-from envgym.settings import Settings
+from envgym.agents.catalog import POLICY_BACKEND
+from envgym.agents.message_driver import MessagePolicy
+from envgym.agents.protocols import Policy
+from envgym.agents.settings import EndpointSettings, EngineSettings, ModelSettings
+from envgym.errors import SettingsError, sentence
 
 if TYPE_CHECKING:
+    from torch import dtype
+
+
+class PolicyBackend(Protocol):
+    """Makes the policy of a run."""
+
+    def __call__(
+        self, model: ModelSettings, engine: EngineSettings, learner_model: Any | None, deterministic: bool
+    ) -> Policy | MessagePolicy:
+        """Make the policy.
+
+        Args:
+            model: what samples.
+            engine: how, and on what.
+            learner_model: the module (PreTrainedModel or PeftModel) that a learner trains in this process; None: no
+                learner is there.
+            deterministic: the run must repeat bit by bit, so that what is sampled together may not depend on timing.
+
+        Raises: SettingsError, UnknownName, InvalidInput: settings that do not fit.
+        """
+        ...
+
+
+def build_policy(
+    model: ModelSettings, engine: EngineSettings, *, learner_model: Any | None = None, deterministic: bool = True
+) -> Policy | MessagePolicy:
+    """Make the policy that `engine.backend` names; see `PolicyBackend`."""
+    return POLICY_BACKEND.build(engine.backend)(model, engine, learner_model, deterministic)
+
+
+def build_trained_policy(
+    model: ModelSettings, engine: EngineSettings, *, learner_model: Any, deterministic: bool
+) -> Policy:
+    """Make a policy that can sample from what a learner trains. Raises: SettingsError: the backend's cannot."""
+    policy = build_policy(model, engine, learner_model=learner_model, deterministic=deterministic)
+    if policy.unit == "tokens" and (policy.shares_weights or policy.accepts_weights):
+        return policy
+    policy.close()
+    do = "use transformers or vllm"
+    must = "sample tokens from weights that training can change"
+    raise SettingsError(sentence("engine.backend", must, engine.backend.name, where="engine", do=do))
+
+
+def transformers_policy(
+    model: ModelSettings, engine: EngineSettings, learner_model: Any | None, deterministic: bool
+) -> Policy:
+    """Sample from the learner's own module, or from a model that is loaded here."""
+    from envgym.agents.models.loading import load_frozen_model, prepare_device  # heavy, as what follows
+    from envgym.agents.policies.transformers import TransformersPolicy
+
+    device = prepare_device(engine.device, engine.threads)
+    return TransformersPolicy(
+        load_frozen_model(model, device) if learner_model is None else learner_model,
+        device=device,
+        max_batch=engine.max_batch,
+        deterministic=deterministic,
+        autocast=autocast_dtype(model),
+        shares_weights=learner_model is not None,
+        version=model.train_steps,
+    )
+
+
+def vllm_policy(model: ModelSettings, engine: EngineSettings, learner_model: Any | None, deterministic: bool) -> Policy:
+    """Sample with vLLM from a copy of the weights; those of a learner are sent to it later."""
+    from envgym.agents.models.loading import load_frozen_model, prepare_device, resolve_model  # heavy, as what follows
+    from envgym.agents.models.weights import merged_weights
     from envgym.agents.policies.vllm import VllmPolicy
 
-
-class PolicySettings(Settings):
-    """The sampling engine."""
-
-    backend: Literal["transformers", "vllm"] = "transformers"
-    """`transformers` samples from the model in this process; `vllm` in a process and from a copy of its own,
-    or in an evaluation through an endpoint from a model that vLLM serves there."""
-    cache_gib: float = Field(default=2.0, gt=0)
-    """vllm: memory for keys and values."""
-    max_context: int | None = Field(default=None, ge=2)
-    """vllm: longest context with what is sampled behind it; the default is what the model has positions for."""
-    restarts: int = Field(default=3, ge=0)
-    """vllm: how many times in a row the engine may die, without one answer in between, and is started again."""
-
-
-def start_vllm(
-    settings: PolicySettings, source: str, *, dtype: str, head_dtype: str, max_batch: int, threads: int | None
-) -> "VllmPolicy":
-    """Start vLLM on a directory or hub name. Raises: SettingsError, InvalidInput: as `VllmPolicy`."""
-    from envgym.agents.policies.vllm import VllmPolicy  # heavy
-
-    return VllmPolicy(
-        source,
-        dtype=dtype,
-        head_dtype=head_dtype,
-        max_context=settings.max_context,
-        max_batch=max_batch,
-        cache_gib=settings.cache_gib,
-        threads=threads,
-        restarts=settings.restarts,
+    policy = VllmPolicy(
+        resolve_model(model.name, tiny=model.tiny),
+        dtype=model.dtype if model.autocast == "none" else model.autocast,
+        head_dtype=model.head_dtype,
+        max_context=engine.max_context,
+        max_batch=engine.max_batch,
+        cache_gib=engine.cache_gib,
+        threads=engine.threads,
+        restarts=engine.restarts,
+        version=model.train_steps,
     )
+    if model.adapter is not None and learner_model is None:
+        adapted = load_frozen_model(model, prepare_device(engine.device, engine.threads))
+        policy.update_weights(merged_weights(adapted), model.train_steps)
+    return policy
+
+
+def vllm_server_policy(
+    model: ModelSettings, engine: EngineSettings, learner_model: Any | None, deterministic: bool
+) -> Policy:
+    """Sample by token ids from a model that vLLM serves at the endpoint."""
+    from envgym.agents.policies.vllm_server import VllmServerPolicy  # loads an HTTP client
+
+    return VllmServerPolicy(_endpoint(engine), version=model.train_steps)
+
+
+def openai_policy(
+    model: ModelSettings, engine: EngineSettings, learner_model: Any | None, deterministic: bool
+) -> MessagePolicy:
+    """Sample by messages from the service at the endpoint."""
+    from envgym.agents.policies.openai import OpenAIPolicy  # loads an HTTP client
+
+    return OpenAIPolicy(_endpoint(engine))
+
+
+def autocast_dtype(model: ModelSettings) -> "dtype | None":
+    """Return the type of the matrix products where it is not that of the weights."""
+    import torch  # heavy
+
+    return torch.bfloat16 if model.autocast == "bfloat16" else None
+
+
+def _endpoint(engine: EngineSettings) -> EndpointSettings:
+    if engine.endpoint is None:
+        do = "add engine.endpoint.base_url and engine.endpoint.model"
+        must = f"be set for {engine.backend.name}"
+        raise SettingsError(sentence("engine.endpoint", must, "nothing", where="engine", do=do))
+    return engine.endpoint

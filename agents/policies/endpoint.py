@@ -9,57 +9,27 @@ import json
 import os
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import httpx
-from pydantic import Field
 
 from envgym.agents.policies._chat_wire import BadResponse, error_text
+from envgym.agents.settings import EndpointSettings
 from envgym.errors import InvalidInput, PolicyFailure, sentence
-from envgym.settings import Settings
 
 T = TypeVar("T")
-Pause = Callable[[float], Awaitable[object]]
+Sleep = Callable[[float], Awaitable[object]]
 """Waits for some seconds."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """Statuses after which the same request may succeed."""
 _SHOWN = 300
 
 
-class EndpointSettings(Settings):
-    """An endpoint, and how hard it may be used."""
-
-    base_url: str
-    """Up to and with the version, such as `http://localhost:8000/v1`."""
-    model: str
-    """What the endpoint calls its model."""
-    api_key_env: str | None = None
-    """Environment variable that holds the key; None: no key is sent."""
-    timeout_s: float = Field(default=120.0, gt=0)
-    """Longest wait for one answer."""
-    max_retries: int = Field(default=5, ge=0)
-    """Further attempts after the first."""
-    backoff_s: float = Field(default=0.5, ge=0)
-    """Pause before the second attempt; doubled for each further one."""
-    max_backoff_s: float = Field(default=60.0, ge=0)
-    """Longest pause, also where the endpoint asks for a longer one."""
-    max_concurrency: int = Field(default=32, ge=1)
-    """Requests under way at a time."""
-    requests_per_minute: float | None = Field(default=None, gt=0)
-    """Requests are spaced evenly to keep this rate; None: as fast as they come."""
-    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """How the endpoint calls the limit of a reply."""
-    extra_body: dict[str, Any] = Field(default_factory=dict)
-    """Further fields of every request; they replace ours of the same name."""
-    omit: tuple[str, ...] = ()
-    """Fields of ours that the endpoint refuses, such as `seed`."""
-
-
 class Endpoint:
     """Connections to one endpoint, used within its limits and from one event loop."""
 
     def __init__(
-        self, settings: EndpointSettings, *, sleep: Pause = asyncio.sleep, jitter: Callable[[], float] = random.random
+        self, settings: EndpointSettings, *, sleep: Sleep = asyncio.sleep, jitter: Callable[[], float] = random.random
     ) -> None:
         """Prepare to ask.
 

@@ -7,31 +7,28 @@ import asyncio
 import random
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from envgym.agents.message_driver import MessageReply, MessageRequest
+from envgym.agents.message_driver import MessagePolicy, MessageReply, MessageRequest
 from envgym.agents.policies._chat_wire import messages_to_wire, read_response, says_context_is_full, tool_to_wire
-from envgym.agents.policies.endpoint import Endpoint, EndpointSettings, Pause
+from envgym.agents.policies.endpoint import Endpoint, Sleep
 from envgym.agents.protocols import FinishReason
+from envgym.agents.settings import EndpointSettings
 from envgym.core.messages import Action
 
 _SEED_BITS = 0x7FFFFFFF
 """Seeds are sent as 31 bits: some endpoints take no more."""
 
 
-class OpenAIPolicy:
+class OpenAIPolicy(MessagePolicy):
     """Asks an endpoint, within its limits."""
 
     def __init__(
-        self, settings: EndpointSettings, *, sleep: Pause = asyncio.sleep, jitter: Callable[[], float] = random.random
+        self, settings: EndpointSettings, *, sleep: Sleep = asyncio.sleep, jitter: Callable[[], float] = random.random
     ) -> None:
         """Prepare to ask; arguments and errors are those of `Endpoint`."""
         self.settings = settings
         self._endpoint = Endpoint(settings, sleep=sleep, jitter=jitter)
-
-    async def __aenter__(self) -> Self:
-        """Return the policy."""
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -1,25 +1,27 @@
-"""A policy that says what it is told, for tests and benchmarks: exact tokens, log-prob 0.0, no model."""
+"""A policy that replies from a script, for tests and benchmarks: exact tokens, log-prob 0.0, no model."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
+from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy
 from envgym.errors import PolicyFailure, sentence
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Said = Sequence[int] | Generation | Exception
+ScriptedReply = Sequence[int] | Generation | Exception
 """Token ids (cut at the request's limit), a whole generation, or what to raise."""
 
 
-class ScriptedPolicy:
+class ScriptedPolicy(Policy):
     """Answers from a list, in the order of the requests, or by a function of the request.
 
     The function makes episodes independent of the order in which they ask; a list suits one episode at a time.
     """
 
-    def __init__(self, script: Iterable[Said] | Callable[[GenerateRequest], Said], *, version: int = 0) -> None:
+    def __init__(
+        self, script: Iterable[ScriptedReply] | Callable[[GenerateRequest], ScriptedReply], *, version: int = 0
+    ) -> None:
         """Take the script."""
         self._answer = script if callable(script) else _from_list(script)
         self._version = version
@@ -50,26 +52,24 @@ class ScriptedPolicy:
             policy_version=self._version,
         )
 
-    async def score(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+    async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
         """Return 0.0 for every token: what is scripted is certain."""
         return [(0.0,) * len(row) for row in token_ids]
 
     def update_weights(self, named_tensors: Iterable[tuple[str, "Tensor"]], version: int) -> None:
         """Take the version; there are no weights."""
         del named_tensors
+        self.set_version(version)
+
+    def set_version(self, version: int) -> None:
+        """Take the version."""
         self._version = version
 
-    def sleep(self) -> None:
-        """Do nothing: no memory is held."""
 
-    def wake(self) -> None:
-        """Do nothing: always ready."""
-
-
-def _from_list(script: Iterable[Said]) -> Callable[[GenerateRequest], Said]:
+def _from_list(script: Iterable[ScriptedReply]) -> Callable[[GenerateRequest], ScriptedReply]:
     replies = iter(script)
 
-    def answer(request: GenerateRequest) -> Said:
+    def answer(request: GenerateRequest) -> ScriptedReply:
         del request
         for reply in replies:
             return reply

@@ -13,7 +13,7 @@ Requests that wait are served together by one worker thread, so the event loop s
 
 In both, a request's random numbers come from its own seed, one for each token, and what a context shares with one that
 was served before is not computed again until the weights change. Reuse changes a result through rounding only; rounds
-repeat bit by bit from the last `update_weights` on.
+repeat bit by bit from the last `update_weights` or `clear_prefix_cache` on.
 """
 
 import asyncio
@@ -27,29 +27,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from envgym.agents.policies._batch_engine import BatchEngine
 from envgym.agents.policies._cached_model import CachedModel
 from envgym.agents.policies._checks import check_context, check_sampling
-from envgym.agents.policies._engine import Engine
-from envgym.agents.policies._rows import Ended, canonical
-from envgym.agents.policies._turnstile import Turnstile
-from envgym.agents.protocols import GenerateRequest, Generation
+from envgym.agents.policies._locks import WriterPriorityLock
+from envgym.agents.policies._rows import FinishedRow, canonical
+from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
 from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
 
 _WHERE = "TransformersPolicy"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ticket:
-    """Somebody who waits for a generation."""
+class _PendingRequest:
+    """A request that waits for its generation."""
 
     loop: asyncio.AbstractEventLoop
     answer: "asyncio.Future[Generation]"
 
 
-_Answer = tuple[_Ticket, Generation | PolicyFailure]
+_Answer = tuple[_PendingRequest, Generation | PolicyFailure]
 
 
-class TransformersPolicy:
+class TransformersPolicy(Policy):
     """Samples from `model`, also while a learner trains the same module between rounds."""
 
     def __init__(
@@ -60,7 +60,7 @@ class TransformersPolicy:
         max_batch: int = 64,
         deterministic: bool = True,
         autocast: torch.dtype | None = None,
-        is_shared: bool = False,
+        shares_weights: bool = False,
         version: int = 0,
     ) -> None:
         """Prepare to serve.
@@ -72,7 +72,7 @@ class TransformersPolicy:
                 as many contexts, those of sequences that are over included.
             deterministic: serve in rounds that do not depend on timing; else continuously.
             autocast: run the forward passes in this type; None: in the type of the weights.
-            is_shared: a learner trains this very module, so `sleep` leaves its weights where they are.
+            shares_weights: a learner trains this very module, so `sleep` leaves its weights where they are.
             version: of the weights as they are.
 
         Raises: InvalidInput: max_batch below 1, or a model with layers that keep no keys and values.
@@ -82,17 +82,18 @@ class TransformersPolicy:
         if device is not None:
             model.to(device)
         self._model = CachedModel(model, autocast=autocast)
-        self._engine: Engine[_Ticket] = Engine(self._model, max_batch=max_batch)
+        self._engine: BatchEngine[_PendingRequest] = BatchEngine(self._model, max_batch=max_batch)
         self._home = self._model.device
-        self._deterministic, self._is_shared, self._version = deterministic, is_shared, version
+        self.shares_weights = shares_weights
+        self._deterministic, self._version = deterministic, version
         self._is_asleep = False
-        self._waiting: deque[tuple[_Ticket, GenerateRequest]] = deque()
-        self._served: set[_Ticket] = set()
+        self._waiting: deque[tuple[_PendingRequest, GenerateRequest]] = deque()
+        self._served: set[_PendingRequest] = set()
         """Tickets that the engine has and has not answered."""
         self._server: asyncio.AbstractEventLoop | None = None
         """The loop that starts rounds; None while nothing is served."""
         self._queue_lock = threading.Lock()
-        self._turn = Turnstile()
+        self._lock = WriterPriorityLock()
         """Between those who use the model and those who change it."""
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="transformers-policy")
 
@@ -109,11 +110,11 @@ class TransformersPolicy:
         """
         if self._is_asleep:
             raise PolicyFailure(sentence("policy", "be awake", "asleep", where=_WHERE, do="call wake first"))
-        check_sampling(request.sampling, _WHERE)
+        self.check_sampling(request.sampling)
         limit = self._engine.limit(request)
         check_context(request, limit=limit, positions=self._model.max_positions, where=_WHERE)
         loop = asyncio.get_running_loop()
-        ticket = _Ticket(loop, loop.create_future())
+        ticket = _PendingRequest(loop, loop.create_future())
         with self._queue_lock:
             self._waiting.append((ticket, request))
             is_idle = self._server is None or (self._server is not loop and not self._server.is_running())
@@ -123,9 +124,9 @@ class TransformersPolicy:
             loop.call_soon(self._serve_or_rest, loop)  # behind all who are about to ask
         return await ticket.answer
 
-    async def score(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+    async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
         """Return for each sequence the raw log-prob of every token given those before it; 0.0 for the first."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self._score, list(token_ids))
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._compute_logprobs, list(token_ids))
 
     def update_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Copy weights in place, after the round that is being served; a tensor that is the model's own is left.
@@ -137,7 +138,7 @@ class TransformersPolicy:
             **dict(module.named_buffers(remove_duplicate=False)),
             **dict(module.named_parameters(remove_duplicate=False)),
         }
-        with self._turn.changing(), torch.no_grad():
+        with self._lock.write(), torch.no_grad():
             for name, tensor in named_tensors:
                 if name not in own:
                     raise unknown_name("weight", name, own, where=_WHERE)
@@ -147,29 +148,44 @@ class TransformersPolicy:
                     raise InvalidInput(sentence(name, rule, list(tensor.shape), where=_WHERE, do=do))
                 if target.data_ptr() != tensor.data_ptr():
                     target.copy_(tensor)
-            self._engine.forget_prefixes()
+            self._engine.clear_prefix_cache()
             self._version = version
+
+    def set_version(self, version: int) -> None:
+        """Name the weights that are in place, after the round that is being served, and clear the prefix cache."""
+        with self._lock.write():
+            self._engine.clear_prefix_cache()
+            self._version = version
+
+    def check_sampling(self, sampling: Sampling) -> None:
+        """See that every setting is in range. Raises: InvalidInput: one is not."""
+        check_sampling(sampling, _WHERE)
+
+    def clear_prefix_cache(self) -> None:
+        """Compute every context anew, after the round that is being served."""
+        with self._lock.write():
+            self._engine.clear_prefix_cache()
 
     def sleep(self) -> None:
         """Free the cache, and on a GPU the weights too (they wait in main memory) unless a learner shares them."""
-        with self._turn.changing():
+        with self._lock.write():
             self._is_asleep = True
             self._engine.reset()
             if self._home.type == "cuda":
-                if not self._is_shared:
+                if not self.shares_weights:
                     self._model.module.to("cpu")
                 torch.cuda.empty_cache()
 
     def wake(self) -> None:
         """Put the weights back."""
-        with self._turn.changing():
-            if not self._is_shared:
+        with self._lock.write():
+            if not self.shares_weights:
                 self._model.module.to(self._home)
             self._is_asleep = False
 
-    def paused(self) -> AbstractContextManager[None]:
-        """Hold sampling off while the model learns: what is being sampled ends first, what is asked for waits."""
-        return self._turn.changing()
+    def pause(self) -> AbstractContextManager[None]:
+        """Hold sampling off while the model learns: the requests under way end first, new ones wait."""
+        return self._lock.write()
 
     # ---- rounds: started on the loop, served by the worker -------------------------------------------------------
 
@@ -201,7 +217,7 @@ class TransformersPolicy:
         """In the worker: serve until nobody is left of this round (or, continuously, until nobody waits)."""
         engine = self._engine
         answers: list[_Answer] = []
-        with self._turn.using(), self._model.serving():
+        with self._lock.read(), self._model.serving():
             arrived = self._arrivals()
             while arrived or len(engine.rows):
                 batch_size = min(len(arrived), engine.room())
@@ -213,11 +229,11 @@ class TransformersPolicy:
                 if not self._deterministic:
                     self._hand_out(answers)
                     answers = []
-                    if not self._turn.is_wanted:
+                    if not self._lock.has_writer:
                         arrived += self._arrivals()
         self._hand_out(answers)
 
-    def _arrivals(self) -> list[tuple[_Ticket, GenerateRequest]]:
+    def _arrivals(self) -> list[tuple[_PendingRequest, GenerateRequest]]:
         """Take all who wait, in an order that does not depend on who came first."""
         with self._queue_lock:
             arrived = sorted(self._waiting, key=lambda item: canonical(item[1]))
@@ -240,12 +256,12 @@ class TransformersPolicy:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(_deliver, items)
 
-    def _score(self, rows: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
-        with self._turn.using(), self._model.serving():
-            return self._engine.score(rows)
+    def _compute_logprobs(self, rows: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
+        with self._lock.read(), self._model.serving():
+            return self._engine.compute_logprobs(rows)
 
 
-def _answered(ended: Ended[_Ticket]) -> _Answer:
+def _answered(ended: FinishedRow[_PendingRequest]) -> _Answer:
     if ended.generation is not None:
         return ended.ticket, ended.generation
     return ended.ticket, PolicyFailure("the model gave logits that are not finite")

@@ -17,18 +17,18 @@ import torch
 from torch import Tensor
 
 from envgym.agents.policies._checks import check_context, check_sampling
-from envgym.agents.policies._vllm_engine import EngineSpec, VllmEngine
+from envgym.agents.policies._vllm_engine import VllmEngine, VllmLaunchSettings
 from envgym.agents.policies._vllm_faults import one_line
-from envgym.agents.policies._vllm_staging import Staging
-from envgym.agents.policies._vllm_wire import read_generation, read_scores, sampling_arguments
-from envgym.agents.protocols import GenerateRequest, Generation
+from envgym.agents.policies._vllm_staging import WeightStaging
+from envgym.agents.policies._vllm_wire import read_generation, read_row_logprobs, sampling_arguments
+from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
 from envgym.errors import InvalidInput, PolicyFailure, sentence
 
 _WHERE = "VllmPolicy"
 _GIB = 1 << 30
 
 
-class VllmPolicy:
+class VllmPolicy(Policy):
     """Samples from a model that vLLM loads from a directory or the hub."""
 
     def __init__(
@@ -73,14 +73,14 @@ class VllmPolicy:
         # One fewer, as vLLM scores a sequence only where a token could follow it.
         self._positions: int = max_context or (positions or 2048) - 1
         if positions is not None and self._positions >= positions:
-            must, do = f"be below the model's {positions} positions", "lower policy.max_context"
+            must, do = f"be below the model's {positions} positions", "lower engine.max_context"
             raise InvalidInput(sentence("max_context", must, self._positions, where=_WHERE, do=do))
-        self._staging = Staging(config, getattr(torch, dtype))
+        self._staging = WeightStaging(config, getattr(torch, dtype))
         self._num_top, self._with_raw, self._version = num_top, with_raw, version
         self._salt = 0
         self._numbers = count()
         self._is_asleep = False
-        spec = EngineSpec(
+        spec = VllmLaunchSettings(
             source=source,
             dtype=dtype,
             head_dtype=head_dtype,
@@ -103,13 +103,13 @@ class VllmPolicy:
         Raises: PolicyFailure: the engine died, gave numbers that are not finite, has no position left for the
             context, or is asleep. InvalidInput: an empty context, or sampling settings out of range.
         """
-        check_sampling(request.sampling, _WHERE)
+        self.check_sampling(request.sampling)
         limit = min(request.sampling.max_new_tokens, self._positions - len(request.token_ids))
         check_context(request, limit=limit, positions=self._positions, where=_WHERE)
         self._check_awake()
         return await asyncio.wrap_future(self._engine.submit(self._generate(request, limit)))
 
-    async def score(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+    async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
         """Return for each sequence the raw log-prob of every token given those before it; 0.0 for the first.
 
         Raises: PolicyFailure: the engine died, is asleep, or has fewer positions than a sequence tokens.
@@ -117,18 +117,30 @@ class VllmPolicy:
         self._check_awake()
         longest = max(map(len, token_ids), default=0)
         if longest > self._positions:
-            must, do = f"fit the engine's {self._positions} positions", "raise policy.max_context"
+            must, do = f"fit the engine's {self._positions} positions", "raise engine.max_context"
             raise PolicyFailure(sentence("sequence", must, f"{longest} tokens", where=_WHERE, do=do))
-        return await asyncio.wrap_future(self._engine.submit(self._score(list(token_ids))))
+        return await asyncio.wrap_future(self._engine.submit(self._compute_logprobs(list(token_ids))))
 
     def update_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Put new weights in place when the requests under way are answered, or none; forget every cached context.
+        """Put new weights in place when the requests under way are answered, and clear the prefix cache.
 
         Raises: UnknownName, InvalidInput: not the model's weights, or some of them only. PolicyFailure: the engine is
             dead and cannot be started again.
         """
         path = self._staging.write(named_tensors)
         self._engine.run(self._update(path, version))
+
+    def set_version(self, version: int) -> None:
+        """Name the weights that are in place when the requests under way are answered, and clear the prefix cache."""
+        self._engine.run(self._rename(version))
+
+    def check_sampling(self, sampling: Sampling) -> None:
+        """See that every setting is in range. Raises: InvalidInput: one is not."""
+        check_sampling(sampling, _WHERE)
+
+    def clear_prefix_cache(self) -> None:
+        """Compute every context anew when the requests under way are answered."""
+        self._engine.run(self._rename(self._version))
 
     def sleep(self) -> None:
         """Give the memory of cache and weights back: on a GPU to the device, on a CPU by ending the process."""
@@ -152,24 +164,24 @@ class VllmPolicy:
     # ---- on the engine's loop ------------------------------------------------------------------------------------
 
     async def _generate(self, request: GenerateRequest, limit: int) -> Generation:
-        async with self._engine.sampling() as llm:
+        async with self._engine.read() as llm:
             version, arguments = self._version, sampling_arguments(request, limit=limit, num_top=self._num_top)
             answer = await self._ask(llm, request.token_ids, arguments)
             found = read_generation(request, answer, version=version, num_top=self._num_top)
             if found.raw_logprobs is not None or not self._with_raw:
                 return found
-            scores = await self._score_one(llm, request.token_ids + found.token_ids)
+            scores = await self._compute_row_logprobs(llm, request.token_ids + found.token_ids)
         return replace(found, raw_logprobs=scores[len(request.token_ids) :])
 
-    async def _score(self, rows: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
-        async with self._engine.sampling() as llm:
-            return list(await asyncio.gather(*[self._score_one(llm, row) for row in rows]))
+    async def _compute_logprobs(self, rows: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
+        async with self._engine.read() as llm:
+            return list(await asyncio.gather(*[self._compute_row_logprobs(llm, row) for row in rows]))
 
-    async def _score_one(self, llm: Any, row: tuple[int, ...]) -> tuple[float, ...]:  # AsyncLLM
+    async def _compute_row_logprobs(self, llm: Any, row: tuple[int, ...]) -> tuple[float, ...]:  # AsyncLLM
         if not row:
             return ()
         arguments = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
-        return read_scores(row, await self._ask(llm, row, arguments))
+        return read_row_logprobs(row, await self._ask(llm, row, arguments))
 
     async def _ask(self, llm: Any, token_ids: tuple[int, ...], arguments: dict[str, Any]) -> Any:  # as above
         from vllm import SamplingParams
@@ -180,16 +192,20 @@ class VllmPolicy:
         answers = [answer async for answer in llm.generate(prompt, params, request_id=str(next(self._numbers)))]
         return answers[-1]
 
-    async def _update(self, path: Path | None, version: int) -> None:
+    async def _rename(self, version: int) -> None:
+        async with self._engine.write():
+            self._salt += 1
+            self._version = version
+
+    async def _update(self, path: Path, version: int) -> None:
         try:
-            async with self._engine.changing() as llm:
+            async with self._engine.write() as llm:
                 self._salt += 1
                 self._version = version
-                if path is not None:
-                    self._staging.accept(path)
-                    await self._load_newest(llm)
+                self._staging.accept(path)
+                await self._load_newest(llm)
         except PolicyFailure:
-            if path is None or self._staging.newest != path:
+            if self._staging.newest != path:
                 raise  # else it died while loading, and loads them when it is started again
 
     async def _load_newest(self, llm: Any) -> None:  # AsyncLLM
@@ -199,14 +215,14 @@ class VllmPolicy:
     async def _sleep(self) -> None:
         from vllm.platforms import current_platform
 
-        async with self._engine.changing() as llm:
+        async with self._engine.write() as llm:
             if current_platform.is_cpu():
                 await self._engine.stop()
             else:
                 await llm.sleep(level=1)
 
     async def _wake(self) -> None:
-        async with self._engine.changing() as llm:  # starts the process where there is none
+        async with self._engine.write() as llm:  # starts the process where there is none
             if await llm.is_sleeping():
                 await llm.wake_up()
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from envgym.agents.policies import _vllm_wire as wire
 from envgym.agents.policies._checks import check_context, check_sampling
-from envgym.agents.policies.endpoint import Endpoint, EndpointSettings, Pause
-from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.agents.policies.endpoint import Endpoint, Sleep
+from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
+from envgym.agents.settings import EndpointSettings
 from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
 
 if TYPE_CHECKING:
@@ -25,8 +26,10 @@ _PROBE = GenerateRequest(token_ids=(1, 2, 3), sampling=Sampling(top_k=1, max_new
 _NEAR_ZERO = 1e-6
 
 
-class VllmServerPolicy:
+class VllmServerPolicy(Policy):
     """Samples through vLLM's OpenAI-compatible `/completions`."""
+
+    accepts_weights = False
 
     def __init__(
         self,
@@ -34,7 +37,7 @@ class VllmServerPolicy:
         *,
         num_top: int = 0,
         version: int = 0,
-        sleep: Pause = asyncio.sleep,
+        sleep: Sleep = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """Prepare to ask.
@@ -84,7 +87,7 @@ class VllmServerPolicy:
         """Version of the weights that are served, as it was told."""
         return self._version
 
-    def check(self, sampling: Sampling) -> None:
+    def check_sampling(self, sampling: Sampling) -> None:
         """See that the server can state the log-probs of what is sampled so.
 
         Raises: InvalidInput: a setting out of range. PolicyFailure: it states those before temperature and cuts.
@@ -103,14 +106,14 @@ class VllmServerPolicy:
         Raises: PolicyFailure: the server refuses, does not answer, has no position left for the context, or answers
             without token ids. InvalidInput: an empty context, or sampling settings out of range.
         """
-        self.check(request.sampling)
+        self.check_sampling(request.sampling)
         limit = request.sampling.max_new_tokens
         if self._positions is not None:
             limit = min(limit, self._positions - len(request.token_ids))
         check_context(request, limit=limit, positions=self._positions, where=self._where)
         return await self._sample(request, limit=limit)
 
-    async def score(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+    async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
         """Return for each sequence the raw log-prob of every token given those before it; 0.0 for the first.
 
         Raises: PolicyFailure: the server refuses, does not answer, or has fewer positions than a sequence tokens.
@@ -119,20 +122,17 @@ class VllmServerPolicy:
         if self._positions is not None and longest > self._positions:
             must, do = f"fit the model's {self._positions} positions", "serve with a larger --max-model-len"
             raise PolicyFailure(sentence("sequence", must, f"{longest} tokens", where=self._where, do=do))
-        return list(await asyncio.gather(*[self._score(row) for row in token_ids]))
+        return list(await asyncio.gather(*[self._compute_logprobs(row) for row in token_ids]))
 
     def update_weights(self, named_tensors: Iterable[tuple[str, "Tensor"]], version: int) -> None:
-        """Take the version of weights that are served already. Raises: InvalidInput: weights to be sent there."""
-        for name, _ in named_tensors:
-            do = "train with policy.backend=vllm, which holds its own"
-            raise InvalidInput(sentence("weights", "stay as they are served", name, where=self._where, do=do))
+        """Refuse: the weights are the server's. Raises: InvalidInput."""
+        do = "train with engine.backend=vllm, which holds its own"
+        must = "stay as they are served"
+        raise InvalidInput(sentence("weights", must, f"version {version}", where=self._where, do=do))
+
+    def set_version(self, version: int) -> None:
+        """Name the weights that are served; what an older version has cached is not found again."""
         self._version = version
-
-    def sleep(self) -> None:
-        """Do nothing: the memory is the server's."""
-
-    def wake(self) -> None:
-        """Do nothing: the server is awake."""
 
     async def _sample(self, request: GenerateRequest, *, limit: int) -> Generation:
         version = self._version
@@ -143,11 +143,11 @@ class VllmServerPolicy:
             lambda content: wire.read_completion(content, request, version=version, num_top=self._num_top),
         )
 
-    async def _score(self, row: tuple[int, ...]) -> tuple[float, ...]:
+    async def _compute_logprobs(self, row: tuple[int, ...]) -> tuple[float, ...]:
         if not row:
             return ()
-        body = self._named(wire.score_body(row))
-        return await self._endpoint.post(_PATH, body, lambda content: wire.read_prompt_scores(content, row))
+        body = self._named(wire.logprobs_body(row))
+        return await self._endpoint.post(_PATH, body, lambda content: wire.read_prompt_logprobs(content, row))
 
     def _named(self, body: wire.Json) -> dict[str, Any]:  # JSON
         """Add the model, and a salt: what an older version has cached is not found again."""

@@ -1,17 +1,20 @@
-"""The one way to get a renderer for a tokenizer."""
+"""From a tokenizer to its renderer: by the model's family, or by its chat template."""
 
 from collections.abc import Mapping
-from enum import StrEnum
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
+from pydantic import Field
+
+from envgym.agents.protocols import Renderer
 from envgym.agents.rendering.generic import GenericRenderer
 from envgym.agents.rendering.template import ChatTemplate
 from envgym.agents.rendering.tokens import require_fast
 from envgym.core.json_types import JsonValue
-from envgym.errors import InvalidInput, sentence, unknown_name
-from envgym.parsing import text_format as format_named
+from envgym.errors import InvalidInput, sentence
+from envgym.parsing import text_format as find_text_format
 from envgym.parsing.formats import TextFormat
+from envgym.settings import Settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -22,63 +25,110 @@ DEFAULT_FORMAT = "hermes"
 """How calls are written for models of no known family."""
 
 
-class Prefer(StrEnum):
-    """Which kind of renderer is made."""
+class RendererFactory(Protocol):
+    """Makes the renderer for a tokenizer."""
 
-    AUTO = "auto"
-    """That of the model's family, if the family is known, lists tools, and no text format is chosen."""
-    GENERIC = "generic"
-    """The one that works with any chat template."""
-    FAMILY = "family"
-    """That of the model's family, or an error."""
+    def __call__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        *,
+        text_format: TextFormat | None = None,
+        thinking: bool | None = None,
+    ) -> Renderer:
+        """Make the renderer.
+
+        Args:
+            tokenizer: a fast tokenizer, with a chat template unless its family is known by name.
+            text_format: how calls and thinking are written; None: the family's own, or Hermes.
+            thinking: whether a turn opens with room to think, where the template knows the difference; None: its
+                default. Where False makes the template close thinking in advance, contexts are only ever appended to.
+
+        Raises:
+            InvalidInput: no chat template, a template that fails, a slow tokenizer, a family that does not fit.
+            UnknownName: no such family.
+        """
+        ...
 
 
-def make_renderer(
-    tokenizer: "PreTrainedTokenizerBase",
-    *,
-    text_format: TextFormat | str | None = None,
-    thinking: bool | None = None,
-    keeps_thinking: bool = False,
-    prefer: Prefer | str = Prefer.AUTO,
-    family: str | None = None,
-    variables: Mapping[str, JsonValue] | None = None,
-) -> "GenericRenderer | FamilyRenderer":
-    """Make the renderer for a tokenizer.
+class AutoRendererFactory(Settings):
+    """Make the family's renderer if the family is known, lists tools and no text format is chosen; else the generic."""
 
-    Args:
-        tokenizer: a fast tokenizer, with a chat template unless its family is known by name.
-        text_format: how calls and thinking are written; None: the family's own, or Hermes.
-        thinking: whether a turn opens with room to think, where the template knows the difference; None: its default.
-            Where False makes the template close thinking in advance, contexts are only ever appended to.
-        keeps_thinking: leave earlier thinking in the context where the template would drop it; without it such a
-            context is rendered anew, and the rewrite is recorded.
-        prefer: which kind of renderer.
-        family: name of a family, for a checkpoint that is not recognised.
-        variables: further variables for the chat template (generic renderer only).
+    keeps_thinking: bool = False
+    """Leave earlier thinking in the context where the template would drop it; without it such a context is rendered
+    anew, and the rewrite is recorded."""
 
-    Raises:
-        InvalidInput: no chat template, a template that fails, a slow tokenizer, a family that does not fit.
-        UnknownName: no such family, format or preference.
-    """
-    require_fast(tokenizer)
-    if prefer not in set(Prefer):
-        raise unknown_name("renderer preference", str(prefer), Prefer, where="make_renderer")
-    fast: PreTrainedTokenizerFast = tokenizer  # type: ignore[assignment]  # both renderers refuse another kind
-    wants_family = family is not None or prefer == Prefer.FAMILY
-    if wants_family or (prefer == Prefer.AUTO and text_format is None and not variables):
-        found = _family_renderer(fast, family, thinking, keeps_thinking, is_required=wants_family)
+    def __call__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        *,
+        text_format: TextFormat | None = None,
+        thinking: bool | None = None,
+    ) -> "GenericRenderer | FamilyRenderer":
+        """Make the renderer."""
+        require_fast(tokenizer)
+        found = None
+        if text_format is None:
+            found = _family_renderer(tokenizer, None, thinking, self.keeps_thinking, is_required=False)
         if found is not None:
             return found
-    chosen = format_named(text_format or DEFAULT_FORMAT) if isinstance(text_format, str | None) else text_format
-    settings: dict[str, JsonValue] = dict(variables or {})
-    if thinking is not None and _changes_opening(fast, settings, thinking):
-        settings["enable_thinking"] = thinking
-        keeps_thinking = keeps_thinking or not thinking
-    return GenericRenderer(fast, chosen, keeps_thinking=keeps_thinking, variables=settings)
+        generic = GenericRendererFactory(keeps_thinking=self.keeps_thinking)
+        return generic(tokenizer, text_format=text_format, thinking=thinking)
+
+
+class FamilyRendererFactory(Settings):
+    """Make the renderer of the model's family, which writes calls in the family's own format."""
+
+    family: str | None = None
+    """Name of the family, for a checkpoint that is not recognised."""
+    keeps_thinking: bool = False
+    """Leave earlier thinking in the context where the template would drop it."""
+
+    def __call__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        *,
+        text_format: TextFormat | None = None,
+        thinking: bool | None = None,
+    ) -> "FamilyRenderer":
+        """Make the renderer. Raises: InvalidInput: a text format is chosen, or the family does not fit."""
+        require_fast(tokenizer)
+        if text_format is not None:
+            do = "choose the generic renderer, or text_format=native"
+            must = "be the family's own for a family's renderer"
+            raise InvalidInput(sentence("text format", must, text_format.name, where="renderer family", do=do))
+        found = _family_renderer(tokenizer, self.family, thinking, self.keeps_thinking, is_required=True)
+        assert found is not None, "it is required"
+        return found
+
+
+class GenericRendererFactory(Settings):
+    """Make the renderer that works with any chat template."""
+
+    keeps_thinking: bool = False
+    """Leave earlier thinking in the context where the template would drop it."""
+    variables: dict[str, Any] = Field(default_factory=dict)  # JSON values; pydantic cannot read the recursive type
+    """Further variables for the chat template."""
+
+    def __call__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        *,
+        text_format: TextFormat | None = None,
+        thinking: bool | None = None,
+    ) -> GenericRenderer:
+        """Make the renderer."""
+        require_fast(tokenizer)
+        fast: PreTrainedTokenizerFast = tokenizer  # type: ignore[assignment]  # as was just checked
+        variables, keeps_thinking = dict(self.variables), self.keeps_thinking
+        if thinking is not None and _changes_opening(fast, variables, thinking):
+            variables["enable_thinking"] = thinking
+            keeps_thinking = keeps_thinking or not thinking
+        chosen = find_text_format(DEFAULT_FORMAT) if text_format is None else text_format
+        return GenericRenderer(fast, chosen, keeps_thinking=keeps_thinking, variables=variables)
 
 
 def _family_renderer(
-    tokenizer: "PreTrainedTokenizerFast",
+    tokenizer: "PreTrainedTokenizerBase",
     family: str | None,
     thinking: bool | None,
     keeps_thinking: bool,
@@ -89,20 +139,21 @@ def _family_renderer(
     if find_spec("renderers") is None:
         if is_required:
             do = "install the extra envgym[train]"
-            raise InvalidInput(sentence("package renderers", "be installed", "none", where="make_renderer", do=do))
+            raise InvalidInput(sentence("package renderers", "be installed", "none", where="renderer", do=do))
         return None
     from envgym.agents.rendering.families import FamilyRenderer
     from envgym.agents.rendering.family_setup import find_family
 
-    name = family or find_family(tokenizer)
+    fast: PreTrainedTokenizerFast = tokenizer  # type: ignore[assignment]  # the callers checked
+    name = family or find_family(fast)
     if name is None:
         if is_required:
-            do = "name it with family=..., or use the generic renderer"
+            do = "name it with family=..., or choose the generic renderer"
             got = str(tokenizer.name_or_path)
-            raise InvalidInput(sentence("tokenizer", "be of a known family", got, where="make_renderer", do=do))
+            raise InvalidInput(sentence("tokenizer", "be of a known family", got, where="renderer", do=do))
         return None
     try:
-        made = FamilyRenderer(tokenizer, name, thinks=thinking, keeps_thinking=keeps_thinking)
+        made = FamilyRenderer(fast, name, thinks=thinking, keeps_thinking=keeps_thinking)
     except InvalidInput:
         if is_required or not tokenizer.chat_template:
             raise

@@ -48,10 +48,10 @@ class BestOf(TreeStrategy):
                 used = tree.tracker.used
                 await self._run_episodes(tree, self._affordable(tree))
         if leaves is not None and len(tree.finished_branches) > leaves:
-            scores = await self.answer_scorer()(tree.finished_branches)
+            scores = await self.answer_scorer(tree.finished_branches)
             order = sorted(range(len(scores)), key=lambda index: -scores[index])
             for index in order[leaves:]:
-                tree.finished_branches[index].pruned = f"not among the {leaves} best by {self.select}"
+                tree.finished_branches[index].pruned = f"not among the {leaves} best by {self.selection.by}"
 
     def _affordable(self, tree: SearchTree) -> int:
         """Return how many episodes of the mean cost so far the budget still holds, 1 to `parallel`.

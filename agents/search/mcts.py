@@ -11,6 +11,7 @@ once. Its first simulation is a whole episode, so there is always an answer.
 Children that sampled the same tokens are one child, visited more than once.
 """
 
+from functools import cached_property
 from typing import Any, ClassVar
 
 from envgym.agents.agent import AgentSettings
@@ -18,16 +19,17 @@ from envgym.agents.search.engine import SearchTree
 from envgym.agents.search.mcts_tree import MctsNode, Simulations, SimulationSettings
 from envgym.agents.search.protocol import Selection, TreeStrategy
 from envgym.agents.search.rounds import keep_leaves
-from envgym.agents.search.scorers import AnswerScorer, ValueFn, ValueScorer, load_value_fn, make_answer_scorer
+from envgym.agents.search.scorers import VALUE_NAME, AnswerScorer, Majority
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
+from envgym.plugins import Choice
 
 
 class Mcts(SimulationSettings, TreeStrategy):
     """Search by simulations."""
 
     name: ClassVar[str] = "mcts"
-    select: str = "value"
+    select: Choice = Choice(name=VALUE_NAME)
     """By what `answer` chooses: `value` is the `ValueFn`, and the majority where there is none."""
 
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
@@ -43,21 +45,17 @@ class Mcts(SimulationSettings, TreeStrategy):
     @property
     def selection(self) -> Selection:
         """How `answer` chooses; a search that was led by rewards is oracle-selected, whatever chooses at the end."""
-        by = self.select if self.select != "value" else "majority" if self.value is None else self.value
-        return Selection(by=by, is_oracle=self.value is None or self.answer_scorer().is_oracle)
+        by = "majority" if self._is_by_default_majority else super().selection.by
+        return Selection(by=by, is_oracle=self.value is None or self.answer_scorer.is_oracle)
 
+    @cached_property
     def answer_scorer(self) -> AnswerScorer:
-        """Return the scorer that `answer` chooses by."""
-        if self.select != "value":
-            return make_answer_scorer(self.select)
-        if self.value is None:
-            return make_answer_scorer("majority")
-        return ValueScorer(load_value_fn(self.value, where="value"))
+        """The scorer that `answer` chooses by."""
+        return Majority() if self._is_by_default_majority else super().answer_scorer
 
-    def value_fns(self) -> list[ValueFn]:
-        """Return the one that leads the search, and the one that chooses."""
-        leading = [] if self.value is None else [load_value_fn(self.value, where="value")]
-        return leading + (super().value_fns() if self.select != "value" else [])
+    @property
+    def _is_by_default_majority(self) -> bool:
+        return self.select.name == VALUE_NAME and self.value is None
 
     def num_trees(self, group_size: int) -> int:
         """Return 1. Raises: SettingsError: a group of one."""
@@ -69,7 +67,7 @@ class Mcts(SimulationSettings, TreeStrategy):
     async def expand(self, tree: SearchTree, *, leaves: int | None) -> None:
         """Run the simulations, then add the leaves that are missing, from the most visited states first."""
         assert tree.root is not None, "the tree has begun"
-        simulations = Simulations(self, tree, MctsNode(node=tree.root.node, state=tree.root))
+        simulations = Simulations(self, tree, MctsNode(node=tree.root.node, state=tree.root), value_fn=self.value_fn)
         await simulations.run_to_end(simulations.root)
         if self.deterministic:
             await simulations.run_in_waves()

@@ -20,7 +20,7 @@ from envgym.agents.search.mcts_scores import (
     uct,
 )
 from envgym.agents.search.protocol import run_concurrently
-from envgym.agents.search.scorers import load_value_fn, observe_branch, observe_state, reward_of
+from envgym.agents.search.scorers import ValueFn, observe_branch, observe_state, reward_of
 from envgym.core.tree import SearchStats
 from envgym.settings import Settings
 
@@ -42,9 +42,6 @@ class SimulationSettings(Settings):
     """Weight of exploration."""
     frontier: bool = False
     """Begin at the best of all nodes, instead of descending from the root."""
-    value: str | None = None
-    """`package.module:name` of a `ValueFn` (a text after another `:` is passed to it); None: the reward of whole
-    episodes."""
     roll_forward: int = Field(default=0, ge=0)
     """With `value`: turns run after the new one, whose best value is mixed in with one half."""
     backup: Literal["mean", "decayed"] = "mean"
@@ -95,9 +92,11 @@ class MctsNode:
 class Simulations:
     """The nodes of one tree, and the simulations on it."""
 
-    def __init__(self, settings: SimulationSettings, tree: SearchTree, root: MctsNode) -> None:
+    def __init__(
+        self, settings: SimulationSettings, tree: SearchTree, root: MctsNode, *, value_fn: ValueFn | None
+    ) -> None:
         self._settings, self._tree, self.root = settings, tree, root
-        self._value_fn = None if settings.value is None else load_value_fn(settings.value, where="value")
+        self._value_fn = value_fn
         self._num_left = None if settings.simulations is None else settings.simulations - 1
         self._weights = FrontierWeights()
 

@@ -4,24 +4,28 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from envgym.agents.agent import AgentSettings
+from envgym.agents.catalog import ANSWER_SCORER, VALUE
 from envgym.agents.episode import EpisodeJob
 from envgym.agents.pool import AbortHandle
 from envgym.agents.search.budget import SearchBudget, check_budget
 from envgym.agents.search.engine import RolloutContext, SearchTree
 from envgym.agents.search.scorers import (
+    VALUE_NAME,
     AnswerScorer,
     ValueFn,
     ValueScorer,
     check_tokenizer,
     choose_answer,
-    make_answer_scorer,
 )
 from envgym.agents.search.snapshots import Branching, resolve_branching
 from envgym.core.tree import Tree
 from envgym.env import Env
+from envgym.errors import SettingsError, sentence
+from envgym.plugins import Choice
 from envgym.settings import Settings
 
 if TYPE_CHECKING:
@@ -93,9 +97,11 @@ class TreeStrategy(Settings, ABC):
     """Decide at points that do not depend on timing; False: as branches end, which never waits."""
     budget: SearchBudget = SearchBudget()
     """Most that may be spent on one task; trees have equal shares of it."""
-    select: str = "majority"
-    """By what `answer` chooses: `majority`, `likelihood`, `package.module:name` of a `ValueFn` (a text after another
-    `:` is passed to it), or `reward` (which is hidden from the agent: oracle-selected)."""
+    value: Choice | None = None
+    """A `ValueFn`: `critic` with its `run`, or one of your own."""
+    select: Choice = Choice(name="majority")
+    """By what `answer` chooses: `majority`, `likelihood`, `value`, `reward` (which is hidden from the agent:
+    oracle-selected), or an `AnswerScorer` of your own."""
 
     @abstractmethod
     def num_trees(self, group_size: int) -> int:
@@ -108,21 +114,28 @@ class TreeStrategy(Settings, ABC):
     @property
     def selection(self) -> Selection:
         """How `answer` chooses."""
-        return Selection(by=self.select, is_oracle=self.answer_scorer().is_oracle)
+        by = self.select if self.select.name != VALUE_NAME or self.value is None else self.value
+        return Selection(by=by.name, is_oracle=self.answer_scorer.is_oracle)
 
+    @cached_property
     def answer_scorer(self) -> AnswerScorer:
-        """Return the scorer that `answer` chooses by. Raises: UnknownName, SettingsError: there is none."""
-        return make_answer_scorer(self.select)
+        """The scorer that `answer` chooses by. Raises: UnknownName, SettingsError: there is none."""
+        if self.select.name != VALUE_NAME:
+            return ANSWER_SCORER.build(self.select)
+        if self.value_fn is None:
+            do = "set value.name, or choose by majority or likelihood"
+            raise SettingsError(sentence("select=value", "go with a value", "none", where=self.name, do=do))
+        return ValueScorer(self.value_fn)
 
-    def value_fns(self) -> list[ValueFn]:
-        """Return those that the search uses. Raises: SettingsError: one cannot be loaded."""
-        scorer = self.answer_scorer()
-        return [scorer.value_fn] if isinstance(scorer, ValueScorer) else []
+    @cached_property
+    def value_fn(self) -> ValueFn | None:
+        """The `ValueFn` of the search. Raises: UnknownName, SettingsError: there is none of that name."""
+        return None if self.value is None else VALUE.build(self.value)
 
     def check_tokenizer(self, tokenizer: "PreTrainedTokenizerBase") -> None:
-        """Refuse a policy whose tokens a `ValueFn` cannot read. Raises: InvalidInput."""
-        for value_fn in self.value_fns():
-            check_tokenizer(value_fn, tokenizer)
+        """Refuse a policy whose tokens the `ValueFn` cannot read. Raises: InvalidInput."""
+        if self.value_fn is not None:
+            check_tokenizer(self.value_fn, tokenizer)
 
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
         """Refuse an env that cannot be branched, a group that cannot be made, and a budget that is too small."""
@@ -130,7 +143,7 @@ class TreeStrategy(Settings, ABC):
             resolve_branching(env, self.branching, where=self.name)
         parts = 1 if group_size is None else self.num_trees(group_size)
         check_budget(self.budget, max_turn_tokens=agent.max_turn_tokens, parts=parts, where=self.name)
-        self.answer_scorer()
+        _ = self.answer_scorer  # refuses what cannot choose
 
     async def grow_tree(
         self, job: EpisodeJob, context: RolloutContext, *, group_size: int, abort: AbortHandle | None = None
@@ -147,7 +160,7 @@ class TreeStrategy(Settings, ABC):
         await self._grow(tree, leaves=None)
         branches = tree.finished_branches
         if branches:
-            chosen = await choose_answer(branches, self.answer_scorer())
+            chosen = await choose_answer(branches, self.answer_scorer)
             for branch in branches:
                 if branch is not chosen and branch.pruned is None:
                     branch.pruned = f"not chosen by {self.selection.by}"

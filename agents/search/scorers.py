@@ -7,11 +7,9 @@ is not shown to a `ValueFn` either, as it may hold the verdict.
 
 import json
 import math
-import pkgutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from envgym.agents.path import PathNode
@@ -20,11 +18,14 @@ from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message
 from envgym.core.rewards import Scored, total
 from envgym.core.segments import Origin
-from envgym.errors import SettingsError, sentence, unknown_name
 from envgym.verifiers.extract import final
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+VALUE_NAME = "value"
+"""Stands in `select` for the `ValueFn` of the search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,51 +110,6 @@ class ValueScorer:
     async def __call__(self, branches: Sequence[Branch]) -> Sequence[float]:
         """Return its values."""
         return await self.value_fn([observe_branch(branch) for branch in branches])
-
-
-ANSWER_SCORERS: Mapping[str, type[AnswerScorer]] = MappingProxyType(
-    {"majority": Majority, "likelihood": Likelihood, "reward": RewardScorer}
-)
-"""Name -> scorer."""
-
-
-def make_answer_scorer(name: str) -> AnswerScorer:
-    """Return the scorer called `name`, or the `ValueFn` at `package.module:name`.
-
-    Raises: UnknownName, SettingsError: there is none.
-    """
-    if ":" in name:
-        return ValueScorer(load_value_fn(name, where="select"))
-    if name not in ANSWER_SCORERS:
-        raise unknown_name("select", name, ANSWER_SCORERS, where="search")
-    return ANSWER_SCORERS[name]()
-
-
-def load_value_fn(path: str, *, where: str) -> ValueFn:
-    """Return the `ValueFn` at `package.module:name`; a class is made without arguments.
-
-    Of `package.module:name:text` the class or function there is called with the text, such as the folder of a learned
-    value, and returns the `ValueFn`. Raises: SettingsError: there is none.
-    """
-    do = "write package.module:name of an async function or a class with async __call__"
-    name, *text = _split(path)
-    try:
-        if ":" not in path:
-            raise ValueError("no colon")
-        loaded = pkgutil.resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        got = f"{path} ({error})"
-        raise SettingsError(sentence(where, "name something importable", got, where=where, do=do)) from None
-    if not callable(loaded):
-        raise SettingsError(sentence(where, "name something that can be called", path, where=where, do=do))
-    value_fn: ValueFn = loaded(*text) if text or isinstance(loaded, type) else loaded
-    return value_fn
-
-
-def _split(path: str) -> list[str]:
-    """Return `package.module:name`, and the text after it where there is some."""
-    module, *rest = path.split(":", 2)
-    return [":".join([module, *rest[:1]]), *rest[1:]]
 
 
 def check_tokenizer(value_fn: ValueFn, tokenizer: "PreTrainedTokenizerBase") -> None:

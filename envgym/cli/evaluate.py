@@ -14,7 +14,7 @@ from envgym.errors import RunError, SettingsError, sentence
 from envgym.settings import apply_overrides, build_settings, places
 
 if TYPE_CHECKING:
-    from envgym.agents.eval_settings import EvalSettings
+    from envgym.agents.settings import EvalSettings
 
 _EXAMPLES = """  envgym eval --model smollm2 --env math/arithmetic-v0 --env-set level=2 --tasks 200
   envgym eval --model runs/demo                                   newest checkpoint, on its own envs
@@ -47,6 +47,11 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     what.add_argument("--samples", type=int, default=1, metavar="K", help="episodes per task (default: 1)")
     help_temperature = "0 is greedy (default: 0 for one sample, 1 for several or a search)"
     what.add_argument("--temperature", type=float, metavar="T", help=help_temperature)
+    what.add_argument("--top-p", type=float, default=1.0, metavar="P", help="smallest mass to sample from (default: 1)")
+    help_top_k = "tokens to sample from; 0 is all (default: 0)"
+    what.add_argument("--top-k", type=int, default=0, metavar="K", help=help_top_k)
+    help_metric = "endings, lengths, or a metric of your own, as my_metric.py:MyMetric; repeatable"
+    what.add_argument("--metric", metavar="NAME", action="append", default=[], help=help_metric)
     what.add_argument("--success-at", type=float, metavar="R", help="smallest reward of a success (default: 1)")
     help_invalid = "share of invalid episodes above which it stops (default: 0.5)"
     what.add_argument("--max-invalid", type=float, default=0.5, metavar="R", help=help_invalid)
@@ -61,7 +66,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     how.add_argument("--threads", type=int, metavar="N", help="CPU threads")
     how.add_argument("--concurrency", type=int, default=64, metavar="N", help="episodes at a time (default: 64)")
     how.add_argument("--max-batch", type=int, default=64, metavar="N", help="sequences sampled at a time (default: 64)")
-    help_backend = "what samples: transformers (default) or vllm; with --endpoint, vllm means by exact token ids"
+    help_backend = "transformers (default), vllm (with --endpoint: served, by token ids), or path/to/file.py:Class"
     how.add_argument("--backend", default="transformers", help=help_backend)
     how.add_argument("--cache-gib", type=float, default=2.0, metavar="X", help="vllm: memory of its cache (default: 2)")
     how.add_argument("--out", metavar="DIR", help="write here (default: runs/eval-MODEL-ENV)")
@@ -76,7 +81,7 @@ def _add_pairs(group: "argparse._ArgumentGroup", name: str, text: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate, and print what was found."""
-    from envgym.agents.eval_run import run_evaluation
+    from envgym.agents.evaluation.run import run_evaluation
     from envgym.cli.results import Ticker, print_evaluations, run_json
 
     sys.path.insert(0, os.getcwd())  # an env's import path may lead to the folder one works in
@@ -84,8 +89,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         result = run_evaluation(settings, resume=args.resume, on_progress=Ticker())
     except KeyboardInterrupt:
-        if (settings.run_directory / "run.json").exists():
-            print(f"stopped; go on with: envgym eval --out {settings.run_directory} --resume", file=sys.stderr)
+        if (settings.run.path / "run.json").exists():
+            print(f"stopped; go on with: envgym eval --out {settings.run.path} --resume", file=sys.stderr)
         raise
     if args.json:
         print_json(run_json(result.directory, result.report))
@@ -97,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _settings(args: argparse.Namespace) -> "EvalSettings":
     """Return what the arguments, and the run behind `--model`, say."""
-    from envgym.agents.eval_settings import EvalSettings
+    from envgym.agents.settings import EvalSettings
 
     if args.resume and args.model is None and args.out is not None:
         return build_settings(EvalSettings, _resumed(Path(args.out)), where=args.out)
@@ -114,24 +119,21 @@ def _settings(args: argparse.Namespace) -> "EvalSettings":
     data = {
         "run": {"name": name, "directory": args.out, "seed": args.seed},
         "model": model,
+        "engine": _engine(args),
         "agent": _agent(args, source),
         "envs": envs,
         "evaluation": {
             "tasks": args.tasks,
             "samples": args.samples,
             "temperature": _temperature(args),
+            "top_p": args.top_p,
+            "top_k": args.top_k,
             "split": Split.parse(args.split, where="--split"),
             "success_at": success_at,
             "max_invalid_rate": args.max_invalid,
+            "metrics": args.metric,
+            "search": apply_overrides({"name": args.search}, args.search_set, option="--search-set"),
         },
-        "search": apply_overrides({"name": args.search}, args.search_set, option="--search-set"),
-        "engine": {
-            "device": args.device,
-            "threads": args.threads,
-            "concurrency": args.concurrency,
-            "max_batch": args.max_batch,
-        },
-        "policy": {"backend": args.backend, "cache_gib": args.cache_gib},
     }
     return build_settings(EvalSettings, data, where=_WHERE, given=_given(args))
 
@@ -139,7 +141,7 @@ def _settings(args: argparse.Namespace) -> "EvalSettings":
 def _given(args: argparse.Namespace) -> dict[str, str]:
     """Return for the settings that an argument gave directly what gave them."""
     found = {f"evaluation.{name}": f"--{name}" for name in ("tasks", "samples", "temperature")}
-    for part, option in (("agent", "agent"), ("search", "search"), ("model.endpoint", "endpoint")):
+    for part, option in (("agent", "agent"), ("evaluation.search", "search"), ("engine.endpoint", "endpoint")):
         words = getattr(args, f"{option}_set")
         found |= places(words, option=f"--{option}-set", under=f"{part}.")
     return found
@@ -175,7 +177,7 @@ def _trained(path: Path) -> dict[str, Any]:
     steps = load_state(saved[-1]).step
     weights = str(saved[-1] / "model")
     numbers = config.model.model_dump(include={"dtype", "autocast", "head_dtype"})
-    model: dict[str, Any] = {**numbers, "steps": steps}
+    model: dict[str, Any] = {**numbers, "train_steps": steps}
     if config.model.lora is None:
         model["name"] = weights
     else:
@@ -184,7 +186,7 @@ def _trained(path: Path) -> dict[str, Any]:
         "name": f"{found.name}-step-{steps}",
         "model": model,
         "agent": config.agent.model_dump(mode="json"),
-        "envs": [env.model_dump(include={"id", "settings", "name"}) for env in config.envs],
+        "envs": [env.model_dump(mode="json", exclude={"weight"}) for env in config.envs],
         "success_at": config.evaluation.success_at,
     }
 
@@ -193,14 +195,30 @@ def _model(args: argparse.Namespace, source: Mapping[str, Any]) -> dict[str, Any
     model: dict[str, Any] = dict(source.get("model", {"name": args.model}))
     if args.dtype is not None:
         model["dtype"] = args.dtype
-    if args.endpoint is not None:
-        endpoint = {"base_url": args.endpoint, "model": args.model}
-        model["endpoint"] = apply_overrides(endpoint, args.endpoint_set, option="--endpoint-set")
+    if args.tokenizer is not None:
         model["tokenizer"] = args.tokenizer
+    return model
+
+
+def _engine(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what samples; vLLM behind an endpoint is asked by token ids, any other service by messages."""
+    engine: dict[str, Any] = {
+        "backend": args.backend,
+        "device": args.device,
+        "threads": args.threads,
+        "concurrency": args.concurrency,
+        "max_batch": args.max_batch,
+        "cache_gib": args.cache_gib,
+    }
+    if args.endpoint is not None:
+        served = {"transformers": "openai", "vllm": "vllm_server"}
+        engine["backend"] = served.get(args.backend, args.backend)
+        endpoint = {"base_url": args.endpoint, "model": args.model}
+        engine["endpoint"] = apply_overrides(endpoint, args.endpoint_set, option="--endpoint-set")
     elif args.endpoint_set or args.tokenizer:
         do, what = "give its URL with --endpoint", "--endpoint-set" if args.endpoint_set else "--tokenizer"
         raise SettingsError(sentence(what, "go with an endpoint", "none", where=_WHERE, do=do))
-    return model
+    return engine
 
 
 def _agent(args: argparse.Namespace, source: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`envgym list`."""
+"""`envgym list`: the environments; with `--kind`, the plug-ins of a kind."""
 
 import argparse
 import re
@@ -11,18 +11,32 @@ from envgym.cli.common import Subparsers, add_command, add_json_argument, print_
 from envgym.registry import find
 
 _EXAMPLES = """  envgym list
-  envgym list --json"""
+  envgym list --json
+  envgym list --kind                  the kinds of plug-ins: credit, loss, search, agent ...
+  envgym list --kind credit           its plug-ins, with their settings"""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the command."""
-    parser = add_command(subparsers, "list", summary="list the environments", examples=_EXAMPLES)
+    parser = add_command(
+        subparsers, "list", summary="list the environments, or the plug-ins of a kind", examples=_EXAMPLES
+    )
+    help_kind = "list the plug-ins of a kind instead; without NAME, the kinds"
+    parser.add_argument("--kind", metavar="NAME", nargs="?", const="", help=help_kind)
     add_json_argument(parser)
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print every registered id; no environment is imported."""
+    """Print every registered id, importing no environment; or plug-ins."""
+    if args.kind is not None:
+        from envgym.cli.plugin_kinds import list_kinds, list_plugins
+
+        if args.kind:
+            list_plugins(args.kind, as_json=args.json)
+        else:
+            list_kinds(as_json=args.json)
+        return 0
     entries = [find(env_id) for env_id in list_ids()]
     if args.json:
         print_json([asdict(entry) | {"missing": _missing(entry.requires)} for entry in entries])

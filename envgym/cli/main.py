@@ -30,7 +30,7 @@ class Command:
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
-        "list": Command("envgym.cli.list_envs", "list the environments"),
+        "list": Command("envgym.cli.list_envs", "list the environments, or the plug-ins of a kind"),
         "show": Command("envgym.cli.show", "show an environment: card, tools, spaces, rewards, an example episode"),
         "tasks": Command("envgym.cli.tasks", "show tasks of an environment, and whether its splits overlap"),
         "play": Command("envgym.cli.play", "play an environment yourself, or watch its oracle"),
@@ -50,6 +50,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
 
 _EPILOG = """examples:
   envgym list
+  envgym list --kind credit
   envgym show math/arithmetic-v0
   envgym play puzzles/guess_number-v0 --seed 1
   envgym check --all

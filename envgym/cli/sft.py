@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
         do = "add an sft section, or pass --set sft.episodes=256"
         raise SettingsError(sentence("sft", "be set", "nothing", where=args.config, do=do))
     if not Path(args.config).is_dir():  # a run directory to resume is a warm start already
-        renamed = {"name": f"{settings.run.name}-sft", "directory": f"{settings.run_directory}-sft", "steps": 0}
+        renamed = {"name": f"{settings.run.name}-sft", "directory": f"{settings.run.path}-sft", "steps": 0}
         settings = settings.model_copy(update={"run": settings.run.model_copy(update=renamed)})
     elif settings.run.steps:
         do = "use envgym train RUN --resume"

@@ -4,7 +4,6 @@ import argparse
 import os
 import shlex
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ from envgym.errors import InvalidInput, SettingsError, sentence
 from envgym.settings import apply_overrides, places
 
 if TYPE_CHECKING:
-    from envgym.trainer.metrics.callbacks import Callback
     from envgym.trainer.settings import TrainSettings
 
 _EXAMPLES = """  envgym train examples/demo.yaml
@@ -83,13 +81,15 @@ def run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
     check_env_ids(settings)  # these take no time; importing the trainer does
     open_run_directory(settings, resume=args.resume)
     from envgym.cli.results import print_comparisons, print_evaluations, print_untrained, run_json
+    from envgym.trainer.catalog import TRACKER
     from envgym.trainer.train import train
 
+    trackers = [TRACKER.build(choice) for choice in settings.run.trackers]
     try:
-        result = train(settings, callbacks=_callbacks(settings), resume=args.resume)
+        result = train(settings, callbacks=trackers, resume=args.resume)
     except KeyboardInterrupt:
-        if (settings.run_directory / "run.json").exists():
-            directory = shlex.quote(str(settings.run_directory))  # it knows all settings, overrides too
+        if (settings.run.path / "run.json").exists():
+            directory = shlex.quote(str(settings.run.path))  # it knows all settings, overrides too
             print(f"stopped; go on with: envgym {args.command} {directory} --resume", file=sys.stderr)
         raise
     if args.json:
@@ -102,17 +102,6 @@ def run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
         print_evaluations(result.directory)
     print(f"report: {result.report}")
     return 0
-
-
-def _callbacks(settings: "TrainSettings") -> "list[Callback]":
-    from envgym.trainer.metrics.callbacks import LiveProgress, TensorBoard, Wandb
-
-    found: list[Callback] = []
-    if settings.run.wandb is not None:
-        found.append(Wandb(settings.run.wandb, settings.run.name))  # first: it may be missing
-    if settings.run.tensorboard and find_spec("tensorboard") is not None:
-        found.append(TensorBoard())
-    return [LiveProgress(), *found]
 
 
 def _dry_run(settings: "TrainSettings", args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from envgym.cli.common import Subparsers, add_command, add_json_argument, at_lea
 _EXAMPLES = """  envgym value runs/demo
   envgym value runs/demo --episodes 4096 --set optim.lr=0.0005 --out runs/judge
   envgym eval --model runs/demo --search mcts \\
-    --search-set value=envgym.trainer.workflows.critic_value:critic:runs/demo-value"""
+    --search-set value.name=critic --search-set value.run=runs/demo-value"""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -40,5 +40,5 @@ def run(args: argparse.Namespace) -> int:
     print("on train tasks that were held back:")
     for name, value in fit.metrics.items():
         print(f"  {name.removeprefix('critic/').replace('_', ' '):<20} {value:.3f}")
-    print(f"use it with: --search mcts --search-set value=envgym.trainer.workflows.critic_value:critic:{fit.directory}")
+    print(f"use it with: --search mcts --search-set value.name=critic --search-set value.run={fit.directory}")
     return 0

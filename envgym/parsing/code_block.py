@@ -7,6 +7,7 @@ Fences are read as Markdown does: a block opens with three or more backticks and
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from envgym.core.messages import Action, ToolCall
 from envgym.parsing.formats import build_action, check_round_trip, join_parts
@@ -21,7 +22,7 @@ _LANGUAGES = ("python", "py", "python3")
 class CodeBlock:
     """The format of agents that act by writing Python."""
 
-    name: str = "code_block"
+    name: ClassVar[str] = "code_block"
 
     def parse(self, text: str) -> Action:
         """Read `text` line by line; a python block that is not closed is not run."""

@@ -7,6 +7,7 @@ encoded twice, no arguments at all, line breaks inside strings, and a last call 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from envgym.core.json_types import JsonObject, JsonValue
 from envgym.core.messages import Action, ToolCall
@@ -26,7 +27,7 @@ _FORM = f'{OPEN}{{"name": "<tool>", "arguments": {{"<argument>": <value>}}}}{CLO
 class Hermes:
     """The format that `Env.step` reads from a plain string."""
 
-    name: str = "hermes"
+    name: ClassVar[str] = "hermes"
 
     def parse(self, text: str) -> Action:
         """Read `text`; calls inside unfinished thinking are not calls."""

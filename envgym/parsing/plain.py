@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from envgym.core.messages import Action
 from envgym.parsing.formats import build_action, check_round_trip, join_parts
@@ -13,7 +14,7 @@ from envgym.tools import ToolSpec
 class Plain:
     """The format of agents without tools."""
 
-    name: str = "plain"
+    name: ClassVar[str] = "plain"
 
     def parse(self, text: str) -> Action:
         """Read `text`; whatever is not thinking is content."""

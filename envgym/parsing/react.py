@@ -7,6 +7,7 @@ Source: 2210.03629, with JSON arguments instead of one string.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from envgym.core.messages import Action, ToolCall
 from envgym.parsing.formats import build_action, check_round_trip, compact, list_tools, without_fence
@@ -23,7 +24,7 @@ _FORM = 'Action: TOOL\nAction Input: {"ARGUMENT": VALUE}'
 class React:
     """The format of prompted agents that think aloud."""
 
-    name: str = "react"
+    name: ClassVar[str] = "react"
 
     def parse(self, text: str) -> Action:
         """Read `text`; `Thought:` is thinking, `Final Answer:` takes all that follows as content."""

@@ -12,6 +12,7 @@ A value is the raw text between the tags, a string; line breaks right inside bot
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, ToolCall
@@ -32,7 +33,7 @@ _ENTITIES = (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"))
 class XmlTags:
     """The format for models that write code or prose as arguments."""
 
-    name: str = "xml_tags"
+    name: ClassVar[str] = "xml_tags"
 
     def parse(self, text: str) -> Action:
         """Read `text`; other tags are content."""

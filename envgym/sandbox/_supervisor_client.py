@@ -36,7 +36,7 @@ Fields = Mapping[str, Any]  # decoded JSON
 
 
 class SessionEnded(Exception):
-    """The process of a session is gone, or says what no session says."""
+    """The process of a session is gone, or sends an invalid reply."""
 
 
 class SessionSlow(Exception):

@@ -1,4 +1,4 @@
-"""Docker as the wall: one container for one program, started before it is needed, thrown away afterwards.
+"""The Docker back-end: one container for one program, started before it is needed, removed afterwards.
 
 A container has no network, no capabilities and no way to more rights; its root is read-only, its files lie in a
 `tmpfs`; memory and processes are limited by the engine, the rest from inside. Any image with `python3` serves;
@@ -83,7 +83,7 @@ class _Pool:
         return waiting
 
     def discard(self, waiting: WaitingContainer) -> None:
-        """Throw a container away; the engine removes it while others run."""
+        """Remove a container; the engine does so while others run."""
         waiting.close()
         self._submit_removal(waiting.id)
 
@@ -161,7 +161,7 @@ class _Shared:
             pool.close()
 
     def close_all(self) -> None:
-        """Leave nothing behind."""
+        """Close all pools."""
         for settings in list(self._pools):
             self.close(settings)
         with self._lock:

@@ -20,7 +20,7 @@ from envgym.sandbox.records import DEFAULT_LIMITS, Completed, Limits, Program
 
 
 class LocalSandbox:
-    """Runs programs in a temporary directory, with limits but without walls."""
+    """Runs programs in a temporary directory, with limits but without isolation."""
 
     def __init__(self, *, unsafe: bool = False) -> None:
         """Make one. Raises: InvalidInput: `unsafe` is not written out."""

@@ -40,13 +40,13 @@ class ProblemSelection:
 
 
 @lru_cache(maxsize=8)
-def shipped(choice: ProblemSelection) -> ListTasks:
+def shipped(selection: ProblemSelection) -> ListTasks:
     """Return shipped problems, of all kinds in turn; nobody changes them, so envs share them."""
-    kinds = [_drafts(name, level, choice.count) for name in choice.families for level in choice.levels]
+    kinds = [_drafts(name, level, selection.count) for name in selection.families for level in selection.levels]
     drafts = [draft for row in zip_longest(*kinds) for draft in row if draft is not None]
-    if not choice.held_out:
+    if not selection.held_out:
         return ListTasks(drafts)
-    sides = [(Split.TEST if draft.metadata["family"] in choice.held_out else Split.TRAIN, draft) for draft in drafts]
+    sides = [(Split.TEST if draft.metadata["family"] in selection.held_out else Split.TRAIN, draft) for draft in drafts]
     return ListTasks([_task(split, index, draft) for index, (split, draft) in enumerate(sides)])
 
 

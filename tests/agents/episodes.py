@@ -5,14 +5,14 @@ from collections.abc import Iterable
 
 from envgym.agents.agent import Agent
 from envgym.agents.driver import run_episode
-from envgym.agents.policies.scripted import Said, ScriptedPolicy
+from envgym.agents.policies.scripted import ScriptedPolicy, ScriptedReply
 from envgym.agents.protocols import FinishReason, Generation, Sampling
 from envgym.core.trajectory import Row, Trajectory, trajectories
 from tests.support.parrots import Parrot, char_agent, encode, parrot_job, show
 
 
 def episode(
-    replies: Iterable[Said], agent: Agent | None = None, env: Parrot | None = None, prompt: str = "Q"
+    replies: Iterable[ScriptedReply], agent: Agent | None = None, env: Parrot | None = None, prompt: str = "Q"
 ) -> tuple[Trajectory, ScriptedPolicy]:
     policy = ScriptedPolicy(replies, version=3)
     job = parrot_job(lambda: env or Parrot(), prompt=prompt)

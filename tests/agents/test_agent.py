@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from envgym.agents.agent import AGENTS, AgentSettings, assemble, first_messages, make_agent, text_format_name
+from envgym.agents.agent import AgentSettings, assemble, first_messages, make_agent, resolve_text_format
+from envgym.agents.catalog import AGENT
 from envgym.agents.context import drop_oldest_turns, stop
 from envgym.core.messages import Message, Observation, Role
 from envgym.errors import UnknownName
@@ -22,15 +23,16 @@ def record(system_prompt: str = "World.") -> ResetRecord:
 
 def test_an_agent_is_a_choice_of_format_and_context_strategy() -> None:
     def choice(name: str, **settings: Any) -> tuple[str, object]:  # settings of AgentSettings
-        made = AgentSettings(name=name, **settings)
-        return text_format_name(made), assemble(made, CharRenderer()).context
+        made = AgentSettings.model_validate({"name": name, **settings})
+        text_format = resolve_text_format(made)
+        return "native" if text_format is None else text_format.name, assemble(made, CharRenderer()).context
 
     assert choice("plain") == ("plain", stop)
     assert choice("tool_calling") == ("native", stop)
     assert choice("react") == ("react", drop_oldest_turns)
     assert choice("code_act") == ("code_block", drop_oldest_turns)
     assert choice("react", text_format="hermes", context="stop") == ("hermes", stop), "settings win"
-    assert set(AGENTS) == {"plain", "tool_calling", "react", "code_act"}
+    assert set(AGENT.table) == {"plain", "tool_calling", "react", "code_act"}
 
 
 def test_an_unknown_agent_is_refused_with_near_names() -> None:
@@ -54,9 +56,9 @@ def test_a_turn_must_leave_room_for_a_prompt() -> None:
         AgentSettings.model_validate({"max_tokens": 3})
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", AGENT.table)
 def test_every_agent_is_made_for_a_real_tokenizer(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from envgym.agents.models.registry import load_tokenizer, resolve_model
+    from envgym.agents.models.loading import load_tokenizer, resolve_model
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tokenizer = load_tokenizer(resolve_model("tiny"))

@@ -1,7 +1,7 @@
 """Evaluation: the plan alone decides what is run, and what is found is counted by task."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import hypothesis.strategies as st
@@ -9,16 +9,13 @@ import pytest
 from hypothesis import given
 
 from envgym.agents.episode import EpisodeJob
-from envgym.agents.evaluation import (
-    EvalPlan,
-    EvalRecord,
-    complete,
-    evaluate,
-    held_out_tasks,
-    record_evaluation,
-)
+from envgym.agents.evaluation.plan import EvalPlan, held_out_tasks
+from envgym.agents.evaluation.play import Evaluation, OnFinished, Player, evaluate, token_player
+from envgym.agents.evaluation.record import EvalRecord, record_evaluation
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.protocols import GenerateRequest, Sampling
+from envgym.agents.protocols import GenerateRequest
+from envgym.agents.search import Chain
+from envgym.agents.settings import EvaluationSettings
 from envgym.core.tasks import Split, Task
 from envgym.core.tree import Tree
 from envgym.errors import InvalidInput, PolicyFailure
@@ -47,10 +44,30 @@ def plan(tasks: int = 3, samples: int = 2, **changes: object) -> EvalPlan:
 
 def play(chosen: EvalPlan, answer: str = "DONE", concurrency: int = 4) -> list[Tree]:
     """Run a plan with a policy that always says the same."""
-    policy = ScriptedPolicy(lambda request: said(answer))
+    return evaluated(chosen, lambda request: said(answer), concurrency=concurrency).trees
+
+
+def evaluated(
+    chosen: EvalPlan,
+    answer: Callable[[GenerateRequest], tuple[int, ...] | Exception],
+    *,
+    concurrency: int = 4,
+) -> Evaluation:
+    """Evaluate a policy that answers by a function."""
+    settings = EvaluationSettings()
     agent = char_agent(name="plain", text_format="hermes")
-    work = evaluate(chosen, agent, policy, sampling=Sampling(temperature=0), concurrency=concurrency)
-    return asyncio.run(work)
+    player = token_player(agent, ScriptedPolicy(answer), Chain(), settings, concurrency=concurrency)
+    return asyncio.run(evaluate(chosen, player, settings, step=0))
+
+
+def tree_of(job: EpisodeJob, reward: float) -> Tree:
+    """Return an episode of a job."""
+    return replace(outcome_tree(job.tree_id, reward), task_id=job.task.id)
+
+
+def completed(chosen: EvalPlan, player: Player, finished: Sequence[Tree]) -> list[Tree]:
+    """Return the trees of a plan of which some are finished."""
+    return asyncio.run(evaluate(chosen, player, EvaluationSettings(), step=0, finished=finished)).trees
 
 
 # ---- plans -------------------------------------------------------------------------------------------------------
@@ -112,27 +129,27 @@ def test_episodes_come_in_the_order_of_the_plan(concurrency: int) -> None:
 @given(known=st.sets(st.integers(min_value=0, max_value=5)))
 def test_completing_runs_exactly_what_is_missing(known: set[int]) -> None:
     jobs = plan().jobs()
-    trees = [outcome_tree(job.tree_id, number / 8) for number, job in enumerate(jobs)]
+    trees = [tree_of(job, number / 8) for number, job in enumerate(jobs)]
     ran: list[str] = []
 
-    async def run(missing: Sequence[EpisodeJob]) -> list[Tree]:
+    async def run(missing: Sequence[EpisodeJob], on_finished: OnFinished) -> list[Tree]:
         ran.extend(job.tree_id for job in missing)
         return [trees[jobs.index(job)] for job in missing]
 
-    found = asyncio.run(complete(plan(), run, [trees[number] for number in known]))
+    found = completed(plan(), run, [trees[number] for number in known])
     assert found == trees
     assert ran == [job.tree_id for number, job in enumerate(jobs) if number not in known]
 
 
 def test_episodes_of_another_plan_are_not_taken_for_ones_own() -> None:
-    other = [outcome_tree(job.tree_id, 1.0) for job in plan(label="during").jobs()]
-    mine = [outcome_tree(job.tree_id, 0.0) for job in plan().jobs()]
+    other = [tree_of(job, 1.0) for job in plan(label="during").jobs()]
+    mine = [tree_of(job, 0.0) for job in plan().jobs()]
 
-    async def run(missing: Sequence[EpisodeJob]) -> list[Tree]:
+    async def run(missing: Sequence[EpisodeJob], on_finished: OnFinished) -> list[Tree]:
         assert len(missing) == 6
         return mine
 
-    assert asyncio.run(complete(plan(), run, other)) == mine
+    assert completed(plan(), run, other) == mine
 
 
 # ---- what they say -----------------------------------------------------------------------------------------------
@@ -155,8 +172,7 @@ def test_failed_episode_is_none_and_keeps_its_place() -> None:
     def answer(request: GenerateRequest) -> tuple[int, ...] | Exception:
         return PolicyFailure("gone") if bad in "".join(show(request.token_ids)) else said("DONE")
 
-    work = evaluate(chosen, char_agent(), ScriptedPolicy(answer), sampling=Sampling(), concurrency=2)
-    record = record_evaluation(chosen, asyncio.run(work), step=0, temperature=1.0, seconds=0.0)
+    record = evaluated(chosen, answer, concurrency=2).record
     assert record.rewards == {"test/0": (0.0,), "test/1": (None,)}
     assert record.successes == {"test/0": [False], "test/1": [None]}
     assert record.endings == {"TERMINATED": 1, "ERROR_POLICY": 1}

@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgym.agents.agent import OnLength
-from envgym.agents.context import ContextStrategyName
+from envgym.agents.catalog import CONTEXT_STRATEGY
 from envgym.agents.protocols import GenerateRequest
 from envgym.core.endings import Ending
 from envgym.core.segments import Origin
 from envgym.core.tree import Rewrite
+from envgym.plugins import Choice
 from tests.agents.episodes import drawn, episode
 from tests.support.parrots import CALL, CharRenderer, char_agent, said, show
 
@@ -20,7 +21,7 @@ from tests.support.parrots import CALL, CharRenderer, char_agent, said, show
 def test_dropping_the_oldest_turns_starts_a_row_whose_context_is_all_prompt() -> None:
     # The prompt has 4 tokens; a turn of 4 characters adds 5 sampled and 8 rendered. Before turn 2 the context would
     # have 4 + 13 + 13 = 30 > 40 - 12; without turn 0 it has 17.
-    agent = char_agent(max_turn_tokens=12, max_context_tokens=40, context=ContextStrategyName.DROP_OLDEST_TURNS)
+    agent = char_agent(max_turn_tokens=12, max_context_tokens=40, context=Choice(name="drop_oldest_turns"))
     trajectory, policy = episode([said("one1"), said("two2"), said("bye")], agent)
     first, second = trajectory.rows
     text, marks = drawn(second)
@@ -36,14 +37,14 @@ def test_dropping_the_oldest_turns_starts_a_row_whose_context_is_all_prompt() ->
 
 
 def test_nothing_left_to_drop_ends_the_episode() -> None:
-    agent = char_agent(max_turn_tokens=12, max_context_tokens=28, context=ContextStrategyName.DROP_OLDEST_TURNS)
+    agent = char_agent(max_turn_tokens=12, max_context_tokens=28, context=Choice(name="drop_oldest_turns"))
     trajectory, _ = episode([said("one1")], agent)  # 17 > 28 - 12, and the last turn stays
     assert trajectory.ending is Ending.TRUNCATED_TOKENS
     assert len(trajectory.turns) == 1
 
 
 def test_dropping_thinking_keeps_what_was_said() -> None:
-    agent = char_agent(max_turn_tokens=40, max_context_tokens=80, context=ContextStrategyName.DROP_THINKING)
+    agent = char_agent(max_turn_tokens=40, max_context_tokens=80, context=Choice(name="drop_thinking"))
     trajectory, _ = episode([said("<think>hmm hmm hmm hmm</think>one"), said("bye")], agent)
     assert [row.rewrite for row in trajectory.rows] == [None, Rewrite.THINKING_DROPPED]
     assert "".join(show(trajectory.rows[1].token_ids)) == (
@@ -83,11 +84,11 @@ turns = st.lists(
     turns=turns,
     drops_thinking=st.booleans(),
     budget=st.sampled_from([60, 120, 100_000]),
-    strategy=st.sampled_from(ContextStrategyName),
+    strategy=st.sampled_from([Choice(name=name) for name in CONTEXT_STRATEGY.table]),
     on_length=st.sampled_from(OnLength),
 )
 def test_what_is_trained_is_what_the_policy_was_given_and_what_it_sampled(
-    turns: list[str], drops_thinking: bool, budget: int, strategy: ContextStrategyName, on_length: OnLength
+    turns: list[str], drops_thinking: bool, budget: int, strategy: Choice, on_length: OnLength
 ) -> None:
     agent = char_agent(
         CharRenderer(drops_thinking=drops_thinking),

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 import pytest
 
 from envgym.agents.agent import AgentSettings, OnLength
-from envgym.agents.message_driver import MessageReply, MessageRequest, run_message_episode, run_message_episodes
+from envgym.agents.message_driver import (
+    MessagePolicy,
+    MessageReply,
+    MessageRequest,
+    run_message_episode,
+    run_message_episodes,
+)
 from envgym.agents.pool import AbortHandle
 from envgym.agents.protocols import FinishReason, Sampling
 from envgym.core.endings import Ending
@@ -15,13 +21,14 @@ from envgym.core.rewards import Invalid, Scored
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.errors import PolicyFailure
+from envgym.plugins import Choice
 from tests.support.parrots import CALL, Parrot, parrot_job
 
 NATIVE = AgentSettings()
-TEXT = AgentSettings(text_format="hermes")
+TEXT = AgentSettings(text_format=Choice(name="hermes"))
 
 
-class Scripted:
+class Scripted(MessagePolicy):
     """Says what it is told."""
 
     def __init__(self, *replies: MessageReply | Exception | str) -> None:

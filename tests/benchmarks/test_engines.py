@@ -7,10 +7,10 @@ import pytest
 from benchmarks._clock import timed
 from benchmarks._talks import CELLS, Count, Ledger, Shape, Talk, entry, lead, make_talk, number_of, question, score
 from benchmarks.engines import Generate, Run, Transformers, measure, summary
-from envgym.agents.models.registry import LoadedModel, load
+from envgym.agents.models.loading import LoadedModel, load
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
-from envgym.agents.rendering import make_renderer
+from envgym.agents.rendering.factory import AutoRendererFactory
 
 TOKENS = 3
 
@@ -22,7 +22,7 @@ def loaded() -> LoadedModel:
 
 def short_talk(loaded: LoadedModel, roots: int) -> Talk:
     """Return a talk without the long instructions."""
-    talk = make_talk(make_renderer(loaded.tokenizer), roots)
+    talk = make_talk(AutoRendererFactory()(loaded.tokenizer), roots)
     return Talk([opening[-40:] for opening in talk.openings], [reply[-4:] for reply in talk.replies])
 
 

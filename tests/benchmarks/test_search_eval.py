@@ -11,10 +11,11 @@ import pytest
 from benchmarks._search_eval_arms import EXAMPLES, Bench, Declaration, Fit, Pilot, planned_effect
 from benchmarks._search_eval_report import write_report
 from benchmarks._studies import read_declaration
-from envgym.agents.evaluation import EvalRecord
-from envgym.agents.search import make_strategy
+from envgym.agents.catalog import SEARCH
+from envgym.agents.evaluation.record import EvalRecord
 from envgym.cli.main import COMMANDS
 from envgym.errors import RunError, SettingsError
+from envgym.plugins import Choice
 from envgym.runs import RunDirectory, write_json
 from envgym.settings import apply_overrides
 from envgym.trainer.build import build_method
@@ -73,12 +74,13 @@ def test_declaration_is_complete_and_its_commands_are_understood() -> None:
 def test_only_the_labelled_arm_knows_the_reward() -> None:
     bench = Bench(read_declaration(Declaration, "search_eval"), Path("runs"))
     for name, arm in bench.arms.items():
-        fields = [item for item in arm.settings if not arm.asks_value or "envgym" not in item]
-        fields += ["select=likelihood"] if name == "value" else ["value=operator:add"] if name == "mcts" else []
+        fields = [item for item in arm.settings if not item.startswith("value.")]
+        fields += ["value=tests.agents.search.test_golden_trees:brevity"] if arm.asks_value else []
         overrides = [*fields, "budget.tokens_generated=200"] if arm.search != "chain" else []
-        selection = make_strategy(arm.search, apply_overrides({}, overrides)).selection
+        search = Choice.model_validate(apply_overrides({"name": arm.search}, overrides))
+        selection = SEARCH.build(search).selection
         is_oracle = selection is not None and selection.is_oracle
-        assert arm.asks_value == any("envgym.trainer.workflows.critic_value:critic" in item for item in arm.settings)
+        assert arm.asks_value == ("value.name=critic" in arm.settings)
         assert is_oracle == ("oracle-selected" in arm.what) == (name == "verifier")
 
 

@@ -18,6 +18,7 @@ from benchmarks._tree_vs_chain_cells import (
     run_seed,
 )
 from benchmarks._tree_vs_chain_report import differences, planned_effect, results, write_report
+from envgym.agents.settings import EvaluationSettings
 from envgym.errors import RunError, SettingsError
 from envgym.runs import write_json
 from envgym.trainer.build import build_method
@@ -133,7 +134,9 @@ def test_declaration_holds_eight_seeds_apart_from_the_pilots_and_even_marks() ->
 @pytest.mark.parametrize("recipe", read_declaration(Declaration, "tree_vs_chain").recipes)
 def test_every_recipe_suits_every_game(game: str, recipe: str) -> None:
     settings = load_train_settings(EXAMPLES / f"{game}.yaml", [f"recipe={recipe}"])
-    check_search(build_method(settings).search, build_env_sources(settings.envs, num_held_out=1), settings)
+    env_sources = build_env_sources(settings.envs, EvaluationSettings(tasks=1))
+    group_size = settings.rollout.group_size
+    check_search(build_method(settings).search, env_sources, settings.agent, group_size=group_size)
 
 
 def test_declared_seeds_wait_for_the_smallest_effect() -> None:

@@ -4,8 +4,8 @@ import re
 import runpy
 from pathlib import Path
 
-from envgym.trainer.methods.credit import CREDITS, CRITIC_CREDITS
 from tests.support.enumerable import expected_gradient, groups
+from tests.support.plugins import CREDITS, CRITIC_CREDITS
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "credit.md").read_text(encoding="utf-8")

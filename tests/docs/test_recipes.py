@@ -5,7 +5,7 @@ from pathlib import Path
 
 from envgym.settings import apply_overrides
 from envgym.trainer.build import build_method
-from envgym.trainer.recipes import RECIPES
+from envgym.trainer.catalog import RECIPE
 from envgym.trainer.settings import recipe_settings, train_settings
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
@@ -18,18 +18,18 @@ def test_table_is_what_the_recipes_choose() -> None:
         for line in TEXT.split("```")[0].splitlines()
         if line.startswith("|")
     ]
-    assert header[1:] == list(RECIPES)
+    assert header[1:] == list(RECIPE.table)
     for point, *cells in rows:
         if point == "objective.aggregation":
-            chosen = [recipe_settings(name).objective.aggregation for name in RECIPES]
+            chosen = [recipe_settings(name).objective.aggregation.name for name in RECIPE.table]
         else:
-            chosen = [getattr(recipe_settings(name), point).name for name in RECIPES]
+            chosen = [getattr(recipe_settings(name), point).name for name in RECIPE.table]
         assert cells == chosen, point
     assert len(rows) == 8
 
 
 def test_every_recipe_is_described() -> None:
-    assert re.findall(r"^\*\*`(\w+)`\*\*", TEXT, re.MULTILINE) == list(RECIPES)
+    assert re.findall(r"^\*\*`(\w+)`\*\*", TEXT, re.MULTILINE) == list(RECIPE.table)
 
 
 def test_compositions_can_be_set() -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from envgym.agents.search import STRATEGIES, Mcts, SurprisalFork
+from envgym.agents.search import Mcts, SurprisalFork
 from envgym.agents.search.protocol import TreeStrategy
+from envgym.plugins import Choice
 from envgym.trainer.settings import train_settings
+from tests.support.plugins import STRATEGIES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "search.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -31,7 +33,7 @@ def test_value_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     name, text = block("python")
     (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    assert not Mcts(value="my_value:Critic").selection.is_oracle
+    assert not Mcts(value=Choice(name="my_value:Critic")).selection.is_oracle
 
 
 def test_every_strategy_and_every_setting_of_the_searches_is_named() -> None:

@@ -42,7 +42,7 @@ def keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Yield every settings key as a dotted path; a list's entries are written as 0."""
     for name, field in model.model_fields.items():
         inner = _model_in(field.annotation)
-        if inner is None or issubclass(inner, Choice):
+        if inner is None or issubclass(inner, (Choice, model)):  # a section in itself is spelled out once
             yield f"{prefix}{name}"
         else:
             repeated = "0." if "tuple" in str(field.annotation) else ""
@@ -69,7 +69,14 @@ def test_page_spells_out_every_setting() -> None:
 
 def test_values_of_the_page_are_the_defaults() -> None:
     data = reference()
-    least = {"envs": [{"id": data["envs"][0]["id"]}], "sft": {}, "critic": {}, "model": {"lora": {}}}
+    endpoint = {name: data["engine"]["endpoint"][name] for name in ("base_url", "model")}
+    least = {
+        "envs": [{"id": data["envs"][0]["id"]}],
+        "sft": {},
+        "critic": {},
+        "model": {"lora": {}},
+        "engine": {"endpoint": endpoint},
+    }
     assert train_settings(data).model_dump() == train_settings(least).model_dump()
 
 

@@ -52,11 +52,3 @@ def test_whole_line_that_is_no_episode_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"line must be an episode, got KeyError: 'tree' \(.*finished.jsonl, line 2\)"):
         Journal(path)
     assert path.read_text() == text
-
-
-def test_discarded_journal_is_gone(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "finished.jsonl")
-    journal.discard()
-    journal.add("seen", outcome_tree("t", 1.0), seconds=0.0)
-    journal.discard()
-    assert list(tmp_path.iterdir()) == []

@@ -198,7 +198,7 @@ def test_metrics_come_back_in_order(run: RunDirectory) -> None:
 
 @given(cut=st.integers(min_value=0, max_value=60))
 def test_torn_last_line_is_ignored_and_nothing_else_is(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    run = RunDirectory(tmp_path_factory.mktemp("torn"))
+    run = RunDirectory.create(tmp_path_factory.mktemp("torn"), name="torn", config={})
     for step in range(3):
         run.append_metrics({"step": step, "loss/policy": 0.5})
     path = run.path / "metrics.jsonl"

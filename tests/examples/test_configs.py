@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from envgym.agents.settings import EvaluationSettings
 from envgym.trainer.build import build_method
 from envgym.trainer.env_source import build_env_sources
 from envgym.trainer.settings import load_train_settings
@@ -18,5 +19,5 @@ CONFIGS = [
 def test_example_settings_name_methods_and_envs_that_exist(path: Path) -> None:
     settings = load_train_settings(path)
     assert build_method(settings).curriculum is not None
-    assert list(build_env_sources(settings.envs, num_held_out=1)) == [env.label for env in settings.envs]
+    assert list(build_env_sources(settings.envs, EvaluationSettings(tasks=1))) == [env.label for env in settings.envs]
     assert settings.run.name == path.stem

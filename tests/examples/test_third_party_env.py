@@ -44,8 +44,9 @@ def test_check_accepts_it(installed: dict[str, str]) -> None:
 
 def test_train_accepts_it(installed: dict[str, str], tmp_path: Path) -> None:
     config = {
-        "run": {"name": "words", "directory": str(tmp_path / "run"), "steps": 1, "tensorboard": False},
-        "model": {"name": "tiny", "device": "cpu", "tiny": {"num_layers": 1}},
+        "run": {"name": "words", "directory": str(tmp_path / "run"), "steps": 1, "trackers": []},
+        "model": {"name": "tiny", "tiny": {"num_layers": 1}},
+        "engine": {"device": "cpu"},
         "agent": {"name": "plain", "max_turn_tokens": 8, "max_context_tokens": 256},
         "envs": [{"id": ENV_ID}],
         "sft": {"episodes": 8, "batch_size": 8},

@@ -11,7 +11,16 @@ from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from envgym.trainer.methods.losses import Aggregation, KlEstimator, PpoClip, aggregate, denominator_of, kl_to_reference
+from envgym.trainer.methods.losses import (
+    Aggregation,
+    PpoClip,
+    SeqMeanTokenMean,
+    SeqMeanTokenSumNorm,
+    TokenMean,
+    denominator_of,
+    kl_to_reference,
+)
+from envgym.trainer.methods.losses.kl import k3
 from tests.support.logprobs import token_logprobs
 
 pytestmark = pytest.mark.peers
@@ -20,11 +29,11 @@ VOCAB, PROMPT, COMPLETION, ROWS = 32, 4, 6, 4
 TEMPERATURE, CLIP_LOW, CLIP_HIGH = 0.8, 0.2, 0.28
 TOLERANCE = 1e-5  # relative, both sides in float32
 
-AGGREGATIONS = {
-    "grpo": Aggregation.SEQ_MEAN_TOKEN_MEAN,
-    "dr_grpo": Aggregation.SEQ_MEAN_TOKEN_SUM_NORM,
-    "dapo": Aggregation.TOKEN_MEAN,
-    "bnpo": Aggregation.TOKEN_MEAN,
+AGGREGATIONS: dict[str, Aggregation] = {
+    "grpo": SeqMeanTokenMean(),
+    "dr_grpo": SeqMeanTokenSumNorm(max_tokens=COMPLETION),
+    "dapo": TokenMean(),
+    "bnpo": TokenMean(),
 }
 
 
@@ -197,11 +206,9 @@ def _ours(model: LlamaForCausalLM, batch: _Batch, loss_type: str, *, beta: float
     assert result.stats.clipped_low.item() + result.stats.clipped_high.item() < result.stats.tokens.item()
     losses = result.losses_BT
     if beta:
-        losses = losses + beta * kl_to_reference(
-            logprobs, batch.reference_logprobs, loss_mask, estimator=KlEstimator.K3
-        )
-    denominator = denominator_of(loss_mask, max_tokens=COMPLETION)
-    return aggregate(losses, loss_mask, mode=AGGREGATIONS[loss_type], denominator=denominator)
+        losses = losses + beta * kl_to_reference(logprobs, batch.reference_logprobs, loss_mask, estimator=k3)
+    denominator = denominator_of(loss_mask)
+    return AGGREGATIONS[loss_type](losses, loss_mask, denominator=denominator)
 
 
 def _gradients(model: LlamaForCausalLM) -> dict[str, Tensor]:

@@ -11,7 +11,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from transformers import LlamaForCausalLM
 
 from envgym.errors import SettingsError
+from envgym.plugins import Choice
 from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.catalog import AGGREGATION
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.methods.corrections import (
@@ -33,9 +35,12 @@ from tests.trainer.learner.test_learner import CPU, build_model, build_rows
 NONE = NoCorrection()
 
 
-def goal(old_policy: str, correction: Correction = NONE, **settings: object) -> Objective:
+def goal(
+    old_policy: str, correction: Correction = NONE, aggregation: str = "token-mean", **settings: object
+) -> Objective:
     chosen = ObjectiveSettings.model_validate({"old_policy": old_policy, **settings})
-    return Objective(loss=PpoClip(), correction=correction, settings=chosen, temperature=1.0)
+    built = AGGREGATION.build(Choice(name=aggregation))
+    return Objective(loss=PpoClip(), correction=correction, aggregation=built, settings=chosen, temperature=1.0)
 
 
 def learn(

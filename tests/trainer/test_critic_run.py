@@ -20,10 +20,11 @@ TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "
 
 def settings(directory: Path, **sections: Any) -> TrainSettings:
     """Return a run of seconds on a game of up to two turns."""
-    run = {"name": "test", "directory": str(directory), "steps": 2, "checkpoint_every": 1, "tensorboard": False}
+    run = {"name": "test", "directory": str(directory), "steps": 2, "checkpoint_every": 1, "trackers": []}
     data: dict[str, Any] = {
         "run": run,
-        "model": {"name": "tiny", "tiny": TINY, "device": "cpu"},
+        "model": {"name": "tiny", "tiny": TINY},
+        "engine": {"device": "cpu"},
         "envs": [{"id": "puzzles/guess_number-v0", "settings": {"size": 4, "max_turns": 2}}],
         "agent": {"name": "plain", "max_turn_tokens": 4, "max_context_tokens": 512, "on_length": "close"},
         "rollout": {"groups": 2, "group_size": 2},

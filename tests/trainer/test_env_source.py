@@ -4,17 +4,21 @@ from collections.abc import Sequence
 
 import pytest
 
+from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.authoring import GeneratedTasks
 from envgym.core.tasks import Split
 from envgym.errors import InvalidInput, SettingsError, UnknownName
+from envgym.trainer.catalog import CREDIT
 from envgym.trainer.env_source import EnvSource, build_env_sources, check_group, supplies
-from envgym.trainer.settings import EnvSettings, train_settings
+from envgym.trainer.methods.credit.gae_turn import GaeTurn
+from envgym.trainer.methods.credit.grpo import Grpo
+from envgym.trainer.settings import train_settings
 
 ARITHMETIC = EnvSettings(id="math/arithmetic-v0", weight=2.0)
 
 
 def build(envs: Sequence[EnvSettings]) -> dict[str, EnvSource]:
-    return build_env_sources(envs, num_held_out=3)
+    return build_env_sources(envs, EvaluationSettings(tasks=3))
 
 
 def test_worlds_keep_label_and_weight() -> None:
@@ -65,7 +69,9 @@ def test_credit_that_compares_needs_somebody_to_compare_with() -> None:
     envs = [{"id": "math/arithmetic-v0"}]
     alone = {"group_size": 1}
     for credit in ("grpo", "turn_grpo", "spo"):
+        settings = train_settings({"envs": envs, "rollout": alone, "credit": credit})
         with pytest.raises(SettingsError, match=f"rollout.group_size must be at least 2 for {credit}, which .* got 1"):
-            check_group(train_settings({"envs": envs, "rollout": alone, "credit": {"name": credit}}))
-    check_group(train_settings({"envs": envs, "rollout": alone, "credit": {"name": "mine:Reward"}}))
-    check_group(train_settings({"envs": envs, "rollout": {"group_size": 2}}))
+            check_group(CREDIT.build(settings.credit), settings)
+    check_group(Grpo(), train_settings({"envs": envs, "rollout": alone, "credit": "mine:Reward"}))
+    check_group(GaeTurn(), train_settings({"envs": envs, "rollout": alone, "credit": "gae_turn"}))
+    check_group(Grpo(), train_settings({"envs": envs, "rollout": {"group_size": 2}}))

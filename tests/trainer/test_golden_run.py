@@ -26,8 +26,9 @@ from envgym.trainer.train import TrainLoop
 GOLDEN = Path(__file__).parent / "golden" / "three_steps.json"
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 SETTINGS: dict[str, Any] = {
-    "run": {"name": "golden", "steps": 3, "tensorboard": False},
-    "model": {"name": "tiny", "tiny": TINY, "device": "cpu"},
+    "run": {"name": "golden", "steps": 3, "trackers": []},
+    "model": {"name": "tiny", "tiny": TINY},
+    "engine": {"device": "cpu"},
     "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1, "kinds": ["expression"]}}],
     "agent": {"name": "tool_calling", "max_turn_tokens": 64, "max_context_tokens": 512},
     "sft": {"episodes": 16, "batch_size": 8, "lr": 0.003},

@@ -12,8 +12,9 @@ TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "
 def test_envs_share_the_groups_by_weight_and_are_told_apart(tmp_path: Path) -> None:
     settings = train_settings(
         {
-            "run": {"directory": str(tmp_path / "run"), "steps": 2, "tensorboard": False},
-            "model": {"name": "tiny", "tiny": TINY, "device": "cpu"},
+            "run": {"directory": str(tmp_path / "run"), "steps": 2, "trackers": []},
+            "model": {"name": "tiny", "tiny": TINY},
+            "engine": {"device": "cpu"},
             "envs": [
                 {"id": "math/arithmetic-v0", "settings": {"level": 1}, "weight": 0.7},
                 {"id": "puzzles/guess_number-v0", "weight": 0.3, "name": "guess"},

@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from envgym.agents import loop as agent_loop
-from envgym.agents.models.registry import load
+from envgym.agents.models.loading import load
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import Generation, Policy
 from envgym.core.segments import Segment
@@ -29,8 +29,9 @@ def run(directory: Path, *, lora: bool = False, **sections: Any) -> list[dict[st
     """Train for one step, in which the entropy bonus moves the weights, and return the metrics."""
     settings = train_settings(
         {
-            "run": {"directory": str(directory), "steps": 1, "tensorboard": False},
-            "model": {"name": "tiny", "tiny": TINY, "device": "cpu", "lora": {"rank": 4} if lora else None},
+            "run": {"directory": str(directory), "steps": 1, "trackers": []},
+            "model": {"name": "tiny", "tiny": TINY, "lora": {"rank": 4} if lora else None},
+            "engine": {"device": "cpu"},
             "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
             "agent": {"name": "tool_calling", "max_turn_tokens": 12, "max_context_tokens": 512},
             "rollout": {"groups": 2, "group_size": 2},
@@ -84,9 +85,10 @@ def test_the_mask_audit_stops_a_run_whose_turns_are_tokenised_again(
 # ---- an engine with weights of its own ------------------------------------------------------------------------------
 
 
-def copied(_: object, model: Any, *__: object) -> Policy:  # PreTrainedModel or PeftModel
+def copied(*_: object, learner_model: Any, deterministic: bool) -> Policy:  # PreTrainedModel or PeftModel
     """Return a policy that samples from a plain copy of the model, as another engine does."""
-    own = copy.deepcopy(model)
+    del deterministic
+    own = copy.deepcopy(learner_model)
     return MaskAudit(TransformersPolicy(own.merge_and_unload() if hasattr(own, "merge_and_unload") else own))
 
 
@@ -107,7 +109,7 @@ def test_an_engine_that_gets_the_weights_lets_the_run_go_on(
     lora: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("peft")
-    monkeypatch.setattr(build, "_policy", copied)
+    monkeypatch.setattr(build, "build_trained_policy", copied)
     (row,) = run(tmp_path / "run", lora=lora)
     assert row["canary/gap"] < 1e-5
     assert row["canary/moved"] > 1e-3
@@ -118,7 +120,7 @@ def test_the_canary_stops_a_run_whose_engine_does_not(
     fault: object, lora: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("peft")
-    monkeypatch.setattr(build, "_policy", copied)
+    monkeypatch.setattr(build, "build_trained_policy", copied)
     monkeypatch.setattr(build, "merged_weights", fault)
     with pytest.raises(RunError, match=r"must move with the learner's, got no change while .* \(canary, step 1\)"):
         run(tmp_path / "run", lora=lora)

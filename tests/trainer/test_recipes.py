@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
-from envgym.agents.search import STRATEGIES
 from envgym.runs import RunDirectory
 from envgym.trainer.build import build_method
-from envgym.trainer.methods.credit import CREDITS, CRITIC_CREDITS
-from envgym.trainer.methods.filters import FILTERS
-from envgym.trainer.methods.losses import LOSSES
-from envgym.trainer.recipes import RECIPES
+from envgym.trainer.catalog import RECIPE
 from envgym.trainer.settings import TrainSettings, recipe_settings, train_settings
 from envgym.trainer.train import train
+from tests.support.plugins import CREDITS, CRITIC_CREDITS, FILTERS, LOSSES, STRATEGIES
 
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 
@@ -23,8 +20,9 @@ def settings(recipe: str, directory: Path, **sections: Any) -> TrainSettings:
     """Return a run of seconds on a game of up to three turns."""
     data: dict[str, Any] = {
         "recipe": recipe,
-        "run": {"name": recipe, "directory": str(directory), "steps": 2, "tensorboard": False},
-        "model": {"name": "tiny", "tiny": TINY, "device": "cpu"},
+        "run": {"name": recipe, "directory": str(directory), "steps": 2, "trackers": []},
+        "model": {"name": "tiny", "tiny": TINY},
+        "engine": {"device": "cpu"},
         "envs": [{"id": "puzzles/guess_number-v0", "settings": {"size": 4, "max_turns": 3}}],
         "agent": {"name": "plain", "max_turn_tokens": 4, "max_context_tokens": 512, "on_length": "close"},
         "rollout": {"groups": 2, "group_size": 4},
@@ -34,7 +32,7 @@ def settings(recipe: str, directory: Path, **sections: Any) -> TrainSettings:
     return train_settings({**data, **sections})
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", RECIPE.table)
 def test_recipe_chooses_the_method_that_it_names_at_every_point(recipe: str, tmp_path: Path) -> None:
     named, method = recipe_settings(recipe), build_method(settings(recipe, tmp_path))
     assert type(method.credit) is {**CREDITS, **CRITIC_CREDITS}[named.credit.name]
@@ -43,7 +41,7 @@ def test_recipe_chooses_the_method_that_it_names_at_every_point(recipe: str, tmp
     assert type(method.search) is STRATEGIES[named.search.name]
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", RECIPE.table)
 def test_recipe_trains(recipe: str, tmp_path: Path) -> None:
     # an untrained model never wins, so that groups without any spread must train as well
     directory = tmp_path / "run"
@@ -59,7 +57,7 @@ def test_recipe_trains(recipe: str, tmp_path: Path) -> None:
 
 def test_dynamic_sampling_collects_until_the_filter_has_kept_enough(tmp_path: Path) -> None:
     directory = tmp_path / "run"
-    run = {"name": "dapo", "directory": str(directory), "steps": 1, "tensorboard": False}
+    run = {"name": "dapo", "directory": str(directory), "steps": 1, "trackers": []}
     train(settings("dapo", directory, run=run))
     (step,) = [row for row in RunDirectory.open(directory).metrics() if "filter/kept" in row]
     # nothing is kept of a model that never wins, so all three rounds of two groups were collected

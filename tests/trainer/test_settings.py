@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from envgym.errors import InvalidInput
-from envgym.trainer.recipes import RECIPES
+from envgym.plugins import Choice
+from envgym.trainer.catalog import RECIPE
 from envgym.trainer.settings import Recipe, TrainSettings, load_train_settings, recipe_settings, train_settings
 
 ENVS = [{"id": "math/arithmetic-v0"}]
@@ -24,7 +25,7 @@ def refusal(**sections: Any) -> str:  # as above
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", RECIPE.table)
 def test_run_that_names_a_recipe_makes_its_choices(name: str) -> None:
     found = settings(recipe=name)
     assert {point: getattr(found, point) for point in Recipe.model_fields} == dict(recipe_settings(name))
@@ -46,8 +47,8 @@ def test_naming_the_recipes_own_method_keeps_its_settings() -> None:
 
 
 def test_objective_is_replaced_key_by_key() -> None:
-    objective = settings(recipe="dr_grpo", objective={"max_tokens": 64}).objective
-    assert (objective.aggregation, objective.max_tokens) == ("seq-mean-token-sum-norm", 64)
+    objective = settings(recipe="dr_grpo", objective={"aggregation": {"max_tokens": 64}}).objective
+    assert objective.aggregation == Choice.model_validate({"name": "seq-mean-token-sum-norm", "max_tokens": 64})
 
 
 def test_complete_settings_give_themselves_back() -> None:
@@ -56,8 +57,8 @@ def test_complete_settings_give_themselves_back() -> None:
 
 
 def test_directory_follows_the_name_unless_it_is_given() -> None:
-    assert settings(run={"name": "cat"}).run_directory == Path("runs/cat")
-    assert settings(run={"name": "cat", "directory": "out/dog"}).run_directory == Path("out/dog")
+    assert settings(run={"name": "cat"}).run.path == Path("runs/cat")
+    assert settings(run={"name": "cat", "directory": "out/dog"}).run.path == Path("out/dog")
 
 
 def test_env_is_called_by_its_id_unless_it_is_named() -> None:
@@ -95,15 +96,19 @@ def test_recipe_that_is_no_name_is_refused(recipe: object) -> None:
         ({"envs": 3}, "envs must be a list, got 3 (train_settings)"),
         ({"envs": [{"name": "x"}]}, "envs.0.id must be set, got nothing (train_settings); add it to the file"),
         ({"run": {"steps": -1}}, "run.steps must be greater than or equal to 0, got -1 (train_settings)"),
-        ({"rollout": {"temperature": 0}}, "rollout.temperature must be greater than 0, got 0 (train_settings)"),
-        ({"objective": {"kl": "k4"}}, "objective.kl must be 'k1', 'k2' or 'k3', got k4 (train_settings)"),
-        ({"credit": "grpo"}, "credit must be a mapping of keys, got grpo (train_settings); correct the value."),
+        (
+            {"sampling": {"temperature": 0}},
+            "sampling.temperature must be above 0 in training, got 0 (sampling)",
+        ),
+        ({"sampling": {"top_p": 0.9}}, "sampling.top_p must be 1 in training, got 0.9 (sampling); leave it out"),
+        ({"sampling": {"top_k": 5}}, "sampling.top_k must be 0 in training, got 5 (sampling); leave it out"),
+        (
+            {"model": {"adapter": "a"}},
+            "model.lora must be set to train an adapter, got nothing (model)",
+        ),
+        ({"credit": 3}, "credit must be a mapping of keys, got 3 (train_settings); correct the value."),
         ({"agent": {"max_turn_tokens": 99, "max_context_tokens": 9}}, "max_turn_tokens must be less than max_context"),
         ({"model": {"tiny": {"hidden_size": 65}}}, "model.tiny.hidden_size must "),
-        (
-            {"objective": {"aggregation": "seq-mean-token-sum-norm"}},
-            "objective.max_tokens must be set for seq-mean-token-sum-norm, got nothing (objective); set it to",
-        ),
     ],
 )
 def test_setting_that_cannot_be_is_one_sentence(sections: dict[str, Any], message: str) -> None:

@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
+from envgym.agents.evaluation.run import run_evaluation
+from envgym.agents.settings import EvalSettings
 from envgym.errors import RunError
 from envgym.runs import RunDirectory
+from envgym.settings import build_settings
 from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.settings import TrainSettings, train_settings
@@ -25,8 +28,9 @@ TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "
 def settings(directory: Path, **sections: Mapping[str, Any]) -> TrainSettings:
     """Return a run of seconds: one small env, a model of 50,000 parameters, three steps."""
     data: dict[str, Any] = {
-        "run": {"name": "test", "directory": str(directory), "steps": 3, "checkpoint_every": 1, "tensorboard": False},
-        "model": {"name": "tiny", "tiny": TINY, "device": "cpu"},
+        "run": {"name": "test", "directory": str(directory), "steps": 3, "checkpoint_every": 1, "trackers": []},
+        "model": {"name": "tiny", "tiny": TINY},
+        "engine": {"device": "cpu"},
         "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
         "agent": {"name": "tool_calling", "max_turn_tokens": 24, "max_context_tokens": 512},
         "sft": {"episodes": 16, "batch_size": 8, "lr": 0.003},
@@ -152,7 +156,7 @@ def test_lora_trains_adapters_and_resumes(tmp_path: Path) -> None:
 
 
 def test_a_run_on_old_samples_repeats_and_says_how_old_they_are(tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"collect": {"staleness": 1}, "correction": {"name": "tis"}, "evaluation": {"tasks": 1}}
+    asked: dict[str, Any] = {"rollout": {"staleness": 1}, "correction": {"name": "tis"}, "evaluation": {"tasks": 1}}
     runs = [RunDirectory.open(train(settings(tmp_path / name, **asked)).directory) for name in ("one", "two")]
     first, second = (comparable(run) for run in runs)
     assert first == second
@@ -161,7 +165,7 @@ def test_a_run_on_old_samples_repeats_and_says_how_old_they_are(tmp_path: Path) 
 
 def test_a_run_that_overlaps_stays_within_its_bound_and_its_audits_hold(tmp_path: Path) -> None:
     asked: dict[str, Any] = {
-        "collect": {"staleness": 1, "deterministic": False},
+        "rollout": {"staleness": 1, "deterministic": False},
         "run": {"steps": 4},
         "evaluation": {"tasks": 1},
     }
@@ -171,3 +175,39 @@ def test_a_run_that_overlaps_stays_within_its_bound_and_its_audits_hold(tmp_path
     assert all(0 <= row["staleness/max"] <= 1 for row in learned)
     assert all(row["rollout/episodes"] == 6.0 and row["rollout/invalid"] == 0.0 for row in learned)
     assert all(row["canary/gap"] < 1e-3 for row in learned)
+
+
+# ---- one description of a run ------------------------------------------------------------------------------------
+
+BACKEND = Path(__file__).resolve().parents[2] / "examples" / "plugins" / "continuous_batching.py"
+
+
+def test_evaluations_inside_a_run_are_those_of_eval_with_search_and_backend_alike(tmp_path: Path) -> None:
+    engine = {"backend": {"name": f"{BACKEND}:ContinuousBackend", "max_batch": 4}}
+    search = {"name": "best_of", "n": 2}
+    evaluation = {"tasks": 3, "temperature": 1.0, "search": search}
+    asked = settings(tmp_path / "run", engine=engine, evaluation=evaluation, run={"steps": 1})
+    _, after = train(asked).evaluations
+    assert (after.search, after.selected_by, after.step) == ("best_of", "majority", 1)
+    alone = run_evaluation(
+        build_settings(
+            EvalSettings,
+            {
+                "run": {"directory": str(tmp_path / "eval")},
+                "model": {"name": str(tmp_path / "run/checkpoints/step-000001/model"), "train_steps": 1},
+                "engine": asked.engine.model_dump(),
+                "agent": asked.agent.model_dump(),
+                "envs": [env.model_dump() for env in asked.envs],
+                "evaluation": asked.evaluation.model_dump(),
+            },
+            where="test",
+        )
+    )
+    (record,) = alone.evaluations
+    assert record.rewards == after.rewards
+    assert {**record.costs, "seconds": 0.0, "tokens_prefilled": 0.0} == {
+        **after.costs,
+        "seconds": 0.0,
+        "tokens_prefilled": 0.0,  # what is cached depends on what was sampled before
+    }
+    assert (record.label, record.step, record.selected_by) == (after.label, 1, "majority")

@@ -19,14 +19,21 @@ def settings(directory: Path) -> TrainSettings:
     return train_settings(
         {
             "recipe": "tree_grpo",
-            "run": {"directory": str(directory), "steps": 3, "tensorboard": False, "max_invalid_rate": 1.0},
-            "model": {"name": "tiny", "tiny": TINY, "device": "cpu", "threads": 1},
-            "policy": {"backend": "vllm", "cache_gib": 0.1, "max_context": 1000},
+            "run": {"directory": str(directory), "steps": 3, "trackers": [], "max_invalid_rate": 1.0},
+            "model": {"name": "tiny", "tiny": TINY},
+            "engine": {
+                "backend": "vllm",
+                "device": "cpu",
+                "threads": 1,
+                "concurrency": 4,
+                "cache_gib": 0.1,
+                "max_context": 1000,
+            },
             "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1, "kinds": ["expression"]}}],
             "agent": {"name": "tool_calling", "max_turn_tokens": 64, "max_context_tokens": 512},
             "sft": {"episodes": 256, "epochs": 3, "batch_size": 8, "lr": 0.005},
             "search": {"name": "random_expand", "trees": 2, "nodes": 2, "rounds": 1},
-            "rollout": {"groups": 3, "group_size": 6, "concurrency": 4},
+            "rollout": {"groups": 3, "group_size": 6},
             "filter": {"name": "keep_all"},
             "optim": {"lr": 0.003},
             "objective": {"entropy_coef": 0.01},  # so that every step moves the weights

@@ -33,7 +33,11 @@ def build_critic_batch(
     """
     values = _values_of_episodes(groups, compute_values)
     remaining = iter(values)
-    results = [result for group in groups for result in credit(group, [next(remaining) for _ in group.valid])]
+    results = [
+        result
+        for group in groups
+        for result in credit.estimate_advantages(group, [next(remaining) for _ in group.valid])
+    ]
     credits = [result.credit for result in results]
     value_targets = [
         _value_targets(result, trajectory_values, row)

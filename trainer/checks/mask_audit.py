@@ -31,7 +31,7 @@ class _Sampled(NamedTuple):
     """Where something sampled, and present to its end, has ended."""
 
 
-class MaskAudit:
+class MaskAudit(Policy):
     """A policy that remembers what it sampled behind which context, until that is forgotten."""
 
     def __init__(self, policy: Policy) -> None:
@@ -95,13 +95,21 @@ class MaskAudit:
         self._found[-1].setdefault((len(request.token_ids), code), set()).add(generation.token_ids)
         return generation
 
-    async def score(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+    async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
         """Pass on."""
-        return await self._policy.score(token_ids)
+        return await self._policy.compute_logprobs(token_ids)
 
     def update_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Pass on."""
         self._policy.update_weights(named_tensors, version)
+
+    def set_version(self, version: int) -> None:
+        """Pass on."""
+        self._policy.set_version(version)
+
+    def clear_prefix_cache(self) -> None:
+        """Pass on."""
+        self._policy.clear_prefix_cache()
 
     def sleep(self) -> None:
         """Pass on."""

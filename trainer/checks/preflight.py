@@ -2,7 +2,7 @@
 
 from envgym.registry import find
 from envgym.runs import RunDirectory, check_new, check_same
-from envgym.trainer.settings import TrainSettings
+from envgym.trainer.settings import TrainSettings, train_settings
 
 
 def check_env_ids(settings: TrainSettings) -> None:
@@ -17,10 +17,11 @@ def open_run_directory(settings: TrainSettings, *, resume: bool) -> RunDirectory
 
     Raises: RunError: the directory is taken; or, to resume, holds no run, or one of other settings.
     """
-    path = settings.run_directory
+    path = settings.run.path
     if not resume:
         check_new(path)
         return None
     run = RunDirectory.open(path)
-    check_same(run.config, settings.model_dump(mode="json"), where=path, but=("run.directory",))
+    theirs = train_settings(run.config, where=str(path / "config.json")).model_dump(mode="json")
+    check_same(theirs, settings.model_dump(mode="json"), where=path, but=("run.directory",))
     return run

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.causal_lm import lm_head_of
 from envgym.trainer.learner.logprobs import TokenHiddenStates
-from envgym.trainer.methods.losses import Aggregation, Denominator, aggregate, denominator_of
+from envgym.trainer.methods.losses import Denominator, TokenMean, denominator_of
 from envgym.trainer.methods.losses.value import value_loss
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
 from envgym.trainer.settings import CriticSettings, OptimSettings
@@ -130,7 +130,7 @@ class Critic:
             clip=self.settings.clip,
         )
         metrics.add_value_loss(losses_BT, mask_BT)
-        mean = aggregate(losses_BT, mask_BT, batch.weights_BT, mode=Aggregation.TOKEN_MEAN, denominator=denominator)
+        mean = TokenMean()(losses_BT, mask_BT, batch.weights_BT, denominator=denominator)
         return self.settings.coef * mean
 
     def clip_gradient(self) -> float:

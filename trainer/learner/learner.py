@@ -176,7 +176,7 @@ class Learner:
     def _loss_fn(self, inputs: _StepInputs, chosen: Sequence[int]) -> LossFn:
         """Return the loss of an update on the chosen rows: the policy's, and the critic's where there is one."""
         rows = [inputs.rows[number] for number in chosen]
-        policy_denominator = denominator_of_rows(rows, inputs.objective.settings.max_tokens)
+        policy_denominator = denominator_of_rows(rows)
         value_denominator = supervised_tokens(rows)
         objective, metrics = inputs.objective, inputs.metrics
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from jaxtyping import Float
@@ -11,11 +12,13 @@ from envgym.errors import SettingsError, sentence
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.methods.corrections import Correction, CorrectionResult
-from envgym.trainer.methods.losses import Aggregation, Denominator, KlEstimator, PolicyLoss, aggregate, denominator_of
+from envgym.trainer.methods.losses import Aggregation, Denominator, KlEstimator, PolicyLoss, TokenMean, denominator_of
 from envgym.trainer.methods.losses.entropy import entropy_bonus
-from envgym.trainer.methods.losses.kl import kl_to_reference
+from envgym.trainer.methods.losses.kl import k3, kl_to_reference
 from envgym.trainer.metrics.update import UpdateMetrics
 from envgym.trainer.settings import ObjectiveSettings
+
+TOKEN_MEAN: Final = TokenMean()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,8 @@ class Objective:
 
     loss: PolicyLoss
     correction: Correction
+    aggregation: Aggregation = TOKEN_MEAN
+    kl_estimator: KlEstimator = k3
     settings: ObjectiveSettings
     temperature: float
     """That the rows were sampled at."""
@@ -105,23 +110,19 @@ def policy_loss(
     mask_BT = corrected.loss_mask_BT
     metrics.add_policy(token_loss.stats, losses_BT, entropies_BT, batch.loss_mask_BT)
     if old_logprobs.reference_logprobs_BT is not None:
-        estimator = KlEstimator(settings.kl)
-        kl_BT = kl_to_reference(logprobs_BT, old_logprobs.reference_logprobs_BT, mask_BT, estimator=estimator)
+        reference_BT = old_logprobs.reference_logprobs_BT
+        kl_BT = kl_to_reference(logprobs_BT, reference_BT, mask_BT, estimator=objective.kl_estimator)
         metrics.add_kl(kl_BT)
         losses_BT = losses_BT + settings.kl_coef * kl_BT
     if settings.entropy_coef:
         losses_BT = losses_BT + settings.entropy_coef * entropy_bonus(entropies_BT, mask_BT)
-    mode = Aggregation(settings.aggregation)
     # What the correction rejected adds 0 and goes on counting, in the means over a row as in the denominator.
-    return aggregate(losses_BT, batch.loss_mask_BT, batch.weights_BT, mode=mode, denominator=denominator)
+    return objective.aggregation(losses_BT, batch.loss_mask_BT, batch.weights_BT, denominator=denominator)
 
 
-def denominator_of_rows(rows: Sequence[TrainRow], max_tokens: int | None) -> Denominator:
+def denominator_of_rows(rows: Sequence[TrainRow]) -> Denominator:
     """Return the denominator of an update; correction masks do not change it."""
     parts = (
-        denominator_of(
-            torch.tensor([row.loss_mask]), torch.tensor([row.weights], dtype=torch.float64), max_tokens=max_tokens
-        )
-        for row in rows
+        denominator_of(torch.tensor([row.loss_mask]), torch.tensor([row.weights], dtype=torch.float64)) for row in rows
     )
-    return sum(parts, Denominator(tokens=0.0, sequences=0.0, max_tokens=max_tokens))
+    return sum(parts, Denominator(tokens=0.0, sequences=0.0))

@@ -1,15 +1,12 @@
 """The plug-in points of the trainer, each a Protocol; a method is one short file that meets one of them.
 
-Losses and corrections have their Protocols beside their tensors, in `trainer.losses.base` and
-`trainer.corrections.base`. Everything here works on records and plain numbers.
+Losses, their aggregation and corrections have their Protocols beside their tensors, in `methods.losses` and
+`methods.corrections`. Everything here works on records and plain numbers.
 """
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
-
-from typing_extensions import TypeIs
 
 from envgym.core.trajectory import Group, Trajectory
 
@@ -136,11 +133,11 @@ class CriticCreditResult(NamedTuple):
 class CriticCredit(Protocol):
     """Assigns advantages with the help of a critic."""
 
-    def __call__(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
-        """Return one entry per valid episode, in order; `values` has one per valid episode, too."""
+    @property
+    def trains_at_turn_ends(self) -> bool:
+        """Whether the critic has a target before the last token of a turn, so that it can value a finished episode."""
         ...
 
-
-def needs_critic(credit: Credit | CriticCredit) -> TypeIs[CriticCredit]:
-    """Return whether a method reads a critic's values: whether its call has the argument `values`."""
-    return "values" in inspect.signature(credit).parameters
+    def estimate_advantages(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
+        """Return one entry per valid episode, in order; `values` has one per valid episode, too."""
+        ...

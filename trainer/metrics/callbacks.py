@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,47 +30,53 @@ class Callback:
 
 
 class TensorBoard(Callback):
-    """Writes event files into the run directory."""
+    """Write event files into the run directory, where the package tensorboard is installed."""
+
+    def __init__(self) -> None:
+        """Begin without a writer."""
+        self._writer: Any = None  # SummaryWriter, of a package that is loaded late
 
     def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
         """Open the writer."""
+        if find_spec("tensorboard") is None:
+            return
         from torch.utils.tensorboard import SummaryWriter  # heavy: loaded where it is needed
 
         self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=first_step + 1)
 
     def on_step(self, step: int, metrics: Metrics) -> None:
         """Write the step's numbers."""
-        for name, value in metrics.items():
+        for name, value in metrics.items() if self._writer is not None else ():
             self._writer.add_scalar(name, value, step)
 
     def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
         """Write the evaluation's numbers."""
-        for name, value in metrics.items():
+        for name, value in metrics.items() if self._writer is not None else ():
             self._writer.add_scalar(f"{label}/{name}", value, step)
 
     def on_end(self, report: Path | None) -> None:
         """Close the writer."""
-        if hasattr(self, "_writer"):
+        if self._writer is not None:
             self._writer.close()
 
 
 class Wandb(Callback):
-    """Logs to Weights & Biases."""
+    """Log to Weights & Biases."""
 
-    def __init__(self, project: str, name: str) -> None:
-        """Name the project and the run. Raises: SettingsError: the package is not installed."""
+    def __init__(self, project: str) -> None:
+        """Name the project. Raises: SettingsError: the package is not installed."""
         try:
             import wandb  # optional, and heavy
         except ImportError:
-            do = "run `pip install wandb`, or leave run.wandb out"
-            text = sentence("run.wandb", "go with the wandb package", "no such package", where="settings", do=do)
+            do = "run `pip install wandb`, or leave it out of run.trackers"
+            text = sentence("tracker wandb", "go with the wandb package", "no such package", where="settings", do=do)
             raise SettingsError(text) from None
-        self._wandb, self._project, self._name = wandb, project, name
+        self._wandb, self._project = wandb, project
 
     def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
         """Open the run."""
         self._wandb.init(
-            project=self._project, name=self._name, config=dict(config), dir=str(directory), resume="allow"
+            project=self._project, name=config["run"]["name"], config=dict(config), dir=str(directory), resume="allow"
         )
 
     def on_step(self, step: int, metrics: Metrics) -> None:
@@ -86,7 +93,7 @@ class Wandb(Callback):
 
 
 class LiveProgress(Callback):
-    """Shows the run in the terminal: a bar per phase, and a line per step. On a pipe: lines alone."""
+    """Show the run in the terminal: a bar per phase, and a line per step. On a pipe: lines alone."""
 
     SHOWN = (
         ("success", "train/success"),

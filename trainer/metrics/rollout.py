@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
-from envgym.core.endings import Ending
+from envgym.agents.metrics import Endings, Lengths
 from envgym.core.rewards import Invalid, Scored
 from envgym.core.trajectory import Group, Trajectory, Turn
 from envgym.core.tree import Rewrite
@@ -40,7 +40,7 @@ def rollout_metrics(groups: Sequence[Group], *, success_at: float) -> Metrics:
         found["reward/mean"] = statistics.fmean(reward.value for reward in rewards)
         found |= _components(rewards)
     if episodes:
-        found |= _endings(episodes) | _lengths(episodes, groups)
+        found |= {f"ending/{name}": share for name, share in Endings()(episodes).items()} | _lengths(episodes, groups)
     return found
 
 
@@ -92,22 +92,12 @@ def _components(rewards: Sequence[Scored]) -> Metrics:
     }
 
 
-def _endings(episodes: Sequence[Trajectory]) -> Metrics:
-    counts = Counter(episode.ending for episode in episodes)
-    return {f"ending/{ending}": counts[ending] / len(episodes) for ending in Ending if counts[ending]}
-
-
 def _lengths(episodes: Sequence[Trajectory], groups: Sequence[Group]) -> Metrics:
     cost = sum((tree.cost for group in groups for tree in group.trees), Cost())
     turns = [turn for episode in episodes for turn in episode.turns]
     errors = sum(turn.outcome.tool_errors for turn in turns if turn.outcome is not None)
-    rows = [row for episode in episodes for row in episode.rows]
     return {
-        "rollout/turns": len(turns) / len(episodes),
-        "rollout/sampled_tokens": statistics.fmean(episode.num_sampled for episode in episodes),
-        "rollout/row_tokens": statistics.fmean(len(row) for row in rows),
-        "rollout/row_tokens_max": float(max(len(row) for row in rows)),
-        "rollout/rows_per_episode": len(rows) / len(episodes),
+        **{f"rollout/{name}": value for name, value in Lengths()(episodes).items()},
         "rollout/tool_calls": cost.tool_calls / len(episodes),
         "rollout/tool_errors": errors / len(episodes),
         "cost/tokens_generated": float(cost.tokens_generated),

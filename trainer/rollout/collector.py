@@ -1,6 +1,6 @@
 """The collector: tasks from the curriculum, groups from the agent loop, as many steps ahead as the samples may be old.
 
-Every seed derives from the run's seed and the names of what it drives. With `collect.staleness=0` nothing that the
+Every seed derives from the run's seed and the names of what it drives. With `rollout.staleness=0` nothing that the
 policy served before is reused, so a step can be collected again alone.
 
 The groups of step n are begun no sooner than when step n - staleness is collected, with the weights of then or newer
@@ -23,7 +23,7 @@ from envgym.trainer.methods.protocols import TaskRequest
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.groups import GroupRollout, GroupRunner
 from envgym.trainer.rollout.task_stats import Stats
-from envgym.trainer.settings import CollectSettings, TrainSettings
+from envgym.trainer.settings import RolloutSettings, TrainSettings
 
 OnFinished = Callable[[Tree], None]
 STRAGGLER = "a straggler: the step went on without it"
@@ -60,22 +60,26 @@ class Collector:
         self,
         bench: RunContext,
         settings: TrainSettings,
+        rollout: RolloutSettings,
         *,
+        seed: int,
         search: Strategy | None = None,
-        rounds: int | None = None,
+        rounds: int = 1,
         last: int | None = None,
     ) -> None:
         """Get ready; nothing is begun.
 
         Args:
             bench: of the run.
-            settings: of the run.
-            search: how a group is grown; None: as the settings say.
-            rounds: most rounds of a step; None: as the settings say.
+            settings: of the run: engine and sampling.
+            rollout: the groups of a step, and how far sampling runs ahead.
+            seed: from which tasks, envs and samples derive.
+            search: how a group is grown; None: as the method says.
+            rounds: most rounds of a step.
             last: the step after the last one, for which nothing is begun; None: there is none.
         """
-        self._bench, self._settings = bench, settings
-        self._rounds = settings.resampling.rounds if rounds is None else rounds
+        self._bench, self._settings, self._rollout, self._seed = bench, settings, rollout, seed
+        self._rounds = rounds
         self._last = math.inf if last is None else last
         self._search = bench.method.search if search is None else search
         self._runner: GroupRunner | None = None
@@ -94,14 +98,14 @@ class Collector:
             stats: what training has seen of each task.
             on_finished: called with every tree that is grown while this waits.
         """
-        asked = self._settings.collect
+        asked = self._rollout
         if not asked.overlaps:
-            # Forgets what is cached: a resumed run has not sampled what came before.
-            self._bench.policy.update_weights((), self._bench.policy.version)
+            # A resumed run has not sampled what came before.
+            self._bench.policy.clear_prefix_cache()
         if self._runner is None:
-            self._runner = GroupRunner(self._bench, self._settings, self._search)
+            self._runner = GroupRunner(self._bench, self._settings, self._search, seed=self._seed)
         with rare_collections():
-            for number in range(step, step + asked.ahead + 1):
+            for number in range(step, step + asked.steps_ahead + 1):
                 if number < self._last and number not in self._ahead:
                     self._ahead[number] = self._begun(number, stats)
             if asked.deterministic:
@@ -118,14 +122,14 @@ class Collector:
 
     def _begun(self, number: int, stats: Stats) -> _Step:
         """Draw the tasks of a step, and begin its first round."""
-        rollout = self._settings.rollout
+        rollout = self._rollout
         requests = self._bench.method.curriculum.choose(
             step=number,
             num_groups=self._per_round * self._rounds,
             group_size=rollout.group_size,
             supplies=supplies(self._bench.env_sources),
             stats=stats,
-            seed=self._settings.run.seed,
+            seed=self._seed,
         )
         step = _Step(number, requests)
         self._begin_round(step)
@@ -134,7 +138,7 @@ class Collector:
     @property
     def _per_round(self) -> int:
         """Groups that are begun at once."""
-        return math.ceil(self._settings.rollout.groups * self._settings.collect.oversampling)
+        return math.ceil(self._rollout.groups * self._rollout.oversampling)
 
     def _begin_round(self, step: _Step) -> None:
         assert self._runner is not None, "taking begins with it"
@@ -151,7 +155,7 @@ class Collector:
         return Collected(
             requests=[rollout.request for rollout in finished],
             groups=[rollout.group for rollout in finished],
-            wanted=self._settings.rollout.groups + len(carried),
+            wanted=self._rollout.groups + len(carried),
             metrics={"collect/carried": float(len(self._carried)), "collect/steps_ahead": float(len(self._ahead))},
         )
 
@@ -169,7 +173,7 @@ class Collector:
 
     async def _wait(self, step: _Step) -> None:
         """Wait for a round's end, or until only stragglers are left, and abort those or leave them."""
-        asked = self._settings.collect
+        asked = self._rollout
         trees = [pending.tree for rollout in step.groups for pending in rollout.trees]
         when = asyncio.ALL_COMPLETED if asked.stragglers == "wait" else asyncio.FIRST_COMPLETED
         pending = {tree for tree in trees if not tree.done()}
@@ -177,7 +181,7 @@ class Collector:
         while pending:
             _, pending = await asyncio.wait(pending, return_when=when)
             await _wait_for(_finished(step.groups))
-            if len(trees) - len(pending) >= asked.enough * len(trees) or self._has_enough(step.groups):
+            if len(trees) - len(pending) >= asked.min_finished_share * len(trees) or self._has_enough(step.groups):
                 break
         if pending and asked.stragglers == "abort":
             for rollout in step.groups:
@@ -186,7 +190,7 @@ class Collector:
 
     def _has_enough(self, groups: Sequence[GroupRollout]) -> bool:
         finished = [rollout.group for rollout in _finished(groups)]
-        wanted = self._settings.rollout.groups
+        wanted = self._rollout.groups
         return len(finished) >= wanted and len(self._bench.method.filter(finished).kept) >= wanted
 
 
@@ -216,13 +220,22 @@ async def collect(
     *,
     step: int,
     stats: Stats,
+    num_groups: int | None = None,
+    group_size: int | None = None,
+    seed: int | None = None,
     search: Strategy | None = None,
     rounds: int = 1,
     on_finished: OnFinished | None = None,
 ) -> Collected:
-    """Collect one step alone, whatever its samples' age may be; see `Collector`."""
-    alone = settings.model_copy(update={"collect": CollectSettings()})
-    collector = Collector(bench, alone, search=search, rounds=rounds)
+    """Collect one step alone, whatever its samples' age may be; see `Collector`.
+
+    Number and size of the groups, and the seed, are those of the settings unless they are given.
+    """
+    rollout = RolloutSettings(
+        groups=num_groups or settings.rollout.groups, group_size=group_size or settings.rollout.group_size
+    )
+    run_seed = settings.run.seed if seed is None else seed
+    collector = Collector(bench, settings, rollout, seed=run_seed, search=search, rounds=rounds)
     try:
         return await collector.take(step, stats=stats, on_finished=on_finished)
     finally:

@@ -45,15 +45,15 @@ class GroupRollout:
 class GroupRunner:
     """Begins groups; they share the slots for branches under way."""
 
-    def __init__(self, bench: RunContext, settings: TrainSettings, search: Strategy) -> None:
+    def __init__(self, bench: RunContext, settings: TrainSettings, search: Strategy, *, seed: int) -> None:
         """Get ready; nothing is begun."""
-        self._bench, self._settings, self._search = bench, settings, search
-        concurrency = settings.rollout.concurrency
+        self._bench, self._search, self._seed = bench, search, seed
+        concurrency = settings.engine.concurrency
         self._pool = RolloutPool(concurrency=concurrency)
         self._context = RolloutContext(
             agent=bench.agent,
             policy=bench.policy,
-            sampling=bench.sampling(settings.rollout.temperature),
+            sampling=bench.sampling(settings.sampling.temperature),
             slots=asyncio.Semaphore(concurrency),
         )
 
@@ -86,7 +86,7 @@ class GroupRunner:
         """Return the jobs of a group's trees by index; they share task and env seed, and sample differently."""
         env_source = self._bench.env_sources[request.env]
         task = env_source.tasks.task(Split.TRAIN, request.index)
-        names = (self._settings.run.seed, "step", step, number, request.env, request.index)
+        names = (self._seed, "step", step, number, request.env, request.index)
         seed = derive_seed(*names, "env")
 
         def make_job(index: int) -> EpisodeJob:

@@ -1,6 +1,6 @@
 """The critic of a training run as a `ValueFn`: it leads a search, or chooses its answer, without a look at rewards.
 
-`--search-set value=envgym.trainer.workflows.critic_value:critic:RUN` takes that of a run's newest checkpoint.
+`--search-set value.name=critic --search-set value.run=RUN` takes that of a run's newest checkpoint.
 """
 
 import asyncio
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from envgym.agents.policies.local import pick_device
+from envgym.agents.models.loading import prepare_device
+from envgym.agents.policies.backends import autocast_dtype
 from envgym.agents.search.scorers import SearchObservation
 from envgym.errors import InvalidInput, RunError, sentence
 from envgym.runs import RunDirectory
@@ -22,7 +22,7 @@ from envgym.trainer.build import build_method, load_model
 from envgym.trainer.learner.checkpoint import checkpoints, load_critic
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.forward import ForwardPass
-from envgym.trainer.methods.protocols import needs_critic
+from envgym.trainer.methods.protocols import CriticCredit
 from envgym.trainer.settings import CriticSettings, TrainSettings, train_settings
 
 _KEPT = 4
@@ -142,12 +142,11 @@ def critic(run: str) -> CriticValue:
 def _read(run: Path, checkpoint: Path) -> CriticValue:
     settings = train_settings(RunDirectory.open(run).config, where=str(run / "config.json"))
     _check_credit(settings, run)
-    device = pick_device(settings.model.device)
+    device = prepare_device(settings.engine.device, None)
     model, tokenizer = load_model(settings.model, device, checkpoint)
     value = Critic(model, settings.critic or CriticSettings(), settings.optim, device=device)
     load_critic(checkpoint, value)
-    autocast = torch.bfloat16 if settings.model.autocast == "bfloat16" else None
-    forward = ForwardPass(model, settings.optim, device=device, autocast=autocast)
+    forward = ForwardPass(model, settings.optim, device=device, autocast=autocast_dtype(settings.model))
     return CriticValue(forward, value, tokenizer, max_positions=_positions(model))
 
 
@@ -156,9 +155,9 @@ def _check_credit(settings: TrainSettings, run: Path) -> None:
     name = settings.credit.name
     credit = build_method(settings).credit
     do = "train one with credit.name=gae_token or gae_bilevel"
-    if not needs_critic(credit):
+    if not isinstance(credit, CriticCredit):
         raise RunError(sentence("run", "have trained a critic", f"credit {name}", where=str(run), do=do))
-    if not getattr(credit, "trains_at_turn_ends", True):
+    if not credit.trains_at_turn_ends:
         must = "have learned at the ends of turns, too"
         raise RunError(sentence("critic", must, f"credit {name}", where=str(run), do=do))
 

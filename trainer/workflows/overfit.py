@@ -16,7 +16,7 @@ from envgym.trainer.build import build_run_context
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.settings import OptimSettings, TrainSettings
 from envgym.trainer.workflows.dry_run import collect_batch
-from envgym.trainer.workflows.sft import check_recorded, check_vocabulary, warm_start
+from envgym.trainer.workflows.sft import warm_start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,6 @@ def overfit(
     """
     bench = build_run_context(settings)
     if settings.sft is not None:
-        check_recorded(settings.sft)
-        check_vocabulary(settings.sft, bench.agent)
         with asyncio.Runner() as runner:
             runner.run(warm_start(bench, settings, settings.sft, on_progress=on_progress))
         bench.sync(0)

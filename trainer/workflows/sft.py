@@ -1,29 +1,14 @@
-"""Supervised warm start: the policy gradient with advantage 1 on episodes that somebody else played.
-
-An oracle's episodes run through the same agent loop, so rows, masks and templates are those of training proper.
-"""
+"""Supervised warm start: the policy gradient with advantage 1 on demonstrations."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
-from envgym.agents.agent import Agent
-from envgym.agents.driver import run_episode, run_oracle_episode
-from envgym.agents.episode import EpisodeJob
-from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.search import Chain
-from envgym.core.messages import Action
-from envgym.core.rewards import Scored
-from envgym.core.tasks import Split
-from envgym.core.trajectory import Trajectory, trajectories
-from envgym.core.tree import Tree
-from envgym.episodes import trees_of
+from envgym.core.trajectory import Trajectory
 from envgym.errors import SettingsError, sentence
-from envgym.runs import RunDirectory
-from envgym.seeds import derive_seed, generator
+from envgym.seeds import derive_seed
 from envgym.trainer.batch.rows import TrainRow, train_row
 from envgym.trainer.build import RunContext
-from envgym.trainer.env_source import supplies
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.methods.corrections import NoCorrection
@@ -32,17 +17,15 @@ from envgym.trainer.metrics.rollout import rollout_metrics
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.collector import collect
 from envgym.trainer.settings import ObjectiveSettings, SftSettings, TrainSettings
+from envgym.trainer.workflows.demonstrations import DemonstrationRequest, DemonstrationSource, demonstration_sources
 
 LIKELIHOOD = Objective(
     loss=Reinforce(),
     correction=NoCorrection(),
-    settings=ObjectiveSettings(aggregation="token-mean"),
+    settings=ObjectiveSettings(),
     temperature=1.0,
 )
 """-A log pi with A = 1, averaged over tokens: the negative log-likelihood."""
-
-GAVE_UP = "gave-up/"
-"""How the ids of episodes begin in which the oracle gave up on purpose."""
 
 
 async def warm_start(
@@ -52,29 +35,47 @@ async def warm_start(
     *,
     on_progress: Callable[[str, int, int], None],
 ) -> Metrics:
-    """Train on the oracle's (or recorded) episodes; return the mean loss of the first and of the last tenth.
+    """Train on the demonstrations of every phase; return the first phase's mean loss in its first and last tenth.
 
-    Raises: SettingsError: no episode to train on.
+    Raises: SettingsError: a phase without a demonstration.
     """
-    oracle = sft.model_copy(update={"gives_up": 0.0})
-    episodes = (
-        _recorded(Path(sft.recorded)) if sft.recorded else await _from_oracle(bench, settings, oracle, on_progress)
+    sources = demonstration_sources(sft)
+    for source in sources:
+        source.check_agent(bench.agent)
+    first, *others = [
+        await _run_phase(bench, settings, phase, source, on_progress)
+        for phase, source in zip(sft.phases, sources, strict=True)
+    ]
+    del others
+    return first
+
+
+async def _run_phase(
+    bench: RunContext,
+    settings: TrainSettings,
+    phase: SftSettings,
+    source: DemonstrationSource,
+    on_progress: Callable[[str, int, int], None],
+) -> Metrics:
+    request = DemonstrationRequest(
+        num_episodes=phase.episodes,
+        success_at=settings.evaluation.success_at,
+        seed=settings.run.seed,
+        agent=bench.agent,
+        env_sources=bench.env_sources,
+        curriculum=bench.method.curriculum,
+        on_progress=on_progress,
     )
-    success_at = settings.evaluation.success_at
-    rows = [row for episode in episodes for row in likelihood_rows(episode, success_at=success_at)]
+    demonstrations = await source(request)
+    rows = [row for episode in demonstrations.imitated for row in likelihood_rows(episode)]
     if not rows:
-        got = f"none of {len(episodes)} episodes succeeded"
-        do = "look at the env's oracle with `envgym check`, or name another sft.recorded"
+        got = f"none of {demonstrations.num_episodes} episodes succeeded"
+        do = "look at the env's oracle with `envgym check`, or name another sft.source"
         raise SettingsError(sentence("warm start", "have successful episodes", got, where="sft", do=do))
-    losses, success = await fit(bench, settings, sft, rows, on_progress=on_progress)
-    if sft.gives_up:
-        last = sft.model_copy(update={"episodes": sft.gives_up_episodes, "epochs": 1, "until_success": None})
-        at_times = await _from_oracle(bench, settings, last, on_progress)
-        mixed = [row for episode in at_times for row in likelihood_rows(episode, success_at=success_at)]
-        await fit(bench, settings, last, mixed, on_progress=on_progress)
+    losses, success = await fit(bench, settings, phase, rows, on_progress=on_progress)
     tenth = max(len(losses) // 10, 1)
     return {
-        "sft/episodes": float(len(episodes)),
+        "sft/episodes": float(demonstrations.num_episodes),
         "sft/updates": float(len(losses)),
         "sft/loss_first": sum(losses[:tenth]) / tenth,
         "sft/loss_last": sum(losses[-tenth:]) / tenth,
@@ -125,86 +126,19 @@ def _batches(rows: Sequence[TrainRow], sft: SftSettings, *, seed: int) -> Iterat
 
 async def _success(bench: RunContext, settings: TrainSettings, sft: SftSettings, *, check: int) -> float:
     """Return the share of sampled episodes on train tasks that succeed; invalid ones do not count."""
-    probe = settings.model_copy(
-        update={
-            "rollout": settings.rollout.model_copy(update={"groups": sft.check_tasks, "group_size": 1}),
-            "run": settings.run.model_copy(update={"seed": derive_seed(settings.run.seed, "sft check")}),
-        }
-    )
-    found = await collect(bench, probe, step=check, stats={}, search=Chain())
-    return rollout_metrics(found.groups, success_at=settings.evaluation.success_at).get("train/success", 0.0)
-
-
-def likelihood_rows(episode: Trajectory, *, success_at: float) -> list[TrainRow]:
-    """Return the rows of an episode that succeeded, or gave up on purpose, with advantage 1; none for another."""
-    reward = episode.reward
-    if not isinstance(reward, Scored):
-        return []
-    if reward.value < success_at and not episode.tree.id.startswith(GAVE_UP):
-        return []
-    return [train_row(row, [float(trains) for trains in row.loss_mask]) for row in episode.rows if any(row.loss_mask)]
-
-
-async def _from_oracle(
-    bench: RunContext, settings: TrainSettings, sft: SftSettings, on_progress: Callable[[str, int, int], None]
-) -> list[Trajectory]:
-    """Play the oracle on train tasks, dealt over the mixture as the curriculum deals them."""
-    requests = bench.method.curriculum.choose(
-        step=0,
-        num_groups=sft.episodes,
-        group_size=1,
-        supplies=supplies(bench.env_sources),
+    collected = await collect(
+        bench,
+        settings,
+        step=check,
         stats={},
-        seed=derive_seed(settings.run.seed, "sft gives up" if sft.gives_up else "sft"),
+        num_groups=sft.check_tasks,
+        group_size=1,
+        seed=derive_seed(settings.run.seed, "sft check"),
+        search=Chain(),
     )
-    words = bench.agent.renderer.encode_action(Action(sft.gives_up_saying))
-    quitter = ScriptedPolicy(lambda request: words)
-    draws = generator(settings.run.seed, "sft gives up").random(len(requests))
-    trees: list[Tree] = []
-    for number, (request, draw) in enumerate(zip(requests, draws, strict=True)):
-        gives_up = draw < sft.gives_up
-        env_source = bench.env_sources[request.env]
-        job = EpisodeJob(
-            make_env=env_source.make,
-            task=env_source.tasks.task(Split.TRAIN, request.index),
-            seed=derive_seed(settings.run.seed, "sft", number),
-            tree_id=f"{GAVE_UP if gives_up else 'oracle/'}{number:06d}",
-            env_id=env_source.env_id,
-        )
-        if gives_up:
-            trees.append(await run_episode(job, bench.agent, quitter, sampling=bench.sampling(1.0)))
-        else:
-            trees.append(await run_oracle_episode(job, bench.agent))
-        on_progress("oracle episodes", number + 1, len(requests))
-    return [episode for tree in trees for episode in trajectories(tree)]
+    return rollout_metrics(collected.groups, success_at=settings.evaluation.success_at).get("train/success", 0.0)
 
 
-def check_recorded(sft: SftSettings | None) -> None:
-    """See that there are episodes to learn from. Raises: RunError: no run there. SettingsError: it saved none."""
-    if sft is None or sft.recorded is None:
-        return
-    if not RunDirectory.open(Path(sft.recorded)).episode_steps():
-        do = "name a training run that saved its episodes (run.save_episodes_every)"
-        raise SettingsError(sentence("sft.recorded", "hold train episodes", "none", where=sft.recorded, do=do))
-
-
-def check_vocabulary(sft: SftSettings | None, agent: Agent) -> None:
-    """See that recorded ids are to this model the tokens that they were. Raises: SettingsError: they are not."""
-    if sft is None or sft.recorded is None:
-        return
-    run = RunDirectory.open(Path(sft.recorded))
-    for tree in trees_of(run.episodes(run.episode_steps()[:1], label="train")):
-        for segment in (segment for node in tree.nodes for segment in node.edge.segments if segment.token_strings):
-            here = agent.renderer.token_strings(segment.token_ids)
-            for index, then, now in zip(segment.token_ids, segment.token_strings, here, strict=True):
-                if then != now:
-                    got = f"id {index} for {then!r}, which is {now!r} here"
-                    do = "record the episodes with this model, or let the oracle play (no sft.recorded)"
-                    must = "hold tokens of this model's vocabulary"
-                    raise SettingsError(sentence("sft.recorded", must, got, where=sft.recorded, do=do))
-
-
-def _recorded(path: Path) -> list[Trajectory]:
-    """Read the episodes that another run saved; their tokens are taken as they were sampled."""
-    rows = RunDirectory.open(path).episodes()
-    return [episode for tree in trees_of(rows) for episode in trajectories(tree) if tree.split is Split.TRAIN]
+def likelihood_rows(episode: Trajectory) -> list[TrainRow]:
+    """Return the rows of an episode to imitate, with advantage 1 on every token that trains."""
+    return [train_row(row, [float(trains) for trains in row.loss_mask]) for row in episode.rows if any(row.loss_mask)]

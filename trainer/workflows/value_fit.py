@@ -29,7 +29,7 @@ from envgym.trainer.learner.checkpoint import TrainState, checkpoints, save_chec
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, supervised_tokens
 from envgym.trainer.learner.learner import Learner, LossFn, set_learning_rate
 from envgym.trainer.learner.optimizer import schedule
-from envgym.trainer.methods.protocols import needs_critic
+from envgym.trainer.methods.protocols import CriticCredit
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
 from envgym.trainer.rollout.collector import collect
 from envgym.trainer.settings import TrainSettings, train_settings
@@ -78,7 +78,7 @@ def value_settings(
     if episodes < size * _HELD_BACK:
         do = "ask for more"
         raise SettingsError(sentence("episodes", f"fill {_HELD_BACK} groups of {size}", episodes, where="value", do=do))
-    data.pop("policy", None)  # the learner's own weights are sampled from, whatever engine the run used
+    data["engine"]["backend"] = {"name": "transformers"}  # samples from the learner's own weights
     data |= {name: dict(part) if isinstance(part, Mapping) else part for name, part in _PLAN.items()}
     data["optim"]["micro_batch_tokens"] = theirs.optim.micro_batch_tokens
     data["run"] |= {"name": f"{found.name}-value", "directory": str(directory or f"{source}-value"), "steps": 1}
@@ -97,7 +97,7 @@ def fit_value(
     if not saved:
         do = "name a training run that has saved one"
         raise RunError(sentence("run", "hold a checkpoint", "none", where=str(source), do=do))
-    check_new(settings.run_directory)
+    check_new(settings.run.path)
     bench = build_run_context(settings, checkpoint=saved[-1])
     critic = bench.learner.critic
     if critic is None or critic.settings.detach:
@@ -107,7 +107,7 @@ def fit_value(
     order = random.Random(derive_seed(settings.run.seed, "value")).sample(groups, len(groups))
     cut = len(order) // _HELD_BACK
     held_back, learned = (_rows(bench, part) for part in (order[:cut], order[cut:]))
-    run = RunDirectory.create(settings.run_directory, name=settings.run.name, config=settings.model_dump(mode="json"))
+    run = RunDirectory.create(settings.run.path, name=settings.run.name, config=settings.model_dump(mode="json"))
     _fit(bench, settings, critic, learned, on_progress)
     judged = _judged(bench.learner.compute_values(held_back), held_back)
     found = PaddedValueTargets.of_rows(judged, dtype=torch.float64, device=bench.device).metrics()
@@ -141,7 +141,7 @@ def _collect(bench: RunContext, settings: TrainSettings, on_progress: Callable[[
 
 def _rows(bench: RunContext, groups: Sequence[Group]) -> list[TrainRow]:
     """Return rows whose value targets are the returns."""
-    assert needs_critic(bench.method.credit), "the plan says so"
+    assert isinstance(bench.method.credit, CriticCredit), "the plan says so"
 
     def silent(rows: Sequence[TrainRow]) -> list[tuple[float, ...]]:
         return [(0.0,) * len(row) for row in rows]

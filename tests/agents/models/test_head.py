@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from envgym.agents.models.head import Float32Head, widen_head
-from envgym.agents.models.registry import load
+from envgym.agents.models.loading import load
 from envgym.errors import InvalidInput, UnknownName
 from tests.agents.policies.small_models import llama
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.agents.models.registry import load, resolve_model
+from envgym.agents.models.loading import load, resolve_model
 from envgym.agents.models.tiny import CALL_PARTS, MARKUP, VOCABULARY, TinySettings, build_tiny, tiny_tokenizer
 from envgym.errors import SettingsError
 

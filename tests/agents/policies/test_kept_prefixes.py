@@ -76,7 +76,7 @@ def test_nothing_is_kept_across_new_weights_or_another_use_of_the_cache(way: str
         model(input_ids=torch.tensor([[5, 6, 7]]), labels=torch.tensor([[5, 6, 7]])).loss.backward()
         optimizer.step()
     elif way == "score":
-        asyncio.run(policy.score([tuple(range(40, 90))]))
+        asyncio.run(policy.compute_logprobs([tuple(range(40, 90))]))
     else:
         policy.sleep()
         policy.wake()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.agents.policies import _prefixes
-from envgym.agents.policies._prefixes import Prefixes
+from envgym.agents.policies._prefixes import PrefixTable
 
 Context = tuple[int, ...]
 
@@ -15,7 +15,7 @@ class Tape:
     """A cache of tokens, driven as an engine drives the one of keys and values."""
 
     def __init__(self, capacity: int) -> None:
-        self.prefixes, self.capacity = Prefixes(capacity), capacity
+        self.prefixes, self.capacity = PrefixTable(capacity), capacity
         self.rows: list[Context] = [()] * capacity
         self.live: list[Context] = []
 

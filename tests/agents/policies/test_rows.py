@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.agents.policies._rows import Rows, canonical
+from envgym.agents.policies._rows import BatchRows, canonical
 from envgym.agents.protocols import FinishReason, GenerateRequest, Sampling
 
 
@@ -13,17 +13,17 @@ def request(*token_ids: int, seed: int = 0, stop: tuple[int, ...] = (), max_new_
     return GenerateRequest(token_ids=token_ids, sampling=sampling, seed=seed)
 
 
-def add(rows: Rows[str], ticket: str, item: GenerateRequest) -> None:
+def add(rows: BatchRows[str], ticket: str, item: GenerateRequest) -> None:
     rows.add(ticket, item, limit=item.sampling.max_new_tokens, version=3, prefilled=len(item.token_ids))
 
 
-def take(rows: Rows[str], *tokens: int, raw: float = -2.0) -> list[bool]:
+def take(rows: BatchRows[str], *tokens: int, raw: float = -2.0) -> list[bool]:
     count = len(tokens)
     return list(map(bool, rows.take(np.array(tokens), np.full(count, -1.0), np.full(count, raw))))
 
 
 def test_a_row_ends_at_its_stop_token_or_at_its_limit() -> None:
-    rows: Rows[str] = Rows(4)
+    rows: BatchRows[str] = BatchRows(4)
     add(rows, "stops", request(1, 2, stop=(9, 7)))
     add(rows, "full", request(1, 2, 3, max_new_tokens=2))
     assert rows.lengths[:2].tolist() == [1, 2], "all but the last token of a context is prefilled"
@@ -41,7 +41,7 @@ def test_a_row_ends_at_its_stop_token_or_at_its_limit() -> None:
 
 
 def test_the_last_rows_take_the_places_of_those_that_ended() -> None:
-    rows: Rows[str] = Rows(5)
+    rows: BatchRows[str] = BatchRows(5)
     for place, name in enumerate("abcde"):
         add(rows, name, request(*range(place + 1), stop=(0,)))
     over = np.array(take(rows, 0, 1, 0, 3, 4))
@@ -53,7 +53,7 @@ def test_the_last_rows_take_the_places_of_those_that_ended() -> None:
 
 
 def test_numbers_that_are_not_finite_end_a_row_without_a_generation() -> None:
-    rows: Rows[str] = Rows(1)
+    rows: BatchRows[str] = BatchRows(1)
     add(rows, "a", request(1))
     over = np.array(take(rows, 5, raw=float("nan")))
     (ended,), _ = rows.retire(over)
@@ -62,7 +62,7 @@ def test_numbers_that_are_not_finite_end_a_row_without_a_generation() -> None:
 
 def test_the_random_numbers_of_a_request_depend_on_its_seed_alone() -> None:
     def numbers(before: int, limit: int) -> list[float]:
-        rows: Rows[str] = Rows(4)
+        rows: BatchRows[str] = BatchRows(4)
         for _ in range(before):
             add(rows, "other", request(1, seed=99, max_new_tokens=30))
         add(rows, "own", request(1, 2, seed=5, max_new_tokens=limit))
@@ -77,7 +77,7 @@ def test_the_random_numbers_of_a_request_depend_on_its_seed_alone() -> None:
 
 @given(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=12), data=st.data())
 def test_whoever_leaves_every_row_keeps_its_own_tokens(lengths: list[int], data: st.DataObject) -> None:
-    rows: Rows[int] = Rows(len(lengths))
+    rows: BatchRows[int] = BatchRows(len(lengths))
     for ticket, limit in enumerate(lengths):
         rows.add(ticket, request(1, seed=ticket), limit=limit, version=0, prefilled=1)
     step = 0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from envgym.agents.policies._sampling import Rules, sample
+from envgym.agents.policies._sampling import SamplingRules, sample
 from envgym.agents.protocols import Sampling
 
 CPU = torch.device("cpu")
@@ -18,7 +18,7 @@ LOGITS = torch.log(torch.tensor([[0.5, 0.25, 0.125, 0.125]]))
 
 
 def draw(logits: Tensor, samplings: list[Sampling], numbers: list[float]) -> tuple[list[int], list[float], list[float]]:
-    rules = Rules.of(samplings, logits.shape[-1], CPU)
+    rules = SamplingRules.of(samplings, logits.shape[-1], CPU)
     found = sample(logits, rules, torch.tensor(numbers, dtype=torch.float64))
     return found.tokens.tolist(), found.behavior_logprobs.tolist(), found.raw_logprobs.tolist()
 
@@ -84,7 +84,7 @@ def test_frequencies_are_the_probabilities() -> None:
     rules = Sampling(temperature=0.7, top_k=6, top_p=0.9)
     numbers = np.random.default_rng(0).random(40_000)
     rows = logits.expand(len(numbers), -1)
-    found = sample(rows, Rules.of([rules] * len(numbers), 8, CPU), torch.from_numpy(numbers))
+    found = sample(rows, SamplingRules.of([rules] * len(numbers), 8, CPU), torch.from_numpy(numbers))
     counts = torch.bincount(found.tokens, minlength=8) / len(numbers)
     stated = torch.zeros(8)
     stated[found.tokens] = found.behavior_logprobs.exp()

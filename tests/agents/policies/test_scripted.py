@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from envgym.agents.policies.scripted import Said, ScriptedPolicy
+from envgym.agents.policies.scripted import ScriptedPolicy, ScriptedReply
 from envgym.agents.protocols import FinishReason, GenerateRequest, Sampling
 from envgym.errors import PolicyFailure
 
@@ -26,7 +26,7 @@ def say(policy: ScriptedPolicy) -> tuple[tuple[int, ...], FinishReason]:
     ],
 )
 def test_a_reply_is_cut_at_the_limit_and_stops_at_a_stop_token(
-    said: Said, expected: tuple[tuple[int, ...], FinishReason]
+    said: ScriptedReply, expected: tuple[tuple[int, ...], FinishReason]
 ) -> None:
     assert say(ScriptedPolicy([said])) == expected
 
@@ -47,4 +47,4 @@ def test_versions_are_taken_and_carried() -> None:
     policy = ScriptedPolicy([(9,), (9,)])
     policy.update_weights([], version=4)
     assert (policy.version, asyncio.run(policy.generate(REQUEST)).policy_version) == (4, 4)
-    assert asyncio.run(policy.score([(1, 2, 3), ()])) == [(0.0, 0.0, 0.0), ()]
+    assert asyncio.run(policy.compute_logprobs([(1, 2, 3), ()])) == [(0.0, 0.0, 0.0), ()]

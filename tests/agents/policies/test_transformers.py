@@ -49,7 +49,7 @@ def test_scores_are_those_of_a_plain_forward_pass(name: str) -> None:
     torch.manual_seed(0)
     model = models()[name]().eval()
     rows = [*contexts(), ()]
-    scores = asyncio.run(TransformersPolicy(model, max_batch=5).score(rows))
+    scores = asyncio.run(TransformersPolicy(model, max_batch=5).compute_logprobs(rows))
     for row, found in zip(rows, scores, strict=True):
         expected = [0.0] if row else []
         if len(row) > 1:
@@ -214,7 +214,7 @@ def test_new_weights_are_copied_and_speak_at_once() -> None:
 def test_the_learners_own_tensors_are_left_where_they_are() -> None:
     model = llama()
     before = [parameter.data_ptr() for parameter in model.parameters()]
-    policy = TransformersPolicy(model, is_shared=True)
+    policy = TransformersPolicy(model, shares_weights=True)
     policy.update_weights(model.named_parameters(), version=1)
     assert [parameter.data_ptr() for parameter in model.parameters()] == before
     assert policy.version == 1

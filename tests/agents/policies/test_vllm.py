@@ -13,15 +13,15 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from envgym.agents.eval_settings import Engine, EvalModel
-from envgym.agents.models.registry import load, resolve_model
+from envgym.agents.models.loading import load, resolve_model
 from envgym.agents.models.tiny import build_tiny
 from envgym.agents.models.weights import merged_weights
-from envgym.agents.policies.backends import PolicySettings
-from envgym.agents.policies.local import load_local
+from envgym.agents.policies.backends import build_policy
 from envgym.agents.policies.vllm import VllmPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
+from envgym.agents.settings import EngineSettings, ModelSettings
 from envgym.errors import InvalidInput, PolicyFailure, UnknownName
+from envgym.plugins import Choice
 from envgym.sandbox._tree import descendants
 from tests.agents.policies.small_models import raw_logprobs, request
 from tests.envgym.sandbox.processes import command_of
@@ -105,7 +105,7 @@ def nucleus(scores: torch.Tensor, mass: float) -> torch.Tensor:
 
 def test_scores_are_those_of_transformers(policy: VllmPolicy, model: LlamaForCausalLM) -> None:
     rows = [LONG, LONG[:1], LONG[:2], ()]
-    for row, found in zip(rows, asyncio.run(policy.score(rows)), strict=True):
+    for row, found in zip(rows, asyncio.run(policy.compute_logprobs(rows)), strict=True):
         whole = raw_logprobs(model, row) if row else torch.zeros(0, 1)
         expected = [whole[place, token].item() for place, token in enumerate(row[1:])]
         assert found == pytest.approx([0.0, *expected] if row else [], abs=1e-2)
@@ -154,7 +154,7 @@ def test_a_context_without_room_is_refused_and_one_with_little_is_cut(policy: Vl
     (found,) = generate(policy, [request([50] * 997)])
     assert (len(found.token_ids), found.finish_reason) == (3, FinishReason.LENGTH)
     with pytest.raises(PolicyFailure, match="sequence must fit the engine's 1000 positions, got 1001 tokens"):
-        asyncio.run(policy.score([(50,) * 1001]))
+        asyncio.run(policy.compute_logprobs([(50,) * 1001]))
 
 
 def test_whoever_goes_away_is_dropped_and_the_others_are_served(policy: VllmPolicy) -> None:
@@ -166,7 +166,7 @@ def test_whoever_goes_away_is_dropped_and_the_others_are_served(policy: VllmPoli
         return await other
 
     assert len(asyncio.run(leave()).token_ids) == 3
-    policy.update_weights((), 1)  # waits for all that is under way
+    policy.set_version(1)  # waits for all that is under way
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def test_whoever_goes_away_is_dropped_and_the_others_are_served(policy: VllmPoli
 def test_a_prefix_is_computed_once_for_as_long_as_the_weights_stay(policy: VllmPolicy) -> None:
     item = request(LONG, max_new_tokens=2)
     found = [generate(policy, [item])[0].num_prefilled for _ in range(2)]
-    policy.update_weights((), 0)
+    policy.set_version(0)
     found.append(generate(policy, [item])[0].num_prefilled)
     assert found == [200, 200 - 6 * 32, 200]  # whole blocks of 32 tokens
 
@@ -235,9 +235,9 @@ def test_adapters_are_sampled_from_merged_in_training_and_evaluation(policy: Vll
     assert found.raw_logprobs == pytest.approx(expected, abs=1e-2)
 
     adapted.save_pretrained(tmp_path)
-    evaluated = EvalModel(name="tiny", adapter=str(tmp_path), steps=7)
-    chosen = PolicySettings(backend="vllm", cache_gib=0.1, max_context=1000)
-    local = load_local(evaluated, Engine(device="cpu", threads=1), chosen).policy
+    evaluated = ModelSettings(name="tiny", adapter=str(tmp_path), train_steps=7)
+    engine = EngineSettings(backend=Choice(name="vllm"), device="cpu", threads=1, cache_gib=0.1, max_context=1000)
+    local = build_policy(evaluated, engine)
     assert isinstance(local, VllmPolicy)
     (again,) = generate(local, [item])
     local.close()
@@ -297,7 +297,7 @@ def test_an_engine_that_keeps_dying_is_given_up() -> None:
 def test_an_engine_whose_owner_is_killed_while_it_loads_ends_too(tmp_path: Path) -> None:
     script = tmp_path / "owner.py"
     script.write_text(
-        "from envgym.agents.models.registry import resolve_model\n"
+        "from envgym.agents.models.loading import resolve_model\n"
         "from envgym.agents.policies.vllm import VllmPolicy\n"
         "if __name__ == '__main__':\n"
         "    VllmPolicy(resolve_model('tiny'), max_context=1000, cache_gib=0.1, threads=1)\n"
@@ -327,8 +327,8 @@ def test_a_sleeping_policy_refuses_and_wakes_with_the_same_weights(policy: VllmP
 @pytest.mark.parametrize(
     "cache_gib, says",
     [
-        (100_000.0, r"cache must fit into free memory, .*lower policy.cache_gib"),
-        (0.001, r"cache must hold one context of full length, .*raise policy.cache_gib, or lower policy.max_context"),
+        (100_000.0, r"cache must fit into free memory, .*lower engine.cache_gib"),
+        (0.001, r"cache must hold one context of full length, .*raise engine.cache_gib, or lower engine.max_context"),
     ],
 )
 def test_a_cache_that_cannot_be_had_is_refused_with_the_number_to_change(cache_gib: float, says: str) -> None:

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 from envgym.agents.policies import _vllm_faults
 from envgym.agents.policies._vllm_faults import check_installed, not_imported, not_started, one_line
-from envgym.agents.policies._vllm_staging import Staging
-from envgym.agents.policies._vllm_wire import read_generation, read_scores, sampling_arguments
+from envgym.agents.policies._vllm_staging import WeightStaging
+from envgym.agents.policies._vllm_wire import read_generation, read_row_logprobs, sampling_arguments
 from envgym.agents.protocols import FinishReason, GenerateRequest, Sampling
 from envgym.errors import InvalidInput, PolicyFailure, SettingsError, UnknownName
 from tests.agents.policies.small_models import llama
@@ -56,10 +56,10 @@ def test_a_vllm_that_is_missing_or_built_for_another_torch_is_named(monkeypatch:
     "reason, says",
     [
         ("ValueError: Available memory on node 0 (1/22 GiB) is less than requested memory for kv (9 GiB).", "lower"),
-        ("ValueError: To serve one request (0.9 GiB KV cache is needed), raise it.", "raise policy.cache_gib"),
-        ("OutOfMemoryError: CUDA out of memory.", "lower policy.cache_gib"),
+        ("ValueError: To serve one request (0.9 GiB KV cache is needed), raise it.", "raise engine.cache_gib"),
+        ("OutOfMemoryError: CUDA out of memory.", "lower engine.cache_gib"),
         ("RuntimeError: Engine core initialization failed.", "set VLLM_LOGGING_LEVEL=INFO"),
-        ("ValueError: Model architectures ['X'] are not supported.", "use policy.backend=transformers"),
+        ("ValueError: Model architectures ['X'] are not supported.", "use engine.backend=transformers"),
     ],
 )
 def test_an_engine_that_does_not_start_says_which_number_to_change(reason: str, says: str) -> None:
@@ -128,7 +128,7 @@ def test_an_answer_that_is_none_is_a_failure_of_the_policy(wrong: Any, says: str
 
 def test_scores_begin_with_zero_and_are_those_of_the_prompts_tokens() -> None:
     scored = SimpleNamespace(prompt_logprobs=[None, {5: entry(-0.1, 1), 7: entry(-2.0, 9)}, {3: entry(-4.0, 2)}])
-    assert read_scores((1, 7, 3), scored) == (0.0, -2.0, -4.0)
+    assert read_row_logprobs((1, 7, 3), scored) == (0.0, -2.0, -4.0)
 
 
 # ---- staged weights -------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_scores_begin_with_zero_and_are_those_of_the_prompts_tokens() -> None:
 @pytest.mark.parametrize("tied", [True, False])
 def test_staged_weights_are_all_of_them_in_the_engines_type(tied: bool) -> None:
     model = llama(tie_word_embeddings=tied)
-    staging = Staging(model.config, torch.bfloat16)
+    staging = WeightStaging(model.config, torch.bfloat16)
     path = staging.write(model.state_dict().items())
     assert path is not None
     found = load_file(path)
@@ -149,11 +149,10 @@ def test_staged_weights_are_all_of_them_in_the_engines_type(tied: bool) -> None:
 
 def test_the_file_before_is_deleted_when_the_next_is_accepted() -> None:
     model = llama()
-    staging = Staging(model.config, torch.float32)
-    assert staging.write(()) is None
+    staging = WeightStaging(model.config, torch.float32)
+    with pytest.raises(InvalidInput, match="new weights must hold all 30, got 0"):
+        staging.write(())
     one, two = (staging.write(model.named_parameters()) for _ in range(2))
-    assert one is not None
-    assert two is not None
     staging.accept(one)
     assert one.exists()
     staging.accept(two)
@@ -163,7 +162,7 @@ def test_the_file_before_is_deleted_when_the_next_is_accepted() -> None:
 
 def test_weights_that_do_not_fit_are_refused_before_anything_is_written() -> None:
     model = llama()
-    staging, weights = Staging(model.config, torch.float32), dict(model.named_parameters())
+    staging, weights = WeightStaging(model.config, torch.float32), dict(model.named_parameters())
     for error, wrong, says in [
         (UnknownName, {**weights, "model.nrm.weight": torch.zeros(32)}, r"did you mean model\.norm\.weight"),
         (InvalidInput, {**weights, "model.norm.weight": torch.zeros(31)}, r"must have shape \[32\], got \[31\]"),

@@ -18,13 +18,12 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel
 
-from envgym.agents.eval_run import run_evaluation
-from envgym.agents.eval_settings import EvalSettings
-from envgym.agents.models.registry import load, resolve_model
-from envgym.agents.policies.endpoint import EndpointSettings
+from envgym.agents.evaluation.run import run_evaluation
+from envgym.agents.models.loading import load, resolve_model
 from envgym.agents.policies.vllm import VllmPolicy
 from envgym.agents.policies.vllm_server import VllmServerPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy
+from envgym.agents.settings import EndpointSettings, EvalSettings
 from envgym.errors import PolicyFailure, UnknownName
 from tests.agents.policies.small_models import raw_logprobs, request
 
@@ -147,7 +146,7 @@ def test_the_served_model_says_what_the_one_in_this_process_says(url: str) -> No
 
 def test_scores_are_those_of_transformers(url: str, model: LlamaForCausalLM) -> None:
     rows = [LONG, LONG[:1], LONG[:2], ()]
-    for row, found in zip(rows, ask(url, lambda policy: policy.score(rows)), strict=True):
+    for row, found in zip(rows, ask(url, lambda policy: policy.compute_logprobs(rows)), strict=True):
         whole = raw_logprobs(model, row) if row else torch.zeros(0, 1)
         expected = [whole[place, token].item() for place, token in enumerate(row[1:])]
         assert found == pytest.approx([0.0, *expected] if row else [], abs=1e-2)
@@ -164,7 +163,7 @@ def test_stops_limits_and_the_cache_are_those_of_the_engine(url: str) -> None:
         assert found.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
         assert found.finish_reason is FinishReason.STOP
         assert found.num_prefilled == 200 - 6 * 32, "whole blocks were found again"
-        policy.update_weights((), 4)
+        policy.set_version(4)
         (found,) = await generate([request(LONG, max_new_tokens=2)], policy)
         assert (found.num_prefilled, found.policy_version) == (200, 4)
         with pytest.raises(PolicyFailure, match="leave one of the model's 1000 positions, got 1000 tokens"):
@@ -172,7 +171,7 @@ def test_stops_limits_and_the_cache_are_those_of_the_engine(url: str) -> None:
         (found,) = await generate([request([50] * 997)], policy)
         assert (len(found.token_ids), found.finish_reason) == (3, FinishReason.LENGTH)
         with pytest.raises(PolicyFailure, match="sequence must fit the model's 1000 positions, got 1001 tokens"):
-            await policy.score([(50,) * 1001])
+            await policy.compute_logprobs([(50,) * 1001])
 
     ask(url, use)
     with pytest.raises(UnknownName, match=r"served model must be a known name, got 'tinny' .*did you mean tiny"):
@@ -183,12 +182,14 @@ def test_agents_and_searches_play_with_a_served_model(url: str, tmp_path: Path) 
     settings = EvalSettings.model_validate(
         {
             "run": {"directory": str(tmp_path / "run")},
-            "model": {"name": "tiny", "endpoint": {"base_url": url, "model": "tiny", "timeout_s": 300}},
+            "model": {"name": "tiny"},
+            "engine": {
+                "backend": "vllm_server",
+                "endpoint": {"base_url": url, "model": "tiny", "timeout_s": 300},
+            },
             "agent": {"name": "tool_calling", "max_turn_tokens": 16, "on_length": "close"},
             "envs": [{"id": "puzzles/guess_number-v0", "settings": {}}],
-            "evaluation": {"tasks": 2, "temperature": 1.0},
-            "search": {"name": "best_of", "n": 2},
-            "policy": {"backend": "vllm"},
+            "evaluation": {"tasks": 2, "temperature": 1.0, "search": {"name": "best_of", "n": 2}},
         }
     )
     (record,) = run_evaluation(settings).evaluations

@@ -8,12 +8,11 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
-from envgym.agents.eval_run import run_evaluation
-from envgym.agents.eval_settings import EvalSettings
-from envgym.agents.models.registry import load_tokenizer, resolve_model
-from envgym.agents.policies.endpoint import EndpointSettings
+from envgym.agents.evaluation.run import run_evaluation
+from envgym.agents.models.loading import load_tokenizer, resolve_model
 from envgym.agents.policies.vllm_server import VllmServerPolicy
 from envgym.agents.protocols import FinishReason, Generation
+from envgym.agents.settings import EndpointSettings, EvalSettings
 from envgym.errors import InvalidInput, PolicyFailure, UnknownName
 from tests.agents.policies.fake_server import HANG, Json, Pauses, Server
 from tests.agents.policies.small_models import request
@@ -112,7 +111,7 @@ def test_an_answer_is_read_as_what_its_log_probs_mean(
 
 def test_scores_begin_with_zero_and_are_those_of_the_prompts_tokens(server: Server) -> None:
     table = [None, {"8": {"logprob": -2.0, "rank": 9}}, {"9": {"logprob": -4.0, "rank": 2}}]
-    found = ask(server, lambda policy: policy.score([PROMPT, ()]), without(says(), "prompt_logprobs", table))
+    found = ask(server, lambda policy: policy.compute_logprobs([PROMPT, ()]), without(says(), "prompt_logprobs", table))
     assert found == [(0.0, -2.0, -4.0), ()]
     assert (server.bodies[1]["max_tokens"], server.bodies[1]["prompt_logprobs"]) == (1, 0)
 
@@ -129,10 +128,10 @@ def test_a_sample_ends_where_the_served_model_does(server: Server, name: str, li
 
 def test_weights_are_the_servers_and_a_version_is_a_salt(server: Server) -> None:
     async def update(policy: VllmServerPolicy) -> Generation:
-        with pytest.raises(InvalidInput, match=r"weights must stay as they are served, got model.norm.weight \(http"):
+        with pytest.raises(InvalidInput, match=r"weights must stay as they are served, got version 5 \(http"):
             policy.update_weights([("model.norm.weight", torch.zeros(1))], 5)
         assert policy.version == 4
-        policy.update_weights((), 6)
+        policy.set_version(6)
         policy.sleep()
         policy.wake()
         return await policy.generate(request(PROMPT))
@@ -213,7 +212,7 @@ def test_requests_out_of_range_are_refused_before_they_are_sent(server: Server) 
     with pytest.raises(PolicyFailure, match="context must leave one of the model's 32 positions, got 32 tokens"):
         ask(server, lambda policy: policy.generate(request([5] * 32)))
     with pytest.raises(PolicyFailure, match="sequence must fit the model's 32 positions, got 33 tokens"):
-        ask(server, lambda policy: policy.score([(5,) * 33]))
+        ask(server, lambda policy: policy.compute_logprobs([(5,) * 33]))
     with pytest.raises(PolicyFailure, match="not finite"):
         ask(server, sampled(), says([-0.5, -9999.0]))
 
@@ -227,11 +226,11 @@ def evaluation(server: Server, directory: Path, **changes: Any) -> EvalSettings:
     return EvalSettings.model_validate(
         {
             "run": {"directory": str(directory)},
-            "model": {"name": "m", "endpoint": endpoint, "tokenizer": "tiny"},
+            "model": {"name": "m", "tokenizer": "tiny"},
+            "engine": {"backend": "vllm_server", "endpoint": endpoint},
             "agent": {"name": "plain"},
             "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
             "evaluation": {"tasks": 3},
-            "policy": {"backend": "vllm"},
             **changes,
         }
     )
@@ -240,13 +239,15 @@ def evaluation(server: Server, directory: Path, **changes: Any) -> EvalSettings:
 @pytest.mark.parametrize("name, num_asked", [("chain", 3), ("best_of", 6)])
 def test_agents_and_searches_play_by_exact_tokens(server: Server, tmp_path: Path, name: str, num_asked: int) -> None:
     tokenizer = load_tokenizer(resolve_model("tiny"))
-    server.script = [PROBED, PROBED, lambda body: says([-0.5] * 4, prompt=body["prompt"], finish="stop")]
+    server.script = [PROBED, lambda body: says([-0.5] * 4, prompt=body["prompt"], finish="stop")]
     search = {"name": name} | ({"n": 2} if name == "best_of" else {})
-    (record,) = run_evaluation(evaluation(server, tmp_path / "run", search=search)).evaluations
+    (record,) = run_evaluation(
+        evaluation(server, tmp_path / "run", evaluation={"tasks": 3, "search": search})
+    ).evaluations
     assert record.costs["tokens_generated"] == 4.0 * num_asked / 3
     assert [len(rewards) for rewards in record.rewards.values()] == [1, 1, 1]
     assert all(None not in rewards for rewards in record.rewards.values()), "none is invalid"
-    asked = [body["prompt"] for body in server.bodies[2:]]
+    asked = [body["prompt"] for body in server.bodies[1:]]
     assert len(asked) == num_asked
     assert all(str(tokenizer.decode(prompt)).endswith("<|im_start|>assistant\n") for prompt in asked)
 
@@ -260,7 +261,6 @@ def test_an_evaluation_that_the_server_cannot_serve_is_refused_before_anything_i
     server.script = [says([-1.0] * 8, prompt=(1, 2, 3))]
     with pytest.raises(PolicyFailure, match="vLLM server must state log-probs"):
         run_evaluation(evaluation(server, tmp_path / "run", evaluation={"tasks": 1, "temperature": 0.5}))
-    model = {"name": "m", "endpoint": {"base_url": server.url, "model": "m"}}
     with pytest.raises(InvalidInput, match=r"tokenizer must be found, got m .*name the served model's own with --tok"):
-        run_evaluation(evaluation(server, tmp_path / "run", model=model))
+        run_evaluation(evaluation(server, tmp_path / "run", model={"name": "m"}))
     assert not (tmp_path / "run").exists()

@@ -10,7 +10,7 @@ import torch
 
 import envgym
 from envgym.agents.agent import AgentSettings, make_agent
-from envgym.agents.models.registry import load
+from envgym.agents.models.loading import load
 from envgym.agents.policies.vllm import VllmPolicy
 from envgym.agents.protocols import GenerateRequest, Generation
 from tests.agents.policies.small_models import request

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envgym.agents.models.registry import load_tokenizer
+from envgym.agents.models.loading import load_tokenizer
 from envgym.agents.models.tiny import tiny_tokenizer
 
 if TYPE_CHECKING:

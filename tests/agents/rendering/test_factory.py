@@ -3,7 +3,13 @@
 import pytest
 
 from envgym.agents.models.tiny import tiny_tokenizer
-from envgym.agents.rendering import Prefer, family_setup, make_renderer
+from envgym.agents.rendering import family_setup
+from envgym.agents.rendering.factory import (
+    AutoRendererFactory,
+    FamilyRendererFactory,
+    GenericRendererFactory,
+    RendererFactory,
+)
 from envgym.agents.rendering.families import FamilyRenderer
 from envgym.agents.rendering.generic import GenericRenderer
 from envgym.core.messages import Action, Observation
@@ -14,7 +20,7 @@ from tests.agents.rendering.episodes import CALCULATOR, PROMPT, decode, generati
 
 
 def test_a_family_is_recognised_by_what_its_template_renders(get_tokenizer: GetTokenizer) -> None:
-    made = make_renderer(get_tokenizer("qwen3"))
+    made = AutoRendererFactory()(get_tokenizer("qwen3"))
     assert isinstance(made, FamilyRenderer)
     assert made.family == "qwen3"
     assert "lists the tools" in made.notes[0]
@@ -22,28 +28,28 @@ def test_a_family_is_recognised_by_what_its_template_renders(get_tokenizer: GetT
 
 @pytest.mark.parametrize("name", ["tiny", "smollm2", "gemma3"])
 def test_a_template_of_no_known_family_is_rendered_generically(name: str, get_tokenizer: GetTokenizer) -> None:
-    assert isinstance(make_renderer(get_tokenizer(name)), GenericRenderer)
+    assert isinstance(AutoRendererFactory()(get_tokenizer(name)), GenericRenderer)
 
 
 def test_a_text_format_that_is_asked_for_is_used(get_tokenizer: GetTokenizer) -> None:
     tokenizer = get_tokenizer("qwen3")
-    by_name, by_value = (make_renderer(tokenizer, text_format=chosen) for chosen in ("react", text_format("react")))
-    action = Action("", content="84")
-    said = by_name.encode_action(action)
-    assert decode(tokenizer, said) == "Final Answer: 84<|im_end|>"
-    assert by_value.encode_action(action) == said
+    renderer = AutoRendererFactory()(tokenizer, text_format=text_format("react"))
+    sampled = renderer.encode_action(Action("", content="84"))
+    assert decode(tokenizer, sampled) == "Final Answer: 84<|im_end|>"
+    with pytest.raises(InvalidInput, match="text format must be the family's own for a family's renderer, got react"):
+        FamilyRendererFactory()(tokenizer, text_format=text_format("react"))
 
 
 def test_a_family_keeps_thinking_where_that_is_asked_for(get_tokenizer: GetTokenizer) -> None:
-    assert rewrites(play(make_renderer(get_tokenizer("qwen3"), keeps_thinking=True), script("84"))) == []
+    assert rewrites(play(AutoRendererFactory(keeps_thinking=True)(get_tokenizer("qwen3")), script("84"))) == []
 
 
-@pytest.mark.parametrize("prefer", [Prefer.FAMILY, Prefer.GENERIC])
+@pytest.mark.parametrize("factory", [FamilyRendererFactory(), GenericRendererFactory()])
 def test_without_thinking_the_template_closes_it_and_contexts_are_appended_to(
-    prefer: Prefer, get_tokenizer: GetTokenizer
+    factory: RendererFactory, get_tokenizer: GetTokenizer
 ) -> None:
     tokenizer = get_tokenizer("qwen3")
-    renderer = make_renderer(tokenizer, prefer=prefer, thinking=False)
+    renderer = factory(tokenizer, thinking=False)
     opening = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     assert decode(tokenizer, renderer.start(PROMPT, [CALCULATOR]).segments[-1].token_ids) == opening
     said = generation(renderer.encode_action(Action("It is 48.")))
@@ -54,24 +60,22 @@ def test_without_thinking_the_template_closes_it_and_contexts_are_appended_to(
 
 
 def test_a_template_that_does_not_know_about_thinking_is_left_alone() -> None:
-    told, untold = (make_renderer(tiny_tokenizer(), thinking=thinking).start(PROMPT, []) for thinking in (False, None))
+    told, untold = (
+        AutoRendererFactory()(tiny_tokenizer(), thinking=thinking).start(PROMPT, []) for thinking in (False, None)
+    )
     assert told == untold
 
 
 def test_unknown_names_are_refused_with_near_ones() -> None:
     with pytest.raises(UnknownName, match=r"model family .*'qwen-3'.* did you mean .*qwen3"):
-        make_renderer(tiny_tokenizer(), family="qwen-3")
-    with pytest.raises(UnknownName, match=r"renderer preference .*'familly'.* did you mean family\?"):
-        make_renderer(tiny_tokenizer(), prefer="familly")
-    with pytest.raises(UnknownName, match=r"text format .*'herms'.* did you mean hermes\?"):
-        make_renderer(tiny_tokenizer(), text_format="herms")
+        FamilyRendererFactory(family="qwen-3")(tiny_tokenizer())
 
 
 def test_a_tokenizer_of_another_family_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"^tokenizer must be one of the family llama-3, got .+; name the family"):
-        make_renderer(tiny_tokenizer(), family="llama-3")
+        FamilyRendererFactory(family="llama-3")(tiny_tokenizer())
     with pytest.raises(InvalidInput, match=r"^tokenizer must be of a known family"):
-        make_renderer(tiny_tokenizer(), prefer=Prefer.FAMILY)
+        FamilyRendererFactory()(tiny_tokenizer())
 
 
 def test_a_family_that_cannot_fetch_its_own_vocabulary_is_refused_with_the_way_out(
@@ -82,13 +86,13 @@ def test_a_family_that_cannot_fetch_its_own_vocabulary_is_refused_with_the_way_o
 
     monkeypatch.setattr(family_setup, "create_renderer", offline)
     with pytest.raises(InvalidInput, match=r"family gpt-oss, got OSError: no network .*; go online once, so that"):
-        make_renderer(tiny_tokenizer(), family="gpt-oss")
+        FamilyRendererFactory(family="gpt-oss")(tiny_tokenizer())
 
 
 def test_a_tokenizer_without_a_template_is_refused_in_one_sentence(get_tokenizer: GetTokenizer) -> None:
     tokenizer = get_tokenizer("qwen3_6")
     with pytest.raises(InvalidInput, match=r"^chat template must be there, got none .*; put a chat_template\.jinja"):
-        make_renderer(tokenizer)
+        AutoRendererFactory()(tokenizer)
 
 
 def test_a_slow_tokenizer_is_refused() -> None:
@@ -98,4 +102,4 @@ def test_a_slow_tokenizer_is_refused() -> None:
         is_fast = False
 
     with pytest.raises(InvalidInput, match=r"^tokenizer must be a fast one, got Slow"):
-        make_renderer(Slow())  # type: ignore[arg-type]  # what is tested
+        AutoRendererFactory()(Slow())  # type: ignore[arg-type]  # what is tested

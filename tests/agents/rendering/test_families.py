@@ -2,7 +2,7 @@
 
 import pytest
 
-from envgym.agents.rendering import make_renderer
+from envgym.agents.rendering.factory import FamilyRendererFactory
 from envgym.agents.rendering.families import FamilyRenderer
 from envgym.agents.rendering.family_setup import family_names
 from envgym.core.messages import Action, Message, Role, ToolCall
@@ -24,7 +24,7 @@ CALL = ToolCall(name="calculator", arguments={"expression": "6*7"})
 
 
 def family(name: str, get_tokenizer: GetTokenizer) -> FamilyRenderer:
-    made = make_renderer(get_tokenizer(name), family=FAMILIES[name])
+    made = FamilyRendererFactory(family=FAMILIES[name])(get_tokenizer(name))
     assert isinstance(made, FamilyRenderer)
     return made
 

@@ -6,7 +6,7 @@ import pytest
 from renderers import config_from_name, create_renderer  # type: ignore[import-untyped]  # shipped without types
 
 from envgym.agents.protocols import FinishReason
-from envgym.agents.rendering import Prefer, make_renderer
+from envgym.agents.rendering.factory import AutoRendererFactory, FamilyRendererFactory, GenericRendererFactory
 from envgym.core.messages import Action, Message, Role
 from envgym.core.segments import Origin
 from envgym.core.tree import Rewrite
@@ -75,7 +75,7 @@ def test_rows_decode_to_what_the_template_renders_and_only_sampled_tokens_train(
 ) -> None:
     tokenizer = get_tokenizer(name)
     turns = script(HOSTILE)
-    episode = play(make_renderer(tokenizer, prefer=Prefer.GENERIC), turns)
+    episode = play(GenericRendererFactory()(tokenizer), turns)
     said = [decode(tokenizer, ids) for ids in episode.sampled]
     spoken = [text.removesuffix(decode(tokenizer, ids[-1:])) for text, ids in zip(said, episode.sampled, strict=True)]
     for row, last in zip(episode.rows, row_turns(episode), strict=True):
@@ -95,7 +95,7 @@ def test_rows_decode_to_what_the_template_renders_and_only_sampled_tokens_train(
 def test_contexts_hold_the_very_ids_that_the_template_gives(name: str, get_tokenizer: GetTokenizer) -> None:
     tokenizer = get_tokenizer(name)
     turns = script("84\n")
-    episode = play(make_renderer(tokenizer, prefer=Prefer.GENERIC), turns)
+    episode = play(GenericRendererFactory()(tokenizer), turns)
     said = [decode(tokenizer, ids[:-1]) for ids in episode.sampled]
     for turn, context in enumerate(episode.contexts):
         messages = template_messages(turns[:turn], said[:turn], is_native=NATIVE[name])
@@ -106,7 +106,7 @@ def test_contexts_hold_the_very_ids_that_the_template_gives(name: str, get_token
 @pytest.mark.parametrize("name", NATIVE)
 def test_outside_text_never_becomes_a_control_token(name: str, get_tokenizer: GetTokenizer) -> None:
     tokenizer = get_tokenizer(name)
-    renderer = make_renderer(tokenizer, prefer=Prefer.GENERIC)
+    renderer = GenericRendererFactory()(tokenizer)
     said = generation(renderer.encode_action(Action("I look.")))
     harmless, hostile = (
         renderer.extend(PROMPT, said, tool_reply(text), [CALCULATOR])
@@ -125,7 +125,7 @@ def test_outside_text_never_becomes_a_control_token(name: str, get_tokenizer: Ge
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_a_turn_cut_by_length_is_closed_by_the_template(name: str, get_tokenizer: GetTokenizer) -> None:
-    renderer = make_renderer(get_tokenizer(name), prefer=Prefer.GENERIC)
+    renderer = GenericRendererFactory()(get_tokenizer(name))
     whole = renderer.encode_action(Action("It is 48."))
     closed = renderer.extend(PROMPT, generation(whole), tool_reply("No."), [CALCULATOR])
     cut = renderer.extend(PROMPT, generation(whole[:-1], FinishReason.LENGTH), tool_reply("No."), [CALCULATOR])
@@ -141,7 +141,7 @@ def test_a_turn_cut_by_length_is_closed_by_the_template(name: str, get_tokenizer
 def test_rows_of_a_family_decode_to_what_its_full_rendering_gives(name: str, get_tokenizer: GetTokenizer) -> None:
     tokenizer = get_tokenizer(name)
     turns = script("84")
-    renderer = make_renderer(tokenizer, family=FAMILIES[name])
+    renderer = FamilyRendererFactory(family=FAMILIES[name])(tokenizer)
     episode = play(renderer, turns)
     reference = create_renderer(tokenizer, config_from_name(FAMILIES[name]))
     for turn, context in enumerate(episode.contexts):
@@ -158,7 +158,7 @@ def test_rows_of_a_family_decode_to_what_its_full_rendering_gives(name: str, get
 @pytest.mark.parametrize("name", FAMILIES)
 def test_outside_text_never_becomes_a_control_token_of_a_family(name: str, get_tokenizer: GetTokenizer) -> None:
     tokenizer = get_tokenizer(name)
-    renderer = make_renderer(tokenizer, family=FAMILIES[name])
+    renderer = FamilyRendererFactory(family=FAMILIES[name])(tokenizer)
     said = generation(renderer.encode_action(Action("I look.")))
     added = set(tokenizer.added_tokens_decoder)
     harmless, hostile = (renderer.extend(PROMPT, said, tool_reply(text), [CALCULATOR]) for text in ("84", HOSTILE))
@@ -168,6 +168,6 @@ def test_outside_text_never_becomes_a_control_token_of_a_family(name: str, get_t
 
 
 def test_a_known_template_is_rendered_by_its_family_and_an_unknown_one_generically(get_tokenizer: GetTokenizer) -> None:
-    made: dict[str, Any] = {name: make_renderer(get_tokenizer(name)) for name in ("qwen3", "tiny")}
+    made: dict[str, Any] = {name: AutoRendererFactory()(get_tokenizer(name)) for name in ("qwen3", "tiny")}
     assert made["qwen3"].family == "qwen3"
     assert "tool messages" in made["tiny"].notes[0]

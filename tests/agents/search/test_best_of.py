@@ -17,6 +17,7 @@ from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
 from envgym.env import ForkCapability
 from envgym.errors import PolicyFailure, SettingsError, UnknownName
+from envgym.plugins import Choice
 from envgym.records import Reply
 from tests.agents.search.growing import Babbler, answer, ended, episodes, grow
 from tests.support.parrots import Parrot, char_agent, said
@@ -39,6 +40,9 @@ class Shortest:
     async def __call__(self, seen: Sequence[SearchObservation]) -> list[float]:
         assert all(item.is_over and item.messages[-1].role is Role.ASSISTANT for item in seen)
         return [-len(item.messages[-1].content) for item in seen]
+
+
+SHORTEST = Choice(name=f"{__name__}:Shortest")
 
 
 def one_after_another(*words: str) -> Callable[[GenerateRequest], Sequence[int]]:
@@ -72,20 +76,19 @@ def test_first_of_equals_is_chosen() -> None:
 
 
 def test_reward_chooses_only_where_it_is_called_an_oracle() -> None:
-    assert BestOf(select="reward").selection.is_oracle
-    assert not any(
-        BestOf(select=name).selection.is_oracle for name in ("majority", "likelihood", f"{__name__}:Shortest")
-    )
-    assert words_of(chosen("7", "7", "42", select="reward")) == "42"
-    assert words_of(chosen("7", "7", "42", select="majority")) == "7"
+    assert BestOf(select=Choice(name="reward")).selection.is_oracle
+    assert not any(BestOf(select=Choice(name=name)).selection.is_oracle for name in ("majority", "likelihood"))
+    assert not BestOf(select=Choice(name="value"), value=SHORTEST).selection.is_oracle
+    assert words_of(chosen("7", "7", "42", select=Choice(name="reward"))) == "42"
+    assert words_of(chosen("7", "7", "42", select=Choice(name="majority"))) == "7"
 
 
 def test_hook_sees_the_conversation_without_the_verdict() -> None:
-    assert words_of(chosen("long words", "7", "middle", select=f"{__name__}:Shortest")) == "7"
+    assert words_of(chosen("long words", "7", "middle", select=Choice(name="value"), value=SHORTEST)) == "7"
 
 
 def test_likelihood_is_the_mean_log_prob_of_what_was_sampled() -> None:
-    tree = answer(BestOf(n=6, select="likelihood"), Babbler(), make_env=lambda: Parrot(max_turns=2))
+    tree = answer(BestOf(n=6, select=Choice(name="likelihood")), Babbler(), make_env=lambda: Parrot(max_turns=2))
     kept = [leaf for leaf in ended(tree) if leaf in tree.leaves]
     means = {}
     for leaf in ended(tree):
@@ -127,7 +130,7 @@ def test_episodes_are_sampled_until_the_budget_is_spent(parallel: int) -> None:
 def test_in_training_the_best_of_the_episodes_are_the_group() -> None:
     words = ("7", "42", "8", "42", "9", "42")
     policy = ScriptedPolicy(one_after_another(*words))
-    strategy = BestOf(n=6, select="reward")
+    strategy = BestOf(n=6, select=Choice(name="reward"))
     (tree,) = grow(strategy, policy, make_env=Quiz, agent=char_agent(), group_size=4).trees
     assert [episode.reward for episode in trajectories(tree)] == [Scored(value=value) for value in (0.0, 1.0, 1.0, 1.0)]
     assert len(episodes(grow(BestOf(n=2), group_size=5).trees)) == 5
@@ -135,9 +138,11 @@ def test_in_training_the_best_of_the_episodes_are_the_group() -> None:
 
 def test_what_cannot_choose_is_refused() -> None:
     with pytest.raises(UnknownName, match="did you mean majority"):
-        BestOf(select="majorty").check(Quiz(), char_agent().settings, group_size=None)
-    with pytest.raises(SettingsError, match="select must name something importable"):
-        BestOf(select="no.such:thing").check(Quiz(), char_agent().settings, group_size=None)
+        BestOf(select=Choice(name="majorty")).check(Quiz(), char_agent().settings, group_size=None)
+    with pytest.raises(SettingsError, match=r"answer_scorer\.name must name an importable class"):
+        BestOf(select=Choice(name="no.such:thing")).check(Quiz(), char_agent().settings, group_size=None)
+    with pytest.raises(SettingsError, match="select=value must go with a value, got none"):
+        BestOf(select=Choice(name="value")).check(Quiz(), char_agent().settings, group_size=None)
     with pytest.raises(SettingsError, match="n=None must go with a budget"):
         BestOf(n=None).check(Quiz(), char_agent().settings, group_size=None)
     with pytest.raises(SettingsError, match="group must hold at least 2 episodes"):

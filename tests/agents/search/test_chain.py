@@ -2,9 +2,9 @@
 
 import pytest
 
+from envgym.agents.catalog import SEARCH
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
-from envgym.agents.search import STRATEGIES, strategy_class
 from envgym.agents.search.chain import Chain
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
@@ -40,6 +40,6 @@ def test_a_larger_group_holds_the_smaller_one() -> None:
 
 
 def test_strategies_are_found_by_name() -> None:
-    assert strategy_class("chain") is STRATEGIES["chain"] is Chain
+    assert SEARCH.load("chain") is Chain
     with pytest.raises(UnknownName, match="did you mean chain"):
-        strategy_class("chian")
+        SEARCH.load("chian")

@@ -16,7 +16,6 @@ from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.pool import AbortHandle
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.agents.search import (
-    STRATEGIES,
     BestOf,
     Chain,
     Mcts,
@@ -38,9 +37,11 @@ from envgym.core.tree import Tree
 from envgym.core.turns import Cost
 from envgym.env import ForkCapability
 from envgym.errors import InvalidInput, SettingsError
+from envgym.plugins import Choice
 from envgym.records import Reply
 from tests.agents.search.growing import Babbler, GrownGroup, ended, episodes, grow, grow_group
 from tests.support.parrots import CALL, Parrot, char_agent, parrot_job, said
+from tests.support.plugins import STRATEGIES
 
 WORDS = ("50", "up", "7", CALL, "look", "hello", "right", "12", "<answer>3</answer>", "down")
 
@@ -110,7 +111,7 @@ STRATEGIES_MADE = [
     TurnUncertainty(nodes=3, rounds=2),
     BestOf(n=4),
     Mcts(simulations=6),
-    Mcts(simulations=8, value="tests.agents.search.test_mcts:Climber"),
+    Mcts(simulations=8, value=Choice(name="tests.agents.search.test_mcts:Climber")),
 ]
 
 

@@ -21,6 +21,7 @@ from envgym.agents.search.surprisal_fork import Where
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
 from envgym.core.tree import Node, Tree
+from envgym.plugins import Choice
 from tests.agents.search.growing import Babbler, answer, grow
 from tests.support.parrots import CALL, CharRenderer, char_agent, parrot_job, said
 
@@ -74,7 +75,7 @@ CASES: dict[str, Callable[[], Sequence[Tree]]] = {
     "best_of": babbling(BestOf(n=8)),
     "best_of, budget": babbling(BestOf(n=None, budget=BUDGET)),
     "best_of, answer": answering(BestOf(n=5)),
-    "best_of, failures and rewrites": talking(BestOf(n=7, select="likelihood")),
+    "best_of, failures and rewrites": talking(BestOf(n=7, select=Choice(name="likelihood"))),
     "random_expand": babbling(RandomExpand(trees=2, nodes=2, rounds=2)),
     "random_expand, replay": babbling(RandomExpand(nodes=2, rounds=1, branching=Branching.REPLAY)),
     "random_expand, budget": babbling(RandomExpand(nodes=2, rounds=None, keep=3, budget=BUDGET)),
@@ -90,9 +91,9 @@ CASES: dict[str, Callable[[], Sequence[Tree]]] = {
     "mcts, rewards": babbling(Mcts(simulations=9)),
     "mcts, uct, one at a time": babbling(Mcts(simulations=9, rule="uct", parallel=1, novelty=0.1)),
     "mcts, frontier": babbling(Mcts(simulations=8, rule="uct", c=2.0, frontier=True, backup="decayed")),
-    "mcts, value": babbling(Mcts(simulations=8, value="tests.agents.search.test_golden_trees:brevity")),
+    "mcts, value": babbling(Mcts(simulations=8, value=Choice(name="tests.agents.search.test_golden_trees:brevity"))),
     "mcts, value, roll forward": answering(
-        Mcts(simulations=8, value="tests.agents.search.test_golden_trees:brevity", roll_forward=2)
+        Mcts(simulations=8, value=Choice(name="tests.agents.search.test_golden_trees:brevity"), roll_forward=2)
     ),
     "mcts, budget": babbling(Mcts(simulations=None, budget=BUDGET)),
     "mcts, failures and rewrites": talking(Mcts(simulations=8)),

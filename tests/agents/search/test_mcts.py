@@ -18,7 +18,8 @@ from envgym.core.messages import Action, Role
 from envgym.core.rewards import Scored
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import SearchStats, Tree
-from envgym.errors import SettingsError
+from envgym.errors import SettingsError, UnknownName
+from envgym.plugins import Choice
 from envgym.records import Reply
 from tests.agents.search.growing import Babbler, answer, ended, grow
 from tests.support.parrots import END, Parrot, char_agent, said
@@ -116,7 +117,7 @@ def test_simulations_go_where_rewards_are(rule: Literal["uct", "puct"]) -> None:
 
 
 def test_value_leads_and_chooses_without_a_reward() -> None:
-    strategy, solved = Mcts(simulations=24, value=CLIMBER, c=0.3), 0
+    strategy, solved = Mcts(simulations=24, value=Choice(name=CLIMBER), c=0.3), 0
     for seed in range(6):
         tree = answer(strategy, Babbler(end=0.1), make_env=Ladder, seed=seed)
         (episode,) = trajectories(tree)
@@ -129,9 +130,9 @@ def test_value_leads_and_chooses_without_a_reward() -> None:
 
 def test_search_led_by_rewards_is_an_oracles_whatever_chooses() -> None:
     assert Mcts().selection.is_oracle
-    assert Mcts(select="majority").selection.is_oracle
-    assert Mcts(value=CLIMBER, select="reward").selection.is_oracle
-    assert not Mcts(value=CLIMBER, select="majority").selection.is_oracle
+    assert Mcts(select=Choice(name="majority")).selection.is_oracle
+    assert Mcts(value=Choice(name=CLIMBER), select=Choice(name="reward")).selection.is_oracle
+    assert not Mcts(value=Choice(name=CLIMBER), select=Choice(name="majority")).selection.is_oracle
 
 
 @pytest.mark.parametrize("fields", [{}, {"value": CLIMBER}, {"value": CLIMBER, "roll_forward": 1}, {"frontier": True}])
@@ -143,8 +144,8 @@ def test_search_does_not_depend_on_who_is_faster(fields: dict[str, object], budg
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-@pytest.mark.parametrize("value", [None, CLIMBER])
-def test_simulations_go_on_until_the_budget_is_spent(deterministic: bool, value: str | None) -> None:
+@pytest.mark.parametrize("value", [None, Choice(name=CLIMBER)])
+def test_simulations_go_on_until_the_budget_is_spent(deterministic: bool, value: Choice | None) -> None:
     strategy = Mcts(
         simulations=None,
         width=50,
@@ -180,8 +181,8 @@ def test_what_cannot_be_searched_is_refused() -> None:
     with pytest.raises(SettingsError, match="simulations=None must go with a budget"):
         Mcts(simulations=None).check(Ladder(), agent, group_size=None)
     with pytest.raises(SettingsError, match="backup=decayed must go with rewards"):
-        Mcts(backup="decayed", value=CLIMBER).check(Ladder(), agent, group_size=None)
-    with pytest.raises(SettingsError, match="value must name something importable"):
-        Mcts(value="nothing").check(Ladder(), agent, group_size=None)
+        Mcts(backup="decayed", value=Choice(name=CLIMBER)).check(Ladder(), agent, group_size=None)
+    with pytest.raises(UnknownName, match="value must be a known name"):
+        Mcts(value=Choice(name="nothing")).check(Ladder(), agent, group_size=None)
     with pytest.raises(SettingsError, match="group must hold at least 2 episodes"):
         Mcts().check(Ladder(), agent, group_size=1)

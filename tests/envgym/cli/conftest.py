@@ -58,8 +58,9 @@ class Vowels(envgym.Env[State]):
 '''
 SHAPE = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 SETTINGS: dict[str, Any] = {  # a YAML file
-    "run": {"name": "vowels", "steps": 2, "checkpoint_every": 1, "tensorboard": False},
-    "model": {"name": "tiny", "device": "cpu", "tiny": SHAPE},
+    "run": {"name": "vowels", "steps": 2, "checkpoint_every": 1, "trackers": ["progress"]},
+    "model": {"name": "tiny", "tiny": SHAPE},
+    "engine": {"device": "cpu"},
     "envs": [{"id": "worlds:Vowels"}],
     "agent": {"name": "plain", "max_turn_tokens": 12, "max_context_tokens": 256, "on_length": "close"},
     "rollout": {"groups": 4, "group_size": 4},

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from envgym.agents.eval_run import JOURNAL
+from envgym.agents.evaluation.run import JOURNAL
 from envgym.core.trajectory import trajectories
 from envgym.episodes import trees_of
 from envgym.runs import RunDirectory
@@ -141,7 +141,8 @@ def test_what_the_run_was_told_can_be_replaced(command: Command, folder: Path) -
     config = RunDirectory.open(folder / "out").config
     assert (config["agent"]["name"], config["agent"]["max_turn_tokens"]) == ("react", 10)
     assert (config["agent"]["max_context_tokens"], config["agent"]["text_format"]) == (256, None)
-    assert config["envs"] == [{"id": "worlds:Vowels", "settings": {"max_turns": 3}, "name": None}]
+    (env,) = config["envs"]
+    assert (env["id"], env["settings"], env["name"]) == ("worlds:Vowels", {"max_turns": 3}, None)
 
 
 def test_adapters_of_a_run_are_evaluated_on_top_of_their_model(command: Command, folder: Path) -> None:
@@ -274,7 +275,7 @@ def test_served_model_is_evaluated_by_its_messages(command: Command, folder: Pat
     assert [body["model"] for body in Served.asked] == ["some-model"] * 3
     assert {body["temperature"] for body in Served.asked} == {0.0}
     config = RunDirectory.open(folder / "out").config
-    assert (config["model"]["name"], config["model"]["endpoint"]["base_url"]) == ("some-model", endpoint)
+    assert (config["model"]["name"], config["engine"]["endpoint"]["base_url"]) == ("some-model", endpoint)
     assert "<html" in (folder / "out/report.html").read_text()
 
 
@@ -307,7 +308,7 @@ def test_endpoint_that_is_not_there_stops_the_evaluation(command: Command) -> No
         (["--env", "math/arithmetik-v0"], "env id must be a known name, got 'math/arithmetik-v0' (registry); did you"),
         (["--env-set", "level=1"], "keyword argument must be a known name, got 'level' (worlds:Vowels); "),
         (["--env-set", "level"], "--env-set must be KEY=VALUE, got 'level' (command line); write a.b=1."),
-        (["--agent", "plane"], "agent must be a known name, got 'plane' (agents); did you mean plain?"),
+        (["--agent", "plane"], "agent must be a known name, got 'plane' (settings); did you mean plain?"),
         (
             ["--agent-set", "max_tokens=9"],
             "settings key must be known, got agent.max_tokens (--agent-set max_tokens=9); did",

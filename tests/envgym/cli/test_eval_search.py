@@ -49,11 +49,11 @@ def test_budget_is_kept_for_every_task(command: Command, folder: Path) -> None:
     [
         (("--search", "best_off"), "did you mean best_of"),
         (("--search", "best_of", "--search-set", "k=3"), "settings key must be known, got k"),
-        (("--search", "best_of", "--search-set", "select=me"), "select must be a known name"),
+        (("--search", "best_of", "--search-set", "select=me"), "answer scorer must be a known name"),
         (("--search", "best_of", "--search-set", "budget.tokens_generated=7"), "budget must hold at least one chain"),
         (
             ("--search", "best_of", "--endpoint", "http://localhost:1/v1"),
-            "search must be chain where an endpoint is asked",
+            "search must be chain for a policy of messages",
         ),
     ],
 )

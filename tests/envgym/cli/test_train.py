@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from envgym.agents.models.registry import load
+from envgym.agents.models.loading import load
 from envgym.agents.models.tiny import TinySettings
 from envgym.cli.results import print_untrained
 from envgym.runs import RunDirectory
@@ -244,11 +244,20 @@ def test_batch_without_a_difference_cannot_be_overfitted(command: Command, folde
         ("envs.0.id=worlds:Vowel", "worlds:Vowel must be defined as Vowel, got nothing (module worlds); correct the "),
         ("envs.0.settings.level=1", "keyword argument must be a known name, got 'level' (worlds:Vowels); "),
         ("model.name=tyni", "model must be a known name, got 'tyni' (a model is tiny, smollm2, a directory or owner/"),
-        ("model.device=cuda:99", "device must be at hand, got cuda:99 (settings); use cpu, cuda or auto."),
-        ("agent.name=tool_caling", "agent must be a known name, got 'tool_caling' (agents); did you mean tool_calling"),
+        ("engine.device=cuda:99", "device must be at hand, got cuda:99 (settings); use cpu, cuda or auto."),
+        (
+            "agent.name=tool_caling",
+            "agent must be a known name, got 'tool_caling' (settings); did you mean tool",
+        ),
         ("agent.text_format=xml", "text format must be a known name, got 'xml'"),
-        ("sft.recorded=nowhere", "run must be a directory, got no such directory (nowhere); name a directory that"),
-        ("run.wandb=project", "run.wandb must go with the wandb package, got no such package (settings); run `pip "),
+        (
+            "sft.source={name: recorded, directory: nowhere}",
+            "run must be a directory, got no such directory (nowhere); name a directory that",
+        ),
+        (
+            "run.trackers=[{name: wandb, project: p}]",
+            "tracker wandb must go with the wandb package, got no such package (settings); run `pip ",
+        ),
     ],
 )
 def test_setting_that_leads_nowhere_is_one_sentence(
@@ -300,7 +309,8 @@ def test_run_directory_that_is_taken_is_refused(command: Command, files: Files, 
 
 
 def test_what_needs_no_model_is_refused_before_one_could_be_loaded(folder: Path) -> None:
-    RunDirectory.create(folder / "runs/vowels", name="vowels", config={"run": {"steps": 7}})
+    config = yaml.safe_load((folder / "run.yaml").read_text()) | {"run": {"name": "vowels", "steps": 7}}
+    RunDirectory.create(folder / "runs/vowels", name="vowels", config=config)
     words: tuple[list[str], ...] = (
         [],
         ["--resume"],

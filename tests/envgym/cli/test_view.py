@@ -9,7 +9,7 @@ import pytest
 
 from envgym.episodes import episode_rows
 from envgym.runs import RunDirectory
-from envgym.trainer.recipes import RECIPES
+from envgym.trainer.catalog import RECIPE
 from envgym.trainer.settings import recipe_settings
 from tests.support import example_trees
 
@@ -143,7 +143,7 @@ def test_report_goes_into_a_folder_that_exists(command: Command, folder: Path) -
 def test_recipes_are_listed_with_their_choices(command: Command) -> None:
     _, out, _ = command("recipes")
     lines = out.splitlines()
-    assert [line for line in lines if not line.startswith(" ")] == list(RECIPES)
+    assert [line for line in lines if not line.startswith(" ")] == list(RECIPE.table)
     assert "  loss        ppo_clip clip_low=0.2 clip_high=0.2" in lines
 
 

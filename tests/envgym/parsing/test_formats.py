@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envgym.catalog import TEXT_FORMAT
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, ToolCall
 from envgym.errors import InvalidInput, UnknownName
-from envgym.parsing import TABLE, parse_action, text_format
+from envgym.parsing import parse_action, text_format
 from envgym.tools import ToolSpec
 
 MARKUP = [
@@ -40,7 +41,7 @@ def calls_of(format_name: str) -> st.SearchStrategy[list[ToolCall]]:
     return st.lists(st.builds(ToolCall, name=names, arguments=arguments), max_size=3)
 
 
-@pytest.mark.parametrize("name", sorted(TABLE))
+@pytest.mark.parametrize("name", sorted(TEXT_FORMAT.table))
 @given(data=st.data())
 def test_reading_what_was_written_gives_the_action(name: str, data: st.DataObject) -> None:
     thinking = data.draw(st.none() | NO_MARKUP.filter(bool))
@@ -56,7 +57,7 @@ def test_reading_what_was_written_gives_the_action(name: str, data: st.DataObjec
     assert back == text
 
 
-@pytest.mark.parametrize("name", sorted(TABLE))
+@pytest.mark.parametrize("name", sorted(TEXT_FORMAT.table))
 @given(text=hostile)
 def test_any_text_is_read_without_an_exception(name: str, text: str) -> None:
     action = parse_action(text, name)
@@ -65,14 +66,14 @@ def test_any_text_is_read_without_an_exception(name: str, text: str) -> None:
     assert all(reason.endswith((".", "}", "ANSWER", ">")) and len(reason) < 500 for reason in action.malformed)
 
 
-@pytest.mark.parametrize("name", sorted(TABLE))
+@pytest.mark.parametrize("name", sorted(TEXT_FORMAT.table))
 @given(text=st.text(st.characters(exclude_characters="<`:")))
 def test_text_without_markup_is_its_own_content(name: str, text: str) -> None:
     action = parse_action(text, name)
     assert (action.content, action.thinking, action.tool_calls, action.malformed) == (text, None, (), ())
 
 
-@pytest.mark.parametrize("name", sorted(TABLE))
+@pytest.mark.parametrize("name", sorted(TEXT_FORMAT.table))
 @pytest.mark.parametrize(
     "unit",
     [
@@ -88,7 +89,7 @@ def test_a_long_hostile_text_is_read_without_going_back_and_forth(name: str, uni
     assert len(parse_action(text, name)) <= len(text)
 
 
-@pytest.mark.parametrize("name", sorted(TABLE))
+@pytest.mark.parametrize("name", sorted(TEXT_FORMAT.table))
 def test_calls_inside_unfinished_thinking_are_not_run(name: str) -> None:
     inside = text_format("hermes").write(Action(tool_calls=[ToolCall(name="a")]))
     action = parse_action(f"<think>I could say {inside} or ```python\n1\n```\n Action: a", name)
@@ -97,7 +98,7 @@ def test_calls_inside_unfinished_thinking_are_not_run(name: str) -> None:
     assert action.thinking.startswith("I could say")
 
 
-@pytest.mark.parametrize("name", sorted(TABLE))
+@pytest.mark.parametrize("name", sorted(TEXT_FORMAT.table))
 def test_thinking_whose_opening_tag_stands_in_the_prompt_is_found(name: str) -> None:
     action = parse_action("six times seven\n</think>\n\n42", name)
     assert (action.thinking, action.content) == ("six times seven", "42")
@@ -126,4 +127,4 @@ def test_instructions_show_each_tool_and_the_form(name: str) -> None:
 
 
 def test_without_tools_only_react_needs_instructions() -> None:
-    assert [name for name in TABLE if TABLE[name].instructions([])] == ["react"]
+    assert [name for name in TEXT_FORMAT.table if text_format(name).instructions([])] == ["react"]

@@ -149,7 +149,7 @@ def forged(**changes: object) -> bytes:
     )
 
 
-GARBLED = {
+INVALID = {
     "leads out": forged(entries=[["../x", "file", 420, 0, 1, -1, ""]]),
     "is absolute": forged(entries=[["/x", "file", 420, 0, 1, -1, ""]]),
     "lies in no directory": forged(entries=[["a/x", "file", 420, 0, 1, -1, ""]]),
@@ -162,18 +162,18 @@ GARBLED = {
     "short row": forged(entries=[["x"]]),
     "no rows": forged(entries={}),
     "no number": forged(code="0"),
-    "no end": forged(said=10**9),
+    "no end": forged(size=10**9),
     "deep": b"[" * 100_000 + b"\n",
     "nothing": b"",
     "text": b"hello\n",
 }
 
 
-@pytest.mark.parametrize("what", GARBLED)
+@pytest.mark.parametrize("what", INVALID)
 def test_what_no_sandbox_of_ours_writes_is_refused(what: str) -> None:
     assert read_result(forged(), EMPTY, 10).tree == {"x": TreeEntry("file", b"!", 420, 0)}
     with pytest.raises(InvalidTree):
-        read_result(GARBLED[what], EMPTY, 10)
+        read_result(INVALID[what], EMPTY, 10)
 
 
 def test_a_command_that_speaks_for_its_shell_can_change_its_own_files_alone(shell: ShellSession) -> None:

@@ -4,11 +4,11 @@ import pickle
 
 import pytest
 
+from envgym.catalog import VERIFIER
 from envgym.core.json_types import JsonObject
 from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput, UnknownName
-from envgym.verifiers import F1, TABLE, Exact, JsonSchema, Math, Numeric, Pattern, Verdict, Verifier
-from envgym.verifiers.choice import MultipleChoice
+from envgym.verifiers import F1, Exact, JsonSchema, Math, MultipleChoice, Numeric, Pattern, Verdict, Verifier
 
 ALL: list[Verifier] = [Exact(), Numeric(), MultipleChoice(), F1(), Pattern(pattern="x+"), JsonSchema(), Math()]
 
@@ -24,7 +24,7 @@ def test_a_score_outside_the_unit_interval_is_refused(score: float) -> None:
 
 
 def test_the_table_names_every_verifier() -> None:
-    assert {type(verifier) for verifier in ALL} == set(TABLE.values())
+    assert {type(verifier) for verifier in ALL} == {VERIFIER.load(name) for name in VERIFIER.table}
 
 
 @pytest.mark.parametrize("verifier", [v for v in ALL if not isinstance(v, Pattern)])

@@ -78,8 +78,8 @@ def test_what_was_sampled_before_is_forgotten_when_a_step_begins(record: MaskAud
 
 def test_everything_else_is_the_policys(record: MaskAudit) -> None:
     policy: Policy = record
-    policy.update_weights((), 4)
+    policy.set_version(4)
     assert policy.version == 4
-    assert asyncio.run(policy.score([(1, 2)])) == [(0.0, 0.0)]
+    assert asyncio.run(policy.compute_logprobs([(1, 2)])) == [(0.0, 0.0)]
     policy.sleep()
     policy.wake()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import envgym.trainer.learner.checkpoint as checkpoint_module
-from envgym.agents.models.registry import load
+from envgym.agents.models.loading import load
 from envgym.agents.models.tiny import TinySettings
 from envgym.trainer.learner.checkpoint import (
     TrainState,

@@ -18,14 +18,14 @@ from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.methods.corrections import NoCorrection
-from envgym.trainer.methods.credit import CREDITS, CRITIC_CREDITS
 from envgym.trainer.methods.credit.gae_turn import GaeTurn
 from envgym.trainer.methods.losses import PpoClip
-from envgym.trainer.methods.protocols import needs_critic
+from envgym.trainer.methods.protocols import Credit, CriticCredit
 from envgym.trainer.metrics.update import UpdateMetrics
 from envgym.trainer.settings import CriticSettings, ObjectiveSettings, OptimSettings
 from tests.support.credit_trees import chains
 from tests.support.example_trees import fork_inside_a_turn
+from tests.support.plugins import CREDITS, CRITIC_CREDITS
 from tests.trainer.learner.packing.forest import CPU, assert_close, build, random_rows
 
 OBJECTIVE = Objective(loss=PpoClip(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)
@@ -249,5 +249,6 @@ def test_explained_variance_by_hand() -> None:
 
 
 def test_only_methods_of_a_critic_need_one() -> None:
-    assert all(needs_critic(build()) for build in CRITIC_CREDITS.values())
-    assert not any(needs_critic(build()) for build in CREDITS.values())
+    assert set(CRITIC_CREDITS) == {"gae_turn", "gae_token", "gae_bilevel"}
+    assert not any(isinstance(build(), CriticCredit) for build in CREDITS.values())
+    assert not any(isinstance(build(), Credit) for build in CRITIC_CREDITS.values())

@@ -12,13 +12,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from envgym.errors import InvalidInput
+from envgym.plugins import Choice
 from envgym.trainer.batch.rows import TrainRow, padded_batches
+from envgym.trainer.catalog import AGGREGATION
 from envgym.trainer.learner.causal_lm import without_dropout
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective, denominator_of_rows
 from envgym.trainer.learner.optimizer import schedule
 from envgym.trainer.methods.corrections import NoCorrection, Tis
-from envgym.trainer.methods.losses import PpoClip
+from envgym.trainer.methods.losses import Aggregation, PpoClip
 from envgym.trainer.settings import ObjectiveSettings, OptimSettings
 from tests.support.logprobs import token_logprobs
 
@@ -66,11 +68,18 @@ def build_rows(model: LlamaForCausalLM, lengths: Sequence[int] = (7, 12, 5, 9, 1
     return rows
 
 
+def aggregation(name: str) -> Aggregation:
+    """Build an aggregation; the one with a constant takes 12 tokens."""
+    constant = {"max_tokens": 12} if name == "seq-mean-token-sum-norm" else {}
+    return AGGREGATION.build(Choice.model_validate({"name": name, **constant}))
+
+
 def objective(mode: str = "token-mean", **settings: float) -> Objective:
     return Objective(
         loss=PpoClip(),
         correction=NoCorrection(),
-        settings=ObjectiveSettings.model_validate({"aggregation": mode, "max_tokens": 12, **settings}),
+        aggregation=aggregation(mode),
+        settings=ObjectiveSettings.model_validate(settings),
         temperature=1.0,
     )
 
@@ -151,7 +160,8 @@ def test_packing_changes_no_update(mode: str) -> None:
     goal = Objective(
         loss=PpoClip(),
         correction=Tis(),
-        settings=ObjectiveSettings.model_validate({"aggregation": mode, "kl_coef": 0.1, "entropy_coef": 0.01}),
+        aggregation=aggregation(mode),
+        settings=ObjectiveSettings(kl_coef=0.1, entropy_coef=0.01),
         temperature=0.8,
     )
 
@@ -249,8 +259,8 @@ def test_micro_batches_hold_every_row_once_and_respect_the_limit() -> None:
 def test_denominator_counts_weights_and_rows() -> None:
     rows = build_rows(build_model(), lengths=(4, 5))
     # row 0 trains place 2 (place 3 is a multiple of 3) with weight .5; row 1 trains places 3 and 4 with weight 1
-    assert denominator_of_rows(rows, None).tokens == 2.5
-    assert denominator_of_rows(rows, None).sequences == 2
+    assert denominator_of_rows(rows).tokens == 2.5
+    assert denominator_of_rows(rows).sequences == 2
 
 
 def test_schedule_warms_up_and_decays() -> None:

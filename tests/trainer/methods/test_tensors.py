@@ -6,18 +6,16 @@ import torch
 from envgym.errors import InvalidInput
 from envgym.trainer.learner.causal_lm import LmHead
 from envgym.trainer.learner.logprobs import chunked_logprobs
-from envgym.trainer.methods.corrections import CORRECTIONS
 from envgym.trainer.methods.losses import (
-    LOSSES,
-    Aggregation,
     Denominator,
-    KlEstimator,
-    aggregate,
+    TokenSum,
     denominator_of,
     entropy_bonus,
     kl_to_reference,
 )
+from envgym.trainer.methods.losses.kl import k3
 from envgym.trainer.methods.tensors import check_rows
+from tests.support.plugins import CORRECTIONS, LOSSES
 
 FULL = torch.zeros(2, 3)
 NARROW = torch.zeros(2, 1)
@@ -60,7 +58,7 @@ def test_corrections_refuse_to_broadcast(name: str, narrow: str) -> None:
 
 def test_loss_terms_refuse_to_broadcast() -> None:
     with pytest.raises(InvalidInput, match="reference_logprobs must match loss_mask"):
-        kl_to_reference(FULL, NARROW, MASK, estimator=KlEstimator.K3)
+        kl_to_reference(FULL, NARROW, MASK, estimator=k3)
     with pytest.raises(InvalidInput, match="entropies must match loss_mask"):
         entropy_bonus(NARROW, MASK)
 
@@ -68,9 +66,9 @@ def test_loss_terms_refuse_to_broadcast() -> None:
 def test_aggregation_refuses_to_broadcast() -> None:
     denominator = Denominator(tokens=6.0, sequences=2.0)
     with pytest.raises(InvalidInput, match="losses must match loss_mask"):
-        aggregate(NARROW, MASK, mode=Aggregation.TOKEN_SUM, denominator=denominator)
+        TokenSum()(NARROW, MASK, denominator=denominator)
     with pytest.raises(InvalidInput, match="row_weights must match loss_mask"):
-        aggregate(FULL, MASK, NARROW, mode=Aggregation.TOKEN_SUM, denominator=denominator)
+        TokenSum()(FULL, MASK, NARROW, denominator=denominator)
     with pytest.raises(InvalidInput, match="row_weights must match loss_mask"):
         denominator_of(MASK, NARROW)
 

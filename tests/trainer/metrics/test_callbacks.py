@@ -92,8 +92,8 @@ def test_tensorboard_holds_every_number(tmp_path: Path) -> None:
 
 def test_wandb_that_is_not_installed_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(SettingsError, match=r"run.wandb must go with the wandb package.*run `pip install wandb`"):
-        Wandb("project", "cat")
+    with pytest.raises(SettingsError, match=r"tracker wandb must go with the wandb package.*run `pip install wandb`"):
+        Wandb("project")
 
 
 def test_wandb_gets_every_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_wandb_gets_every_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         finish=lambda: told.append(("finish",)),
     )
     monkeypatch.setitem(sys.modules, "wandb", double)
-    a_run(Wandb("project", "cat"), tmp_path)
+    a_run(Wandb("project"), tmp_path)
     assert told[0] == ("init", "project", "cat")
     assert told[1] == ("log", 0, {f"held-out/{name}": value for name, value in EVALUATION.items()})
     assert told[2] == ("log", 1, {"train/success": 0.25, "loss/entropy": 1.25, "other/number": 9.0})

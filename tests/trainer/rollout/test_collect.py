@@ -12,9 +12,9 @@ from envgym.core.tree import Tree
 from envgym.errors import SettingsError
 from envgym.trainer.batch.rows import train_rows
 from envgym.trainer.build import RunContext, build_run_context
-from envgym.trainer.methods.credit import CREDITS
 from envgym.trainer.rollout.collector import collect
 from envgym.trainer.settings import TrainSettings, train_settings
+from tests.support.plugins import CREDITS
 
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 
@@ -22,11 +22,12 @@ TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "
 def settings(directory: Path, group_size: int = 4, **search: Any) -> TrainSettings:
     return train_settings(
         {
-            "run": {"directory": str(directory), "tensorboard": False},
-            "model": {"name": "tiny", "tiny": TINY, "device": "cpu"},
+            "run": {"directory": str(directory), "trackers": []},
+            "model": {"name": "tiny", "tiny": TINY},
+            "engine": {"device": "cpu", "concurrency": 3},
             "envs": [{"id": "puzzles/guess_number-v0"}],
             "agent": {"name": "plain", "max_turn_tokens": 4, "max_context_tokens": 512, "on_length": "close"},
-            "rollout": {"groups": 2, "group_size": group_size, "concurrency": 3},
+            "rollout": {"groups": 2, "group_size": group_size},
             "search": search or {"name": "chain"},
         }
     )
@@ -65,7 +66,7 @@ def test_a_chain_is_the_first_leaf_of_a_tree(tmp_path: Path) -> None:
 def test_concurrency_changes_no_chain(tmp_path: Path) -> None:
     asked = settings(tmp_path)
     bench = build_run_context(asked)
-    wide = asked.model_copy(update={"rollout": asked.rollout.model_copy(update={"concurrency": 64})})
+    wide = asked.model_copy(update={"engine": asked.engine.model_copy(update={"concurrency": 64})})
     assert [rows(group) for group in groups(bench, asked)] == [rows(group) for group in groups(bench, wide)]
 
 

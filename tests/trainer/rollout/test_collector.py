@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
+from envgym.agents.catalog import SEARCH
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation
-from envgym.agents.search import make_strategy
 from envgym.core.endings import Ending
 from envgym.core.rewards import Invalid
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.errors import SettingsError
+from envgym.plugins import Choice
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.groups import check_invalid
 from envgym.trainer.rollout.collector import Collected, Collector, collect
@@ -29,12 +30,12 @@ FREE: dict[str, Any] = {"deterministic": False}
 def settings(*, concurrency: int = 64, sections: dict[str, Any] | None = None, **asked: Any) -> TrainSettings:
     return train_settings(
         {
-            "model": {"name": "tiny", "tiny": TINY, "device": "cpu"},
+            "model": {"name": "tiny", "tiny": TINY},
+            "engine": {"device": "cpu", "concurrency": concurrency},
             "envs": [{"id": "puzzles/guess_number-v0"}],
             "agent": {"name": "plain", "max_turn_tokens": 4, "max_context_tokens": 512, "on_length": "close"},
-            "rollout": {"groups": GROUPS, "group_size": SIZE, "concurrency": concurrency},
+            "rollout": {"groups": GROUPS, "group_size": SIZE, **asked},
             "filter": {"name": "keep_all"},
-            "collect": asked,
             **(sections or {}),
         }
     )
@@ -84,14 +85,17 @@ def drive(
 
     async def work() -> list[Collected]:
         acts = policy or Guesser(bench)
-        collector = Collector(replace(bench, policy=acts), asked, last=steps)
+        rounds = asked.resampling.rounds
+        collector = Collector(
+            replace(bench, policy=acts), asked, asked.rollout, seed=asked.run.seed, rounds=rounds, last=steps
+        )
         found: list[Collected] = []
         try:
             for step in range(steps):
                 found.append(await collector.take(step, stats={}, on_finished=on_finished))
                 if learn is not None:
                     await learn(step)
-                acts.update_weights((), step + 1)
+                acts.set_version(step + 1)
         finally:
             await collector.close()
         return found
@@ -152,7 +156,7 @@ def _said(tree: Tree) -> list[tuple[int, ...]]:
 
 def test_a_straggler_is_aborted_and_recorded_and_its_group_trains_without_it(built: RunContext) -> None:
     policy = Guesser(built, holds=lambda number: number == 2)
-    asked = settings(enough=7 / 8, stragglers="abort", **FREE)
+    asked = settings(min_finished_share=7 / 8, stragglers="abort", **FREE)
     (collected,) = drive(built, asked, steps=1, policy=policy)
     assert [len(group.trajectories) for group in collected.groups] == [SIZE, SIZE]
     assert [len(group.valid) for group in collected.groups] == [SIZE - 1, SIZE]
@@ -168,7 +172,7 @@ def test_a_straggler_is_carried_to_the_next_step_and_no_further(built: RunContex
         if step == 0:
             asyncio.get_running_loop().call_later(0.2, policy.going.set)
 
-    asked = settings(staleness=1, enough=7 / 8, stragglers="carry", **FREE)
+    asked = settings(staleness=1, min_finished_share=7 / 8, stragglers="carry", **FREE)
     first, second = drive(built, asked, steps=2, policy=policy, learn=learn)
     assert [group.key for group in first.groups] == ["step-000000/001"]
     assert (first.wanted, first.metrics["collect/carried"]) == (GROUPS, 1.0)
@@ -206,7 +210,8 @@ def test_no_more_groups_are_begun_than_the_settings_say(built: RunContext) -> No
     policy = Guesser(built, holds=lambda number: True)
 
     async def work() -> None:
-        collector = Collector(replace(built, policy=policy), settings(staleness=2, **FREE))
+        asked = settings(staleness=2, **FREE)
+        collector = Collector(replace(built, policy=policy), asked, asked.rollout, seed=asked.run.seed)
         taking = asyncio.ensure_future(collector.take(0, stats={}))
         await asyncio.sleep(0.2)
         taking.cancel()
@@ -219,11 +224,11 @@ def test_no_more_groups_are_begun_than_the_settings_say(built: RunContext) -> No
 @pytest.mark.parametrize(
     "asked, sentence",
     [
-        ({"stragglers": "abort"}, "collect.deterministic must be false where stragglers are not waited for"),
-        ({"enough": 0.5}, "collect.enough must be 1 where all are waited for, got 0.5"),
-        ({"stragglers": "carry", **FREE}, "collect.staleness must be at least 1 to carry over, got 0"),
-        ({"staleness": -1}, "collect.staleness must be greater than or equal to 0"),
-        ({"oversampling": 0.5}, "collect.oversampling must be greater than or equal to 1"),
+        ({"stragglers": "abort"}, "rollout.deterministic must be false where stragglers are not waited for"),
+        ({"min_finished_share": 0.5}, "rollout.min_finished_share must be 1 where all are waited for, got 0.5"),
+        ({"stragglers": "carry", **FREE}, "rollout.staleness must be at least 1 to carry over, got 0"),
+        ({"staleness": -1}, "rollout.staleness must be greater than or equal to 0"),
+        ({"oversampling": 0.5}, "rollout.oversampling must be greater than or equal to 1"),
         ({"stalenes": 1}, "did you mean staleness"),
     ],
 )
@@ -233,7 +238,7 @@ def test_what_cannot_be_is_one_sentence(asked: dict[str, Any], sentence: str) ->
 
 
 @pytest.mark.parametrize(
-    "name, fields, enough",
+    "name, fields, min_finished_share",
     [
         ("random_expand", {"trees": 2, "nodes": 1}, 3 / 4),  # two trees a group
         ("best_of", {"n": SIZE}, 1 / 2),  # one tree a group
@@ -241,11 +246,12 @@ def test_what_cannot_be_is_one_sentence(asked: dict[str, Any], sentence: str) ->
     ],
 )
 def test_stragglers_of_a_tree_are_aborted_and_counted_invalid(
-    built: RunContext, name: str, fields: dict[str, Any], enough: float
+    built: RunContext, name: str, fields: dict[str, Any], min_finished_share: float
 ) -> None:
     policy = Guesser(built, holds=lambda number: number == 5)
-    asked = settings(enough=enough, stragglers="abort", **FREE)
-    searching = replace(built, method=replace(built.method, search=make_strategy(name, fields)))
+    asked = settings(min_finished_share=min_finished_share, stragglers="abort", **FREE)
+    search = SEARCH.build(Choice.model_validate({**fields, "name": name}))
+    searching = replace(built, method=replace(built.method, search=search))
     (collected,) = drive(searching, asked, steps=1, policy=policy)
     episodes = [episode for group in collected.groups for episode in group.trajectories]
     aborted = [episode for episode in episodes if isinstance(episode.reward, Invalid)]
@@ -258,4 +264,4 @@ def test_stragglers_of_a_tree_are_aborted_and_counted_invalid(
 
 def test_every_search_may_abort_its_stragglers() -> None:
     asked = settings(stragglers="abort", **FREE, sections={"search": {"name": "random_expand"}})
-    assert build_run_context(asked).method.search == make_strategy("random_expand", {})
+    assert build_run_context(asked).method.search == SEARCH.build(Choice(name="random_expand"))

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from envgym.agents.catalog import VALUE
 from envgym.agents.models.tiny import tiny_tokenizer
 from envgym.agents.search import BestOf, Mcts
-from envgym.agents.search.scorers import SearchObservation, load_value_fn
+from envgym.agents.search.scorers import SearchObservation, ValueScorer
 from envgym.core.json_types import JsonObject
-from envgym.errors import EnvgymError, InvalidInput, SettingsError
+from envgym.errors import EnvgymError, InvalidInput
+from envgym.plugins import Choice
 from envgym.trainer.learner.causal_lm import hidden_states
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.forward import ForwardPass
@@ -101,34 +103,43 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for name in ("gae_token", "gae_turn", "grpo"):
         credit: JsonObject = {"name": name}
-        run: JsonObject = {"name": name, "directory": str(folder / name), "steps": 1, "tensorboard": False}
+        run: JsonObject = {"name": name, "directory": str(folder / name), "steps": 1, "trackers": []}
         train(settings(folder / name, credit=credit, run=run))
     return folder
 
 
+def critic_of(run: Path) -> Choice:
+    """Return the choice of a run's critic."""
+    return Choice.model_validate({"name": "critic", "run": str(run)})
+
+
 def test_critic_of_a_run_leads_and_chooses(runs: Path) -> None:
-    path = f"envgym.trainer.workflows.critic_value:critic:{runs / 'gae_token'}"
-    search = Mcts(value=path)
+    value = critic_of(runs / "gae_token")
+    search = Mcts(value=value)
     assert not search.selection.is_oracle
-    assert search.value_fns() == [critic(str(runs / "gae_token"))], "a checkpoint is read once"
-    assert BestOf(select=path).value_fns() == search.value_fns()
+    assert search.value_fn is critic(str(runs / "gae_token")), "a checkpoint is read once"
+    chooser = BestOf(select=Choice(name="value"), value=value)
+    assert isinstance(chooser.answer_scorer, ValueScorer)
+    assert chooser.answer_scorer.value_fn is search.value_fn
     search.check_tokenizer(tiny_tokenizer())
     other = tiny_tokenizer()
     other.add_tokens(["word"])
     with pytest.raises(InvalidInput, match="tokenizer must be that of the policy"):
-        BestOf(select=path).check_tokenizer(other)
-    (value,) = asyncio.run(_ask(search, seen(*tiny_tokenizer()("Compute 1 + 1.")["input_ids"])))
-    assert value < 0, "episodes of this run were paid less than nothing"
+        chooser.check_tokenizer(other)
+    estimate = asyncio.run(estimate_value(search, seen(*tiny_tokenizer()("Compute 1 + 1.")["input_ids"])))
+    assert estimate < 0, "episodes of this run were paid less than nothing"
 
 
-async def _ask(search: Mcts, place: SearchObservation) -> Sequence[float]:
-    return await search.value_fns()[0]([place])
+async def estimate_value(search: Mcts, observation: SearchObservation) -> float:
+    assert search.value_fn is not None
+    (estimate,) = await search.value_fn([observation])
+    return estimate
 
 
 def test_what_holds_no_critic_for_finished_episodes_is_refused(runs: Path, tmp_path: Path) -> None:
     def refusal(run: Path) -> str:
         with pytest.raises(EnvgymError) as caught:
-            load_value_fn(f"envgym.trainer.workflows.critic_value:critic:{run}", where="value")
+            VALUE.build(critic_of(run))
         return str(caught.value)
 
     assert "run must have trained a critic, got credit grpo" in refusal(runs / "grpo")
@@ -145,21 +156,3 @@ def test_what_holds_no_critic_for_finished_episodes_is_refused(runs: Path, tmp_p
     assert "checkpoint must hold critic.pt, got none" in refusal(copy)
     shutil.rmtree(copy / "checkpoints")
     assert "run must hold a checkpoint, got none" in refusal(copy)
-
-
-def test_text_behind_a_name_is_given_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    named = load_value_fn(f"{__name__}:Named:C:/some where", where="value")
-    assert isinstance(named, Named)
-    assert named.text == "C:/some where"
-    with pytest.raises(SettingsError, match="value must name something importable"):
-        load_value_fn(f"{__name__}:Nobody:text", where="value")
-
-
-class Named:
-    """Remembers what it was given."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    async def __call__(self, seen: Sequence[SearchObservation]) -> list[float]:
-        return [0.0 for _ in seen]

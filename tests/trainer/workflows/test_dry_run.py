@@ -16,7 +16,8 @@ SHAPE = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, 
 def settings(**sections: Any) -> TrainSettings:  # plain data
     data: dict[str, Any] = {
         "run": {"steps": 3},
-        "model": {"name": "tiny", "tiny": SHAPE, "device": "cpu"},
+        "model": {"name": "tiny", "tiny": SHAPE},
+        "engine": {"device": "cpu"},
         "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
         "agent": {"max_turn_tokens": 24, "max_context_tokens": 512},
         "rollout": {"groups": 2, "group_size": 3},

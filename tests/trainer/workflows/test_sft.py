@@ -11,9 +11,11 @@ from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Edge, Tree
 from envgym.episodes import episode_rows
 from envgym.errors import SettingsError
+from envgym.plugins import Choice
 from envgym.runs import RunDirectory
 from envgym.trainer.settings import SftSettings
-from envgym.trainer.workflows.sft import GAVE_UP, check_recorded, check_vocabulary, likelihood_rows
+from envgym.trainer.workflows.demonstrations import demonstration_sources, is_success
+from envgym.trainer.workflows.sft import likelihood_rows
 from tests.support.example_trees import outcome_tree
 from tests.support.parrots import char_agent, said, show
 
@@ -24,13 +26,13 @@ def episode(reward: float | None, name: str = "oracle/0") -> Trajectory:
 
 
 def test_only_success_is_imitated() -> None:
-    kept = [len(likelihood_rows(episode(reward), success_at=0.75)) for reward in (1.0, 0.75, 0.5, 0.0, None)]
-    assert kept == [1, 1, 0, 0, 0]  # 0.5 was paid, and is no success
-    assert likelihood_rows(episode(-0.25), success_at=-0.5)
+    kept = [is_success(episode(reward), 0.75) for reward in (1.0, 0.75, 0.5, 0.0, None)]
+    assert kept == [True, True, False, False, False]  # 0.5 was paid, and is no success
+    assert is_success(episode(-0.25), -0.5)
 
 
-def test_giving_up_on_purpose_is_imitated_whatever_it_paid() -> None:
-    (row,) = likelihood_rows(episode(0.0, GAVE_UP + "0"), success_at=1.0)
+def test_every_trained_token_of_a_demonstration_has_advantage_one() -> None:
+    (row,) = likelihood_rows(episode(0.0))
     assert [advantage for advantage, trains in zip(row.advantages, row.loss_mask, strict=True) if trains] == [1.0, 1.0]
 
 
@@ -42,7 +44,7 @@ def recorded(directory: Path, tree: Tree | None) -> SftSettings:
     run = RunDirectory.create(directory, name="teacher", config={})
     if tree is not None:
         run.write_episodes(1, episode_rows([tree], step=1))
-    return SftSettings(recorded=str(directory))
+    return SftSettings(source=Choice.model_validate({"name": "recorded", "directory": str(directory)}))
 
 
 def speaking(agent: Agent, text: str, *, strings: tuple[str, ...] | None = None) -> Tree:
@@ -59,21 +61,20 @@ def speaking(agent: Agent, text: str, *, strings: tuple[str, ...] | None = None)
 def test_recording_of_this_vocabulary_is_taken(tmp_path: Path) -> None:
     agent = char_agent()
     sft = recorded(tmp_path / "run", speaking(agent, "yes"))
-    check_recorded(sft)
-    check_vocabulary(sft, agent)
-    check_vocabulary(None, agent)
+    (source,) = demonstration_sources(sft)
+    source.check_agent(agent)
+    assert demonstration_sources(None) == []
 
 
 def test_recording_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
     agent = char_agent()
     (first, *_) = said("yes")
     sft = recorded(tmp_path / "run", speaking(agent, "yes", strings=("Ja", *show(said("yes"))[1:])))
-    with pytest.raises(
-        SettingsError, match=f"sft.recorded must hold tokens of this model's vocabulary, got id {first}"
-    ):
-        check_vocabulary(sft, agent)
+    (source,) = demonstration_sources(sft)
+    with pytest.raises(SettingsError, match=f"episodes must hold tokens of this model's vocabulary, got id {first}"):
+        source.check_agent(agent)
 
 
 def test_run_that_saved_no_episode_is_no_recording(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"sft\.recorded must hold train episodes, got none"):
-        check_recorded(recorded(tmp_path / "run", None))
+    with pytest.raises(SettingsError, match=r"directory must hold train episodes \(.*\), got none"):
+        demonstration_sources(recorded(tmp_path / "run", None))

@@ -18,7 +18,7 @@ FIT = ("optim.epochs=12", "optim.minibatches=16", "optim.lr=0.003", "critic.lr=0
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return an untrained policy's run on a parrot that is spoken to three times and pays 0.25 each time."""
     folder = tmp_path_factory.mktemp("policy")
-    run = {"name": "policy", "directory": str(folder / "run"), "steps": 0, "tensorboard": False}
+    run = {"name": "policy", "directory": str(folder / "run"), "steps": 0, "trackers": []}
     env: dict[str, Any] = {"id": "tests.support.parrots:Parrot", "settings": {"max_turns": 3}}
     train(settings(folder / "run", run=run, envs=[env], credit={"name": "grpo"}, filter={"name": "zero_variance"}))
     return folder / "run"

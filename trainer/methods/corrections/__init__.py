@@ -1,9 +1,5 @@
 """Corrections for samples drawn by another engine or an older policy than the one that trains."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Final
-
 from envgym.trainer.methods.corrections.base import Correction, CorrectionResult, CorrectionStats, WeightLevel
 from envgym.trainer.methods.corrections.divergence import Divergence
 from envgym.trainer.methods.corrections.geometric import Geometric
@@ -13,20 +9,7 @@ from envgym.trainer.methods.corrections.none import NoCorrection
 from envgym.trainer.methods.corrections.rejection import Rejection
 from envgym.trainer.methods.corrections.tis import Tis, TisLevel
 
-CORRECTIONS: Final[Mapping[str, Callable[..., Correction]]] = MappingProxyType(
-    {
-        "none": NoCorrection,
-        "tis": Tis,
-        "mis": Mis,
-        "icepop": IcePop,
-        "geometric": Geometric,
-        "divergence": Divergence,
-    }
-)
-"""Name -> class: a frozen settings model whose keyword arguments are the correction's settings."""
-
 __all__ = [
-    "CORRECTIONS",
     "Correction",
     "CorrectionResult",
     "CorrectionStats",

@@ -1,15 +1,21 @@
 """Rejection by an estimate of the divergence between sampler and trainer."""
 
 from enum import StrEnum
-from typing import Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
 
 from jaxtyping import Bool, Float
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
+from envgym.errors import sentence
+from envgym.plugins import Choice
+from envgym.trainer.catalog import KL_ESTIMATOR
 from envgym.trainer.methods.corrections.base import WeightLevel
 from envgym.trainer.methods.corrections.rejection import Rejection, row_means
-from envgym.trainer.methods.losses.kl import KL_ESTIMATORS, KlEstimator
+
+if TYPE_CHECKING:
+    from envgym.trainer.methods.losses.kl import KlEstimator
 
 
 class Over(StrEnum):
@@ -34,8 +40,8 @@ class Divergence(Rejection):
     Source: http://joschu.net/blog/kl-approx.html (the estimators), verl's rollout correction (as a bound).
     """
 
-    estimator: Literal["k2", "k3"] = "k3"
-    """Which estimate."""
+    estimator: Choice = Choice(name="k3")
+    """Which estimate: `k2`, `k3`, or another that is never negative."""
     over: Over = Over.MEAN
     """Tokens, or rows by their sum, mean or maximum."""
     bound: float = Field(default=0.01, ge=0)
@@ -43,9 +49,21 @@ class Divergence(Rejection):
     weights: WeightLevel = WeightLevel.NONE
     """None, each token's own ratio (uncapped), or its row's."""
 
+    @model_validator(mode="after")
+    def _check_estimator(self) -> Self:
+        if self.estimator.name == "k1":
+            must, do = "be one that is never negative", "choose k2 or k3"
+            raise ValueError(sentence("estimator", must, self.estimator.name, where="correction divergence", do=do))
+        KL_ESTIMATOR.load(self.estimator.name)
+        return self
+
+    @cached_property
+    def _estimator(self) -> "KlEstimator":
+        return KL_ESTIMATOR.build(self.estimator)
+
     def outside(self, gap_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Bool[Tensor, "B _"]:
         """Return which tokens or rows are above the bound."""
-        estimates_BT = KL_ESTIMATORS[KlEstimator(self.estimator)](-gap_BT)  # 0 where nothing trains
+        estimates_BT = self._estimator(-gap_BT)  # 0 where nothing trains
         match self.over:
             case Over.TOKEN:
                 return estimates_BT > self.bound

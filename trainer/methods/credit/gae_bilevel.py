@@ -22,7 +22,7 @@ class GaeBilevel(GaeSettings):
     turn_discount: float = Field(default=1.0, ge=0, le=1)
     """Of what later turns pay, per turn."""
 
-    def __call__(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
+    def estimate_advantages(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
         """Return the credit of every valid episode, with the value targets."""
         return estimate_credits(group, values, self._estimate)
 

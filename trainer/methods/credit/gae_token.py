@@ -13,7 +13,7 @@ class GaeToken(GaeSettings):
     Observations are skipped: the token after the last one of a turn is the first of the next. Source: 1506.02438.
     """
 
-    def __call__(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
+    def estimate_advantages(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
         """Return the credit of every valid episode, with the value targets."""
         return estimate_credits(group, values, self._estimate)
 

@@ -19,7 +19,7 @@ class GaeTurn(GaeSettings):
 
     trains_at_turn_ends: ClassVar[bool] = False
 
-    def __call__(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
+    def estimate_advantages(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
         """Return the credit of every valid episode, with the value targets."""
         return estimate_credits(group, values, self._estimate)
 

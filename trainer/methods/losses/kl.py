@@ -9,10 +9,7 @@ As a *loss term* on the policy (p = π, q = reference, on-policy samples) what c
 - k3: E[(1 - q/p) ∇ log π] = ∇ KL(reference || π): the other divergence's gradient, equal to first order near d = 0.
 """
 
-from collections.abc import Callable, Mapping
-from enum import StrEnum
-from types import MappingProxyType
-from typing import Final
+from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float
@@ -21,12 +18,12 @@ from torch import Tensor
 from envgym.trainer.methods.tensors import LOG_RATIO_BOUND, check_rows
 
 
-class KlEstimator(StrEnum):
-    """Which estimate of a KL divergence."""
+class KlEstimator(Protocol):
+    """Estimates a KL divergence from one sampled token."""
 
-    K1 = "k1"
-    K2 = "k2"
-    K3 = "k3"
+    def __call__(self, log_ratio: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Return an estimate of KL(p || q) for each d = log(p/q) of a token sampled from p."""
+        ...
 
 
 def k1(log_ratio: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -45,12 +42,6 @@ def k3(log_ratio: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     return torch.expm1(-bounded) + bounded
 
 
-KL_ESTIMATORS: Final[Mapping[KlEstimator, Callable[[Tensor], Tensor]]] = MappingProxyType(
-    {KlEstimator.K1: k1, KlEstimator.K2: k2, KlEstimator.K3: k3}
-)
-"""Name -> function from log-ratios to estimates."""
-
-
 def kl_to_reference(
     logprobs_BT: Float[Tensor, "B T"],
     reference_logprobs_BT: Float[Tensor, "B T"],
@@ -66,4 +57,4 @@ def kl_to_reference(
     others = {"logprobs": logprobs_BT, "reference_logprobs": reference_logprobs_BT}
     check_rows(loss_mask_BT, others, where="kl_to_reference")
     log_ratio_BT = torch.where(loss_mask_BT, logprobs_BT - reference_logprobs_BT, 0.0)
-    return KL_ESTIMATORS[estimator](log_ratio_BT)
+    return estimator(log_ratio_BT)

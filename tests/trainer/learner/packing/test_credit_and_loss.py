@@ -12,17 +12,15 @@ from torch import Tensor
 
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, pad, train_rows
 from envgym.trainer.learner.logprobs import TokenLogprobs
-from envgym.trainer.methods.credit import CREDITS
 from envgym.trainer.methods.losses import (
-    LOSSES,
-    Aggregation,
-    KlEstimator,
     PolicyLoss,
-    aggregate,
+    TokenMean,
     denominator_of,
     entropy_bonus,
     kl_to_reference,
 )
+from envgym.trainer.methods.losses.kl import k3
+from tests.support.plugins import CREDITS, LOSSES
 from tests.trainer.learner.packing.forest import CPU, assert_close, both, build, gradients, group
 
 MODELS = {torch.float64: build(), torch.float32: build(dtype=torch.float32)}
@@ -43,10 +41,10 @@ def full_loss(loss: PolicyLoss, scored: TokenLogprobs, batch: MicroBatch, old_BT
         loss_mask_BT=mask_BT,
     )
     losses_BT = token_loss.losses_BT
-    losses_BT = losses_BT + 0.1 * kl_to_reference(logprobs_BT, old_BT - 0.2, mask_BT, estimator=KlEstimator.K3)
+    losses_BT = losses_BT + 0.1 * kl_to_reference(logprobs_BT, old_BT - 0.2, mask_BT, estimator=k3)
     losses_BT = losses_BT + 0.01 * entropy_bonus(entropies_BT, mask_BT)
     denominator = denominator_of(mask_BT, batch.weights_BT)
-    return aggregate(losses_BT, mask_BT, batch.weights_BT, mode=Aggregation.TOKEN_MEAN, denominator=denominator)
+    return TokenMean()(losses_BT, mask_BT, batch.weights_BT, denominator=denominator)
 
 
 def is_smooth(loss: PolicyLoss, scored: TokenLogprobs, batch: MicroBatch, old_BT: Tensor) -> bool:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from envgym.plugins import Choice
 from envgym.trainer.methods.corrections import (
-    CORRECTIONS,
     Correction,
     Divergence,
     Geometric,
@@ -22,6 +22,7 @@ from envgym.trainer.methods.corrections import (
 )
 from envgym.trainer.methods.corrections.base import CorrectionStats
 from envgym.trainer.methods.corrections.divergence import Over
+from tests.support.plugins import CORRECTIONS
 
 ALL: list[Correction] = [
     NoCorrection(),
@@ -33,7 +34,7 @@ ALL: list[Correction] = [
     IcePop(),
     Geometric(low=0.5, high=2.0, weights=WeightLevel.TOKEN),
     Divergence(bound=0.5),
-    Divergence(bound=0.5, over=Over.MAX, estimator="k2"),
+    Divergence(bound=0.5, over=Over.MAX, estimator=Choice(name="k2")),
 ]
 NAMES = [
     "none",

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from envgym.plugins import Choice
 from envgym.trainer.methods.corrections.divergence import Divergence, Over
 from tests.trainer.methods.corrections.gaps import assert_weights, correct
 
@@ -41,7 +42,12 @@ def test_golden_masks(estimator: str, over: str, bound: float, expected: list[li
 
 def test_gaps_of_both_signs_add_up() -> None:
     gap, mask = torch.tensor([[0.3, -0.3]]), torch.ones(1, 2).bool()  # k2: .045 each
-    assert correct(Divergence(estimator="k2", over=Over.SUM, bound=0.08), gap, mask).stats.rejected_tokens.item() == 2
+    assert (
+        correct(
+            Divergence(estimator=Choice(name="k2"), over=Over.SUM, bound=0.08), gap, mask
+        ).stats.rejected_tokens.item()
+        == 2
+    )
 
 
 def test_k3_forgives_tokens_that_the_trainer_finds_less_likely() -> None:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.errors import SettingsError
-from envgym.plugins import Choice, resolve
+from envgym.plugins import Choice
+from envgym.trainer.catalog import CORRECTION
 from envgym.trainer.methods.corrections import (
-    CORRECTIONS,
     Correction,
     Divergence,
     Geometric,
@@ -33,10 +33,10 @@ ALL: dict[str, Callable[..., Rejection]] = {
     "mis": Mis,
     "icepop": IcePop,
     "geometric": Geometric,
-    "k2-token": partial(Divergence, estimator="k2", over=Over.TOKEN),
+    "k2-token": partial(Divergence, estimator=Choice(name="k2"), over=Over.TOKEN),
     "k3-sum": partial(Divergence, over=Over.SUM),
     "k3-mean": partial(Divergence, over=Over.MEAN),
-    "k2-max": partial(Divergence, estimator="k2", over=Over.MAX),
+    "k2-max": partial(Divergence, estimator=Choice(name="k2"), over=Over.MAX),
 }
 OPEN = {name: {"low": 0.0, "high": inf} if name in ("mis", "icepop", "geometric") else {"bound": inf} for name in ALL}
 
@@ -133,7 +133,7 @@ def test_the_bounds_themselves_are_inside() -> None:
 )
 def test_bad_settings_are_refused_in_one_sentence(name: str, given: dict[str, object], sentence: str) -> None:
     with pytest.raises(SettingsError) as found:
-        resolve("correction", Choice.model_validate({"name": name, **given}), CORRECTIONS)
+        CORRECTION.build(Choice.model_validate({"name": name, **given}))
     assert sentence in str(found.value)
     assert "\n" not in str(found.value)
 

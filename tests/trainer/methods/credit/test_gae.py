@@ -37,7 +37,7 @@ VALUES = ((), (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
 def judge(
     credit: CriticCredit, episode: Trajectory, values: tuple[tuple[float, ...], ...] = VALUES
 ) -> CriticCreditResult:
-    (found,) = credit(group_of(episode.tree), [TrajectoryValues(trajectory=episode, values=values)])
+    (found,) = credit.estimate_advantages(group_of(episode.tree), [TrajectoryValues(trajectory=episode, values=values)])
     return found
 
 
@@ -127,7 +127,7 @@ def test_fork_inside_a_turn_keeps_the_turn_whole() -> None:
     first, second = trajectories(cases.fork_inside_a_turn())
     group = Group(key="g", trees=(first.tree,))
     given_values = [TrajectoryValues(trajectory=item, values=((), (0.25, 9.0), (9.0, 9.0))) for item in (first, second)]
-    won, lost = GaeTurn()(group, given_values)
+    won, lost = GaeTurn().estimate_advantages(group, given_values)
     assert won.credit.advantages == (0.0, (0.75, 0.75), (0.75, 0.75))
     assert lost.credit.advantages == (0.0, (-0.25, -0.25), (-0.25, -0.25))
     assert won.targets == ((), (1.0, None), (None, None))
@@ -144,7 +144,7 @@ def test_turn_without_sampled_tokens_pays_the_turn_before() -> None:
 def test_invalid_episode_needs_no_values() -> None:
     group = cases.outcome_group(None, 1.0)
     values = [TrajectoryValues(trajectory=group.valid[0], values=((), (0.5, 0.5)))]
-    assert [found.credit.advantages for found in GaeTurn()(group, values)] == [(0.0, (0.5, 0.5))]
+    assert [found.credit.advantages for found in GaeTurn().estimate_advantages(group, values)] == [(0.0, (0.5, 0.5))]
 
 
 def test_both_rows_of_a_rewritten_episode_give_and_get_values() -> None:
@@ -162,7 +162,7 @@ def test_both_rows_of_a_rewritten_episode_give_and_get_values() -> None:
 def test_values_that_do_not_fit_are_refused() -> None:
     episode = published()
     with pytest.raises(InvalidInput, match="values must be of 1 episodes, got 0"):
-        GaeTurn()(group_of(episode.tree), [])
+        GaeTurn().estimate_advantages(group_of(episode.tree), [])
     with pytest.raises(InvalidInput, match="values must match the path's 3 nodes, got 2"):
         judge(GaeTurn(), episode, VALUES[:2])
     with pytest.raises(InvalidInput, match="values must match the row's 11 tokens, got 1"):

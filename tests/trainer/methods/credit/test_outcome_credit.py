@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from envgym.core.trajectory import Group, trajectories
 from envgym.errors import InvalidInput
 from envgym.trainer.batch.spread import token_advantages
-from envgym.trainer.methods.credit import CREDITS
 from envgym.trainer.methods.credit.dr_grpo import DrGrpo
 from envgym.trainer.methods.credit.grpo import Grpo
 from envgym.trainer.methods.credit.rloo import Rloo
 from envgym.trainer.methods.protocols import Credit, TrajectoryCredit
 from tests.support import example_trees as cases
+from tests.support.plugins import CREDITS
 
 REWARDS = st.lists(st.floats(-5, 5), min_size=1, max_size=8)
 

@@ -59,7 +59,7 @@ def test_turn_level_gae_without_decay_is_unbiased_for_any_critic(
         sizes = [len(episode.path) - 1 for episode in group.valid]
         pairs = zip(group.valid, sizes, strict=True)
         said = [TrajectoryValues(trajectory=item, values=((), *[(value,)] * size)) for item, size in pairs]
-        return tuple(found.credit for found in GaeTurn(decay=1.0)(group, said))
+        return tuple(found.credit for found in GaeTurn(decay=1.0).estimate_advantages(group, said))
 
     assert expected_gradient(WORLD, with_critic, sampled[2]) == pytest.approx(WORLD.true_gradient(), abs=1e-10)
 

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.trainer.methods.filters import FILTERS
 from envgym.trainer.methods.filters.keep_all import KeepAll
 from envgym.trainer.methods.filters.zero_variance import ZeroVariance
 from tests.support.example_trees import outcome_group
+from tests.support.plugins import FILTERS
 
 MIXED, FLAT, DEAD = outcome_group(1, 0, None), outcome_group(1, 1, None), outcome_group(None, None)
 

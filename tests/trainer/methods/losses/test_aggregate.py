@@ -7,17 +7,28 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from envgym.errors import InvalidInput
-from envgym.trainer.methods.losses.aggregate import Aggregation, Denominator, aggregate, denominator_of
+from envgym.plugins import Choice
+from envgym.trainer.catalog import AGGREGATION
+from envgym.trainer.methods.losses.aggregate import (
+    Aggregation,
+    Denominator,
+    SeqMeanTokenMean,
+    SeqMeanTokenSum,
+    SeqMeanTokenSumNorm,
+    TokenMean,
+    TokenSum,
+    denominator_of,
+)
 
-MODES = list(Aggregation)
 LOSSES = torch.tensor([[1.0, 2.0, 9.0], [3.0, 4.0, 5.0]])
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1]]).bool()
 MAX_TOKENS = 3
+NORM = SeqMeanTokenSumNorm(max_tokens=MAX_TOKENS)
+MODES: list[Aggregation] = [TokenMean(), TokenSum(), SeqMeanTokenSum(), SeqMeanTokenMean(), NORM]
 
 
 def _scalar(losses: Tensor, mask: Tensor, weights: Tensor | None, mode: Aggregation) -> Tensor:
-    denominator = denominator_of(mask, weights, max_tokens=MAX_TOKENS)
-    return aggregate(losses, mask, weights, mode=mode, denominator=denominator)
+    return mode(losses, mask, weights, denominator=denominator_of(mask, weights))
 
 
 def _batch(seed: int, rows: int, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -33,11 +44,11 @@ def _batch(seed: int, rows: int, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize(
     "mode, expected",
     [
-        (Aggregation.TOKEN_MEAN, 3.0),  # (1 + 2 + 3 + 4 + 5) / 5
-        (Aggregation.TOKEN_SUM, 15.0),
-        (Aggregation.SEQ_MEAN_TOKEN_SUM, 7.5),  # (3 + 12) / 2
-        (Aggregation.SEQ_MEAN_TOKEN_MEAN, 2.75),  # (1.5 + 4) / 2
-        (Aggregation.SEQ_MEAN_TOKEN_SUM_NORM, 2.5),  # 15 / (2 * 3)
+        (TokenMean(), 3.0),  # (1 + 2 + 3 + 4 + 5) / 5
+        (TokenSum(), 15.0),
+        (SeqMeanTokenSum(), 7.5),  # (3 + 12) / 2
+        (SeqMeanTokenMean(), 2.75),  # (1.5 + 4) / 2
+        (NORM, 2.5),  # 15 / (2 * 3)
     ],
 )
 def test_each_mode_gives_its_golden_value(mode: Aggregation, expected: float) -> None:
@@ -48,11 +59,11 @@ def test_each_mode_gives_its_golden_value(mode: Aggregation, expected: float) ->
     "mode, expected",
     [
         # Weights: the two rows share their first token, so it counts 1/2 in each.
-        (Aggregation.TOKEN_MEAN, 13 / 4),  # (0.5 + 2 + 1.5 + 4 + 5) / (0.5 + 1 + 0.5 + 1 + 1)
-        (Aggregation.TOKEN_SUM, 13.0),
-        (Aggregation.SEQ_MEAN_TOKEN_SUM, 6.5),  # 13 / 2
-        (Aggregation.SEQ_MEAN_TOKEN_MEAN, (2.5 / 1.5 + 10.5 / 2.5) / 2),
-        (Aggregation.SEQ_MEAN_TOKEN_SUM_NORM, 13 / 6),  # 13 / (2 * 3)
+        (TokenMean(), 13 / 4),  # (0.5 + 2 + 1.5 + 4 + 5) / (0.5 + 1 + 0.5 + 1 + 1)
+        (TokenSum(), 13.0),
+        (SeqMeanTokenSum(), 6.5),  # 13 / 2
+        (SeqMeanTokenMean(), (2.5 / 1.5 + 10.5 / 2.5) / 2),
+        (NORM, 13 / 6),  # 13 / (2 * 3)
     ],
 )
 def test_row_weights_count_in_numerator_and_token_denominator(mode: Aggregation, expected: float) -> None:
@@ -67,15 +78,15 @@ def test_micro_batches_add_up_to_the_batch_in_value_and_gradient(
 ) -> None:
     losses, mask, drawn = _batch(seed, rows, 5)
     weights = drawn if weighted else None
-    denominator = denominator_of(mask, weights, max_tokens=7)
+    denominator = denominator_of(mask, weights)
     whole = losses.clone().requires_grad_()
-    value = aggregate(whole, mask, weights, mode=mode, denominator=denominator)
+    value = mode(whole, mask, weights, denominator=denominator)
     value.backward()
     parts = losses.clone().requires_grad_()
     total = torch.zeros((), dtype=torch.float64)
     for part in (slice(None, cut), slice(cut, None)):
         share = None if weights is None else weights[part]
-        loss = aggregate(parts[part], mask[part], share, mode=mode, denominator=denominator)
+        loss = mode(parts[part], mask[part], share, denominator=denominator)
         loss.backward()
         total += loss.detach()
     torch.testing.assert_close(total, value.detach(), rtol=1e-12, atol=1e-12)
@@ -89,7 +100,7 @@ def test_denominators_of_parts_add_up_to_the_batch(seed: int, cut: int) -> None:
     parts = denominator_of(mask[:cut], weights[:cut]) + denominator_of(mask[cut:], weights[cut:])
     whole = denominator_of(mask, weights)
     assert parts.tokens == pytest.approx(whole.tokens, abs=1e-9)
-    assert (parts.sequences, parts.max_tokens) == (whole.sequences, None)
+    assert parts.sequences == whole.sequences
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -146,15 +157,17 @@ def test_a_batch_without_trained_tokens_gives_zero_with_zero_gradient(mode: Aggr
 def test_a_caller_may_count_episodes_instead_of_rows() -> None:
     # One episode in two rows: 15 / 1 instead of 15 / 2.
     denominator = Denominator(tokens=5.0, sequences=1.0)
-    value = aggregate(LOSSES, MASK, mode=Aggregation.SEQ_MEAN_TOKEN_SUM, denominator=denominator)
+    value = SeqMeanTokenSum()(LOSSES, MASK, denominator=denominator)
     assert value.item() == pytest.approx(15.0)
 
 
-def test_bad_arguments_are_refused_with_a_sentence() -> None:
-    norm = Aggregation.SEQ_MEAN_TOKEN_SUM_NORM
-    with pytest.raises(InvalidInput, match="max_tokens must be set for seq-mean-token-sum-norm"):
-        aggregate(LOSSES, MASK, mode=norm, denominator=denominator_of(MASK))
-    with pytest.raises(InvalidInput, match="max_tokens must be at least 1, got 0"):
-        denominator_of(MASK, max_tokens=0)
-    with pytest.raises(InvalidInput, match="max_tokens must agree, got 3 and 4"):
-        denominator_of(MASK, max_tokens=3) + denominator_of(MASK, max_tokens=4)
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({}, "max_tokens must be set, got nothing"),
+        ({"max_tokens": 0}, "max_tokens must be greater than or equal to 1, got 0"),
+    ],
+)
+def test_constant_must_be_given(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        AGGREGATION.build(Choice.model_validate({"name": "seq-mean-token-sum-norm", **settings}))

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from envgym.trainer.methods.losses import LOSSES, PolicyLoss
+from envgym.trainer.methods.losses import PolicyLoss
 from envgym.trainer.methods.losses.base import LossStats, log_ratio, loss_stats
 from envgym.trainer.methods.losses.ppo_clip import PpoClip
 from envgym.trainer.methods.losses.reinforce import Reinforce
+from tests.support.plugins import LOSSES
 
 POLICY_LOSSES: list[PolicyLoss] = [
     PpoClip(),

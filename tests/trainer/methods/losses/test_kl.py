@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from envgym.trainer.methods.losses.kl import KL_ESTIMATORS, KlEstimator, k1, k2, k3, kl_to_reference
+from envgym.trainer.methods.losses.kl import KlEstimator, k1, k2, k3, kl_to_reference
 
 LOG_RATIO = torch.tensor([[0.5, -0.2, 0.0], [-0.4, 0.1, -2.0]])
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1]]).bool()
@@ -23,7 +23,7 @@ def _expected_gradient(estimator: KlEstimator) -> Tensor:
     """Return E_π[∇ estimate] by enumeration: what the loss term does to an on-policy batch on average."""
     logits, reference = _distributions()
     logprobs = logits.log_softmax(dim=0)
-    (logprobs.detach().exp() * KL_ESTIMATORS[estimator](logprobs - reference)).sum().backward()
+    (logprobs.detach().exp() * estimator(logprobs - reference)).sum().backward()
     assert logits.grad is not None
     return logits.grad
 
@@ -31,9 +31,9 @@ def _expected_gradient(estimator: KlEstimator) -> Tensor:
 @pytest.mark.parametrize(
     "estimator, expected",
     [
-        (KlEstimator.K1, [[0.5, -0.2, 0.0], [-0.4, 0.1, -2.0]]),
-        (KlEstimator.K2, [[0.125, 0.02, 0.0], [0.08, 0.005, 2.0]]),
-        (KlEstimator.K3, [[0.106531, 0.021403, 0.0], [0.091825, 0.004837, 4.389056]]),
+        (k1, [[0.5, -0.2, 0.0], [-0.4, 0.1, -2.0]]),
+        (k2, [[0.125, 0.02, 0.0], [0.08, 0.005, 2.0]]),
+        (k3, [[0.106531, 0.021403, 0.0], [0.091825, 0.004837, 4.389056]]),
     ],
 )
 def test_each_estimator_gives_its_golden_values(estimator: KlEstimator, expected: list[list[float]]) -> None:
@@ -58,23 +58,23 @@ def test_k1_and_k3_have_the_divergence_as_their_mean() -> None:
 
 
 def test_as_a_loss_term_k1_constrains_nothing() -> None:
-    torch.testing.assert_close(_expected_gradient(KlEstimator.K1), torch.zeros(7, dtype=torch.float64))
+    torch.testing.assert_close(_expected_gradient(k1), torch.zeros(7, dtype=torch.float64))
 
 
 def test_as_a_loss_term_k2_has_the_gradient_of_the_reverse_divergence() -> None:
     logits, reference = _distributions()
     logprobs = logits.log_softmax(dim=0)
     (logprobs.exp() * (logprobs - reference)).sum().backward()
-    torch.testing.assert_close(_expected_gradient(KlEstimator.K2), logits.grad)
+    torch.testing.assert_close(_expected_gradient(k2), logits.grad)
 
 
 def test_as_a_loss_term_k3_has_the_gradient_of_the_forward_divergence() -> None:
     logits, reference = _distributions()
     (reference.exp() * (reference - logits.log_softmax(dim=0))).sum().backward()
-    torch.testing.assert_close(_expected_gradient(KlEstimator.K3), logits.grad)
+    torch.testing.assert_close(_expected_gradient(k3), logits.grad)
 
 
-@pytest.mark.parametrize("estimator", list(KlEstimator))
+@pytest.mark.parametrize("estimator", [k1, k2, k3])
 @given(seed=st.integers(0, 10_000))
 def test_the_gradient_equals_central_differences(estimator: KlEstimator, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -88,7 +88,7 @@ def test_the_gradient_equals_central_differences(estimator: KlEstimator, seed: i
     torch.testing.assert_close(variable.grad, (up - down) / (2 * step), rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("estimator", list(KlEstimator))
+@pytest.mark.parametrize("estimator", [k1, k2, k3])
 def test_a_masked_nan_reaches_neither_value_nor_gradient(estimator: KlEstimator) -> None:
     logprobs = LOG_RATIO.where(MASK, torch.nan).requires_grad_()
     estimates = kl_to_reference(logprobs, torch.zeros(2, 3).where(MASK, -torch.inf), MASK, estimator=estimator)

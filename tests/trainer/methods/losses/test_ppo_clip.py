@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import Tensor
 
-from envgym.trainer.methods.losses.aggregate import Aggregation, aggregate, denominator_of
+from envgym.trainer.methods.losses.aggregate import TokenMean, denominator_of
 from envgym.trainer.methods.losses.base import TokenLoss
 from envgym.trainer.methods.losses.ppo_clip import PpoClip
 
@@ -37,7 +37,7 @@ def test_golden_batch_with_dual_clip() -> None:
         advantages_BT=torch.tensor([[1.0], [-0.5]]).expand(2, 3),
         loss_mask_BT=mask,
     )
-    loss = aggregate(result.losses_BT, mask, mode=Aggregation.TOKEN_MEAN, denominator=denominator_of(mask))
+    loss = TokenMean()(result.losses_BT, mask, denominator=denominator_of(mask))
     loss.backward()
     assert loss.item() == pytest.approx(-0.149229, abs=1e-6)
     assert logprobs.grad is not None

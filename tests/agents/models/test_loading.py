@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from envgym.agents.models import smollm2
-from envgym.agents.models.registry import load, load_tokenizer, resolve_model
+from envgym.agents.models.loading import load, load_tokenizer, resolve_model
 from envgym.agents.models.tiny import build_tiny
 from envgym.errors import InvalidInput, UnknownName
 

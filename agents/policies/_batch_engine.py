@@ -14,37 +14,37 @@ import torch
 from torch import Tensor
 
 from envgym.agents.policies._cached_model import CachedModel
-from envgym.agents.policies._prefixes import Ints, Prefixes
-from envgym.agents.policies._rows import Bools, Ended, Rows, TicketT
-from envgym.agents.policies._sampling import Rules, sample
+from envgym.agents.policies._prefixes import Ints, PrefixTable
+from envgym.agents.policies._rows import BatchRows, Bools, FinishedRow, TicketT
+from envgym.agents.policies._sampling import SamplingRules, sample
 from envgym.agents.protocols import GenerateRequest
 
-_SCORE_NUMBERS = 1 << 26
+_MAX_HELD_LOGITS = 1 << 26
 """Most logits held while scoring (256 MiB in float32)."""
 
 
-class Engine(Generic[TicketT]):
+class BatchEngine(Generic[TicketT]):
     """The sequences under way. Not for several threads at once, and only while the model is `serving`."""
 
     def __init__(self, model: CachedModel, *, max_batch: int) -> None:
         """Serve up to `max_batch` sequences at a time."""
         self.model = model
-        self.rows: Rows[TicketT] = Rows(max_batch)
+        self.rows: BatchRows[TicketT] = BatchRows(max_batch)
         self.reset()
 
     def reset(self) -> None:
         """Drop all sequences and the memory of the cache."""
-        self.rows = Rows(self.rows.capacity)
-        self._prefixes = Prefixes(self.rows.capacity)
+        self.rows = BatchRows(self.rows.capacity)
+        self._prefixes = PrefixTable(self.rows.capacity)
         self._weights: tuple[tuple[int, int], ...] = ()
         """Those that computed what is in the cache."""
         self.model.forget()
         self._tokens = torch.empty(0, dtype=torch.int64)
         """[B] the last token of each row, which the next pass continues."""
-        self._rules: Rules | None = None
+        self._rules: SamplingRules | None = None
         """None: to be collected anew, as the batch has changed."""
 
-    def forget_prefixes(self) -> None:
+    def clear_prefix_cache(self) -> None:
         """Compute every context anew from now on, as the weights have changed."""
         self._prefixes.forget()
         self.model.forget_weights()
@@ -81,7 +81,7 @@ class Engine(Generic[TicketT]):
         self._tokens = torch.cat([self._tokens.to(device), torch.tensor(last, device=device)])
         self._rules = None
 
-    def step(self) -> list[Ended[TicketT]]:
+    def step(self) -> list[FinishedRow[TicketT]]:
         """Sample one token for every sequence; return those that are over."""
         rows, device = self.rows, self.model.device
         lengths = rows.lengths[: len(rows)]
@@ -89,18 +89,18 @@ class Engine(Generic[TicketT]):
         self.model.cache.reserve(rows=len(rows), columns=width)
         logits = self.model.decode(self._tokens, torch.from_numpy(lengths.copy()).to(device), width)
         if self._rules is None:
-            self._rules = Rules.of([request.sampling for request in rows.requests], logits.shape[-1], device)
+            self._rules = SamplingRules.of([request.sampling for request in rows.requests], logits.shape[-1], device)
         sampled = sample(logits, self._rules, torch.from_numpy(rows.numbers()).to(device))
         self._tokens = sampled.tokens
         tokens, behavior, raw = torch.stack([part.double() for part in sampled]).cpu().numpy()
         over = rows.take(tokens.astype(np.int64), behavior, raw)
         return self._retire(over) if over.any() else []
 
-    def drop(self, is_abandoned: Sequence[bool]) -> list[Ended[TicketT]]:
+    def drop(self, is_abandoned: Sequence[bool]) -> list[FinishedRow[TicketT]]:
         """Take sequences out that nobody waits for; return them."""
         return self._retire(np.array(is_abandoned))
 
-    def _retire(self, over: Bools) -> list[Ended[TicketT]]:
+    def _retire(self, over: Bools) -> list[FinishedRow[TicketT]]:
         width = int(self.rows.lengths[: len(self.rows)].max())
         for row in np.flatnonzero(over).tolist():
             self._prefixes.retire(row, self.rows.cached(row))
@@ -120,7 +120,7 @@ class Engine(Generic[TicketT]):
 
     # ---- scoring -------------------------------------------------------------------------------------------------
 
-    def score(self, rows: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+    def compute_logprobs(self, rows: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
         """Return the raw log-prob of every token given those before it, 0.0 for the first; no sequence is under way."""
         assert not len(self.rows), "scoring uses the cache"
         self._prefixes.forget()
@@ -128,11 +128,11 @@ class Engine(Generic[TicketT]):
         found: dict[int, tuple[float, ...]] = {}
         for begin in range(0, len(order), self.rows.capacity):
             batch = order[begin : begin + self.rows.capacity]
-            for index, scores in zip(batch, self._score([rows[index] for index in batch]), strict=True):
+            for index, scores in zip(batch, self._compute_logprobs([rows[index] for index in batch]), strict=True):
                 found[index] = scores
         return [found[index] for index in range(len(rows))]
 
-    def _score(self, rows: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+    def _compute_logprobs(self, rows: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
         width = max(len(row) for row in rows)
         if not width:
             return [() for _ in rows]
@@ -142,7 +142,7 @@ class Engine(Generic[TicketT]):
             following[place, : max(len(row) - 1, 0)] = torch.tensor(row[1:], dtype=torch.int64)
         following = following.to(self.model.device)
         parts: list[Tensor] = []
-        max_tokens = max(_SCORE_NUMBERS // self.model.vocabulary, 1)
+        max_tokens = max(_MAX_HELD_LOGITS // self.model.vocabulary, 1)
         for start, logits in self.model.passes(rows, [0] * len(rows), 0, max_tokens, keep_all=True):
             logits = logits.float()
             chosen = logits.gather(-1, following[:, start : start + logits.shape[1], None])[..., 0]

@@ -3,14 +3,17 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from envgym.agents.models.smollm2 import cached_smollm2
 from envgym.agents.models.tiny import TinySettings, cached_tiny
-from envgym.errors import InvalidInput, near_names, sentence, unknown_name
+from envgym.errors import InvalidInput, SettingsError, near_names, sentence, unknown_name
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from envgym.agents.settings import ModelSettings
 
 NAMES = ("smollm2", "tiny")
 """Names that are neither a directory nor a hub name."""
@@ -123,6 +126,59 @@ def load(
     model.requires_grad_(trainable)
     model.train(trainable)
     return LoadedModel(model, tokenizer, source)
+
+
+def load_model_tokenizer(settings: "ModelSettings") -> "PreTrainedTokenizerFast":
+    """Load the tokenizer of a run's model. Raises: UnknownName, InvalidInput: as `resolve_model`, `load_tokenizer`."""
+    return load_tokenizer(resolve_model(settings.tokenizer or settings.name, tiny=settings.tiny))
+
+
+def load_frozen_model(settings: "ModelSettings", device: "torch.device") -> Any:  # PreTrainedModel or PeftModel
+    """Load a run's model with its adapter, for sampling alone.
+
+    Raises: UnknownName, InvalidInput: no such model, or an adapter that does not fit.
+    """
+    model = load(
+        settings.name,
+        dtype=settings.dtype,
+        head_dtype=settings.head_dtype,
+        device=str(device),
+        tiny=settings.tiny,
+    ).model
+    return model if settings.adapter is None else load_adapter(model, settings.adapter)
+
+
+def load_adapter(model: Any, directory: str, *, trainable: bool = False) -> Any:  # PreTrainedModel -> PeftModel
+    """Put a saved LoRA adapter on a model. Raises: InvalidInput: it does not fit."""
+    from peft import PeftModel  # optional, and heavy
+
+    try:
+        return PeftModel.from_pretrained(model, directory, is_trainable=trainable).eval()
+    except (OSError, ValueError, RuntimeError) as error:
+        do = "name the directory that a LoRA run saved, and the model that it was trained on"
+        reason = str(error).strip().splitlines()[0]
+        raise InvalidInput(sentence("adapter", "fit the model", directory, where=reason, do=do)) from error
+
+
+def prepare_device(name: str, threads: int | None) -> "torch.device":
+    """Set torch's CPU threads, where a number is given, and return the device called `name`; `auto` prefers CUDA.
+
+    Raises: SettingsError: there is no such device.
+    """
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or (device.type == "cuda" and not torch.cuda.is_available()):
+        do = "use cpu, cuda or auto"
+        raise SettingsError(sentence("device", "be at hand", name, where="settings", do=do))
+    return device
 
 
 def _not_loaded(what: str, source: str, error: Exception) -> InvalidInput:

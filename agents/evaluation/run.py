@@ -1,0 +1,218 @@
+"""A whole evaluation on disk: episodes are written down as they end, so that one that was killed can be resumed."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envgym.agents.agent import agent_kind, make_agent
+from envgym.agents.catalog import SEARCH
+from envgym.agents.evaluation.plan import SPLIT_LABELS, EvalPlan, held_out_tasks, make_plan
+from envgym.agents.evaluation.play import (
+    Evaluation,
+    Player,
+    evaluate,
+    evaluation_sampling,
+    invalid_reasons,
+    message_player,
+    token_player,
+)
+from envgym.agents.evaluation.record import EvalRecord
+from envgym.agents.policies.backends import build_policy
+from envgym.agents.search import Strategy
+from envgym.agents.search.protocol import TreeStrategy
+from envgym.agents.settings import EnvSettings, EvalSettings
+from envgym.core.tasks import TaskSource
+from envgym.core.tree import Tree
+from envgym.episodes import episode_rows
+from envgym.errors import InvalidInput, SettingsError, UnknownName, sentence
+from envgym.journal import Journal
+from envgym.report.from_run import write_run_report
+from envgym.runs import RunDirectory, check_labels, check_new, check_same
+from envgym.settings import build_settings
+
+JOURNAL = "finished.jsonl"
+"""Episodes of an evaluation that is not over yet."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with (phase, done, total)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalResult:
+    """What an evaluation left behind."""
+
+    directory: Path
+    report: Path
+    evaluations: tuple[EvalRecord, ...]
+
+
+def run_evaluation(
+    settings: EvalSettings, *, resume: bool = False, on_progress: Progress = lambda phase, done, total: None
+) -> EvalResult:
+    """Evaluate as `settings` say and write a run directory.
+
+    Args:
+        settings: of the evaluation.
+        resume: go on with the directory, whose settings must be these. Episodes that infrastructure ended run again.
+        on_progress: called as episodes end.
+
+    Raises:
+        SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then. RunError: too
+            many invalid episodes; what was finished is kept.
+    """
+    agent_kind(settings.agent)
+    run = _open(settings, resume=resume)
+    check_labels((env.label for env in settings.envs), where="envs")
+    search = SEARCH.build(settings.evaluation.search)
+    plans = [_plan(settings, env, search) for env in settings.envs]
+    done = set() if run is None else {data["label"] for data in run.evals()}
+    missing = [plan for plan in plans if plan.title not in done]
+    if run is None or missing:
+        run = asyncio.run(_evaluate_plans(settings, run, missing, search, on_progress))
+    report = write_run_report(run)
+    (run.path / JOURNAL).unlink(missing_ok=True)  # all of it is in the run's episodes
+    records = tuple(EvalRecord.from_json(data) for data in run.evals())
+    return EvalResult(directory=run.path, report=report, evaluations=records)
+
+
+async def _evaluate_plans(
+    settings: EvalSettings,
+    run: RunDirectory | None,
+    plans: Sequence[EvalPlan],
+    search: Strategy,
+    on_progress: Progress,
+) -> RunDirectory:
+    """Get the policy ready, then play and record the plans; a new directory is made in between."""
+    async with AsyncExitStack() as stack:
+        play = await _open_player(settings, search, stack)
+        if run is None:
+            run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(settings))
+        journal = Journal(run.path / JOURNAL)
+        for plan in plans:
+            await _evaluate_plan(settings, run, journal, plan, play, on_progress)
+    return run
+
+
+async def _evaluate_plan(
+    settings: EvalSettings, run: RunDirectory, journal: Journal, plan: EvalPlan, play: Player, on_progress: Progress
+) -> None:
+    """Play what is missing of a plan, and write all of it."""
+    finished = [tree for tree in journal.of(plan.label) if not invalid_reasons(tree)]
+    total, done = len(plan.tasks) * plan.samples, len(finished)
+    seconds_before = journal.seconds.get(plan.label, 0.0)
+    started = time.perf_counter() - seconds_before
+
+    def on_finished(tree: Tree) -> None:
+        nonlocal done
+        done += 1
+        journal.add(plan.label, tree, seconds=time.perf_counter() - started)
+        on_progress(f"evaluate {plan.label}", done, total)
+
+    evaluation = await evaluate(
+        plan,
+        play,
+        settings.evaluation,
+        step=settings.model.train_steps,
+        max_invalid_rate=settings.evaluation.max_invalid_rate,
+        on_finished=on_finished,
+        finished=finished,
+        seconds_before=seconds_before,
+    )
+    write_evaluation(run, evaluation)
+
+
+def write_evaluation(run: RunDirectory, evaluation: Evaluation) -> None:
+    """Write episodes and record of a plan into a run directory."""
+    step, label = evaluation.record.step, evaluation.record.label
+    run.write_episodes(step, episode_rows(evaluation.trees, step=step), label=label)
+    run.write_eval(step, label, evaluation.record.to_json())
+
+
+# ---- before the first episode ---------------------------------------------------------------------------------------
+
+
+def _open(settings: EvalSettings, *, resume: bool) -> RunDirectory | None:
+    """Return the run to resume, or see that a new directory can be made."""
+    path = settings.run.path
+    if not resume:
+        check_new(path)
+        return None
+    run = RunDirectory.open(path)
+    theirs = build_settings(EvalSettings, run.config, where=str(path / "config.json"))
+    engine = (f"engine.{name}" for name in ("device", "threads", "concurrency", "max_batch", "cache_gib"))
+    check_same(_config(theirs), _config(settings), where=path, but=("run.directory", *engine))
+    return run
+
+
+def _config(settings: EvalSettings) -> dict[str, Any]:
+    return settings.model_dump(mode="json")
+
+
+def _plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> EvalPlan:
+    """Make the env once, to see that its settings hold, and choose its tasks."""
+    evaluation = settings.evaluation
+    source = _task_source(settings, env, search)
+    tasks = held_out_tasks(source, evaluation.tasks, split=evaluation.split)
+    if not tasks:
+        do = "evaluate on another split"
+        raise SettingsError(sentence("split", "hold a task", str(evaluation.split), where=env.id, do=do))
+    label = SPLIT_LABELS[evaluation.split]
+    return make_plan(
+        evaluation,
+        search,
+        env_id=env.id,
+        make_env=env.make,
+        tasks=tasks,
+        label=label if len(settings.envs) == 1 else f"{label} {env.label}",
+        run_seed=settings.run.seed,
+    )
+
+
+def _task_source(settings: EvalSettings, env_settings: EnvSettings, search: Strategy) -> TaskSource:
+    """Return the env's tasks. Raises: SettingsError: the search does not suit the env or the agent."""
+    env = env_settings.make()
+    try:
+        search.check(env, settings.agent, group_size=None)
+        return env.unwrapped.tasks
+    finally:
+        env.close()
+
+
+async def _open_player(settings: EvalSettings, search: Strategy, stack: AsyncExitStack) -> Player:
+    """Make the policy, open it until `stack` is left, and return what plays with it.
+
+    Raises: UnknownName, InvalidInput, SettingsError: no such model, agent or tokenizer, or a search that does not fit.
+        PolicyFailure: a server that does not answer, or that cannot state the log-probs of this sampling.
+    """
+    evaluation, concurrency = settings.evaluation, settings.engine.concurrency
+    policy = build_policy(settings.model, settings.engine)
+    stack.callback(policy.close)
+    if policy.unit == "messages":
+        play = message_player(settings.agent, policy, search, evaluation, concurrency=concurrency)
+        await stack.enter_async_context(policy)
+        return play
+    tokenizer = _tokenizer(settings)
+    agent = make_agent(settings.agent, tokenizer)
+    if isinstance(search, TreeStrategy):
+        search.check_tokenizer(tokenizer)
+    await stack.enter_async_context(policy)
+    policy.check_sampling(evaluation_sampling(evaluation, settings.agent))
+    return token_player(agent, policy, search, evaluation, concurrency=concurrency)
+
+
+def _tokenizer(settings: EvalSettings) -> Any:  # PreTrainedTokenizerFast, which is heavy to import
+    """Load the model's tokenizer. Raises: UnknownName, InvalidInput: there is none."""
+    from envgym.agents.models.loading import load_model_tokenizer  # transformers is heavy
+
+    try:
+        return load_model_tokenizer(settings.model)
+    except UnknownName as error:
+        if settings.engine.endpoint is None:
+            raise
+        do = "name the served model's own with --tokenizer"
+        got = settings.model.name
+        raise InvalidInput(sentence("tokenizer", "be found", got, where=str(error), do=do)) from error

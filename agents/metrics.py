@@ -1,0 +1,63 @@
+"""Metrics of episodes, in training and evaluation alike: a metric gets episodes and returns named numbers."""
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from envgym.core.endings import Ending
+from envgym.core.trajectory import Trajectory
+from envgym.errors import InvalidInput, sentence
+from envgym.settings import Settings
+
+
+class Metric(Protocol):
+    """Measures episodes."""
+
+    def __call__(self, episodes: Sequence[Trajectory]) -> Mapping[str, float]:
+        """Return numbers by name; {} where nothing can be measured.
+
+        Args:
+            episodes: those of a train step, or of one env's evaluation; with and without a valid reward.
+        """
+        ...
+
+
+class Endings(Settings):
+    """Share of the episodes with each ending."""
+
+    def __call__(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
+        """Return the shares by name of the ending."""
+        counts = Counter(episode.ending for episode in episodes)
+        return {str(ending): counts[ending] / len(episodes) for ending in Ending if counts[ending]}
+
+
+class Lengths(Settings):
+    """Turns, sampled tokens and rows of the episodes."""
+
+    def __call__(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
+        """Return means over episodes, and of the tokens of a row also the largest number."""
+        if not episodes:
+            return {}
+        turns = {"turns": sum(len(episode.turns) for episode in episodes) / len(episodes)}
+        rows = [len(row) for episode in episodes for row in episode.rows]
+        if not rows:  # episodes by messages have no tokens
+            return turns
+        return turns | {
+            "sampled_tokens": statistics.fmean(episode.num_sampled for episode in episodes),
+            "row_tokens": statistics.fmean(rows),
+            "row_tokens_max": float(max(rows)),
+            "rows_per_episode": len(rows) / len(episodes),
+        }
+
+
+def compute_metrics(metrics: Sequence[Metric], episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the numbers of all metrics, called `metric/<name>`. Raises: InvalidInput: two metrics share a name."""
+    numbers: dict[str, float] = {}
+    for metric in metrics:
+        measured = {f"metric/{name}": float(value) for name, value in metric(episodes).items()}
+        for name in measured.keys() & numbers.keys():
+            do = "rename one, or leave one of the metrics out"
+            raise InvalidInput(sentence(name, "be of one metric", "two", where="metrics", do=do))
+        numbers |= measured
+    return numbers

@@ -1,0 +1,202 @@
+"""The sections that describe a run: model, engine, envs, sampling and evaluation.
+
+Each is defined here, once, and used by every command; `EvalSettings` is an evaluation, and a training run adds the
+sections of the trainer to them. The agent's own section is `AgentSettings`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+import envgym
+from envgym.agents.agent import AgentSettings
+from envgym.agents.models.tiny import TinySettings
+from envgym.catalog import PARTY, WRAPPER
+from envgym.core.tasks import Split
+from envgym.plugins import Choice
+from envgym.settings import Settings
+
+if TYPE_CHECKING:
+    from envgym.env import Env
+
+
+class RunSettings(Settings):
+    """The run itself."""
+
+    name: str = "run"
+    """Names the run in reports."""
+    directory: str | None = None
+    """Where everything is written; the default is `runs/<name>`."""
+    seed: int = 0
+    """Every random choice of the run derives from it."""
+
+    @property
+    def path(self) -> Path:
+        """Where the run is written."""
+        return Path(self.directory or Path("runs") / self.name)
+
+
+class LoraSettings(Settings):
+    """Train low-rank adapters instead of all weights. Source: 2106.09685."""
+
+    rank: int = Field(default=16, ge=1)
+    alpha: int = Field(default=32, ge=1)
+    target_modules: tuple[str, ...] | Literal["all-linear"] = "all-linear"
+
+
+class ModelSettings(Settings):
+    """The policy's model."""
+
+    name: str = "tiny"
+    """`tiny`, `smollm2`, a Hugging Face directory or a hub name; or what an endpoint calls its model."""
+    adapter: str | None = None
+    """Directory of a LoRA adapter on top of it; an evaluation merges it, training goes on with it (see `lora`)."""
+    tokenizer: str | None = None
+    """Where the tokenizer is, as `name`; None: at `name`."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the weights."""
+    autocast: Literal["none", "bfloat16"] = "none"
+    """Of the matrix products, in sampling and in training alike."""
+    head_dtype: Literal["same", "float32"] = "same"
+    """Of the product that gives the logits, in every engine and in training. Source: 2506.13585."""
+    tiny: TinySettings = TinySettings()
+    """Shape of the `tiny` model."""
+    lora: LoraSettings | None = None
+    """Adapters that training adds; None: all weights train."""
+    gradient_checkpointing: bool = False
+    """Compute activations twice in training instead of keeping them."""
+    train_steps: int = Field(default=0, ge=0)
+    """Train steps that made these weights, for the records of an evaluation."""
+
+
+class EndpointSettings(Settings):
+    """An endpoint, and how hard it may be used."""
+
+    base_url: str
+    """Up to and with the version, such as `http://localhost:8000/v1`."""
+    model: str
+    """What the endpoint calls its model."""
+    api_key_env: str | None = None
+    """Environment variable that holds the key; None: no key is sent."""
+    timeout_s: float = Field(default=120.0, gt=0)
+    """Longest wait for one answer."""
+    max_retries: int = Field(default=5, ge=0)
+    """Further attempts after the first."""
+    backoff_s: float = Field(default=0.5, ge=0)
+    """Pause before the second attempt; doubled for each further one."""
+    max_backoff_s: float = Field(default=60.0, ge=0)
+    """Longest pause, also where the endpoint asks for a longer one."""
+    max_concurrency: int = Field(default=32, ge=1)
+    """Requests under way at a time."""
+    requests_per_minute: float | None = Field(default=None, gt=0)
+    """Requests are spaced evenly to keep this rate; None: as fast as they come."""
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """How the endpoint calls the limit of a reply."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of every request; they replace ours of the same name."""
+    omit: tuple[str, ...] = ()
+    """Fields of ours that the endpoint refuses, such as `seed`."""
+
+
+class EngineSettings(Settings):
+    """What samples, and on what it computes; no result depends on it but through rounding."""
+
+    backend: Choice = Choice(name="transformers")
+    """`transformers` samples from the model in this process; `vllm` in a process and from a copy of its own;
+    `vllm_server` from a model that vLLM serves at `endpoint`, by token ids; `openai` from any OpenAI-compatible service
+    at `endpoint`, by messages; or a backend of your own. Only the first two can train."""
+    device: str = "auto"
+    """Of this process, for sampling and learning; `auto` takes CUDA where there is one."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads of torch, in this process and in vLLM's; the default is torch's own."""
+    concurrency: int = Field(default=64, ge=1)
+    """Episodes under way at a time."""
+    max_batch: int = Field(default=64, ge=1)
+    """Requests that are sampled at a time; bounds memory."""
+    cache_gib: float = Field(default=2.0, gt=0)
+    """vllm: memory for keys and values."""
+    max_context: int | None = Field(default=None, ge=2)
+    """vllm: longest context with its sample; the default is what the model has positions for."""
+    restarts: int = Field(default=3, ge=0)
+    """vllm: how many times in a row the engine may die, without one answer in between, and is started again."""
+    endpoint: EndpointSettings | None = None
+    """vllm_server and openai: the service that has the model."""
+
+
+class EnvSettings(Settings):
+    """One env of the mixture."""
+
+    id: str
+    """Such as `math/arithmetic-v0`."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the env."""
+    weight: float = Field(default=1.0, gt=0)
+    """Share of the groups in training, relative to the other envs."""
+    name: str | None = None
+    """Names it in metrics and reports; the default is the id."""
+    wrappers: tuple[Choice, ...] = ()
+    """Wrappers around it, the innermost first."""
+    parties: Mapping[str, Choice] = Field(default_factory=dict)
+    """Who takes part beside the agent: the env's name for the party -> what plays it."""
+
+    @property
+    def label(self) -> str:
+        """The name in metrics, reports and task statistics."""
+        return self.name or self.id
+
+    def make(self) -> "Env[Any]":  # every env has its own state type
+        """Make a fresh env. Raises: UnknownName, SettingsError, InvalidInput: one of its settings does not hold."""
+        parties = {role: PARTY.build(choice) for role, choice in self.parties.items()}
+        env: Env[Any] = envgym.make(self.id, **self.settings, **({"parties": parties} if parties else {}))
+        for choice in self.wrappers:
+            env = WRAPPER.build(choice, env)  # type: ignore[assignment]  # wrappers forward the whole contract
+        return env
+
+
+class SamplingSettings(Settings):
+    """How the policy samples."""
+
+    temperature: float = Field(default=1.0, ge=0)
+    """0 is greedy. Training takes log-probs at the same temperature, which must be above 0."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Sample from the most probable tokens of this mass. Without an exact gradient: evaluation only."""
+    top_k: int = Field(default=0, ge=0)
+    """Sample from so many tokens, the most probable; 0: from all. Without an exact gradient: evaluation only."""
+
+
+class EvaluationSettings(SamplingSettings):
+    """Evaluation on held-out tasks: the same tasks every time."""
+
+    temperature: float = Field(default=0.0, ge=0)
+    """0 is greedy."""
+    tasks: int = Field(default=100, ge=1)
+    """Distinct tasks per env: the first of the split, so that equal numbers are equal tasks."""
+    samples: int = Field(default=1, ge=1)
+    """Episodes per task."""
+    split: Split = Split.TEST
+    """The split that the tasks are from."""
+    success_at: float = 1.0
+    """An episode succeeds when its reward is at least this."""
+    max_invalid_rate: float = Field(default=0.5, ge=0, le=1)
+    """An evaluation by itself stops when a larger share of its episodes is invalid; training has a limit of its own."""
+    search: Choice = Choice(name="chain")
+    """How an episode is found: `chain` plays it, other searches choose it among several."""
+    metrics: tuple[Choice, ...] = ()
+    """What is measured of the episodes beside success: `endings`, `lengths`, or metrics of your own."""
+    every: int = Field(default=0, ge=0)
+    """In training: steps between evaluations; 0 evaluates only before and after."""
+    tasks_during: int = Field(default=100, ge=1)
+    """In training: the first so many of the tasks in between."""
+
+
+class EvalSettings(Settings):
+    """A whole evaluation."""
+
+    run: RunSettings = RunSettings(name="eval")
+    model: ModelSettings = ModelSettings()
+    engine: EngineSettings = EngineSettings()
+    agent: AgentSettings = AgentSettings()
+    envs: tuple[EnvSettings, ...] = Field(min_length=1)
+    evaluation: EvaluationSettings = EvaluationSettings()

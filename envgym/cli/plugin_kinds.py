@@ -1,0 +1,93 @@
+"""`envgym list --kind`: the kinds of plug-ins, and the plug-ins of one kind with their settings."""
+
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from os import getcwd
+from typing import Any
+
+from pydantic import BaseModel
+
+from envgym.agents.catalog import KINDS as AGENT_KINDS
+from envgym.catalog import KINDS as ENV_KINDS
+from envgym.cli.common import print_json, styled
+from envgym.errors import EnvgymError, unknown_name
+from envgym.plugins import PluginKind
+from envgym.trainer.catalog import KINDS as TRAINER_KINDS
+
+KINDS: Mapping[str, PluginKind[Any]] = {**ENV_KINDS, **AGENT_KINDS, **TRAINER_KINDS}
+"""Name -> kind, of every room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginRow:
+    """One plug-in as it is listed."""
+
+    name: str
+    path: str
+    """Where its class or function is."""
+    summary: str
+    """First line of its docstring, or why it cannot be loaded."""
+    settings: Mapping[str, str]
+    """Name -> default as Python writes it; `required` where there is none."""
+
+
+def list_kinds(*, as_json: bool) -> None:
+    """Print the kinds, with the names of their plug-ins."""
+    names = {kind.name: kind.names() for kind in KINDS.values()}
+    if as_json:
+        print_json(names)
+        return
+    width = max(map(len, names))
+    for kind, plugins in names.items():
+        print(f"{styled(f'{kind:<{width}}', 'bold')}  {', '.join(plugins)}")
+
+
+def list_plugins(kind_name: str, *, as_json: bool) -> None:
+    """Print the plug-ins of a kind. Raises: UnknownName: there is no such kind; near names are listed."""
+    if kind_name not in KINDS:
+        raise unknown_name("kind", kind_name, KINDS, where="envgym list --kind")
+    sys.path.insert(0, getcwd())  # as where a run looks for plug-ins
+    rows = [_row(KINDS[kind_name], name) for name in KINDS[kind_name].names()]
+    if as_json:
+        print_json([asdict(row) for row in rows])
+        return
+    for row in rows:
+        print(f"{styled(row.name, 'bold')}  {styled(row.path, 'dim')}")
+        print(f"    {row.summary}")
+        for setting, default in row.settings.items():
+            print(f"    {setting} = {default}")
+
+
+def _row(kind: PluginKind[Any], name: str) -> PluginRow:
+    path = kind.path(name)
+    try:
+        plugin = kind.load(name)
+    except EnvgymError as error:  # one that is installed and broken hides no other
+        return PluginRow(name=name, path=path, summary=str(error), settings={})
+    return PluginRow(name=name, path=path, summary=_summary(plugin), settings=_settings(kind, plugin))
+
+
+def _summary(plugin: Any) -> str:  # a class, a function, or an instance that may have a summary
+    """Return the first line of a plug-in's docstring; the summary of an instance that has one."""
+    is_instance = not (isinstance(plugin, type) or inspect.isroutine(plugin))
+    text = getattr(plugin, "summary", None) if is_instance else None
+    return (text or inspect.getdoc(plugin) or "").partition("\n")[0]
+
+
+def _settings(kind: PluginKind[Any], plugin: Any) -> dict[str, str]:  # see `_summary`
+    """Return a plug-in's own settings with their defaults."""
+    if not kind.is_called(plugin):
+        return {}
+    if isinstance(plugin, type) and issubclass(plugin, BaseModel):
+        return {
+            name: "required" if field.is_required() else repr(field.get_default(call_default_factory=True))
+            for name, field in plugin.model_fields.items()
+        }
+    parameters = inspect.signature(plugin).parameters.values()
+    return {
+        item.name: "required" if item.default is item.empty else repr(item.default)
+        for item in parameters
+        if item.name not in kind.arguments and item.kind in (item.KEYWORD_ONLY, item.POSITIONAL_OR_KEYWORD)
+    }

@@ -1,0 +1,59 @@
+"""The factory of policies: what each backend is given, and what can train."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from envgym.agents.models.loading import load_frozen_model
+from envgym.agents.policies.backends import build_policy, build_trained_policy
+from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.settings import EngineSettings, ModelSettings
+from envgym.errors import SettingsError, UnknownName
+
+TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
+MODEL = ModelSettings.model_validate({"tiny": TINY, "train_steps": 3})
+ENDPOINT = {"base_url": "http://localhost:1/v1", "model": "m"}
+BACKEND = Path(__file__).resolve().parents[3] / "examples" / "plugins" / "continuous_batching.py"
+
+
+def engine(backend: Any, **settings: Any) -> EngineSettings:
+    return EngineSettings.model_validate({"backend": backend, "device": "cpu", **settings})
+
+
+def test_a_loaded_model_samples_as_the_version_that_made_it() -> None:
+    policy = build_policy(MODEL, engine("transformers"))
+    assert isinstance(policy, TransformersPolicy)
+    assert (policy.unit, policy.shares_weights, policy.version) == ("tokens", False, 3)
+
+
+def test_a_learners_module_is_shared() -> None:
+    module = load_frozen_model(MODEL, torch.device("cpu"))
+    policy = build_trained_policy(MODEL, engine("transformers"), learner_model=module, deterministic=True)
+    assert policy.shares_weights
+    with pytest.raises(AssertionError), policy.pause():
+        raise AssertionError
+
+
+@pytest.mark.parametrize("backend", ["vllm_server", "openai"])
+def test_what_is_served_elsewhere_cannot_train(backend: str) -> None:
+    served = engine(backend, endpoint=ENDPOINT)
+    assert build_policy(MODEL, served).unit == ("messages" if backend == "openai" else "tokens")
+    with pytest.raises(SettingsError, match=f"weights that training can change, got {backend} "):
+        build_trained_policy(MODEL, served, learner_model=None, deterministic=True)
+    with pytest.raises(SettingsError, match=f"engine.endpoint must be set for {backend}, got nothing"):
+        build_policy(MODEL, engine(backend))
+
+
+def test_an_unknown_backend_lists_near_names() -> None:
+    with pytest.raises(UnknownName, match="did you mean vllm"):
+        build_policy(MODEL, engine("vlm"))
+
+
+def test_a_backend_of_ones_own_is_a_file_with_its_settings() -> None:
+    policy = build_policy(MODEL, engine({"name": f"{BACKEND}:ContinuousBackend", "max_batch": 16}))
+    assert isinstance(policy, TransformersPolicy)
+    assert policy.version == 3
+    with pytest.raises(SettingsError, match="settings must fit"):
+        build_policy(MODEL, engine({"name": f"{BACKEND}:ContinuousBackend", "max_bach": 16}))

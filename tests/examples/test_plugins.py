@@ -1,0 +1,70 @@
+"""Every example of a plug-in is used by a real training run, and by an evaluation where it can be chosen there."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgym.cli.main import main
+from envgym.runs import RunDirectory
+
+PLUGINS = Path(__file__).resolve().parents[2] / "examples" / "plugins"
+
+
+def plugin(name: str) -> str:
+    return f"{PLUGINS / name}"
+
+
+def config(directory: Path) -> dict[str, Any]:
+    """Return a run of seconds, with every example chosen."""
+    return {
+        "run": {"name": "plugins", "directory": str(directory), "steps": 1, "trackers": []},
+        "model": {"name": "tiny", "tiny": {"num_layers": 1}},
+        "engine": {"device": "cpu", "backend": plugin("continuous_batching.py:ContinuousBackend")},
+        "agent": {
+            "name": plugin("brief_agent.py:BRIEF"),
+            "max_turn_tokens": 6,
+            "max_context_tokens": 256,
+            "on_length": "close",
+        },
+        "envs": [{"id": plugin("coin.py:Coin")}],
+        "search": {"name": plugin("last_turn.py:LastTurn"), "nodes": 3},
+        "filter": {"name": "keep_all"},
+        "credit": {"name": plugin("best_of_group.py:BestOfGroup"), "bonus": 0.5},
+        "loss": {"name": plugin("weighted_reinforce.py:WeightedReinforce"), "cap": 1.5},
+        "sft": {"episodes": 16, "batch_size": 8},
+        "rollout": {"groups": 2, "group_size": 4, "metrics": [plugin("answer_metric.py:RepeatedAnswers"), "lengths"]},
+        "evaluation": {"tasks": 2, "metrics": ["endings"]},
+    }
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plugins")
+    (folder / "run.yaml").write_text(json.dumps(config(folder / "run")))  # JSON is YAML
+    assert main(["train", str(folder / "run.yaml")]) == 0
+    return folder / "run"
+
+
+def test_training_uses_every_example(trained: Path) -> None:
+    run = RunDirectory.open(trained)
+    step = run.metrics()[-1]  # the first rows are those of the warm start
+    assert 0 <= step["metric/repeated_answers"] <= 1
+    assert step["metric/turns"] == step["rollout/turns"]
+    assert run.config["search"]["name"] == plugin("last_turn.py:LastTurn")
+    assert all(sum(data["metrics"].values()) == pytest.approx(1) for data in run.evals()), "shares of endings"
+
+
+def test_evaluation_uses_search_agent_backend_metric_and_env(trained: Path, tmp_path: Path) -> None:
+    words = ["eval", "--model", str(trained), "--env", plugin("coin.py:Coin"), "--tasks", "2"]
+    words += ["--agent", plugin("brief_agent.py:BRIEF"), "--agent-set", "max_turn_tokens=6"]
+    words += ["--search", plugin("last_turn.py:LastTurn"), "--search-set", "nodes=2"]
+    words += ["--backend", plugin("continuous_batching.py:ContinuousBackend")]
+    words += ["--metric", plugin("answer_metric.py:RepeatedAnswers"), "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    run = RunDirectory.open(tmp_path / "out")
+    (record,) = run.evals()
+    assert run.config["engine"]["backend"]["name"] == plugin("continuous_batching.py:ContinuousBackend")
+    assert 0 <= record["metrics"]["metric/repeated_answers"] <= 1
+    assert record["search"] == plugin("last_turn.py:LastTurn")
