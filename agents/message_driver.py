@@ -258,7 +258,7 @@ def _extended(state: _MessageState, record: StepRecord) -> History:
     if state.text_format is None:
         return state.history.extended(record.action.message, *record.observation.messages)
     results = [
-        Message(role=Role.USER, content=message.content) if message.role is Role.TOOL else message
+        Message(role=Role.USER, parts=message.parts) if message.role is Role.TOOL else message
         for message in record.observation.messages
     ]
     return state.history.extended(Message(role=Role.ASSISTANT, content=str(record.action)), *results)

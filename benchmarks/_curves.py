@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from benchmarks._statistics import Mean
+from benchmarks._studies import Mean
 
 COLORS = ("#555555", "#d55e00", "#0072b2", "#009e73")
 """Of the arms in their order; told apart by those who see few colors."""

@@ -1,4 +1,4 @@
-"""The policy, the value and the evaluations of benchmarks/search_eval.py: their commands, and what they found.
+"""The policy, the value and the evaluations of benchmarks/search_eval.py: their commands and results.
 
 What is there already is not made again; an evaluation that was stopped goes on where it stopped.
 """
@@ -11,15 +11,15 @@ from statistics import fmean, variance
 import numpy as np
 from pydantic import Field
 
+from benchmarks._studies import ROOT
 from envgym.agents.evaluation.record import EvalRecord
 from envgym.cli.main import main as envgym
-from envgym.errors import RunError, SettingsError, sentence
+from envgym.errors import RunError, sentence
 from envgym.runs import RunDirectory, write_json
-from envgym.settings import Settings, build_settings, read_settings_file
+from envgym.settings import Settings
 from envgym.stats import UNIT_RANGE, PairedComparison, compare_paired, smallest_detectable_effect
 from envgym.trainer.workflows.critic_value import critic
 
-ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples" / "search_eval"
 CHAIN = "chain"
 
@@ -95,12 +95,6 @@ def arms(value: Path) -> dict[str, Arm]:
     }
 
 
-def declaration() -> Declaration:
-    """Read the declaration."""
-    path = EXAMPLES / "declaration.yaml"
-    return build_settings(Declaration, read_settings_file(path), where=path.name)
-
-
 @dataclass(frozen=True, slots=True)
 class Bench:
     """Where everything lies, and how it is made."""
@@ -141,10 +135,10 @@ class Bench:
         settings = [*arm.settings, f"budget.tokens_generated={declared.budget}"]
         how = ["--samples", str(declared.samples)] if arm.search == CHAIN else ["--search", arm.search]
         how += [] if arm.search == CHAIN else [word for item in settings for word in ("--search-set", item)]
-        where = ["--threads", "1", "--out", str(self.place(name, is_pilot=is_pilot))]
+        where = ["--threads", "1", "--out", str(self.directory(name, is_pilot=is_pilot))]
         return ["eval", "--model", str(self.policy), *split, "--tasks", str(tasks), "--seed", str(seed), *how, *where]
 
-    def place(self, name: str, *, is_pilot: bool) -> Path:
+    def directory(self, name: str, *, is_pilot: bool) -> Path:
         """Return the directory of one evaluation."""
         return self.root / ("pilot" if is_pilot else "held-out") / name
 
@@ -157,23 +151,23 @@ class Bench:
     def evaluate(self, names: Sequence[str], *, is_pilot: bool) -> None:
         """Make the missing evaluations, one that was stopped from where it stopped."""
         for name in names:
-            place = self.place(name, is_pilot=is_pilot)
-            if (place / "reads.json").exists():
+            directory = self.directory(name, is_pilot=is_pilot)
+            if (directory / "reads.json").exists():
                 continue
             before = self._tokens_read(name)
-            _run([*self.evaluation(name, is_pilot=is_pilot), *(["--resume"] if place.exists() else [])])
-            write_json(place / "reads.json", {"tokens_read": self._tokens_read(name) - before})
+            _run([*self.evaluation(name, is_pilot=is_pilot), *(["--resume"] if directory.exists() else [])])
+            write_json(directory / "reads.json", {"tokens_read": self._tokens_read(name) - before})
 
     def _tokens_read(self, name: str) -> int:
         """Return what the value has read in this process; 0 for an arm that does not ask it."""
         return critic(str(self.value)).tokens_read if self.arms[name].asks_value else 0
 
     def record(self, name: str, *, is_pilot: bool) -> EvalRecord | None:
-        """Return what an evaluation found; None where it is not through."""
-        place = self.place(name, is_pilot=is_pilot)
-        if not (place / "reads.json").exists():
+        """Return the record of an evaluation; None where it is not finished."""
+        directory = self.directory(name, is_pilot=is_pilot)
+        if not (directory / "reads.json").exists():
             return None
-        (data,) = RunDirectory.open(place).evals()
+        (data,) = RunDirectory.open(directory).evals()
         return EvalRecord.from_json(data)
 
     def compared(self, name: str, *, is_pilot: bool) -> PairedComparison:
@@ -214,11 +208,3 @@ def _run(command: Sequence[str]) -> None:
     print("$ envgym", *command, flush=True)
     if envgym(command):
         raise RunError(sentence("command", "end well", "an error", where=" ".join(command), do="see above"))
-
-
-def check_declared(declared: Declaration) -> None:
-    """See that all that must be known beforehand is. Raises: SettingsError: there is no smallest effect yet."""
-    if declared.smallest_effect is None:
-        do = "run `pilot`, write what it prints into declaration.yaml, and commit that"
-        must = "be declared before the held-out tasks are looked at"
-        raise SettingsError(sentence("smallest_effect", must, "none", where="search_eval", do=do))

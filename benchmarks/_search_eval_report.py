@@ -1,9 +1,10 @@
-"""What benchmarks/search_eval.py found: docs/results/search_eval.md."""
+"""Report of benchmarks/search_eval.py: docs/results/search_eval.md."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks._search_eval_arms import CHAIN, Bench, check_declared
+from benchmarks._search_eval_arms import CHAIN, Bench
+from benchmarks._studies import check_declared
 from envgym.errors import RunError, sentence
 from envgym.runs import RunDirectory, read_object
 from envgym.stats import PairedComparison
@@ -62,7 +63,7 @@ To repeat it:
 
 def write_report(bench: Bench, page: Path) -> None:
     """Write the page. Raises: RunError: an arm is not through. SettingsError: nothing was declared."""
-    check_declared(bench.declared)
+    check_declared({"held-out tasks": bench.declared.smallest_effect})
     missing = [name for name in bench.arms if bench.record(name, is_pilot=False) is None]
     if missing:
         do = "run the benchmark with `run` first"
@@ -106,7 +107,7 @@ def _table(bench: Bench) -> list[str]:
         p = f"{corrected(bench, of):.4f}" if name in bench.declared.compared else ""
         size = bench.declared.samples if name == CHAIN else 1
         costs: Mapping[str, float] = {key: cost * size for key, cost in record.costs.items()}
-        reads = read_object(bench.place(name, is_pilot=False) / "reads.json")["tokens_read"] / len(record.rewards)
+        reads = read_object(bench.directory(name, is_pilot=False) / "reads.json")["tokens_read"] / len(record.rewards)
         rows.append(
             f"| {arm.what} | {100 * of.mean_after:.1f} | {difference} | {p} | {costs['tokens_generated']:.0f} "
             f"| {costs['tokens_prefilled']:.0f} | {costs['env_steps']:.1f} | {reads:.0f} |"
@@ -126,8 +127,10 @@ def _findings(bench: Bench) -> list[str]:
         of = bench.compared(name, is_pilot=False)
         points = 100 * of.difference.value
         if corrected(bench, of) < bench.declared.level:
-            said = f"{'better' if points > 0 else 'worse'} than `chain`, by {abs(points):.1f} points"
+            verdict = f"{'better' if points > 0 else 'worse'} than `chain`, by {abs(points):.1f} points"
         else:
-            said = f"not told apart from `chain` at the corrected level ({points:+.1f} points)"
-        lines.append(f"- {bench.arms[name].what}: {said}; {of.wins} tasks better, {of.losses} worse, {of.ties} alike.")
+            verdict = f"not told apart from `chain` at the corrected level ({points:+.1f} points)"
+        lines.append(
+            f"- {bench.arms[name].what}: {verdict}; {of.wins} tasks better, {of.losses} worse, {of.ties} alike."
+        )
     return lines

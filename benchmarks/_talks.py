@@ -1,4 +1,4 @@
-"""Conversations of known length: an env with a tool, what it says as tokens, and how an engine is led through them."""
+"""Conversations of known length: an env with a tool, its replies as tokens, and an engine driven through them."""
 
 import asyncio
 import zlib
@@ -54,7 +54,7 @@ class Ledger(Env[int]):
     tasks = Ledgers()
 
     def __init__(self, *, looks: int = 3) -> None:
-        """End at so many looks, and pay for the number looked up last; 0: without tools, pay for what is said."""
+        """End at so many looks, and pay for the number looked up last; 0: without tools, pay for the answer."""
         super().__init__()
         self.looks = looks
 
@@ -68,7 +68,7 @@ class Ledger(Env[int]):
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
-        """Pay for what was said, and end."""
+        """Pay for the answer, and end."""
         return Reply(reward=score(action), terminated=True)
 
     def after_tools(self, observation: Observation) -> Reply:
@@ -93,7 +93,7 @@ def question(number: int) -> str:
 
 
 def entry(number: int) -> str:
-    """Return what the ledger says about an entry."""
+    """Return the ledger's text of an entry."""
     return f"Entry {number}: {10_000 - number:04d} barrels of oil, unloaded at noon, and moved to the northern shed."
 
 
@@ -128,12 +128,12 @@ Ids = tuple[int, ...]
 
 
 class Talk(NamedTuple):
-    """What the env says, as tokens."""
+    """Replies of the env, as tokens."""
 
     openings: list[Ids]
-    """The first context of each conversation, up to where the policy speaks."""
+    """The first context of each conversation, up to the policy's turn."""
     replies: list[Ids]
-    """What stands behind a sampled turn, in the order in which they are used: the tool's answer and its framing."""
+    """What follows a sampled turn, in the order in which they are used: the tool's answer and its framing."""
 
     def reply(self, number: int) -> Ids:
         """Return one of the replies, which come round again."""
@@ -143,10 +143,10 @@ class Talk(NamedTuple):
 def make_talk(renderer: Renderer, roots: int, *, num_replies: int = 16) -> Talk:
     """Render the env's side of the conversations; all openings are equally long, and so are all replies."""
     tools = tuple(item.spec for item in Ledger().toolset().values())
-    asked = [(RULES, question(_FIRST + index)) for index in range(roots)]
+    prompts = [(RULES, question(_FIRST + index)) for index in range(roots)]
     openings = [
         _ids(renderer.start((Message(role=Role.SYSTEM, content=rules), Message(role=Role.USER, content=text)), tools))
-        for rules, text in asked
+        for rules, text in prompts
     ]
     call = Generation(
         token_ids=renderer.encode_action(Action("Let me see."))[:1],
@@ -186,16 +186,16 @@ async def lead(policy: Policy, talk: Talk, shape: Shape, *, tokens: int) -> Coun
 
     async def branch(context: Ids, path: Ids) -> None:
         request = GenerateRequest(token_ids=context, sampling=sampling, seed=derive_seed(0, *path))
-        found = await policy.generate(request)
-        assert len(found.token_ids) == tokens, "nothing but the limit ends a turn"
-        done.append(found)
+        generation = await policy.generate(request)
+        assert len(generation.token_ids) == tokens, "nothing but the limit ends a turn"
+        done.append(generation)
         lengths.append(len(context))
         if len(path) <= shape.turns:
-            await spread(context + found.token_ids + talk.reply(path[-1]), path)
+            await spread(context + generation.token_ids + talk.reply(path[-1]), path)
 
     async def spread(context: Ids, path: Ids) -> None:
-        await asyncio.gather(*[branch(context, (*path, place)) for place in range(shape.width)])
+        await asyncio.gather(*[branch(context, (*path, index)) for index in range(shape.width)])
 
     await asyncio.gather(*[spread(opening, (root,)) for root, opening in enumerate(talk.openings[: shape.roots])])
-    prefilled = sum(found.num_prefilled for found in done)
-    return Count(sum(len(found.token_ids) for found in done), prefilled, max(lengths))
+    prefilled = sum(generation.num_prefilled for generation in done)
+    return Count(sum(len(generation.token_ids) for generation in done), prefilled, max(lengths))

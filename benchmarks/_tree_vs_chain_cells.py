@@ -6,18 +6,19 @@ A cell is written as one JSON file when it is whole; what is there already is no
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
+from benchmarks._studies import ROOT
 from envgym.agents.evaluation.plan import make_plan
 from envgym.agents.evaluation.play import evaluate, token_player
-from envgym.errors import RunError, SettingsError, sentence
+from envgym.errors import RunError, sentence
 from envgym.runs import write_json
-from envgym.settings import Settings, build_settings, read_settings_file
+from envgym.settings import Settings
 from envgym.trainer.batch.rows import train_rows
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.groups import check_invalid
@@ -30,7 +31,6 @@ from envgym.trainer.settings import TrainSettings, load_train_settings
 from envgym.trainer.train import evaluation_metrics
 from envgym.trainer.workflows.sft import warm_start
 
-ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples" / "tree_vs_chain"
 WARM_START = "warm_start"
 """Names the cell that the others begin with."""
@@ -65,11 +65,9 @@ class Declaration(Settings):
         """The baseline and the arms."""
         return self.baseline, *self.arms
 
-
-def declaration() -> Declaration:
-    """Read the declaration."""
-    path = EXAMPLES / "declaration.yaml"
-    return build_settings(Declaration, read_settings_file(path), where=path.name)
+    def smallest_effects(self, games: Iterable[str]) -> dict[str, float | None]:
+        """Return the smallest effect by game."""
+        return {game: self.games[game].smallest_effect for game in games}
 
 
 TOTALS = {
@@ -78,20 +76,11 @@ TOTALS = {
     "env_steps": "cost/env_steps",
     "episodes": "rollout/episodes",
 }
-"""What a cell sums over its train steps, and the metric of the training loop that says it."""
-
-
-def check_declared(declared: Declaration, games: Sequence[str]) -> None:
-    """See that all that must be known beforehand is. Raises: SettingsError: a game has no smallest effect yet."""
-    missing = [game for game in games if declared.games[game].smallest_effect is None]
-    if missing:
-        do = "run `pilot`, write what it prints into declaration.yaml, and commit that"
-        rule = "be declared before the seeds are run"
-        raise SettingsError(sentence("smallest_effect", rule, "none", where=", ".join(missing), do=do))
+"""What a cell sums over its train steps, and the metric of the training loop it is read from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CellPaths:
     """Where the cells of one game and seed lie."""
 
     game: str
@@ -113,16 +102,16 @@ class Place:
         return self.folder / WARM_START / "step-000000" / "model"
 
 
-def run_seed(declared: Declaration, place: Place, overrides: tuple[str, ...] = ()) -> None:
+def run_seed(declared: Declaration, paths: CellPaths, overrides: tuple[str, ...] = ()) -> None:
     """Make the missing cells of one game and seed. Raises: RunError: one that is there has other settings."""
-    if not place.cell(WARM_START).exists():
-        _warm_start(place, _settings(declared, place, declared.baseline, overrides, model="tiny"))
+    if not paths.cell(WARM_START).exists():
+        _warm_start(paths, _settings(declared, paths, declared.baseline, overrides, model="tiny"))
     for recipe in declared.recipes:
-        settings = _settings(declared, place, recipe, overrides, model=str(place.model))
-        if place.cell(recipe).exists():
-            _check_same(place.cell(recipe), settings)
+        settings = _settings(declared, paths, recipe, overrides, model=str(paths.model))
+        if paths.cell(recipe).exists():
+            _check_same(paths.cell(recipe), settings)
         else:
-            _train(place, recipe, settings, marks=list(marks(declared, place.game)))
+            _train(paths, recipe, settings, marks=list(marks(declared, paths.game)))
 
 
 def marks(declared: Declaration, game: str) -> Iterator[int]:
@@ -132,17 +121,17 @@ def marks(declared: Declaration, game: str) -> Iterator[int]:
 
 
 def _settings(
-    declared: Declaration, place: Place, recipe: str, overrides: tuple[str, ...], *, model: str
+    declared: Declaration, paths: CellPaths, recipe: str, overrides: tuple[str, ...], *, model: str
 ) -> TrainSettings:
     own = {
         "recipe": recipe,
-        "run.seed": place.seed,
-        "model.tiny.seed": place.seed,
+        "run.seed": paths.seed,
+        "model.tiny.seed": paths.seed,
         "model.name": model,
         "evaluation.tasks": declared.tasks,
     }
     sets = (*(f"{name}={value}" for name, value in own.items()), *overrides)
-    return load_train_settings(EXAMPLES / f"{place.game}.yaml", sets)
+    return load_train_settings(EXAMPLES / f"{paths.game}.yaml", sets)
 
 
 def _plain(settings: TrainSettings) -> dict[str, Any]:
@@ -158,7 +147,7 @@ def _check_same(cell: Path, settings: TrainSettings) -> None:
         raise RunError(sentence("cell", "be made with the settings of now", "others", where=str(cell), do=do))
 
 
-def _warm_start(place: Place, settings: TrainSettings) -> None:
+def _warm_start(paths: CellPaths, settings: TrainSettings) -> None:
     started, started_cpu = time.perf_counter(), time.process_time()
     bench = build_run_context(settings)
     assert settings.sft is not None, "both games have one"
@@ -167,17 +156,17 @@ def _warm_start(place: Place, settings: TrainSettings) -> None:
         bench.policy.set_version(0)
         point = _evaluated(runner, bench, settings, step=0)
     save_checkpoint(
-        place.folder / WARM_START,
+        paths.folder / WARM_START,
         state=TrainState(step=0, stats={}),
         model=bench.model,
         tokenizer=bench.tokenizer,
         optimizer=bench.learner.optimizer,
         keep=1,
     )
-    _write(place, WARM_START, settings, (started, started_cpu), [{"budget": 0, "spent": 0, **point}], metrics)
+    _write(paths, WARM_START, settings, (started, started_cpu), [{"budget": 0, "spent": 0, **point}], metrics)
 
 
-def _train(place: Place, recipe: str, settings: TrainSettings, *, marks: list[int]) -> None:
+def _train(paths: CellPaths, recipe: str, settings: TrainSettings, *, marks: list[int]) -> None:
     """Train until the budget is spent; evaluate after the first step at which each mark is reached."""
     started, started_cpu = time.perf_counter(), time.process_time()
     bench = build_run_context(settings)
@@ -196,15 +185,15 @@ def _train(place: Place, recipe: str, settings: TrainSettings, *, marks: list[in
                 bench.learner.train_step(rows, bench.method.objective, step=step - 1)
             bench.policy.set_version(step)
             stats = updated_stats(stats, requests, groups, step=step)
-            found = rollout_metrics(groups, success_at=settings.evaluation.success_at)
+            rollout = rollout_metrics(groups, success_at=settings.evaluation.success_at)
             for name, metric in TOTALS.items():
-                totals[name] += found[metric]
+                totals[name] += rollout[metric]
             totals["rows"] += len(rows)
             spent = round(totals["tokens_generated"] + totals["tokens_prefilled"])
             while len(points) < len(marks) and spent >= marks[len(points)]:
                 point = _evaluated(runner, bench, settings, step=step)
                 points.append({"budget": marks[len(points)], "spent": spent, **point})
-    _write(place, recipe, settings, (started, started_cpu), points, {**totals, "steps": float(step)})
+    _write(paths, recipe, settings, (started, started_cpu), points, {**totals, "steps": float(step)})
 
 
 def _evaluated(runner: asyncio.Runner, bench: RunContext, settings: TrainSettings, *, step: int) -> Metrics:
@@ -226,17 +215,17 @@ def _evaluated(runner: asyncio.Runner, bench: RunContext, settings: TrainSetting
 
 
 def _write(
-    place: Place,
+    paths: CellPaths,
     name: str,
     settings: TrainSettings,
     started: tuple[float, float],
     points: list[Metrics],
     metrics: Metrics,
 ) -> None:
-    place.folder.mkdir(parents=True, exist_ok=True)
+    paths.folder.mkdir(parents=True, exist_ok=True)
     cell: dict[str, Any] = {
-        "game": place.game,
-        "seed": place.seed,
+        "game": paths.game,
+        "seed": paths.seed,
         "recipe": name,
         "points": points,
         "metrics": metrics,
@@ -244,6 +233,6 @@ def _write(
         "cpu_s": time.process_time() - started[1],
         "settings": _plain(settings),
     }
-    write_json(place.cell(name), cell)
+    write_json(paths.cell(name), cell)
     success = " ".join(f"{point['success']:.3f}" for point in points)
-    print(f"{place.game} seed {place.seed} {name}: {success} ({cell['cpu_s']:.0f} CPU s)", flush=True)
+    print(f"{paths.game} seed {paths.seed} {name}: {success} ({cell['cpu_s']:.0f} CPU s)", flush=True)

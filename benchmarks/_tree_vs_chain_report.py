@@ -1,4 +1,4 @@
-"""What the cells of benchmarks/tree_vs_chain.py say: docs/results/tree_vs_chain.md and its figure."""
+"""Report of the cells of benchmarks/tree_vs_chain.py: docs/results/tree_vs_chain.md and its figure."""
 
 import json
 import math
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks._curves import CurvePoint, Curves, plot
-from benchmarks._statistics import Mean, pooled_spread, smallest_effect, t_interval
-from benchmarks._tree_vs_chain_cells import WARM_START, Declaration, Place, check_declared
+from benchmarks._studies import Mean, check_declared, pooled_spread, smallest_effect, t_interval
+from benchmarks._tree_vs_chain_cells import WARM_START, CellPaths, Declaration
 from envgym.errors import RunError, sentence
 from envgym.stats import sign_flip_p_value
 
@@ -84,11 +84,11 @@ class Results:
         return [float(self.curve(seed, recipe)[point]["success"]) for seed in self.seeds]
 
     def curve(self, seed: int, recipe: str) -> list[Mapping[str, float]]:
-        """Return the points of one cell, behind that of its warm start."""
+        """Return the points of one cell, after that of its warm start."""
         return [*self.cells[seed, WARM_START]["points"], *self.cells[seed, recipe]["points"]]
 
     def area(self, recipe: str) -> list[float]:
-        """Return the mean success over the points behind the warm start, by seed."""
+        """Return the mean success over the points after the warm start, by seed."""
         return [fmean(point["success"] for point in self.curve(seed, recipe)[1:]) for seed in self.seeds]
 
     def total(self, recipe: str, name: str) -> float:
@@ -99,14 +99,14 @@ class Results:
 def results(root: Path, declared: Declaration, game: str, seeds: Sequence[int]) -> Results:
     """Read what is there of one game."""
     names = (WARM_START, *declared.recipes)
-    found = {
+    cells = {
         (seed, name): json.loads(path.read_text(encoding="utf-8"))
         for seed in seeds
         for name in names
-        if (path := Place(game=game, seed=seed, root=root).cell(name)).exists()
+        if (path := CellPaths(game=game, seed=seed, root=root).cell(name)).exists()
     }
-    whole = tuple(seed for seed in seeds if all((seed, name) in found for name in names))
-    return Results(game=game, recipes=declared.recipes, seeds=whole, cells=found)
+    whole = tuple(seed for seed in seeds if all((seed, name) in cells for name in names))
+    return Results(game=game, recipes=declared.recipes, seeds=whole, cells=cells)
 
 
 def differences(of: Results, arm: str, baseline: str, *, area: bool = False) -> list[float]:
@@ -123,15 +123,15 @@ def planned_effect(pilot: Results, declared: Declaration) -> float:
 
 def write_report(root: Path, declared: Declaration, page: Path) -> None:
     """Write the page and, beside it, its figure. Raises: RunError: no seed is through."""
-    found = {game: results(root, declared, game, declared.seeds) for game in declared.games}
-    found = {game: of for game, of in found.items() if of.seeds}
-    if not found:
+    by_game = {game: results(root, declared, game, declared.seeds) for game in declared.games}
+    by_game = {game: of for game, of in by_game.items() if of.seeds}
+    if not by_game:
         do = "run the benchmark with `run` first"
         raise RunError(sentence("results", "hold a seed that is through", "none", where=str(root), do=do))
-    check_declared(declared, list(found))
+    check_declared(declared.smallest_effects(by_game))
     figure = page.with_suffix(".svg")
-    figure.write_text(plot({of.game: curves(of) for of in found.values()}, axis="thousand tokens"), encoding="utf-8")
-    lines = [line for of in found.values() for line in _section(of, declared)]
+    figure.write_text(plot({of.game: curves(of) for of in by_game.values()}, axis="thousand tokens"), encoding="utf-8")
+    lines = [line for of in by_game.values() for line in _section(of, declared)]
     text = PAGE.format(
         figure=figure.name,
         results="\n".join(lines).rstrip(),
@@ -173,14 +173,14 @@ def _verdicts(of: Results, declared: Declaration) -> str:
 
 
 def _verdict(arm: str, difference: Mean, declared: Declaration) -> str:
-    """Say what an interval says."""
+    """Return an interval in words."""
     if difference.low > 0:
-        says = f"ends above `{declared.baseline}`"
+        text = f"ends above `{declared.baseline}`"
     elif difference.high < 0:
-        says = f"ends below `{declared.baseline}`"
+        text = f"ends below `{declared.baseline}`"
     else:
-        says = f"cannot be told from `{declared.baseline}`"
-    return f"`{arm}` {says}: {_points(difference)} points."
+        text = f"cannot be told from `{declared.baseline}`"
+    return f"`{arm}` {text}: {_points(difference)} points."
 
 
 def _final(of: Results, declared: Declaration) -> Iterator[str]:
@@ -199,12 +199,12 @@ def _final(of: Results, declared: Declaration) -> Iterator[str]:
             area = t_interval(differences(of, recipe, declared.baseline, area=True))
             cells[2:] = [_points(t_interval(final)), f"{value:.3f}", _points(area)]
         yield f"| {' | '.join(cells)} |"
-    says = f"Declared as the smallest difference that the seeds can show: {100 * effect:.1f} points."
+    text = f"Declared as the smallest difference that the seeds can show: {100 * effect:.1f} points."
     if len(of.seeds) > 1:
         spread = pooled_spread([differences(of, arm, declared.baseline) for arm in declared.arms])
         seen = smallest_effect(spread, len(of.seeds))
-        says += f" By the spread of the declared seeds themselves it is {100 * seen:.1f}."
-    yield from ("", says, "")
+        text += f" By the spread of the declared seeds themselves it is {100 * seen:.1f}."
+    yield from ("", text, "")
 
 
 def _curve(of: Results) -> Iterator[str]:

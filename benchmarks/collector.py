@@ -89,17 +89,17 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--service-ms", type=float, default=20.0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
 
     def jobs() -> list[EpisodeJob]:
         return [
-            parrot_job(partial(Slow, random.Random(number), asked.turns), seed=number, tree_id=str(number))
-            for number in range(asked.episodes)
+            parrot_job(partial(Slow, random.Random(number), options.turns), seed=number, tree_id=str(number))
+            for number in range(options.episodes)
         ]
 
-    service_s = asked.service_ms / 1000
-    event = drive(jobs, service_s=service_s, concurrency=asked.concurrency, lock_step=False)
-    lock = drive(jobs, service_s=service_s, concurrency=asked.concurrency, lock_step=True)
+    service_s = options.service_ms / 1000
+    event = drive(jobs, service_s=service_s, concurrency=options.concurrency, lock_step=False)
+    lock = drive(jobs, service_s=service_s, concurrency=options.concurrency, lock_step=True)
     print(
         json.dumps(
             {
@@ -107,7 +107,7 @@ def main() -> None:
                 "event_driven": event._asdict(),
                 "lock_step": lock._asdict(),
                 "ratio": event.episodes_per_s / lock.episodes_per_s,
-                "expected_busy": min(1.0, asked.concurrency * service_s / (service_s + sum(STEP_S) / 2)),
+                "expected_busy": min(1.0, options.concurrency * service_s / (service_s + sum(STEP_S) / 2)),
             }
         )
     )

@@ -1,6 +1,6 @@
 """How far each credit's gradient is from the true one, on average over everything that can be sampled.
 
-The world is `tests.support.enumerable`: expectations are sums, so the figures have no sampling error.
+The environment is `tests.support.enumerable`: expectations are sums, so the figures have no sampling error.
 
 Run: python benchmarks/credit_bias.py [--only turn_grpo sibling]. Prints one JSON line.
 """
@@ -31,21 +31,21 @@ def reinforce(group: Group) -> tuple[TrajectoryCredit, ...]:
 
 
 def with_values(credit: CriticCredit, value: float) -> Credit:
-    """Give a critic's method a critic that says `value` of everything."""
+    """Give a critic's method a critic that predicts `value` for everything."""
 
     def estimate(group: Group) -> tuple[TrajectoryCredit, ...]:
-        said = [
+        values = [
             TrajectoryValues(trajectory=episode, values=((), *[(value,)] * (len(episode.path) - 1)))
             for episode in group.valid
         ]
-        return tuple(found.credit for found in credit.estimate_advantages(group, said))
+        return tuple(entry.credit for entry in credit.estimate_advantages(group, values))
 
     return estimate
 
 
 def methods() -> dict[str, Credit]:
     """Return every method with its default settings, and what a discount of 1 or an exponent changes."""
-    found: dict[str, Credit] = {"reinforce": reinforce}
+    without_critic: dict[str, Credit] = {"reinforce": reinforce}
     with_critic: dict[str, Credit] = {}
     for name in CREDIT.table:
         credit = CREDIT.build(Choice(name=name))
@@ -53,10 +53,10 @@ def methods() -> dict[str, Credit]:
             for decay in (1.0, 0.95):
                 with_critic[f"{name}, decay {decay:g}"] = with_values(CREDIT.load(name)(decay=decay), 0.3)
         else:
-            found[name] = credit
-    found["gigpo, discount 1"] = Gigpo(discount=1.0)
-    found["tree_rl, shared 1"] = TreeRl(shared=1.0)
-    return found | with_critic
+            without_critic[name] = credit
+    without_critic["gigpo, discount 1"] = Gigpo(discount=1.0)
+    without_critic["tree_rl, shared 1"] = TreeRl(shared=1.0)
+    return without_critic | with_critic
 
 
 def searches() -> dict[str, Callable[[], list[SampledGroup]]]:
@@ -70,11 +70,11 @@ def searches() -> dict[str, Callable[[], list[SampledGroup]]]:
     }
 
 
-def distance(found: Array) -> dict[str, float]:
+def distance(gradient: Array) -> dict[str, float]:
     """Return |E g - truth| / |truth|, and the cosine between the two, which no scale changes."""
-    norm, length = float(np.linalg.norm(TRUTH)), float(np.linalg.norm(found))
-    cosine = float((found * TRUTH).sum()) / (norm * length) if length else 0.0
-    return {"bias": float(np.linalg.norm(found - TRUTH)) / norm, "cosine": cosine}
+    norm, length = float(np.linalg.norm(TRUTH)), float(np.linalg.norm(gradient))
+    cosine = float((gradient * TRUTH).sum()) / (norm * length) if length else 0.0
+    return {"bias": float(np.linalg.norm(gradient - TRUTH)) / norm, "cosine": cosine}
 
 
 def measure(only: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:

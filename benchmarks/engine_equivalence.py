@@ -14,7 +14,7 @@ from typing import Final
 
 from scipy.stats import ttest_ind  # type: ignore[import-untyped]  # shipped without types
 
-from benchmarks._runs import ROOT, success, train
+from benchmarks._studies import ROOT, success, train
 
 ENGINES: Final = ("transformers", "vllm")
 SEEDS: Final = (10, 11, 12)
@@ -39,10 +39,10 @@ def difference(vllm: Sequence[float], transformers: Sequence[float]) -> tuple[fl
 
 
 def report(out: Path) -> dict[str, object]:
-    """Return what the finished runs say."""
-    found = {engine: {seed: success(_directory(out, engine, seed), STEPS) for seed in SEEDS} for engine in ENGINES}
-    values = {engine: [value for value in runs.values() if value is not None] for engine, runs in found.items()}
-    line: dict[str, object] = {"benchmark": "engine_equivalence", "success": found}
+    """Return the summary of the finished runs."""
+    successes = {engine: {seed: success(_directory(out, engine, seed), STEPS) for seed in SEEDS} for engine in ENGINES}
+    values = {engine: [value for value in runs.values() if value is not None] for engine, runs in successes.items()}
+    line: dict[str, object] = {"benchmark": "engine_equivalence", "success": successes}
     if all(len(runs) == len(SEEDS) for runs in values.values()):
         middle, low, high = difference(values["vllm"], values["transformers"])
         line |= {"difference": middle, "interval_90": [low, high], "is_equivalent": max(-low, high) < MARGIN}
@@ -58,10 +58,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=["run", "report"], default="report")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "engine_equivalence", help="default: %(default)s")
-    asked = parser.parse_args()
-    if asked.what == "run":
-        run(asked.out)
-    print(json.dumps(report(asked.out)))
+    options = parser.parse_args()
+    if options.what == "run":
+        run(options.out)
+    print(json.dumps(report(options.out)))
 
 
 if __name__ == "__main__":

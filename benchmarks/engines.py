@@ -2,7 +2,7 @@
 
 Run: .venv-vllm/bin/python benchmarks/engines.py [--dtype bfloat16] [--cells E1 E16 E64 tree] [--repeats 1]. Prints one
 JSON line. Without vLLM in the interpreter the other two are measured.
-Cells: so many episodes of three turns at a time (E), with a tool's answer between turns, behind one system prompt; and
+Cells: so many episodes of three turns at a time (E), with a tool's answer between turns, after one system prompt; and
 a tree of depth 3 and width 4. Turns have a fixed number of tokens, which nothing ends early, and answers are equally
 long, so all engines see contexts of the same lengths. `generate` is what one writes first: the whole conversations, in
 one batch, anew for every turn; as they are equally long it needs no padding. In a cell the engines alternate, and the
@@ -68,7 +68,7 @@ class Generate:
         prefilled, prefill_s, total_s = 0, 0.0, 0.0
         for turn in range(shape.turns):
             if turn:
-                longer = [context + talk.reply(place) for place, context in enumerate(contexts)]
+                longer = [context + talk.reply(index) for index, context in enumerate(contexts)]
                 contexts = [context for context in longer for _ in range(shape.width)]
             prefilled += sum(map(len, contexts))
             started = time.perf_counter()
@@ -80,27 +80,27 @@ class Generate:
         return count, {"prefill": prefill_s, "decode": total_s - prefill_s}
 
     def _turn(self, contexts: list[Ids], tokens: int) -> tuple[list[Ids], float]:
-        """Return the contexts with what was sampled behind them, and the seconds to the first token."""
+        """Return the contexts with what was sampled after them, and the seconds to the first token."""
         ids = torch.tensor(contexts)
         times: list[float] = []
 
-        def look(*_: object, **__: object) -> torch.Tensor:
+        def note_time(*_: object, **__: object) -> torch.Tensor:
             times.append(time.perf_counter())
             return torch.zeros(len(contexts), dtype=torch.bool)
 
         started = time.perf_counter()
         with torch.inference_mode():
-            found = self._model.generate(
+            generated = self._model.generate(
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
                 do_sample=True,
                 top_k=0,
                 max_new_tokens=tokens,
                 pad_token_id=0,
-                stopping_criteria=[look],
+                stopping_criteria=[note_time],
             )
-        assert found.shape[1] == ids.shape[1] + tokens, "nothing but the limit ends a turn"
-        return [tuple(row) for row in found.tolist()], times[0] - started
+        assert generated.shape[1] == ids.shape[1] + tokens, "nothing but the limit ends a turn"
+        return [tuple(row) for row in generated.tolist()], times[0] - started
 
 
 class Transformers:
@@ -140,9 +140,9 @@ def measure(side: Side, talk: Talk, shape: Shape, *, tokens: int) -> Run:
 
 def summary(runs: Mapping[str, list[Run]]) -> dict[str, object]:
     """Return tokens per second of every engine by its best run, and the ratios to plain generate."""
-    best = {name: min(found, key=lambda run: run.wall_s) for name, found in runs.items()}
+    best = {name: min(of_engine, key=lambda run: run.wall_s) for name, of_engine in runs.items()}
     rates = {name: run.did.sampled / run.wall_s for name, run in best.items()}
-    cpu = {name: min(run.cpu_s for run in found) for name, found in runs.items() if name != "vllm"}
+    cpu = {name: min(run.cpu_s for run in of_engine) for name, of_engine in runs.items() if name != "vllm"}
     return {
         "engines": {
             name: {

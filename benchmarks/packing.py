@@ -92,7 +92,7 @@ def measure(cell: str, packing: bool, options: argparse.Namespace) -> Side:
     rows = [
         TrainRow(
             token_ids=tuple(ids),
-            loss_mask=tuple(place >= fixed for place in range(len(ids))),
+            loss_mask=tuple(position >= fixed for position in range(len(ids))),
             advantages=(1.0 if number % 2 else -1.0,) * len(ids),
             behavior_logprobs=(0.0,) * len(ids),
             weights=(1.0,) * len(ids),

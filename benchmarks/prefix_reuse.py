@@ -2,7 +2,7 @@
 
 Run: python benchmarks/prefix_reuse.py [--model smollm2] [--episodes 32] [--turns 4] [--repeat 3]. Prints one JSON line.
 
-Episodes in which an env repeats what it hears, in groups of 4, all under way together, behind one system prompt. Both
+Episodes in which an env repeats what it hears, in groups of 4, all under way together, after one system prompt. Both
 ways share the context of a group's samples; only with reuse do turns find those before them, and tasks each other's
 system prompt. Ways alternate, and the best run of each counts. `cpu_ratio` is that of the process's own time, which
 other load disturbs less.
@@ -84,8 +84,8 @@ def main() -> None:
     collect(policy, agent, 1, 1, reuse=True)  # loads what is loaded lazily
     runs: dict[bool, list[Run]] = {True: [], False: []}
     for _ in range(options.repeat):
-        for reuse, found in runs.items():
-            found.append(collect(policy, agent, options.episodes, options.turns, reuse=reuse))
+        for reuse, samples in runs.items():
+            samples.append(collect(policy, agent, options.episodes, options.turns, reuse=reuse))
     anew, kept = runs[False], runs[True]
     wall = [min(run.wall_s for run in way) for way in (anew, kept)]
     cpu = [min(run.cpu_s for run in way) for way in (anew, kept)]

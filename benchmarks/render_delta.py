@@ -1,4 +1,4 @@
-"""Time to render what follows a turn, behind ever longer histories: it must not grow.
+"""Time to render what follows a turn, after ever longer histories: it must not grow.
 
 Run: python benchmarks/render_delta.py [--repeat 2000]. Prints one JSON line. For comparison `start_us` is what it would
 take to render the whole conversation anew each turn.
@@ -19,7 +19,7 @@ from envgym.core.messages import Action, Message, Observation, Role, ToolCall
 
 TURNS = (1, 10, 100, 1000)
 LIMIT_GROWTH = 1.5
-"""Median time behind 1,000 turns over that behind one; the rest is noise."""
+"""Median time after 1,000 turns over that after one; the rest is noise."""
 
 
 def microseconds(call: Callable[[], object], repeat: int) -> float:
@@ -42,7 +42,7 @@ def main() -> None:
     action = Action("", content="", thinking="Use the tool.", tool_calls=[call])
     observation = Observation.of([Message(role=Role.TOOL, content="84", name="calculator")])
     ids = renderer.encode_action(action)
-    said = Generation(
+    generation = Generation(
         token_ids=ids,
         behavior_logprobs=(0.0,) * len(ids),
         raw_logprobs=None,
@@ -52,7 +52,7 @@ def main() -> None:
     task = Message(role=Role.USER, content="What is 12 * (3 + 4)?")
     histories = {turns: (task, *(action.message, *observation.messages) * turns) for turns in TURNS}
     extend = {
-        str(turns): microseconds(partial(renderer.extend, history, said, observation, []), options.repeat)
+        str(turns): microseconds(partial(renderer.extend, history, generation, observation, []), options.repeat)
         for turns, history in histories.items()
     }
     start = {

@@ -62,8 +62,8 @@ def warm() -> None:
 
 
 def fork(session: PythonSession) -> None:
-    with session.fork() as twin:
-        assert twin.run("x").output == "1\n"
+    with session.fork() as fork:
+        assert fork.run("x").output == "1\n"
 
 
 def installed_peers() -> dict[str, Run]:
@@ -73,8 +73,8 @@ def installed_peers() -> dict[str, Run]:
         tool = import_module("gem.tools.python_code_tool").PythonCodeTool()
 
         def gem() -> None:
-            _, _, said, _ = tool.execute_action(f"<python>{CODE}</python>")
-            assert said.endswith(": 2\n\n"), said
+            _, _, output, _ = tool.execute_action(f"<python>{CODE}</python>")
+            assert output.endswith(": 2\n\n"), output
 
         peers["gem"] = gem
     if find_spec("smolagents") is not None:

@@ -12,8 +12,9 @@ import argparse
 import json
 from pathlib import Path
 
-from benchmarks._search_eval_arms import CHAIN, ROOT, Bench, check_declared, declaration, planned_effect
+from benchmarks._search_eval_arms import CHAIN, Bench, Declaration, planned_effect
 from benchmarks._search_eval_report import write_report
+from benchmarks._studies import ROOT, check_declared, read_declaration
 
 PAGE = ROOT / "docs" / "results" / "search_eval.md"
 
@@ -23,9 +24,9 @@ def main() -> None:
     parser.add_argument("action", nargs="?", choices=("run", "pilot", "report"), help="default: one JSON line")
     parser.add_argument("--out", type=Path, default=Path("runs/search_eval"))
     args = parser.parse_args()
-    bench = Bench(declaration(), args.out)
+    bench = Bench(read_declaration(Declaration, "search_eval"), args.out)
     if args.action == "run":
-        check_declared(bench.declared)
+        check_declared({"held-out tasks": bench.declared.smallest_effect})
         bench.train()
         bench.evaluate(list(bench.arms), is_pilot=False)
     elif args.action == "pilot":
@@ -36,8 +37,8 @@ def main() -> None:
         write_report(bench, PAGE)
     else:
         done = [name for name in bench.arms if bench.record(name, is_pilot=False) is not None]
-        found = {name: bench.compared(name, is_pilot=False).difference.value for name in done if CHAIN in done}
-        print(json.dumps({"benchmark": "search_eval", "differences_to_chain": found}))
+        differences = {name: bench.compared(name, is_pilot=False).difference.value for name in done if CHAIN in done}
+        print(json.dumps({"benchmark": "search_eval", "differences_to_chain": differences}))
 
 
 if __name__ == "__main__":

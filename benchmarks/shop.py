@@ -52,11 +52,11 @@ def measure(env: Shop, episodes: int) -> dict[str, object]:
             if not env.blocking:
                 forks.time(env.fork)
             turns.time(partial(env.step, action))
-    found: dict[str, object] = {"turn": turns.summary(), "reset": resets.summary(), "turns": len(turns.cpu)}
-    found["turns_per_s"] = round(1e6 / mean(turns.real))
+    result: dict[str, object] = {"turn": turns.summary(), "reset": resets.summary(), "turns": len(turns.cpu)}
+    result["turns_per_s"] = round(1e6 / mean(turns.real))
     if forks.cpu:
-        found |= {"fork": forks.summary(), "turns_per_cpu_s": round(1e6 / mean(turns.cpu))}
-    return found
+        result |= {"fork": forks.summary(), "turns_per_cpu_s": round(1e6 / mean(turns.cpu))}
+    return result
 
 
 def main() -> None:

@@ -13,8 +13,7 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from benchmarks._curves import CurvePoint, plot
-from benchmarks._runs import ROOT, success, train
-from benchmarks._statistics import Mean, t_interval
+from benchmarks._studies import ROOT, Mean, success, t_interval, train
 from envgym.runs import RunDirectory
 
 SEEDS: Final = (20, 21, 22)
@@ -23,7 +22,7 @@ MARKS: Final = (0, 10, 20, 30, 40)
 """Steps after which a policy is evaluated."""
 FIGURE: Final = ROOT / "docs" / "results" / "staleness.svg"
 MISMATCH: Final = ("staleness/mean", "gap/mean_abs", "gap/kl", "gap/effective_samples", "gap/truncated")
-"""Metrics of which the mean over steps is told, where a run has them."""
+"""Metrics that are reported as their mean over steps, where a run has them."""
 
 
 class Arm(NamedTuple):
@@ -72,7 +71,7 @@ def run(out: Path) -> None:
 
 
 def report(out: Path) -> dict[str, object]:
-    """Draw the curves of the seeds that are through, and return what they say."""
+    """Draw the curves of the finished seeds, and return their summary."""
     seeds = [seed for seed in SEEDS if all(success(_directory(out, arm, seed), STEPS) is not None for arm in ARMS)]
     if not seeds:
         return {"benchmark": "staleness", "seeds": []}
@@ -103,8 +102,8 @@ def report(out: Path) -> dict[str, object]:
 
 
 def _curve(out: Path, arm: Arm, seed: int) -> dict[int, float]:
-    found = {mark: success(_directory(out, arm, seed), mark) for mark in MARKS}
-    return {mark: share for mark, share in found.items() if share is not None}
+    by_mark = {mark: success(_directory(out, arm, seed), mark) for mark in MARKS}
+    return {mark: share for mark, share in by_mark.items() if share is not None}
 
 
 def _learning(out: Path, arm: Arm, seed: int) -> float:
@@ -144,10 +143,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=["run", "report"], default="report")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "staleness", help="default: %(default)s")
-    asked = parser.parse_args()
-    if asked.what == "run":
-        run(asked.out)
-    print(json.dumps(report(asked.out)))
+    options = parser.parse_args()
+    if options.what == "run":
+        run(options.out)
+    print(json.dumps(report(options.out)))
 
 
 if __name__ == "__main__":

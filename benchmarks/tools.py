@@ -1,4 +1,4 @@
-"""Cost of the tool worlds, played by their oracles: steps per second, a tool call, a fork, a reset.
+"""Cost of the tool environments, played by their oracles: steps per second, a tool call, a fork, a reset.
 
 Run: python benchmarks/tools.py [--episodes 20]. Prints one JSON line. Times are of the processor, so that other work on
 the machine distorts them less; `steps_per_s` leaves out what the oracle takes. A fork is made before every turn, so

@@ -170,8 +170,8 @@ def _opening(renderer: Renderer, case: Case) -> list[int]:
     """Return the tokens of the first prompt, tools and all."""
     env = Ledger(looks=case.turns if case.turns > 1 else 0)
     tools = tuple(item.spec for item in env.toolset().values())
-    asked = Message(role=Role.USER, content=env.tasks.task(Split.TRAIN, 0).prompt)
-    rendering = renderer.start((Message(role=Role.SYSTEM, content=env.system_prompt), asked), tools)
+    question = Message(role=Role.USER, content=env.tasks.task(Split.TRAIN, 0).prompt)
+    rendering = renderer.start((Message(role=Role.SYSTEM, content=env.system_prompt), question), tools)
     return [token for segment in rendering.segments for token in segment.token_ids]
 
 
@@ -248,16 +248,16 @@ def main() -> None:
         "single": Case(turns=1, tokens=options.single_tokens, group=options.group),
         "tools": Case(turns=3, tokens=options.turn_tokens, group=options.group),
     }
-    found: dict[str, object] = {}
+    results: dict[str, object] = {}
     for name in options.cases:
         before = os.getloadavg()[0]
         compared = run_case(cases[name], options)
-        found[name] = {**compared, "target": TARGETS[name], "load": [round(before, 1), round(os.getloadavg()[0], 1)]}
+        results[name] = {**compared, "target": TARGETS[name], "load": [round(before, 1), round(os.getloadavg()[0], 1)]}
     from importlib.metadata import version
 
     where = {"trl": version("trl"), "torch": torch.__version__, "python": platform.python_version()}
     settings = {"model": options.model, "group": options.group, "threads": options.threads}
-    print(json.dumps({"benchmark": "trl_step", **settings, "cases": found, **where, "machine": platform.machine()}))
+    print(json.dumps({"benchmark": "trl_step", **settings, "cases": results, **where, "machine": platform.machine()}))
 
 
 if __name__ == "__main__":

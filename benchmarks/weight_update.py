@@ -88,11 +88,11 @@ def measure(model: str, way: str, options: argparse.Namespace) -> dict[str, obje
     learner = load(model, dtype=options.dtype).model
     policy = start(model, way, learner, options)
     try:
-        found: list[Update] = []
+        updates: list[Update] = []
         before = probe(policy)
         for version in range(1, options.repeats + 2):
             change(learner)
-            found.append(update(policy, learner, way, version))
+            updates.append(update(policy, learner, way, version))
             after = probe(policy)
             assert abs(after - before) > 1e-3, "new weights give other log-probs"
             before = after
@@ -101,13 +101,13 @@ def measure(model: str, way: str, options: argparse.Namespace) -> dict[str, obje
     finally:
         if isinstance(policy, VllmPolicy):
             policy.close()
-    return summary(found[1:], gigabytes(learner))
+    return summary(updates[1:], gigabytes(learner))
 
 
-def summary(found: list[Update], size: float) -> dict[str, object]:
+def summary(updates: list[Update], size: float) -> dict[str, object]:
     """Return medians; the first update is not among them, as it loads and allocates."""
-    seconds = statistics.median(one.seconds for one in found)
-    stage = statistics.median(one.stage_s for one in found)
+    seconds = statistics.median(one.seconds for one in updates)
+    stage = statistics.median(one.stage_s for one in updates)
     return {
         "seconds": round(seconds, 5),
         "seconds_per_gb": round(seconds / size, 4),

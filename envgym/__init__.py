@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from envgym.core.messages import Message as Message
     from envgym.core.messages import Observation as Observation
     from envgym.core.messages import Role as Role
+    from envgym.core.messages import TextPart as TextPart
     from envgym.core.messages import ToolCall as ToolCall
     from envgym.core.rewards import Invalid as Invalid
     from envgym.core.rewards import Scored as Scored
@@ -42,6 +43,7 @@ _HOMES = {
     "Scored": "envgym.core.rewards",
     "Split": "envgym.core.tasks",
     "Task": "envgym.core.tasks",
+    "TextPart": "envgym.core.messages",
     "ToolCall": "envgym.core.messages",
     "tool": "envgym.tools",
 }
@@ -60,6 +62,7 @@ __all__ = [
     "Scored",
     "Split",
     "Task",
+    "TextPart",
     "ToolCall",
     "__version__",
     "list_ids",

@@ -22,7 +22,7 @@ from envgym.core.messages import Action, Observation
 from envgym.core.rewards import ZERO, Invalid, Reward, Scored
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.errors import EnvFailure, EnvgymError, ForkUnsupported, InvalidInput, ResetNeeded, sentence
-from envgym.forking import Recording, copy_generator, fork_by_replay
+from envgym.forking import Recording, copy_generator, replay
 from envgym.parsing import parse_action
 from envgym.party import Party
 from envgym.records import Reply, ResetRecord, ResetResult, StepRecord, StepResult, ending_of, step_result
@@ -63,7 +63,7 @@ class NoOracle(TypeError):
 
 
 class Env(gymnasium.Env[str, str], Generic[StateT]):
-    """A text world: one task, one episode at a time."""
+    """An environment of text: one task, one episode at a time."""
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  # Gymnasium's own declaration
     system_prompt: str = ""
@@ -167,7 +167,7 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
         """Start an episode. `options` may hold `task` (a Task), or `split` and `index`; default: a random train task.
 
-        Raises: InvalidInput: an unknown option or split. InfrastructureError: the world could not be set up.
+        Raises: InvalidInput: an unknown option or split. InfrastructureError: the env could not be set up.
         """
         super().reset(seed=seed)
         self._is_over = True
@@ -243,23 +243,22 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
         """
         if self._task is None:
             raise ResetNeeded(sentence("fork", "follow a reset", "no episode", where=self.name, do="call reset first"))
-        match self.fork_capability:
-            case ForkCapability.REPLAY:
-                return fork_by_replay(self)
-            case ForkCapability.NONE:
-                do = "use a strategy that needs no fork, such as chain"
-                raise ForkUnsupported(sentence("fork", "be supported by the env", "none", where=self.name, do=do))
-        twin = copy.copy(self)
-        twin.state = self.fork_state()
-        twin._np_random = copy_generator(self.np_random)
-        return twin
+        if self.recording is not None:
+            return replay(self.recording, self.fresh(), task=self._task, name=self.name)
+        if self.fork_capability is not ForkCapability.STATE:
+            do = "use a strategy that needs no fork, such as chain"
+            raise ForkUnsupported(sentence("fork", "be supported by the env", "none", where=self.name, do=do))
+        fork = copy.copy(self)
+        fork.state = self.fork_state()
+        fork._np_random = copy_generator(self.np_random)
+        return fork
 
     def fresh(self) -> Self:
         """Return a new instance, made with the same arguments as this one."""
         args, kwargs = self._made_with
-        twin = type(self)(*args, **kwargs)
-        twin.spec = self.spec
-        return twin
+        env = type(self)(*args, **kwargs)
+        env.spec = self.spec
+        return env
 
 
 class _Answer(NamedTuple):

@@ -58,8 +58,8 @@ def episode_rows(
     for tree in trees:
         for number, episode in enumerate(trajectories(tree)):
             row = _row(episode, step)
-            found = (advantages or {}).get((tree.id, episode.leaf))
-            row["advantages"] = None if found is None else json.dumps(found)
+            credited = (advantages or {}).get((tree.id, episode.leaf))
+            row["advantages"] = None if credited is None else json.dumps(credited)
             row["dropped"] = (dropped or {}).get(tree.id)
             row["tree"] = json.dumps(tree_to_json(tree)) if number == 0 else None
             rows.append({name: well_formed(cell) if isinstance(cell, str) else cell for name, cell in row.items()})

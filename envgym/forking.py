@@ -4,18 +4,17 @@ For an env whose state cannot be copied (a process, a page) but whose episodes r
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Self, TypeVar
 
+import gymnasium
 import numpy as np
 
 from envgym.core.messages import Observation
-from envgym.errors import ForkUnsupported, ResetNeeded, sentence
+from envgym.core.tasks import Task
+from envgym.errors import ForkUnsupported, sentence
 from envgym.records import StepRecord
 
-if TYPE_CHECKING:
-    from envgym.env import Env
-
-EnvT = TypeVar("EnvT", bound="Env[Any]")  # every env has its own state type
+EnvT = TypeVar("EnvT", bound=gymnasium.Env[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,36 +38,32 @@ def copy_generator(generator: np.random.Generator) -> np.random.Generator:
     return np.random.Generator(bits)
 
 
-def fork_by_replay(env: EnvT) -> EnvT:
-    """Return a new instance that has played the recorded episode of `env` again.
+def replay(recording: Recording, env: EnvT, *, task: Task, name: str) -> EnvT:
+    """Play a recorded episode again in `env`, a new instance, and return it; it is closed where that fails.
 
-    Raises: ResetNeeded: no episode yet. ForkUnsupported: the replay differs; the first difference is named.
-        InfrastructureError: the new instance could not be set up.
+    Raises: ForkUnsupported: the replay differs; the first difference is named. InfrastructureError: `env` could not be
+        set up.
     """
-    recording = env.recording
-    if recording is None:
-        raise ResetNeeded(sentence("fork", "follow a reset", "no episode", where=env.name, do="call reset first"))
-    twin = env.fresh()
     try:
-        twin.np_random = copy_generator(recording.generator)
-        first = twin.reset(options={"task": env.task}).info["envgym"].observation
-        _compare("first observation", recording.first, first, env.name)
-        for played in recording.turns:
-            again = twin.step(played.action).info["envgym"]
-            _compare(f"observation of turn {played.turn}", played.observation, again.observation, env.name)
-            _compare(f"reward of turn {played.turn}", played.reward, again.reward, env.name)
-            _compare(f"ending of turn {played.turn}", played.ending, again.ending, env.name)
+        env.np_random = copy_generator(recording.generator)
+        _, info = env.reset(options={"task": task})
+        _compare("first observation", recording.first, info["envgym"].observation, name)
+        for recorded in recording.turns:
+            replayed = env.step(recorded.action)[-1]["envgym"]
+            _compare(f"observation of turn {recorded.turn}", recorded.observation, replayed.observation, name)
+            _compare(f"reward of turn {recorded.turn}", recorded.reward, replayed.reward, name)
+            _compare(f"ending of turn {recorded.turn}", recorded.ending, replayed.ending, name)
     except Exception:
-        twin.close()
+        env.close()
         raise
-    return twin
+    return env
 
 
-def _compare(what: str, before: object, now: object, name: str) -> None:
-    """Refuse a replay in which `now` is not `before`."""
-    same = before == now
-    if isinstance(before, Observation) and isinstance(now, Observation):
-        same = same and before.messages == now.messages
-    if not same:
-        do = "make the episode repeatable or declare ForkCapability.NONE"
-        raise ForkUnsupported(sentence(f"{what} of the replay", f"equal {before!r:.200}", repr(now), where=name, do=do))
+def _compare(what: str, recorded: object, replayed: object, name: str) -> None:
+    """Raise where a replay differs. Raises: ForkUnsupported."""
+    is_same = recorded == replayed
+    if isinstance(recorded, Observation) and isinstance(replayed, Observation):
+        is_same = is_same and recorded.messages == replayed.messages
+    if not is_same:
+        must, do = f"equal {recorded!r:.200}", "make the episode repeatable or declare ForkCapability.NONE"
+        raise ForkUnsupported(sentence(f"{what} of the replay", must, repr(replayed), where=name, do=do))

@@ -1,4 +1,4 @@
-"""Another mind that an env talks to: a simulated user, an opponent, a judge. Sync, message level, injected.
+"""A conversation partner of an env: a simulated user, an opponent, a judge. Sync, message level, injected.
 
 An env never imports a policy; `make(..., parties={"user": party})` hands the party in.
 """
@@ -42,18 +42,18 @@ class ScriptedParty:
         if callable(self.script):
             text = self._call(self.script, messages)
         else:
-            spoken = sum(message.role is Role.ASSISTANT for message in messages)
-            if spoken >= len(self.script):
+            num_replies = sum(message.role is Role.ASSISTANT for message in messages)
+            if num_replies >= len(self.script):
                 raise PartyFailure(
                     sentence(
                         "script",
-                        f"hold more than {spoken} replies",
+                        f"hold more than {num_replies} replies",
                         len(self.script),
                         where="ScriptedParty",
                         do="add replies or end the episode earlier",
                     )
                 )
-            text = self.script[spoken]
+            text = self.script[num_replies]
         return Message(role=Role.ASSISTANT, content=text)
 
     def _call(

@@ -1,4 +1,4 @@
-"""Ids and the environments behind them: the built-in catalogue, third-party entry points, and `register`.
+"""Ids of environments and what makes each: the built-in catalogue, third-party entry points, and `register`.
 
 Every id is also in Gymnasium's registry as a lazy string, so `gymnasium.make("envgym:math/arithmetic-v0")` works.
 Nothing here imports an environment before it is made.
@@ -40,7 +40,7 @@ _KINDS: Mapping[object, tuple[type, str]] = {
     Mapping: (Mapping, "a mapping"),
     NoneType: (NoneType, "None"),
 }
-"""Annotation of a keyword argument -> what fits it, and its words; arguments with any other are not looked at."""
+"""Annotation of a keyword argument -> what fits it, and its words; arguments with any other are not checked."""
 _CATALOG = Path(__file__).parent / "envs" / "catalog.toml"
 
 
@@ -103,8 +103,9 @@ def find(env_id: str) -> Registration:
 def make(env_id: str, **kwargs: Any) -> "Env[Any]":  # the env's own keyword arguments; every env has its own state type
     """Make the environment `env_id`, without Gymnasium's wrappers.
 
-    `env_id` is a registered id, the same behind a module that registers it (`module:family/name-v0`, as Gymnasium
-    reads it), or the import path `module:Class`, or `path/to/file.py:Class`, of an environment that is not registered.
+    `env_id` is a registered id, one after the name of a module that registers it (`module:family/name-v0`, as
+    Gymnasium reads it), or the import path `module:Class`, or `path/to/file.py:Class`, of an environment that is not
+    registered.
 
     Raises: UnknownName: no such id, or the environment takes no such keyword argument.
         InvalidInput: a value that it refuses, or a package it needs is not installed.
@@ -200,14 +201,14 @@ def parameters(creator: Callable[..., object]) -> dict[str, inspect.Parameter] |
         if isinstance(creator, type)
         else [creator]
     )
-    found: dict[str, inspect.Parameter] = {}
+    parameters: dict[str, inspect.Parameter] = {}
     for maker in makers:
         given = list(inspect.signature(maker).parameters.values())
         for item in given[1:] if isinstance(creator, type) else given:
             if item.kind in (item.KEYWORD_ONLY, item.POSITIONAL_OR_KEYWORD):
-                found.setdefault(item.name, item)
+                parameters.setdefault(item.name, item)
         if not any(item.kind is item.VAR_KEYWORD for item in given):
-            return found
+            return parameters
     return None
 
 

@@ -29,7 +29,7 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
-    """What the policy is told about a tool."""
+    """Description of a tool, for the policy."""
 
     name: str
     description: str
@@ -86,7 +86,7 @@ def tools_of(*functions: Callable[..., object]) -> Mapping[str, Tool]:
 def run_calls(tools: Mapping[str, Tool], owner: object, action: Action) -> RanCalls:
     """Run the calls of `action` in order on `owner`; what cannot be run is answered with advice.
 
-    Raises: InfrastructureError: a service behind a tool broke. Whatever a bug in a tool raises.
+    Raises: InfrastructureError: a service that a tool uses failed. Any error of a tool's own.
     """
     messages: list[Message] = []
     num_errors = 0

@@ -70,17 +70,19 @@ class Counts(NamedTuple):
         return Counts(*(mine + its for mine, its in zip(self, other, strict=True)))
 
 
-_FAST = Step(markers=f"not ({_LANE_MARKERS} or fuzz or slow)", options=("-n", "2"), is_required=True)
+_TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
+_FAST = Step(markers=f"not ({_LANE_MARKERS} or fuzz or slow)", options=_TWO_PROCESSES, is_required=True)
+_FUZZ_FILES = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_fuzz*.py")))
+"""Where fuzz tests lie, so that no other test module is imported for them."""
 
 LANES = (
     Lane(
         name="core",
         steps=(
-            _FAST,
-            Step(markers=f"slow and not ({_LANE_MARKERS} or fuzz)", options=("-n", "2")),
-            Step(markers="fuzz", options=("-n", "2")),
+            Step(markers=f"not ({_LANE_MARKERS} or fuzz)", options=_TWO_PROCESSES, is_required=True),
+            Step(markers="fuzz", options=(*_TWO_PROCESSES, *_FUZZ_FILES)),
         ),
-        limit_s=600,
+        limit_s=360,
         constraints="constraints/core.txt",
     ),
     Lane(

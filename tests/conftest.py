@@ -1,5 +1,7 @@
 """Settings shared by all tests: offline, one thread per process, and fuzz tests that run by the clock."""
 
+import gc
+import math
 import os
 import time
 from importlib.util import find_spec
@@ -13,10 +15,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import hypothesis
 import pytest
 
-# A clock decides nothing: neither a deadline nor how long a busy machine takes to draw examples.
-_CALM = hypothesis.settings(deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.register_profile("ci", _CALM, derandomize=True, max_examples=50)
-hypothesis.settings.register_profile("fuzz", _CALM, derandomize=False, max_examples=200)
+# No test fails by the clock: neither by a deadline nor because a busy machine draws examples slowly.
+_UNTIMED = hypothesis.settings(deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("ci", _UNTIMED, derandomize=True, max_examples=50)
+hypothesis.settings.register_profile("fuzz", _UNTIMED, derandomize=False, max_examples=200)
 
 _LANE_MODULES = {"peers": "trl"}
 """Folder of a test lane -> module without which its files cannot be imported."""
@@ -39,13 +41,20 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("fuzz" if is_fuzz else "ci")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the slow tests, so that no worker is left with one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Share the fuzz budget among the selected fuzz tests of all workers, and let each take its share."""
+    """Share the fuzz budget among the fuzz tests that a worker runs, and let each take its share."""
     fuzz = [item for item in session.items if item.get_closest_marker("fuzz") is not None]
     num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    share = session.config.stash[_fuzz_share] = _FUZZ_SECONDS * num_workers / max(len(fuzz), 1)
+    share = session.config.stash[_fuzz_share] = _FUZZ_SECONDS / max(math.ceil(len(fuzz) / num_workers), 1)
     for item in fuzz:
         item.add_marker(pytest.mark.timeout(share + _LAST_ROUND_S))
+    gc.collect()
+    gc.freeze()  # modules stay: the garbage collector passes over millions of objects no more
 
 
 @pytest.hookimpl(wrapper=True)

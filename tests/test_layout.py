@@ -1,6 +1,6 @@
-"""The house rules that no other tool holds: links, name guards, sizes, docstrings, what importing envgym loads."""
+"""Rules that no other tool holds: links, name guards, sizes, docstrings, import circles, what an import loads."""
 
-import ast
+import graphlib
 import os
 import subprocess
 import sys
@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-LINKED_ROOMS = ("envs", "agents", "trainer")
-FOLDERS = ("envgym", *LINKED_ROOMS, "tests", "examples", "benchmarks", "scripts")
-SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
-TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in SOURCES}
+from tests.support.sources import FOLDERS, LINKED_ROOMS, ROOMS, ROOT, sources
 
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 80
@@ -64,17 +60,39 @@ def test_importing_envgym_and_its_rooms_imports_no_heavy_package() -> None:
     assert result.stdout.strip() == "[]", result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("name", TREES)
-def test_module_keeps_the_house_limits(name: str) -> None:
-    num_lines = len((ROOT / name).read_text().splitlines())
-    assert num_lines <= MAX_MODULE_LINES, f"{name} has {num_lines} lines, at most {MAX_MODULE_LINES}"
-    for node in ast.walk(TREES[name]):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            limit = MAX_CLASS_LINES if isinstance(node, ast.ClassDef) else MAX_FUNCTION_LINES
-            length = (node.end_lineno or node.lineno) - node.lineno + 1
-            assert length <= limit, f"{name}:{node.lineno} {node.name} has {length} lines, at most {limit}"
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    modules = {source.module: source for room in ROOMS for source in sources(room)}
+    graph: dict[str, set[str]] = {}
+    for name, source in modules.items():
+        imported = {path if path in modules else path.rpartition(".")[0] for path in source.imports}
+        graph[name] = imported - {name}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which shows the circle
 
 
-@pytest.mark.parametrize("name", TREES)
-def test_module_has_a_docstring(name: str) -> None:
-    assert ast.get_docstring(TREES[name]), f"{name} must say what it owns and what it must not know"
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_modules_keep_the_limits_of_size(folder: str) -> None:
+    too_long: list[str] = []
+    for source in sources(folder):
+        if source.num_lines > MAX_MODULE_LINES:
+            too_long.append(f"{source.path} has {source.num_lines} lines, at most {MAX_MODULE_LINES}")
+        for item in source.definitions:
+            limit = MAX_CLASS_LINES if item.is_class else MAX_FUNCTION_LINES
+            if item.num_lines > limit:
+                too_long.append(f"{source.path}:{item.line} {item.name} has {item.num_lines} lines, at most {limit}")
+    assert not too_long, "\n".join(too_long)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_modules_have_a_docstring(folder: str) -> None:
+    without = [source.path for source in sources(folder) if not source.has_docstring]
+    assert not without, f"modules must say what they own and what they must not know: {without}"
+
+
+def test_fuzz_tests_lie_where_their_lane_looks_for_them() -> None:
+    mark = "pytest.mark." + "fuzz"
+    elsewhere = [
+        source.path
+        for source in sources("tests")
+        if mark in (ROOT / source.path).read_text() and not Path(source.path).name.startswith("test_fuzz")
+    ]
+    assert not elsewhere, "a fuzz test must lie in a file test_fuzz*.py"

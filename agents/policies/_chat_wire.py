@@ -6,7 +6,7 @@ from typing import Any  # JSON that was just decoded; every access below is chec
 
 from envgym.agents.message_driver import MessageReply
 from envgym.agents.protocols import FinishReason
-from envgym.core.messages import Action, Message, Role, ToolCall
+from envgym.core.messages import Action, Message, Role, ToolCall, text_of
 from envgym.parsing.hermes import read_arguments
 from envgym.tools import ToolSpec
 
@@ -30,8 +30,8 @@ def messages_to_wire(messages: Sequence[Message]) -> list[Json]:
 
 def _message_to_wire(message: Message) -> Json:
     if message.role is Role.TOOL and message.tool_call_id is None:
-        return {"role": Role.USER.value, "content": message.content}
-    data: Json = {"role": message.role.value, "content": message.content}
+        return {"role": Role.USER.value, "content": text_of(message)}
+    data: Json = {"role": message.role.value, "content": text_of(message)}
     if message.tool_calls:
         data["tool_calls"] = [_call_to_wire(call) for call in message.tool_calls]
     if message.tool_call_id is not None:

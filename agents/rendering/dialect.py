@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from envgym.agents.rendering.template import ChatTemplate, TemplateMessage, plain_json
 from envgym.core.json_types import JsonValue
-from envgym.core.messages import Action, Message, Role, ToolCall
+from envgym.core.messages import Action, Message, Role, ToolCall, text_of
 from envgym.errors import InvalidInput
 from envgym.parsing.formats import TextFormat
 from envgym.parsing.thinking import join_thinking, split_thinking
@@ -69,7 +69,7 @@ class Dialect:
     def messages(self, messages: Sequence[Message], tools: Sequence[ToolSpec], escape: Escape) -> list[TemplateMessage]:
         """Return what the template is given for a whole conversation."""
         has_opening = bool(messages) and messages[0].role is Role.SYSTEM
-        opening = [messages[0].content] if has_opening else []
+        opening = [text_of(messages[0])] if has_opening else []
         if not self.has_tools:
             opening.append(self.format.instructions(tools))
         standing = escape("\n\n".join(part for part in opening if part), True)
@@ -100,7 +100,7 @@ class Dialect:
         made: list[TemplateMessage] = []
         joins = self.alternates or not self.has_tools
         for message in messages or (Message(role=Role.USER, content=""),):
-            content = escape(message.content, False)
+            content = escape(text_of(message), False)
             if message.role is Role.TOOL and self.has_tools and (after_calls or self.tools_after_text):
                 made.append(_tool_result(message, content))
             elif joins and made and made[-1]["role"] == "user":
@@ -113,14 +113,15 @@ class Dialect:
         made: TemplateMessage = {"role": "assistant"}
         calls = tuple(replace(call, id=None) for call in message.tool_calls)
         thinking = message.thinking
-        is_kept = self._holds_markup(message.content)
+        content = text_of(message)
+        is_kept = self._holds_markup(content)
         if thinking is not None and self.has_thinking:
             made["reasoning_content"] = escape(thinking, True)
             thinking = None
         if calls and self.has_tools and not is_kept:
             made["tool_calls"] = [_native_call(call, escape) for call in calls]
             calls = ()
-        text = join_thinking(thinking, message.content) if is_kept else self._written(message.content, thinking, calls)
+        text = join_thinking(thinking, content) if is_kept else self._written(content, thinking, calls)
         made["content"] = escape(text, True)
         return made
 

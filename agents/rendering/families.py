@@ -11,7 +11,7 @@ from envgym.agents.rendering.dialect import PROBE_CALL, PROBE_TOOL, escaped_json
 from envgym.agents.rendering.family_setup import OWN_TOKENIZER, GuardedTokenizer, create_family
 from envgym.agents.rendering.template import TemplateMessage, listed_tools, opened_thinking, plain_json
 from envgym.agents.rendering.tokens import TokenCodec, require_fast
-from envgym.core.messages import Action, Message, Observation, Role, ToolCall
+from envgym.core.messages import Action, Message, Observation, Role, ToolCall, text_of
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Rewrite
 from envgym.parsing.strict_json import read_json
@@ -212,7 +212,7 @@ class FamilyRenderer:
         def safe(text: str, has_markup: bool = is_ours) -> str:
             return self._codec.escape(text, markup=has_markup) if self._guards else text
 
-        made: TemplateMessage = {"role": message.role.value, "content": safe(message.content)}
+        made: TemplateMessage = {"role": message.role.value, "content": safe(text_of(message))}
         if message.thinking is not None:
             made["reasoning_content"] = safe(message.thinking)
         if message.tool_calls:

@@ -100,14 +100,14 @@ class TreeBuilder:
         for handle, node in enumerate(self._nodes):
             if node.parent is not None:
                 children[node.parent].append(handle)
-        place: dict[int, int] = {}
+        index_of: dict[int, int] = {}
         nodes: list[Node] = []
         stack = [self.root]
         while stack:
             handle = stack.pop()
             node = self._nodes[handle]
-            place[handle] = len(nodes)
-            parent = None if node.parent is None else place[node.parent]
+            index_of[handle] = len(nodes)
+            parent = None if node.parent is None else index_of[node.parent]
             nodes.append(node if parent == node.parent else replace(node, parent=parent))
             stack.extend(reversed(children[handle]))
         return nodes

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Ending(StrEnum):
-    """Why an episode stopped: the world said so, a budget said so, or something broke."""
+    """Why an episode stopped: the env ended it, a budget ended it, or something failed."""
 
     TERMINATED = "TERMINATED"
     TRUNCATED_TURNS = "TRUNCATED_TURNS"
@@ -21,7 +21,7 @@ class Ending(StrEnum):
 
     @property
     def is_truncated(self) -> bool:
-        """True where a budget, not the world, ended the episode."""
+        """True where a budget, not the env, ended the episode."""
         return self.name.startswith("TRUNCATED_")
 
     @property

@@ -6,15 +6,19 @@ Both are `str` (what a person reads, what Gymnasium's spaces hold) and carry the
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
 
 from envgym.core.json_types import JsonObject
+from envgym.errors import InvalidInput, sentence
 
 GUIDE = "guide"
-"""Name of a `USER` message that is a guide's: a hint on the way, whose tokens are of origin `INJECTED`."""
+"""Name of a `USER` message that a guide wrote: a hint, whose tokens are of origin `INJECTED`."""
+
+_set = object.__setattr__  # how a frozen record is filled; bound once, since messages are made at every turn
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """Author of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -22,9 +26,25 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a message's content; its subclass is its type (text now; images and sounds would be further ones)."""
+
+    type: ClassVar[str]
+    """Name of the type in JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart(Part):
+    """A part that is text."""
+
+    type = "text"
+    text: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """One call of a tool, as the policy asked for it."""
+    """One call of a tool by the policy."""
 
     name: str
     arguments: JsonObject = field(default_factory=dict)
@@ -32,23 +52,63 @@ class ToolCall:
     """The call's id where the model's format has one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Message:
     """One message of a conversation."""
 
     role: Role
-    content: str
+    parts: tuple[Part, ...]
+    """The content, in order."""
+    content: str = field(init=False, repr=False, compare=False)
+    """The text of the content: its text parts, concatenated."""
     thinking: str | None = None
     """Reasoning that the model's format keeps apart from the content."""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     """For `TOOL`: the id of the call that this message answers."""
     name: str | None = None
-    """For `TOOL`: the name of the tool that answers. For `USER`: `GUIDE`, where a guide speaks."""
+    """For `TOOL`: the name of the tool that answers. For `USER`: `GUIDE`, where a guide wrote the message."""
+
+    def __init__(
+        self,
+        *,
+        role: Role,
+        content: str = "",
+        parts: Sequence[Part] | None = None,
+        thinking: str | None = None,
+        tool_calls: tuple[ToolCall, ...] = (),
+        tool_call_id: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Take the content as plain text or as parts. Raises: InvalidInput: both are given."""
+        if parts is None:
+            parts = (TextPart(content),) if content else ()
+        elif content:
+            where, do = "Message", "pass one of the two"
+            raise InvalidInput(sentence("content", "be empty where parts are given", content, where=where, do=do))
+        else:
+            parts = tuple(parts)
+            content = "".join(part.text for part in parts if isinstance(part, TextPart))
+        _set(self, "role", role)
+        _set(self, "parts", parts)
+        _set(self, "content", content)
+        _set(self, "thinking", thinking)
+        _set(self, "tool_calls", tool_calls)
+        _set(self, "tool_call_id", tool_call_id)
+        _set(self, "name", name)
+
+
+def text_of(message: Message) -> str:
+    """Return the content of a message that holds text alone. Raises: InvalidInput: it has a part of another type."""
+    for part in message.parts:
+        if not isinstance(part, TextPart):
+            must, do = "be text for this model", "choose a renderer or an endpoint that takes it"
+            raise InvalidInput(sentence("message part", must, part.type, where=f"{message.role} message", do=do))
+    return message.content
 
 
 class Observation(str):
-    """What the env shows: text for a person, with the messages it is made of."""
+    """Text that the env shows a person, with the messages it is made of."""
 
     __slots__ = ("messages",)
     messages: tuple[Message, ...]
@@ -72,7 +132,7 @@ class Observation(str):
 
 
 class Action(str):
-    """What the policy says: its whole text, with content, thinking and tool calls as parsed."""
+    """Whole text of one turn of the policy, with content, thinking and tool calls as parsed."""
 
     __slots__ = ("content", "malformed", "thinking", "tool_calls")
     content: str
@@ -101,7 +161,7 @@ class Action(str):
 
     @property
     def message(self) -> Message:
-        """The assistant message that says this action."""
+        """The assistant message of this action."""
         return Message(role=Role.ASSISTANT, content=self.content, thinking=self.thinking, tool_calls=self.tool_calls)
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ class Scored:
     """A reward that counts."""
 
     value: float
-    """Any finite number; a truncated episode's value is also here, its ending says that it is truncated."""
+    """Any finite number; a truncated episode's value too: its ending is `TRUNCATED_*`."""
     components: Mapping[str, float] = field(default_factory=dict)
     """Named parts as the rubric gave them, before weighting."""
 

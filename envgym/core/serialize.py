@@ -5,7 +5,7 @@ from typing import Any  # JSON that was just decoded; checked by the records' ow
 
 from envgym.core.endings import Ending
 from envgym.core.json_types import JsonObject
-from envgym.core.messages import Action, Message, Observation, Role, ToolCall
+from envgym.core.messages import Action, Message, Observation, Part, Role, TextPart, ToolCall
 from envgym.core.rewards import Invalid, Reward, Scored
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task
@@ -13,8 +13,11 @@ from envgym.core.tree import Edge, Node, Rewrite, SearchStats, Tree
 from envgym.core.turns import Cost, TurnOutcome
 from envgym.errors import InvalidInput, sentence
 
-SCHEMA_VERSION = 1
-"""Raised by every change of the JSON form; `tree_from_json` reads this version and all earlier ones."""
+SCHEMA_VERSION = 2
+"""Raised by every change of the JSON form; `tree_from_json` reads this version and all earlier ones.
+
+Version 2: the content of a message is a list of typed parts; in version 1 it is a string.
+"""
 
 _COST_FIELDS = ("tokens_generated", "tokens_prefilled", "tool_calls", "env_steps", "seconds")
 
@@ -212,7 +215,7 @@ def _call_to_json(call: ToolCall) -> Json:
 
 def message_to_json(message: Message) -> Json:
     """Write a message in the chat-completions shape; absent parts are left out."""
-    data: Json = {"role": message.role.value, "content": message.content}
+    data: Json = {"role": message.role.value, "content": [_part_to_json(part) for part in message.parts]}
     if message.thinking is not None:
         data["thinking"] = message.thinking
     if message.tool_calls:
@@ -225,15 +228,30 @@ def message_to_json(message: Message) -> Json:
 
 
 def message_from_json(data: Mapping[str, Any]) -> Message:
-    """Read what `message_to_json` wrote."""
+    """Read what `message_to_json` wrote, now or at an earlier schema version. Raises: InvalidInput: an unknown part."""
+    content = data["content"]
     return Message(
         role=Role(data["role"]),
-        content=data["content"],
+        content=content if isinstance(content, str) else "",
+        parts=None if isinstance(content, str) else [_part_from_json(part) for part in content],
         thinking=data.get("thinking"),
         tool_calls=tuple(_call_from_json(call) for call in data.get("tool_calls", ())),
         tool_call_id=data.get("tool_call_id"),
         name=data.get("name"),
     )
+
+
+def _part_to_json(part: Part) -> Json:
+    if not isinstance(part, TextPart):
+        raise InvalidInput(sentence("message part", "be text", part.type, where="message", do="leave it out"))
+    return {"type": part.type, "text": part.text}
+
+
+def _part_from_json(data: Mapping[str, Any]) -> Part:
+    if data["type"] != TextPart.type:
+        do = "read it with a newer envgym"
+        raise InvalidInput(sentence("message part", "be of type text", data["type"], where="message", do=do))
+    return TextPart(data["text"])
 
 
 def _call_from_json(data: JsonObject) -> ToolCall:

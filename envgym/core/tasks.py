@@ -25,7 +25,7 @@ class Split(StrEnum):
 
     @classmethod
     def parse(cls, name: str, *, where: str) -> "Split":
-        """Read a split's name, or say which names there are."""
+        """Read the name of a split."""
         try:
             return cls(name)
         except ValueError:
@@ -39,7 +39,7 @@ class Task:
     id: str
     """Names the task inside its env: `<split>/<index>` for generated tasks, the data set's own id elsewhere."""
     prompt: str
-    """What the agent is asked."""
+    """Text of the task, as the agent reads it."""
     payload: JsonObject
     """The semantic content, answer included; never shown to the agent. Its hash is the task's identity."""
     split: Split

@@ -126,11 +126,11 @@ class Tree:
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
         """Child indices of every node, in order."""
-        found: list[list[int]] = [[] for _ in self.nodes]
+        children: list[list[int]] = [[] for _ in self.nodes]
         for index, node in enumerate(self.nodes):
             if node.parent is not None:
-                found[node.parent].append(index)
-        return tuple(tuple(indices) for indices in found)
+                children[node.parent].append(index)
+        return tuple(tuple(indices) for indices in children)
 
     @cached_property
     def leaves(self) -> tuple[int, ...]:
@@ -139,10 +139,10 @@ class Tree:
 
     def path(self, index: int) -> tuple[int, ...]:
         """Return the node indices from the root to `index`."""
-        found = [index]
-        while (parent := self.nodes[found[-1]].parent) is not None:
-            found.append(parent)
-        return tuple(reversed(found))
+        path = [index]
+        while (parent := self.nodes[path[-1]].parent) is not None:
+            path.append(parent)
+        return tuple(reversed(path))
 
     def walk(self) -> Iterator[tuple[int, Node]]:
         """Yield (index, node), parents before children."""

@@ -8,6 +8,8 @@ from envgym.core.messages import Action, ToolCall
 from envgym.parsing.formats import TextFormat
 from envgym.plugins import Choice
 
+__all__ = ["TextFormat", "parse_action", "text_format"]
+
 
 @lru_cache(maxsize=64)
 def text_format(name: str) -> TextFormat:

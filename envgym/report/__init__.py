@@ -6,6 +6,7 @@
 
 from envgym.report.build import build_comparison, build_episode, build_evaluation, build_metric_row
 from envgym.report.build_tree import build_tree
+from envgym.report.bundle import write_report
 from envgym.report.data import (
     TRAIN,
     ComparisonData,
@@ -21,7 +22,6 @@ from envgym.report.data import (
     TreeData,
     TurnData,
 )
-from envgym.report.write import write_report
 
 __all__ = [
     "TRAIN",

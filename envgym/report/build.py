@@ -185,7 +185,7 @@ def edge_segments(
     segments: Iterable[Segment], *, trained: bool, advantage: float | tuple[float, ...] | None
 ) -> tuple[SegmentData, ...]:
     """Return the segments of one edge, its advantage spread over their sampled tokens."""
-    found: list[SegmentData] = []
+    shown: list[SegmentData] = []
     start = 0
     for segment in segments:
         size = len(segment)
@@ -193,7 +193,7 @@ def edge_segments(
         if segment.trains and advantage is not None:
             spread = advantage[start : start + size] if isinstance(advantage, tuple) else (advantage,) * size
             start += size
-        found.append(
+        shown.append(
             SegmentData(
                 origin=segment.origin,
                 token_ids=segment.token_ids,
@@ -204,7 +204,7 @@ def edge_segments(
                 policy_version=segment.policy_version,
             )
         )
-    return tuple(found)
+    return tuple(shown)
 
 
 def _rounded(values: Iterable[float]) -> tuple[float, ...]:

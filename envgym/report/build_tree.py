@@ -66,7 +66,7 @@ def _node(node: Node, turn: int, rewards: Sequence[float | None], entries: Mappi
         parent=node.parent,
         turn=turn,
         ends_turn=edge.ends_turn,
-        said=turn_data(segments, node.outcome, edge.rewrite),
+        content=turn_data(segments, node.outcome, edge.rewrite),
         ending=node.ending,
         error=node.error or "",
         num_episodes=len(rewards),
@@ -90,17 +90,17 @@ def _turns(tree: Tree) -> list[int]:
 
 def _rewards_below(tree: Tree) -> list[list[float | None]]:
     """Return for every node the rewards of the episodes through it; None where invalid."""
-    found: list[list[float | None]] = [[] for _ in tree.nodes]
+    rewards: list[list[float | None]] = [[] for _ in tree.nodes]
     for episode in trajectories(tree):
         reward = episode.reward
         for index in episode.path:
-            found[index].append(reward.value if isinstance(reward, Scored) else None)
-    return found
+            rewards[index].append(reward.value if isinstance(reward, Scored) else None)
+    return rewards
 
 
 def _by_node(tree: Tree, advantages: Mapping[int, NodeAdvantages]) -> list[dict[int, _Entry]]:
     """Return for every node the entries of the episodes through it, by leaf."""
-    found: list[dict[int, _Entry]] = [{} for _ in tree.nodes]
+    entries_of: list[dict[int, _Entry]] = [{} for _ in tree.nodes]
     for leaf, entries in advantages.items():
         path = tree.path(leaf) if leaf in tree.leaves else ()
         if len(entries) != len(path):
@@ -108,8 +108,8 @@ def _by_node(tree: Tree, advantages: Mapping[int, NodeAdvantages]) -> list[dict[
             got = f"{len(entries)} entries for node {leaf}"
             raise InvalidInput(sentence("advantages", must, got, where=f"tree {tree.id}", do="give those of its row"))
         for index, entry in zip(path, entries, strict=True):
-            found[index][leaf] = entry
-    return found
+            entries_of[index][leaf] = entry
+    return entries_of
 
 
 def _column(entry: _Entry, sampled: int) -> tuple[float, ...]:

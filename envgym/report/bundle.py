@@ -1,4 +1,4 @@
-"""The static front end: one page made of the files in `static/`, with the data embedded.
+"""Writes a report: one page made of the files in `static/`, with the data embedded.
 
 The page needs nothing else: no network, no server, no build. Scripts are joined in the order of `SCRIPTS`, each may use
 those before it. A view (report, tree, and later app) is a name in `EG.views` of `main.js`.
@@ -9,10 +9,17 @@ import hashlib
 import html
 import json
 import re
+from collections import Counter
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
+from typing import Literal
 
 from envgym.core.json_types import JsonValue
+from envgym.errors import InvalidInput, sentence
+from envgym.report.data import TRAIN, ReportData, TreeData
+from envgym.report.schema import to_json
+from envgym.runs import write_atomic
 
 STYLES = ("base.css", "charts.css", "episodes.css", "trees.css")
 SCRIPTS = (
@@ -43,6 +50,32 @@ SCRIPTS = (
 )
 
 _SLOT = re.compile(r"\{\{([A-Z]+)\}\}")
+
+
+def write_report(data: ReportData, path: Path, *, view: Literal["report", "tree"] = "report") -> None:
+    """Write `data` as a page that opens from disk, in one step: a reader sees the old file or the new one.
+
+    Args:
+        data: what the page shows.
+        path: file to write or replace.
+        view: the whole report, or its first tree alone.
+
+    Raises:
+        InvalidInput: two episodes or two trees share an id.
+    """
+    for what, ids in (("episode", [item.id for item in data.episodes]), ("tree", [item.id for item in data.trees])):
+        for name, count in Counter(ids).items():
+            if count > 1:
+                must, do = "be unique in a report", "name the sample or the leaf in it"
+                raise InvalidInput(sentence(f"{what} id", must, repr(name), where="write_report", do=do))
+    name = f"{tree_title(data.trees[0])} - {data.meta.name}" if view == "tree" else data.meta.name
+    page = render_page(title=f"{name} - envgym {view}", view=view, data=to_json(data))
+    write_atomic(path, page)
+
+
+def tree_title(tree: TreeData) -> str:
+    """Name a tree; an evaluation's has the step too, since the same tasks are evaluated again under the same ids."""
+    return tree.tree_id if tree.source == TRAIN else f"{tree.tree_id}, step {tree.step}"
 
 
 def render_page(*, title: str, view: str, data: JsonValue) -> str:

@@ -15,7 +15,7 @@ from envgym.core.turns import Cost
 from envgym.errors import InvalidInput, sentence
 from envgym.stats import Estimate, InvalidBounds, PairedComparison
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised by every change of the JSON form."""
 
 TRAIN = "train"
@@ -147,7 +147,7 @@ class TurnData:
     """One action and the env's reply."""
 
     segments: tuple[SegmentData, ...]
-    """Empty where the policy speaks in messages; then the two texts are all there is."""
+    """Empty for a policy of messages: then the two texts are all there is."""
     action: str = ""
     observation: str = ""
     reward: float | None = None
@@ -182,7 +182,7 @@ class EpisodeData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeData:
-    """One node of a tree: what was said below its parent, and what is known of the prefix that it ends."""
+    """One node of a tree: the content of the edge above it, and what is known of the prefix that it ends."""
 
     parent: int | None
     """Index in `TreeData.nodes`, smaller than the node's own; None for the root."""
@@ -190,7 +190,7 @@ class NodeData:
     """Turn that the edge is of, from 0; -1 for the root, whose edge is the prompt."""
     ends_turn: bool
     """False where a search forked inside the turn, or the episode was cut in it."""
-    said: TurnData
+    content: TurnData
     """The edge. A token's advantage is the mean over the episodes through it; it was trained if it was in one."""
     ending: Ending | None = None
     """None where no episode ended."""

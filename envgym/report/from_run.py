@@ -18,6 +18,7 @@ from envgym.episodes import trees_of
 from envgym.errors import RunError, UnknownName, near_names, sentence
 from envgym.report.build import build_comparison, build_episode, build_evaluation, build_metric_row
 from envgym.report.build_tree import build_tree, view_id
+from envgym.report.bundle import write_report
 from envgym.report.data import (
     TRAIN,
     ComparisonData,
@@ -28,7 +29,6 @@ from envgym.report.data import (
     ReportData,
     TreeData,
 )
-from envgym.report.write import write_report
 from envgym.runs import RunDirectory, file_label
 from envgym.seeds import generator
 from envgym.stats import paired_variance, smallest_detectable_effect, successes_of, task_mean_variance
@@ -75,7 +75,7 @@ def evaluations_of_run(run: RunDirectory) -> tuple[EvaluationData, ...]:
 def comparisons_of_run(run: RunDirectory) -> tuple[ComparisonData, ...]:
     """Compare the first and the last evaluation of every label that has two; the one on most tasks comes first."""
     evals = sorted(run.evals(), key=lambda data: (data["label"], data["step"]))
-    found: list[tuple[int, ComparisonData]] = []
+    comparisons: list[tuple[int, ComparisonData]] = []
     for label in dict.fromkeys(data["label"] for data in evals):
         same = [data for data in evals if data["label"] == label]
         if len(same) < 2:
@@ -89,8 +89,8 @@ def comparisons_of_run(run: RunDirectory) -> tuple[ComparisonData, ...]:
             after=_successes(last),
             rng=generator("comparison", label),
         )
-        found.append((-len(first["rewards"]), comparison))
-    return tuple(comparison for _, comparison in sorted(found, key=lambda pair: pair[0]))
+        comparisons.append((-len(first["rewards"]), comparison))
+    return tuple(comparison for _, comparison in sorted(comparisons, key=lambda pair: pair[0]))
 
 
 def evaluation_data(data: Mapping[str, Any]) -> EvaluationData:
@@ -154,20 +154,20 @@ def tree_of_run(run: RunDirectory, name: str) -> ReportData:
     """
     sources = _sources(run)
     saved = [(sources.get(label, label), label, step, tree_id) for label, step, tree_id in run.tree_ids()]
-    found = [entry for entry in saved if name in (entry[3], view_id(entry[0], entry[2], entry[3]))]
+    matches = [entry for entry in saved if name in (entry[3], view_id(entry[0], entry[2], entry[3]))]
     if not saved:
         raise _no_trees(run)
-    if not found:
+    if not matches:
         raise _unknown_tree(
             name, [(view_id(source, step, tree_id), tree_id) for source, _, step, tree_id in saved], run
         )
-    if len(found) > 1:
-        names = [view_id(source, step, tree_id) for source, _, step, tree_id in found]
+    if len(matches) > 1:
+        names = [view_id(source, step, tree_id) for source, _, step, tree_id in matches]
         do = f"choose one of: {', '.join(names)}"
         raise RunError(
-            sentence("tree", "be one of the run", f"{name!r}, of which it has {len(found)}", where="--tree", do=do)
+            sentence("tree", "be one of the run", f"{name!r}, of which it has {len(matches)}", where="--tree", do=do)
         )
-    source, label, step, tree_id = found[0]
+    source, label, step, tree_id = matches[0]
     (tree,) = trees_shown(run.episodes([step], label=label, tree_id=tree_id), source=source)
     return ReportData(meta=_meta(run), trees=(tree,))
 
@@ -225,7 +225,7 @@ def _spread(steps: Sequence[int]) -> list[int]:
     """Return up to `MAX_STEPS_SHOWN` of the steps, evenly spread, the first and the last among them."""
     if len(steps) <= MAX_STEPS_SHOWN:
         return list(steps)
-    return [steps[round(place * (len(steps) - 1) / (MAX_STEPS_SHOWN - 1))] for place in range(MAX_STEPS_SHOWN)]
+    return [steps[round(index * (len(steps) - 1) / (MAX_STEPS_SHOWN - 1))] for index in range(MAX_STEPS_SHOWN)]
 
 
 def _branching(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -241,15 +241,15 @@ def _branching(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _within_budget(trees: Sequence[Sequence[TreeData]]) -> list[TreeData]:
     """Keep trees of up to `MAX_TREE_TOKENS` in all, the first of every step before any second; one in any case."""
-    ranked = sorted((rank, place) for place, found in enumerate(trees) for rank in range(len(found)))
+    ranked = sorted((rank, step) for step, of_step in enumerate(trees) for rank in range(len(of_step)))
     left = MAX_TREE_TOKENS
     kept: set[tuple[int, int]] = set()
-    for rank, place in ranked:
-        tokens = sum(len(segment.token_ids) for node in trees[place][rank].nodes for segment in node.said.segments)
+    for rank, step in ranked:
+        tokens = sum(len(segment.token_ids) for node in trees[step][rank].nodes for segment in node.content.segments)
         if tokens <= left or not kept:
             left -= tokens
-            kept.add((place, rank))
-    return [trees[place][rank] for place, rank in sorted(kept)]
+            kept.add((step, rank))
+    return [trees[step][rank] for step, rank in sorted(kept)]
 
 
 def trees_shown(rows: Sequence[Mapping[str, Any]], *, source: str) -> list[TreeData]:
@@ -257,7 +257,7 @@ def trees_shown(rows: Sequence[Mapping[str, Any]], *, source: str) -> list[TreeD
     shown: list[TreeData] = []
     for tree in trees_of(rows):
         own = [row for row in rows if row["tree_id"] == tree.id]
-        advantages = {row["leaf"]: found for row in own if (found := _advantages(row))}
+        advantages = {row["leaf"]: entries for row in own if (entries := _advantages(row))}
         dropped = next((row["dropped"] for row in own if row["dropped"]), "")
         shown.append(build_tree(tree, step=own[0]["step"], source=source, advantages=advantages, dropped=dropped))
     return shown

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from envgym.core.endings import Ending
-from envgym.core.messages import Action, Message, Observation, Role, ToolCall
+from envgym.core.messages import Action, Message, Observation, Role, TextPart, ToolCall
 from envgym.core.rewards import Invalid
 from envgym.errors import InvalidInput, sentence
 from envgym.forking import copy_generator
@@ -126,7 +126,9 @@ def _answering(message: Message, open_calls: list[ToolCall]) -> Message:
 
 def _cut(observation: Observation, kept_chars: int) -> Observation:
     messages = [
-        message if len(message.content) <= kept_chars else replace(message, content=message.content[:kept_chars] + CUT)
+        message
+        if len(message.content) <= kept_chars
+        else replace(message, parts=(TextPart(message.content[:kept_chars] + CUT),))
         for message in observation.messages
     ]
     return Observation.of(messages)

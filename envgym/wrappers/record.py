@@ -11,7 +11,8 @@ from envgym.errors import InvalidInput, sentence
 from envgym.records import ResetRecord, ResetResult, StepRecord, StepResult
 from envgym.wrappers.base import AnyEnv, Wrapper, record_of, reset_record_of
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Version 2: the content of a message is a list of typed parts; in version 1 it is a string."""
 
 
 class Record(Wrapper):
@@ -95,7 +96,10 @@ def _turn_to_json(record: StepRecord) -> dict[str, Any]:  # JSON
 
 
 def read_episodes(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:  # JSON
-    """Yield the episodes of a file. Raises: InvalidInput: a line is no episode of a schema known here."""
+    """Yield the episodes of a file as JSON; `message_from_json` reads the messages of every schema version.
+
+    Raises: InvalidInput: a line is no episode of a schema version known here.
+    """
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -103,7 +107,7 @@ def read_episodes(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:  # 
                 version = episode["schema"]
             except (ValueError, KeyError, TypeError):
                 episode, version = {}, None
-            if version != SCHEMA_VERSION:
+            if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
                 where, do = f"{path}:{number}", "read it with the version of envgym that wrote it"
-                raise InvalidInput(sentence("schema", f"be {SCHEMA_VERSION}", version, where=where, do=do))
+                raise InvalidInput(sentence("schema", f"be 1..{SCHEMA_VERSION}", version, where=where, do=do))
             yield episode

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast, get_args
 import numpy as np
 
 from envgym.authoring import GeneratedTasks, TaskDraft
-from envgym.core.messages import Action, Observation
+from envgym.core.messages import Action, Observation, TextPart
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
 from envgym.env import Env, ForkCapability, NoOracle, Reply
@@ -99,7 +99,7 @@ class MiniWob(PageTools, Env[PageView]):
         """Show the page below the results of the calls."""
         *others, last = observation.messages
         reply = self._reply(None)
-        page = replace(last, content=f"{last.content}\n{reply.observation}")
+        page = replace(last, parts=(*last.parts, TextPart(f"\n{reply.observation}")))
         return replace(reply, observation=Observation.of([*others, page]))
 
     def oracle(self) -> str:

@@ -8,8 +8,9 @@ from statistics import stdev
 
 import pytest
 
-from benchmarks._search_eval_arms import EXAMPLES, Bench, Declaration, Fit, Pilot, declaration, planned_effect
+from benchmarks._search_eval_arms import EXAMPLES, Bench, Declaration, Fit, Pilot, planned_effect
 from benchmarks._search_eval_report import write_report
+from benchmarks._studies import read_declaration
 from envgym.agents.catalog import SEARCH
 from envgym.agents.evaluation.record import EvalRecord
 from envgym.cli.main import COMMANDS
@@ -36,7 +37,7 @@ SMALL = Declaration(
 
 def fake(bench: Bench, name: str, rewards: Sequence[tuple[float, ...]], *, is_pilot: bool = False) -> None:
     """Write an evaluation that found these rewards."""
-    place = bench.place(name, is_pilot=is_pilot)
+    place = bench.directory(name, is_pilot=is_pilot)
     costs = {"tokens_generated": 200 / len(rewards[0]), "tokens_prefilled": 8.0, "env_steps": 2.0}
     record = EvalRecord(
         env_id="math/arithmetic-v0",
@@ -54,7 +55,7 @@ def fake(bench: Bench, name: str, rewards: Sequence[tuple[float, ...]], *, is_pi
 
 
 def test_declaration_is_complete_and_its_commands_are_understood() -> None:
-    declared = declaration()
+    declared = read_declaration(Declaration, "search_eval")
     bench = Bench(declared, Path("runs/search_eval"))
     assert declared.tasks >= 300
     assert set(declared.compared) | set(declared.pilot.arms) <= set(bench.arms)
@@ -71,7 +72,7 @@ def test_declaration_is_complete_and_its_commands_are_understood() -> None:
 
 
 def test_only_the_labelled_arm_knows_the_reward() -> None:
-    bench = Bench(declaration(), Path("runs"))
+    bench = Bench(read_declaration(Declaration, "search_eval"), Path("runs"))
     for name, arm in bench.arms.items():
         fields = [item for item in arm.settings if not item.startswith("value.")]
         fields += ["value=tests.agents.search.test_golden_trees:brevity"] if arm.asks_value else []
@@ -116,5 +117,5 @@ def test_page_says_what_was_found(tmp_path: Path) -> None:
     assert "| `best_of` by the reward, **oracle-selected** | 100.0 |" in text
     assert "explains 38 % of the variance" in text
     undeclared = SMALL.model_copy(update={"smallest_effect": None})
-    with pytest.raises(SettingsError, match="smallest_effect must be declared before the held-out tasks"):
+    with pytest.raises(SettingsError, match="smallest_effect must be declared before the study"):
         write_report(Bench(undeclared, tmp_path), page)

@@ -7,15 +7,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks._statistics import pooled_spread, smallest_effect, t_interval, t_quantile
+from benchmarks._studies import check_declared, pooled_spread, read_declaration, smallest_effect, t_interval, t_quantile
 from benchmarks._tree_vs_chain_cells import (
     EXAMPLES,
     WARM_START,
+    CellPaths,
     Declaration,
     Game,
-    Place,
-    check_declared,
-    declaration,
     marks,
     run_seed,
 )
@@ -48,12 +46,12 @@ TINY = (
 def fake_cells(root: Path, seed: int, finals: dict[str, float]) -> None:
     """Write cells that start at 0.25 and pass half way at 0.5."""
     totals = dict.fromkeys(("tokens_generated", "tokens_prefilled", "steps", "episodes", "rows"), 10.0)
-    place = Place(game="frozen_lake", seed=seed, root=root)
-    place.folder.mkdir(parents=True)
-    write_json(place.cell(WARM_START), {"points": [{"budget": 0, "success": 0.25}]})
+    paths = CellPaths(game="frozen_lake", seed=seed, root=root)
+    paths.folder.mkdir(parents=True)
+    write_json(paths.cell(WARM_START), {"points": [{"budget": 0, "success": 0.25}]})
     for recipe, final in finals.items():
         points = [{"budget": 1500, "success": 0.5}, {"budget": 3000, "success": final}]
-        write_json(place.cell(recipe), {"points": points, "metrics": totals, "cpu_s": 1.0})
+        write_json(paths.cell(recipe), {"points": points, "metrics": totals, "cpu_s": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -109,31 +107,31 @@ def test_page_says_what_the_intervals_say_and_which_seeds_are_missing(tmp_path: 
 
 
 def test_a_seed_trains_every_recipe_from_one_warm_start_to_the_same_budget(tmp_path: Path) -> None:
-    place = Place(game="frozen_lake", seed=0, root=tmp_path)
-    run_seed(SMALL, place, TINY)
-    cells = {recipe: json.loads(place.cell(recipe).read_text()) for recipe in SMALL.recipes}
+    paths = CellPaths(game="frozen_lake", seed=0, root=tmp_path)
+    run_seed(SMALL, paths, TINY)
+    cells = {recipe: json.loads(paths.cell(recipe).read_text()) for recipe in SMALL.recipes}
     for cell in cells.values():
         assert [point["budget"] for point in cell["points"]] == [1500, 3000]
         spent = cell["metrics"]["tokens_generated"] + cell["metrics"]["tokens_prefilled"]
         assert cell["points"][-1]["spent"] == spent >= 3000
         assert cell["points"][-1]["step"] == cell["metrics"]["steps"]
-    written = place.cell("grpo").stat().st_mtime_ns
-    run_seed(SMALL, place, TINY)
-    assert place.cell("grpo").stat().st_mtime_ns == written
+    written = paths.cell("grpo").stat().st_mtime_ns
+    run_seed(SMALL, paths, TINY)
+    assert paths.cell("grpo").stat().st_mtime_ns == written
     with pytest.raises(RunError, match="must be made with the settings of now"):
-        run_seed(SMALL, place, (*TINY, "optim.lr=0.5"))
+        run_seed(SMALL, paths, (*TINY, "optim.lr=0.5"))
 
 
 def test_declaration_holds_eight_seeds_apart_from_the_pilots_and_even_marks() -> None:
-    declared = declaration()
+    declared = read_declaration(Declaration, "tree_vs_chain")
     assert len(declared.seeds) == 8
     assert not set(declared.seeds) & set(declared.pilot_seeds)
     for game, of in declared.games.items():
         assert list(marks(declared, game))[-1] == of.budget
 
 
-@pytest.mark.parametrize("game", declaration().games)
-@pytest.mark.parametrize("recipe", declaration().recipes)
+@pytest.mark.parametrize("game", read_declaration(Declaration, "tree_vs_chain").games)
+@pytest.mark.parametrize("recipe", read_declaration(Declaration, "tree_vs_chain").recipes)
 def test_every_recipe_suits_every_game(game: str, recipe: str) -> None:
     settings = load_train_settings(EXAMPLES / f"{game}.yaml", [f"recipe={recipe}"])
     env_sources = build_env_sources(settings.envs, EvaluationSettings(tasks=1))
@@ -142,7 +140,7 @@ def test_every_recipe_suits_every_game(game: str, recipe: str) -> None:
 
 
 def test_declared_seeds_wait_for_the_smallest_effect() -> None:
-    check_declared(SMALL, ["frozen_lake"])
+    check_declared(SMALL.smallest_effects(["frozen_lake"]))
     undeclared = SMALL.model_copy(update={"games": {"frozen_lake": Game(budget=3000)}})
     with pytest.raises(SettingsError, match=r"smallest_effect must be declared .* got none \(frozen_lake\)"):
-        check_declared(undeclared, ["frozen_lake"])
+        check_declared(undeclared.smallest_effects(["frozen_lake"]))

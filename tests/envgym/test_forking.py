@@ -1,4 +1,4 @@
-"""Forks by replay: the same actions in a new instance, and a refusal where the world does not repeat."""
+"""Forks by replay: the same actions in a new instance, and a refusal where the episode does not repeat."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -10,7 +10,7 @@ from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.tasks import Task
 from envgym.env import ForkCapability, Reply
 from envgym.errors import ForkUnsupported, ResetNeeded
-from envgym.forking import copy_generator, fork_by_replay
+from envgym.forking import copy_generator
 from tests.support.toys import Counter
 
 CALL = '<tool_call>{"name": "add", "arguments": {"amount": 5}}</tool_call>'
@@ -69,7 +69,7 @@ def test_replay_of_an_ended_episode_is_ended() -> None:
 
 def test_replay_needs_an_episode() -> None:
     with pytest.raises(ResetNeeded, match="fork must follow a reset"):
-        fork_by_replay(Replayed())
+        Replayed().fork()
 
 
 _CLOCK: Iterator[int] = count()

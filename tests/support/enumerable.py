@@ -1,4 +1,4 @@
-"""A world so small that expectations are sums: the true gradient, and what an estimator gives on average.
+"""An environment so small that expectations are sums: the true gradient, and what an estimator gives on average.
 
 Three states, two actions of one token each, a random transition, turn rewards and episodes of one to three turns.
 Samples are real trees and credits real plug-ins, so what is measured is the code that trains.
@@ -31,7 +31,7 @@ END = -1
 
 
 class Outcome(NamedTuple):
-    """One way in which the world can answer."""
+    """One way in which the env can answer."""
 
     probability: float
     reward: float
@@ -74,7 +74,7 @@ def probabilities(logits: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class Enumerable:
-    """The world under one policy."""
+    """The env under one policy."""
 
     logits: Array
 

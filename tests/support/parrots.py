@@ -21,7 +21,7 @@ from envgym.seeds import derive_seed
 from envgym.tools import ToolSpec, tool
 
 _FRAME = 0x110000
-"""First id behind Unicode's last code point."""
+"""First id after Unicode's last code point."""
 SYSTEM, USER, ASSISTANT, TOOL, END = range(_FRAME, _FRAME + 5)
 """Framing tokens: one that opens each role's message, and one that closes any."""
 _OPENS = {Role.SYSTEM: SYSTEM, Role.USER: USER, Role.ASSISTANT: ASSISTANT, Role.TOOL: TOOL}

@@ -55,22 +55,15 @@ def without_stats(trees: Sequence[Tree]) -> list[Tree]:
     return [replace(tree, nodes=tuple(replace(node, stats=None) for node in tree.nodes)) for tree in trees]
 
 
-def stateful_ids() -> list[str]:
-    found = []
-    for env_id in envgym.list_ids():
-        try:
-            env = envgym.make(env_id)
-        except InvalidInput:  # its package is not installed
-            continue
-        if env.unwrapped.fork_capability is ForkCapability.STATE:
-            found.append(env_id)
-        env.close()
-    return found
-
-
-@pytest.mark.parametrize("env_id", stateful_ids())
+@pytest.mark.parametrize("env_id", envgym.list_ids())
 def test_forks_and_replays_grow_the_same_trees_on_every_env_that_copies_its_state(env_id: str) -> None:
-    env = envgym.make(env_id)
+    try:
+        env = envgym.make(env_id)
+    except InvalidInput as error:  # its package or its data is not there
+        pytest.skip(str(error))
+    if env.unwrapped.fork_capability is not ForkCapability.STATE:
+        env.close()
+        pytest.skip("its state is not copied")
     tasks = env.unwrapped.tasks
     task = tasks.task(Split.TEST if tasks.size(Split.TRAIN) == 0 else Split.TRAIN, 1)
     env.close()

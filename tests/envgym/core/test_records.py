@@ -34,6 +34,12 @@ def test_hard_case_equals_its_golden_file(build: Callable[[], Tree]) -> None:
     assert tree_from_json(frozen) == tree
 
 
+@pytest.mark.parametrize("build", cases.HARD_CASES, ids=lambda build: build.__name__)
+def test_a_tree_of_schema_version_1_is_read(build: Callable[[], Tree]) -> None:
+    tree = build()
+    assert tree_from_json(json.loads((GOLDEN / "version_1" / f"{tree.id}.json").read_text())) == tree
+
+
 def test_fork_inside_a_turn_shares_the_sampled_prefix() -> None:
     tree = cases.fork_inside_a_turn()
     # root(1 2 3 | 4) -> middle(10 11) -> {12 13, 20 21}
@@ -113,8 +119,8 @@ def test_truncated_episode_keeps_its_reward_and_its_cut_turn() -> None:
 
 def test_a_newer_schema_is_refused() -> None:
     data = tree_to_json(cases.injected_hint())
-    with pytest.raises(InvalidInput, match=r"schema must be 1\.\.1, got 2"):
-        tree_from_json({**data, "schema": 2})
+    with pytest.raises(InvalidInput, match=r"schema must be 1\.\.2, got 3"):
+        tree_from_json({**data, "schema": 3})
 
 
 def test_records_that_no_rollout_can_make_are_refused() -> None:

@@ -22,7 +22,7 @@ EVERY_TREE = pytest.mark.parametrize("tree", CASES, ids=lambda tree: tree.id)
 
 
 def token_advantages(node: NodeData) -> list[float]:
-    return [value for segment in node.said.segments for value in segment.advantages]
+    return [value for segment in node.content.segments for value in segment.advantages]
 
 
 @EVERY_TREE
@@ -42,7 +42,7 @@ def test_turns_are_numbered_as_in_the_episodes(tree: Tree) -> None:
     for episode in trajectories(tree):
         for turn in episode.turns:
             assert {shown[node].turn for node in turn.nodes} == {turn.index}
-            said = shown[turn.nodes[-1]].said
+            said = shown[turn.nodes[-1]].content
             assert said.action == ("" if turn.outcome is None else str(turn.outcome.action))
 
 
@@ -74,7 +74,7 @@ def test_episode_that_a_search_cut_is_shown_and_not_counted() -> None:
     nodes[2] = replace(nodes[2], stats=SearchStats(pruned="not among the kept leaves"))
     shown = build_tree(replace(tree, nodes=tuple(nodes)), step=1).nodes
     assert [(node.num_episodes, node.mean_reward) for node in shown] == [(1, 0.0), (1, 0.0), (0, None), (1, 0.0)]
-    assert (shown[2].ending, shown[2].said.reward, shown[2].said.action) == (Ending.TERMINATED, 1.0, "done")
+    assert (shown[2].ending, shown[2].content.reward, shown[2].content.action) == (Ending.TERMINATED, 1.0, "done")
 
 
 def test_shared_tokens_show_the_mean_advantage_of_their_episodes() -> None:
@@ -83,13 +83,13 @@ def test_shared_tokens_show_the_mean_advantage_of_their_episodes() -> None:
     assert [node.advantages for node in shown] == [{}, {2: 0.5, 3: -0.625}, {2: 0.25}, {3: 2.0}]
     # (0.5 - 0.25) / 2 and (0.5 - 1) / 2
     assert [token_advantages(node) for node in shown] == [[], [0.125, -0.25], [1.0, -0.5], [2.0, 2.0]]
-    assert [segment.trained for node in shown for segment in node.said.segments] == [(), (), *[(True, True)] * 3]
+    assert [segment.trained for node in shown for segment in node.content.segments] == [(), (), *[(True, True)] * 3]
 
 
 def test_nodes_of_an_episode_that_was_not_trained_on_are_not_marked() -> None:
     tree = example_trees.fork_inside_a_turn()
     shown = build_tree(tree, step=1, advantages={2: (0.0, 0.5, 0.5)}, dropped="zero variance").nodes
-    assert [any(any(s.trained) for s in node.said.segments) for node in shown] == [False, True, True, False]
+    assert [any(any(s.trained) for s in node.content.segments) for node in shown] == [False, True, True, False]
     assert [node.advantages for node in shown] == [{}, {2: 0.5}, {2: 0.5}, {}]
     assert build_tree(tree, step=1, dropped="zero variance").dropped == "zero variance"
 

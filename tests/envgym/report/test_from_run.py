@@ -160,7 +160,7 @@ def test_every_tree_of_a_run_can_be_seen_alone(run: RunDirectory) -> None:
     assert (alone.trees, alone.episodes, alone.metrics) == (report_of_run(run).trees, (), ())
     assert tree_of_run(run, "train/1/searched").trees == alone.trees
     chain = tree_of_run(run, "context_rewrite").trees[0]
-    assert [node.said.rewrite for node in chain.nodes] == [None, None, "TURNS_DROPPED"]
+    assert [node.content.rewrite for node in chain.nodes] == [None, None, "TURNS_DROPPED"]
     path = write_run_tree(run, "searched")
     assert path == run.path / "trees" / "train_1_searched.html"
     assert f"{tree.id} - first - envgym tree" in path.read_text(encoding="utf-8")

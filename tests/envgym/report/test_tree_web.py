@@ -153,9 +153,9 @@ def test_message_and_numbers_of_a_node_are_those_of_the_record(page: "Page", tmp
     assert told["spent below"] == "nothing"
     pane = page.get_by_role("region", name="Chosen node")
     assert pane.locator(".t.trained").count() == sampled
-    assert "".join(pane.locator(".segment.policy .t").all_text_contents()).startswith(node.said.action)
+    assert "".join(pane.locator(".segment.policy .t").all_text_contents()).startswith(node.content.action)
     page.get_by_role("button", name="Messages").click()
-    assert pane.locator(".segment.policy .text").inner_text() == node.said.action
+    assert pane.locator(".segment.policy .text").inner_text() == node.content.action
     assert pane.locator(".segment.tool .text").inner_text() == "Right."
     page.get_by_role("button", name="From the start").click()
     assert pane.locator("article").count() == len(TREE.path(index))
@@ -169,7 +169,7 @@ def test_columns_of_every_row_are_those_of_the_record(page: "Page", tmp_path: Pa
         assert node.stats is not None
         given = list(node.advantages.values())
         expected = (
-            node.said.reward, node.mean_reward, node.stats.visits, node.stats.value,
+            node.content.reward, node.mean_reward, node.stats.visits, node.stats.value,
             sum(given) / len(given) if given else None,
         )  # fmt: skip
         cells = [text.replace(MINUS, "-") for text in row(page, index).locator(".cell").all_text_contents()]

@@ -25,7 +25,7 @@ def test_episode_is_read_back_as_it_was_played(tmp_path: Path) -> None:
     (episode,) = read_episodes(path)
     assert (episode["env_id"], episode["seed"], episode["ending"]) == ("Counter", 4, "TERMINATED")
     assert task_from_json(episode["task"]) == first.task
-    assert episode["messages"] == [{"role": "user", "content": str(first.observation)}]
+    assert episode["messages"] == [{"role": "user", "content": [{"type": "text", "text": str(first.observation)}]}]
     assert [turn["action"] for turn in episode["turns"]] == [CALL, "DONE"]
     assert episode["turns"][0]["action_message"]["tool_calls"][0]["arguments"] == {"amount": 5}
     assert episode["turns"][0]["messages"][0]["role"] == "tool"
@@ -89,9 +89,9 @@ def test_folder_must_exist(tmp_path: Path) -> None:
         Record(Counter(), tmp_path / "missing" / "episodes.jsonl")
 
 
-@pytest.mark.parametrize("line", ['{"schema": 2}', "{", "[]", "{}"])
+@pytest.mark.parametrize("line", ['{"schema": 3}', '{"schema": "1"}', "{", "[]", "{}"])
 def test_line_that_is_no_episode_is_one_sentence(tmp_path: Path, line: str) -> None:
     path = tmp_path / "episodes.jsonl"
     path.write_text(json.dumps({"schema": 1}) + "\n" + line + "\n")
-    with pytest.raises(InvalidInput, match=r"schema must be 1, got .*episodes.jsonl:2"):
+    with pytest.raises(InvalidInput, match=r"schema must be 1\.\.2, got .*episodes.jsonl:2"):
         list(read_episodes(path))

@@ -46,7 +46,7 @@ EG.data = (() => {
       const sizes = [];
       const add = (segment) => segment.advantages.forEach((value) => sizes.push(Math.abs(value)));
       for (const episode of report.episodes) for (const segment of tokensOf(episode)) add(segment);
-      for (const tree of report.trees) for (const node of tree.nodes) node.said.segments.forEach(add);
+      for (const tree of report.trees) for (const node of tree.nodes) node.content.segments.forEach(add);
       sizes.sort((a, b) => a - b);
       advantageScale = sizes.length ? sizes[Math.floor((sizes.length - 1) * 0.98)] || sizes[sizes.length - 1] : 0;
     }

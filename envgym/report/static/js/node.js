@@ -82,13 +82,13 @@ EG.node = (() => {
   }
 
   function said(item, options, position) {
-    const body = EG.episode.turnBody(item.node.said, options, position);
+    const body = EG.episode.turnBody(item.node.content, options, position);
     return body.length ? body : h("p", { class: "muted" }, "Nothing was said on this edge.");
   }
 
   function tokensBefore(model, index) {
     const above = EG.treeModel.path(model, index).slice(0, -1);
-    return above.reduce((sum, at) => sum + model.items[at].node.said.segments.reduce((part, { token_ids }) => part + token_ids.length, 0), 0);
+    return above.reduce((sum, at) => sum + model.items[at].node.content.segments.reduce((part, { token_ids }) => part + token_ids.length, 0), 0);
   }
 
   function body(model, index, options) {

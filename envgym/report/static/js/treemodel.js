@@ -36,7 +36,7 @@ EG.treeModel = (() => {
 
   const searched = (node, key) => (node.stats ? node.stats[key] : null);
   const COLUMNS = [
-    { key: "reward", name: "reward", title: "what the turn paid", of: (node) => node.said.reward },
+    { key: "reward", name: "reward", title: "what the turn paid", of: (node) => node.content.reward },
     { key: "outcome", name: "outcome", title: "mean reward of the valid episodes through the node", of: (node) => node.mean_reward },
     { key: "visits", name: "visits", title: "how often the search came by", of: (node) => searched(node, "visits") },
     { key: "value", name: "value", title: "what the search expected", of: (node) => searched(node, "value") },
@@ -68,7 +68,7 @@ EG.treeModel = (() => {
       item.indent = parent ? parent.indent + (parent.children.length > 1 ? 1 : 0) : 0;
       item.title = titleOf(item);
       item.status = statusOf(item);
-      const { segments, action, observation } = node.said;
+      const { segments, action, observation } = node.content;
       const isWhole = node.ends_turn && (parent.index === 0 || parent.node.ends_turn);
       item.says = oneLine((isWhole && action) || joined(segments, index === 0 ? ["PROMPT"] : ["POLICY", "INJECTED"]));
       item.reply = oneLine(observation || joined(segments, ["TOOL"]));
@@ -92,7 +92,7 @@ EG.treeModel = (() => {
   // All that a filter looks at, made when the first filter is typed.
   function texts(model) {
     model.texts ??= model.items.map(({ node, status, title }) => {
-      const { segments, action, observation } = node.said;
+      const { segments, action, observation } = node.content;
       const words = segments.map(({ token_strings }) => token_strings.join("")).join("");
       return [title, status, searched(node, "pruned"), node.error, words, action, observation].filter(Boolean).join("\n").toLowerCase();
     });
@@ -105,7 +105,7 @@ EG.treeModel = (() => {
     "reward above 0": ({ node }) => node.ending !== null && node.mean_reward > 0,
     "pruned": ({ kind }) => kind === "pruned",
     "not ended": ({ kind }) => kind === "unfinished",
-    "trained on": ({ node }) => node.said.segments.some(({ trained }) => trained.some(Boolean)),
+    "trained on": ({ node }) => node.content.segments.some(({ trained }) => trained.some(Boolean)),
   };
 
   // The nodes that hold every word of `text`, or null where nothing is asked for.

@@ -1,0 +1,95 @@
+"""What studies share: a declaration fixed beforehand, training runs, and means over seeds with Student's interval."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev, variance
+from typing import Final, NamedTuple, TypeVar
+
+from scipy.stats import t  # type: ignore[import-untyped]  # shipped without types
+
+from envgym.errors import SettingsError, sentence
+from envgym.runs import RunDirectory
+from envgym.settings import Settings, build_settings, read_settings_file
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+LEVEL = 0.95
+POWER = 0.8
+
+SettingsT = TypeVar("SettingsT", bound=Settings)
+
+
+def read_declaration(kind: type[SettingsT], study: str) -> SettingsT:
+    """Read the declaration of a study in `examples/`."""
+    path = ROOT / "examples" / study / "declaration.yaml"
+    return build_settings(kind, read_settings_file(path), where=path.name)
+
+
+def check_declared(effects: Mapping[str, float | None]) -> None:
+    """Check that the smallest effect of everything compared is declared. Raises: SettingsError: one is not yet."""
+    missing = [name for name, effect in effects.items() if effect is None]
+    if missing:
+        do = "run `pilot`, write what it prints into declaration.yaml, and commit that"
+        must = "be declared before the study is run"
+        raise SettingsError(sentence("smallest_effect", must, "none", where=", ".join(missing), do=do))
+
+
+def train(config: str, directory: Path, sets: Mapping[str, object], *, last: int) -> None:
+    """Train in a process of its own, unless that run is whole; one that was stopped is resumed.
+
+    Raises: CalledProcessError: it failed; its output tells the reason.
+    """
+    if success(directory, last) is not None:
+        return
+    directory = directory.resolve()
+    if directory.exists():
+        words = [str(directory), "--resume"]
+    else:
+        every = {**sets, "run.directory": directory, "run.name": directory.name}
+        words = [config, *(word for name, value in every.items() for word in ("--set", f"{name}={value}"))]
+    subprocess.run([sys.executable, "-m", "envgym", "train", *words], cwd=ROOT, check=True)
+
+
+def success(directory: Path, step: int) -> float | None:
+    """Return the share of held-out tasks solved after `step` steps; None: that was not measured, or not yet."""
+    if not directory.exists():
+        return None
+    for record in RunDirectory.open(directory).evals():
+        if record["step"] == step:
+            return fmean(fmean(rewards) for rewards in record["rewards"].values())
+    return None
+
+
+class Mean(NamedTuple):
+    """A mean over seeds and the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def t_quantile(share: float, freedom: int) -> float:
+    """Return t with P(T <= t) = share of Student's distribution."""
+    return float(t.ppf(share, freedom))
+
+
+def t_interval(values: Sequence[float]) -> Mean:
+    """Return the mean of independent values with its interval; one value has none, and its ends are infinite."""
+    mean = fmean(values)
+    if len(values) < 2:
+        return Mean(mean, -math.inf, math.inf)
+    half = t_quantile((1 + LEVEL) / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return Mean(mean, mean - half, mean + half)
+
+
+def smallest_effect(spread: float, num_seeds: int) -> float:
+    """Return the mean difference that is detected with probability `POWER`: (t_{1-a/2} + t_power) spread / sqrt(n)."""
+    freedom = num_seeds - 1
+    return (t_quantile((1 + LEVEL) / 2, freedom) + t_quantile(POWER, freedom)) * spread / math.sqrt(num_seeds)
+
+
+def pooled_spread(samples: Sequence[Sequence[float]]) -> float:
+    """Return the standard deviation within samples of equal size, their means left free."""
+    return math.sqrt(fmean(variance(sample) for sample in samples))
