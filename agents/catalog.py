@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 from envgym.plugins import PluginKind
 
 if TYPE_CHECKING:
-    from envgym.agents.agent import AgentKind
-    from envgym.agents.context import ContextStrategy
-    from envgym.agents.metrics import Metric
+    from envgym.agents.evaluation.metrics import Metric
+    from envgym.agents.loop.agent import AgentKind
+    from envgym.agents.loop.context import ContextStrategy
     from envgym.agents.policies.backends import PolicyBackend
     from envgym.agents.rendering.factory import RendererFactory
     from envgym.agents.search import Strategy
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 AGENT: Final["PluginKind[AgentKind]"] = PluginKind(
     name="agent",
-    protocols=("envgym.agents.agent:AgentKind",),
+    protocols=("envgym.agents.loop.agent:AgentKind",),
     table={
-        "plain": "envgym.agents.agent:PLAIN",
-        "tool_calling": "envgym.agents.agent:TOOL_CALLING",
-        "react": "envgym.agents.agent:REACT",
-        "code_act": "envgym.agents.agent:CODE_ACT",
+        "plain": "envgym.agents.loop.agent:PLAIN",
+        "tool_calling": "envgym.agents.loop.agent:TOOL_CALLING",
+        "react": "envgym.agents.loop.agent:REACT",
+        "code_act": "envgym.agents.loop.agent:CODE_ACT",
     },
 )
 """What an agent is made of."""
 
 CONTEXT_STRATEGY: Final["PluginKind[ContextStrategy]"] = PluginKind(
     name="context_strategy",
-    protocols=("envgym.agents.context:ContextStrategy",),
+    protocols=("envgym.agents.loop.context:ContextStrategy",),
     table={
-        "stop": "envgym.agents.context:stop",
-        "drop_oldest_turns": "envgym.agents.context:drop_oldest_turns",
-        "drop_thinking": "envgym.agents.context:drop_thinking",
+        "stop": "envgym.agents.loop.context:stop",
+        "drop_oldest_turns": "envgym.agents.loop.context:drop_oldest_turns",
+        "drop_thinking": "envgym.agents.loop.context:drop_thinking",
     },
     is_function=True,
 )
@@ -86,10 +86,10 @@ ANSWER_SCORER: Final["PluginKind[AnswerScorer]"] = PluginKind(
 
 METRIC: Final["PluginKind[Metric]"] = PluginKind(
     name="metric",
-    protocols=("envgym.agents.metrics:Metric",),
+    protocols=("envgym.agents.evaluation.metrics:Metric",),
     table={
-        "endings": "envgym.agents.metrics:Endings",
-        "lengths": "envgym.agents.metrics:Lengths",
+        "endings": "envgym.agents.evaluation.metrics:Endings",
+        "lengths": "envgym.agents.evaluation.metrics:Lengths",
     },
     is_function=True,
 )

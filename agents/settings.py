@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 import envgym
-from envgym.agents.agent import AgentSettings
+from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.models.tiny import TinySettings
 from envgym.catalog import PARTY, WRAPPER
 from envgym.core.tasks import Split

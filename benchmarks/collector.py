@@ -15,10 +15,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from envgym.agents.driver import run_episodes
-from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.agents.rollout.driver import run_episodes
+from envgym.agents.rollout.episode import EpisodeJob
 from envgym.core.messages import Action
 from envgym.records import Reply
 from tests.support.parrots import Parrot, char_agent, parrot_job, said

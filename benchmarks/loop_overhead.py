@@ -16,10 +16,10 @@ import statistics
 import time
 from typing import NamedTuple
 
-from envgym.agents.driver import run_episodes
-from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.agents.rollout.driver import run_episodes
+from envgym.agents.rollout.episode import EpisodeJob
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.env import Env

@@ -16,12 +16,12 @@ import time
 from dataclasses import replace
 from typing import NamedTuple
 
-from envgym.agents.agent import Agent, AgentSettings, OnLength, make_agent
-from envgym.agents.driver import run_episodes
+from envgym.agents.loop.agent import Agent, AgentSettings, OnLength, make_agent
 from envgym.agents.models.loading import load
 from envgym.agents.policies import _prefixes
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import Sampling
+from envgym.agents.rollout.driver import run_episodes
 from envgym.core.tree import Tree
 from tests.support.parrots import Parrot, parrot_job
 

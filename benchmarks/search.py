@@ -13,9 +13,9 @@ import random
 import time
 from typing import Literal
 
-from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
+from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.search import BestOf, Chain, Mcts, RandomExpand, RolloutContext, Strategy, SurprisalFork
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task, TaskSource

@@ -6,9 +6,9 @@ trying pays.
 
 from dataclasses import replace
 
-from envgym.agents.driver import run_episode, run_oracle_episode
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import Sampling
+from envgym.agents.rollout.driver import run_episode, run_oracle_episode
 from envgym.core.messages import Action
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.seeds import derive_seed, generator

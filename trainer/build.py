@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from envgym.agents.agent import Agent, make_agent
 from envgym.agents.catalog import METRIC, SEARCH
-from envgym.agents.metrics import Metric
+from envgym.agents.evaluation.metrics import Metric
+from envgym.agents.loop.agent import Agent, make_agent
 from envgym.agents.models.loading import load, load_adapter, load_tokenizer, prepare_device, resolve_model
 from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.backends import autocast_dtype, build_trained_policy

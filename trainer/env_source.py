@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envgym.agents.agent import AgentSettings
 from envgym.agents.evaluation.plan import held_out_tasks
+from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.search import Strategy
 from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.core.tasks import Split, Task, TaskSource

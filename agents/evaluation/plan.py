@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from envgym.agents.catalog import METRIC
-from envgym.agents.episode import EpisodeJob
-from envgym.agents.metrics import Metric
+from envgym.agents.evaluation.metrics import Metric
+from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.search import Selection, Strategy
 from envgym.agents.settings import EvaluationSettings
 from envgym.core.tasks import Split, Task, TaskSource, check_ids, distinct_tasks

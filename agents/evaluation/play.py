@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import NamedTuple
 
-from envgym.agents.agent import Agent, AgentSettings, resolve_text_format
-from envgym.agents.driver import run_episodes
-from envgym.agents.episode import EpisodeJob
 from envgym.agents.evaluation.plan import EvalPlan
 from envgym.agents.evaluation.record import EvalRecord, record_evaluation
-from envgym.agents.message_driver import MessagePolicy, run_message_episodes
-from envgym.agents.pool import run_pool
+from envgym.agents.loop.agent import Agent, AgentSettings, resolve_text_format
 from envgym.agents.protocols import Policy, Sampling
+from envgym.agents.rollout.driver import run_episodes
+from envgym.agents.rollout.episode import EpisodeJob
+from envgym.agents.rollout.messages import MessagePolicy, run_message_episodes
+from envgym.agents.rollout.pool import run_pool
 from envgym.agents.search import Chain, RolloutContext, Strategy
 from envgym.agents.settings import EvaluationSettings
 from envgym.core.rewards import Invalid

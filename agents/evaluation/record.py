@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from envgym.agents.evaluation.metrics import compute_metrics
 from envgym.agents.evaluation.plan import EvalPlan
-from envgym.agents.metrics import compute_metrics
 from envgym.core.endings import Ending
 from envgym.core.rewards import Invalid, Reward
 from envgym.core.trajectory import trajectories

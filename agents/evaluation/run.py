@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envgym.agents.agent import agent_kind, make_agent
 from envgym.agents.catalog import SEARCH
 from envgym.agents.evaluation.plan import SPLIT_LABELS, EvalPlan, held_out_tasks, make_plan
 from envgym.agents.evaluation.play import (
@@ -21,6 +20,7 @@ from envgym.agents.evaluation.play import (
     token_player,
 )
 from envgym.agents.evaluation.record import EvalRecord
+from envgym.agents.loop.agent import agent_kind, make_agent
 from envgym.agents.policies.backends import build_policy
 from envgym.agents.search import Strategy
 from envgym.agents.search.protocol import TreeStrategy

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any  # JSON that was just decoded; every access below is checked
 
-from envgym.agents.message_driver import MessageReply
 from envgym.agents.protocols import FinishReason
+from envgym.agents.rollout.messages import MessageReply
 from envgym.core.messages import Action, Message, Role, ToolCall, text_of
 from envgym.parsing.hermes import read_arguments
 from envgym.tools import ToolSpec

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any, Protocol
 
 from envgym.agents.catalog import POLICY_BACKEND
-from envgym.agents.message_driver import MessagePolicy
 from envgym.agents.protocols import Policy
+from envgym.agents.rollout.messages import MessagePolicy
 from envgym.agents.settings import EndpointSettings, EngineSettings, ModelSettings
 from envgym.errors import SettingsError, sentence
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from envgym.agents.message_driver import MessagePolicy, MessageReply, MessageRequest
 from envgym.agents.policies._chat_wire import messages_to_wire, read_response, says_context_is_full, tool_to_wire
 from envgym.agents.policies.endpoint import Endpoint, Sleep
 from envgym.agents.protocols import FinishReason
+from envgym.agents.rollout.messages import MessagePolicy, MessageReply, MessageRequest
 from envgym.agents.settings import EndpointSettings
 from envgym.core.messages import Action
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from envgym.agents.agent import AgentSettings
+from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.search.engine import SearchTree
 from envgym.agents.search.protocol import TreeStrategy, run_concurrently
 from envgym.env import Env

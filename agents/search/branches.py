@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from envgym.agents.loop import AgentState
-from envgym.agents.path import PathNode
+from envgym.agents.loop.path import PathNode
+from envgym.agents.loop.state import AgentState
 from envgym.agents.protocols import GenerateRequest, Generation
-from envgym.agents.recorder import MidTurnFork
+from envgym.agents.rollout.recorder import MidTurnFork
 from envgym.agents.search.snapshots import Snapshot
 from envgym.core.endings import Ending
 from envgym.core.tree import SearchStats

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 
 from pydantic import Field
 
-from envgym.agents.agent import AgentSettings
+from envgym.agents.loop.agent import AgentSettings
 from envgym.core.turns import Cost
 from envgym.errors import SettingsError, sentence
 from envgym.settings import Settings

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from envgym.agents.agent import AgentSettings
-from envgym.agents.driver import run_episode
-from envgym.agents.episode import EpisodeJob
-from envgym.agents.pool import AbortHandle
+from envgym.agents.loop.agent import AgentSettings
+from envgym.agents.rollout.driver import run_episode
+from envgym.agents.rollout.episode import EpisodeJob
+from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.search.engine import RolloutContext
 from envgym.core.tree import Tree
 from envgym.env import Env

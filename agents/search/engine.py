@@ -13,15 +13,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from envgym.agents.agent import Agent
-from envgym.agents.driver import EnvCloser, aborted_event, close_env, drive, failure_event
-from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob
-from envgym.agents.events import FailureEvent, Generate
-from envgym.agents.loop import AgentState, TokenRequest, advance, begin
-from envgym.agents.path import PathNode
-from envgym.agents.pool import AbortHandle
+from envgym.agents.loop.agent import Agent
+from envgym.agents.loop.events import FailureEvent, Generate
+from envgym.agents.loop.path import PathNode
+from envgym.agents.loop.state import AgentState, TokenRequest, advance, begin
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
-from envgym.agents.recorder import record_tree
+from envgym.agents.rollout.driver import EnvCloser, aborted_event, close_env, drive, failure_event
+from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
+from envgym.agents.rollout.pool import AbortHandle
+from envgym.agents.rollout.recorder import record_tree
 from envgym.agents.search.branches import Branch, SearchState, SharedPrefix, TurnRecord, node_statistics
 from envgym.agents.search.budget import BudgetTracker, SearchBudget, largest_turn_cost
 from envgym.agents.search.snapshots import Branching, SnapshotStore

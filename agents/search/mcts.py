@@ -14,7 +14,7 @@ Children that sampled the same tokens are one child, visited more than once.
 from functools import cached_property
 from typing import Any, ClassVar
 
-from envgym.agents.agent import AgentSettings
+from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.search.engine import SearchTree
 from envgym.agents.search.mcts_tree import MctsNode, Simulations, SimulationSettings
 from envgym.agents.search.protocol import Selection, TreeStrategy

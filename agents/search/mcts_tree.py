@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from envgym.agents.path import PathNode
+from envgym.agents.loop.path import PathNode
 from envgym.agents.search.branches import Branch, SearchState, TurnRecord
 from envgym.agents.search.engine import SearchTree
 from envgym.agents.search.mcts_scores import (

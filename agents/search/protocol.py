@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
-from envgym.agents.agent import AgentSettings
 from envgym.agents.catalog import ANSWER_SCORER, VALUE
-from envgym.agents.episode import EpisodeJob
-from envgym.agents.pool import AbortHandle
+from envgym.agents.loop.agent import AgentSettings
+from envgym.agents.rollout.episode import EpisodeJob
+from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.search.budget import SearchBudget, check_budget
 from envgym.agents.search.engine import RolloutContext, SearchTree
 from envgym.agents.search.scorers import (

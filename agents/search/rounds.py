@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from envgym.agents.agent import AgentSettings
+from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.search.branches import Branch
 from envgym.agents.search.engine import SearchTree
 from envgym.agents.search.protocol import TreeStrategy, run_concurrently

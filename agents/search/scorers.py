@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from envgym.agents.path import PathNode
+from envgym.agents.loop.path import PathNode
 from envgym.agents.search.branches import Branch, SearchState
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message

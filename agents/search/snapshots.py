@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from envgym.agents.driver import close_env, failure_event
-from envgym.agents.episode import EpisodeEnv, EpisodeJob
-from envgym.agents.path import PathNode
-from envgym.agents.pool import AbortHandle
+from envgym.agents.loop.path import PathNode
+from envgym.agents.rollout.driver import close_env, failure_event
+from envgym.agents.rollout.episode import EpisodeEnv, EpisodeJob
+from envgym.agents.rollout.pool import AbortHandle
 from envgym.core.messages import Observation
 from envgym.core.turns import Cost, TurnOutcome
 from envgym.env import Env, ForkCapability

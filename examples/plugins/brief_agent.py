@@ -10,8 +10,8 @@ context strategy gets the messages and proposes shorter conversations, the longe
 
 from collections.abc import Sequence
 
-from envgym.agents.agent import AgentKind
-from envgym.agents.context import Proposal
+from envgym.agents.loop.agent import AgentKind
+from envgym.agents.loop.context import Proposal
 from envgym.core.messages import Message, Role
 from envgym.core.tree import Rewrite
 from envgym.plugins import Choice

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Iterable
 
-from envgym.agents.agent import Agent
-from envgym.agents.driver import run_episode
+from envgym.agents.loop.agent import Agent
 from envgym.agents.policies.scripted import ScriptedPolicy, ScriptedReply
 from envgym.agents.protocols import FinishReason, Generation, Sampling
+from envgym.agents.rollout.driver import run_episode
 from envgym.core.trajectory import Row, Trajectory, trajectories
 from tests.support.parrots import Parrot, char_agent, encode, parrot_job, show
 

@@ -8,12 +8,12 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from envgym.agents.episode import EpisodeJob
 from envgym.agents.evaluation.plan import EvalPlan, held_out_tasks
 from envgym.agents.evaluation.play import Evaluation, OnFinished, Player, evaluate, token_player
 from envgym.agents.evaluation.record import EvalRecord, record_evaluation
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
+from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.search import Chain
 from envgym.agents.settings import EvaluationSettings
 from envgym.core.tasks import Split, Task

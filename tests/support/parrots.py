@@ -6,9 +6,9 @@ No model and no tokenizer is needed to state exactly which tokens an episode hol
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from envgym.agents.agent import Agent, AgentSettings, assemble
-from envgym.agents.episode import EpisodeFactory, EpisodeJob
+from envgym.agents.loop.agent import Agent, AgentSettings, assemble
 from envgym.agents.protocols import Generation, Rendering
+from envgym.agents.rollout.episode import EpisodeFactory, EpisodeJob
 from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from envgym.agents import loop as agent_loop
+from envgym.agents.loop import state as agent_loop
 from envgym.agents.models.loading import load
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import Generation, Policy

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
-from envgym.agents.metrics import Endings, Lengths
+from envgym.agents.evaluation.metrics import Endings, Lengths
 from envgym.core.rewards import Invalid, Scored
 from envgym.core.trajectory import Group, Trajectory, Turn
 from envgym.core.tree import Rewrite

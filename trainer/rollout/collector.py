@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from envgym.agents.pool import rare_collections
+from envgym.agents.rollout.pool import rare_collections
 from envgym.agents.search import Strategy
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree

@@ -3,8 +3,8 @@
 import asyncio
 from dataclasses import dataclass
 
-from envgym.agents.episode import EpisodeFactory, EpisodeJob
-from envgym.agents.pool import AbortHandle, GrowTreeFn, PendingTree, RolloutPool
+from envgym.agents.rollout.episode import EpisodeFactory, EpisodeJob
+from envgym.agents.rollout.pool import AbortHandle, GrowTreeFn, PendingTree, RolloutPool
 from envgym.agents.search import RolloutContext, Strategy
 from envgym.core.tasks import Split
 from envgym.core.trajectory import Group

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from envgym.agents.agent import Agent
-from envgym.agents.driver import run_oracle_episode
-from envgym.agents.episode import EpisodeJob
+from envgym.agents.loop.agent import Agent
+from envgym.agents.rollout.driver import run_oracle_episode
+from envgym.agents.rollout.episode import EpisodeJob
 from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
 from envgym.core.trajectory import Trajectory, trajectories

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from envgym.agents.message_driver import MessageReply, MessageRequest
 from envgym.agents.policies.openai import OpenAIPolicy
 from envgym.agents.protocols import FinishReason, Sampling
+from envgym.agents.rollout.messages import MessageReply, MessageRequest
 from envgym.agents.settings import EndpointSettings
 from envgym.core.messages import Message, Role, ToolCall
 from envgym.errors import InvalidInput, PolicyFailure

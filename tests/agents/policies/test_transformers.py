@@ -12,10 +12,10 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from envgym.agents.driver import run_episodes
 from envgym.agents.models.head import widen_head
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
+from envgym.agents.rollout.driver import run_episodes
 from envgym.errors import InvalidInput, PolicyFailure, UnknownName
 from tests.agents.policies.small_models import (
     VOCABULARY,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import envgym
-from envgym.agents.agent import AgentSettings, make_agent
+from envgym.agents.loop.agent import AgentSettings, make_agent
 from envgym.agents.models.loading import load
 from envgym.agents.policies.vllm import VllmPolicy
 from envgym.agents.protocols import GenerateRequest, Generation

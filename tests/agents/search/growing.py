@@ -5,11 +5,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from envgym.agents.agent import Agent
-from envgym.agents.episode import EpisodeJob
+from envgym.agents.loop.agent import Agent
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.pool import AbortHandle
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
+from envgym.agents.rollout.episode import EpisodeJob
+from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.search import RolloutContext, Strategy
 from envgym.agents.search.protocol import run_concurrently
 from envgym.core.trajectory import Trajectory, trajectories

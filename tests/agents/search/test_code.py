@@ -7,9 +7,9 @@ import re
 import pytest
 
 import envgym
-from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
+from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.search import RandomExpand
 from envgym.agents.search.snapshots import Branching
 from envgym.core.endings import Ending

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import envgym
-from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.pool import AbortHandle
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.agents.rollout.episode import EpisodeJob
+from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.search import (
     BestOf,
     Chain,

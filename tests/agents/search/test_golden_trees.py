@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import envgym
-from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.search import BestOf, Chain, Mcts, RandomExpand, SurprisalFork, TurnUncertainty
 from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.snapshots import Branching

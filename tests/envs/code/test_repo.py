@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 import envgym
-from envgym.agents.agent import AgentSettings, assemble
+from envgym.agents.loop.agent import AgentSettings, assemble
 from envgym.agents.protocols import FinishReason, Generation
 from envgym.conformance import EnvConformance
 from envgym.core.endings import Ending

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envgym.agents.agent import Agent
+from envgym.agents.loop.agent import Agent
 from envgym.core.segments import Origin, Segment
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Edge, Tree

@@ -1,7 +1,7 @@
 """Paths joined into trees."""
 
-from envgym.agents.path import PathNode
-from envgym.agents.recorder import MidTurnFork, record_tree
+from envgym.agents.loop.path import PathNode
+from envgym.agents.rollout.recorder import MidTurnFork, record_tree
 from envgym.core.endings import Ending
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Edge, Node, SearchStats, Tree

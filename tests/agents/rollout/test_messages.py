@@ -5,16 +5,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from envgym.agents.agent import AgentSettings, OnLength
-from envgym.agents.message_driver import (
+from envgym.agents.loop.agent import AgentSettings, OnLength
+from envgym.agents.protocols import FinishReason, Sampling
+from envgym.agents.rollout.messages import (
     MessagePolicy,
     MessageReply,
     MessageRequest,
     run_message_episode,
     run_message_episodes,
 )
-from envgym.agents.pool import AbortHandle
-from envgym.agents.protocols import FinishReason, Sampling
+from envgym.agents.rollout.pool import AbortHandle
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Role, ToolCall
 from envgym.core.rewards import Invalid, Scored

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from envgym.agents.episode import EpisodeJob
-from envgym.agents.path import PathNode
+from envgym.agents.loop.path import PathNode
+from envgym.agents.rollout.episode import EpisodeJob
 from envgym.core.builder import TreeBuilder, split_segments
 from envgym.core.tree import Edge, SearchStats, Tree
 from envgym.core.turns import Cost

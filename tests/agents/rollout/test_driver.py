@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from envgym.agents.driver import run_episode, run_episodes, run_oracle_episode
-from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.agents.rollout.driver import run_episode, run_episodes, run_oracle_episode
+from envgym.agents.rollout.episode import EpisodeJob
 from envgym.core.endings import Ending
 from envgym.core.messages import Action
 from envgym.core.rewards import Scored

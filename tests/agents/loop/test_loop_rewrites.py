@@ -5,8 +5,8 @@ from itertools import zip_longest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.agents.agent import OnLength
 from envgym.agents.catalog import CONTEXT_STRATEGY
+from envgym.agents.loop.agent import OnLength
 from envgym.agents.protocols import GenerateRequest
 from envgym.core.endings import Ending
 from envgym.core.segments import Origin

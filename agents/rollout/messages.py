@@ -11,16 +11,14 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Literal, NamedTuple, Protocol, Self
 
-from envgym.agents.agent import (
+from envgym.agents.loop.agent import (
     AgentSettings,
     OnLength,
     first_messages,
     own_system_prompt,
     resolve_text_format,
 )
-from envgym.agents.driver import drive_episode
-from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob
-from envgym.agents.events import (
+from envgym.agents.loop.events import (
     Event,
     FailureEvent,
     Finished,
@@ -31,10 +29,12 @@ from envgym.agents.events import (
     StepEnv,
     StepEvent,
 )
-from envgym.agents.loop import turn_ending, turn_outcome
-from envgym.agents.path import History, PathNode
-from envgym.agents.pool import AbortHandle, run_pool
+from envgym.agents.loop.path import History, PathNode
+from envgym.agents.loop.state import turn_ending, turn_outcome
 from envgym.agents.protocols import FinishReason, Sampling
+from envgym.agents.rollout.driver import drive_episode
+from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
+from envgym.agents.rollout.pool import AbortHandle, run_pool
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Role
 from envgym.core.tree import Edge, Tree

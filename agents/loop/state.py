@@ -17,9 +17,9 @@ from enum import StrEnum
 from itertools import chain
 from typing import NamedTuple
 
-from envgym.agents.agent import Agent, OnLength
-from envgym.agents.context import shorten
-from envgym.agents.events import (
+from envgym.agents.loop.agent import Agent, OnLength
+from envgym.agents.loop.context import shorten
+from envgym.agents.loop.events import (
     Event,
     FailureEvent,
     Finished,
@@ -30,7 +30,7 @@ from envgym.agents.events import (
     StepEnv,
     StepEvent,
 )
-from envgym.agents.path import History, PathNode
+from envgym.agents.loop.path import History, PathNode
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.core.endings import Ending
 from envgym.core.segments import Origin, Segment

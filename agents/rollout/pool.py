@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from envgym.agents.episode import EpisodeJob
+from envgym.agents.rollout.episode import EpisodeJob
 from envgym.core.tree import Tree
 from envgym.errors import InvalidInput, sentence
 

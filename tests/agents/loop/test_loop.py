@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from envgym.agents.agent import Agent
-from envgym.agents.driver import run_episode
-from envgym.agents.events import FailureEvent, Finished, Generate, GenerationEvent, ResetEvent, StepEnv, StepEvent
-from envgym.agents.loop import AgentState, Phase, TokenEvent, advance, begin
+from envgym.agents.loop.agent import Agent
+from envgym.agents.loop.events import FailureEvent, Finished, Generate, GenerationEvent, ResetEvent, StepEnv, StepEvent
+from envgym.agents.loop.state import AgentState, Phase, TokenEvent, advance, begin
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, Sampling
-from envgym.agents.recorder import record_tree
+from envgym.agents.rollout.driver import run_episode
+from envgym.agents.rollout.recorder import record_tree
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.rewards import Scored

@@ -1,6 +1,6 @@
 """Named agents: a choice of renderer, text format, system prompt and context strategy.
 
-An agent is fixed before its first episode and shared by all of them; what changes is `AgentState` (agents/loop.py).
+An agent is fixed before its first episode and shared by all of them; what changes is `AgentState` (`loop.state`).
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field, model_validator
 
 from envgym.agents.catalog import AGENT, CONTEXT_STRATEGY, RENDERER
-from envgym.agents.context import ContextStrategy, drop_oldest_turns, stop
+from envgym.agents.loop.context import ContextStrategy, drop_oldest_turns, stop
 from envgym.agents.protocols import Generation, Renderer, Rendering
 from envgym.catalog import TEXT_FORMAT
 from envgym.core.messages import GUIDE, Action, Message, Observation, Role

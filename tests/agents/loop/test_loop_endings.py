@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from envgym.agents.agent import OnLength
+from envgym.agents.loop.agent import OnLength
 from envgym.agents.protocols import FinishReason, Generation, Rendering
 from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Observation

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.agents.path import History
+from envgym.agents.loop.path import History
 from envgym.core.messages import Message, Role
 
 

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from envgym.agents.driver import run_episode
-from envgym.agents.episode import EpisodeJob
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.pool import AbortHandle, GrowTreeFn, RolloutPool
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.agents.rollout.driver import run_episode
+from envgym.agents.rollout.episode import EpisodeJob
+from envgym.agents.rollout.pool import AbortHandle, GrowTreeFn, RolloutPool
 from envgym.core.endings import Ending
 from envgym.core.messages import Action
 from envgym.core.rewards import Invalid, Scored

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.agents.context import Shortened, drop_oldest_turns, drop_thinking, shorten, stop
+from envgym.agents.loop.context import Shortened, drop_oldest_turns, drop_thinking, shorten, stop
 from envgym.agents.protocols import Rendering
 from envgym.core.messages import Message, Role
 from envgym.core.segments import Origin, Segment

@@ -10,9 +10,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
-from envgym.agents.agent import Agent
-from envgym.agents.episode import Clock, EpisodeEnv, EpisodeJob
-from envgym.agents.events import (
+from envgym.agents.loop.agent import Agent
+from envgym.agents.loop.events import (
     Event,
     FailureEvent,
     Finished,
@@ -25,11 +24,12 @@ from envgym.agents.events import (
     StepEnv,
     StepEvent,
 )
-from envgym.agents.loop import advance, begin
-from envgym.agents.path import PathNode
-from envgym.agents.pool import AbortHandle, run_pool
+from envgym.agents.loop.path import PathNode
+from envgym.agents.loop.state import advance, begin
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy, Sampling
-from envgym.agents.recorder import record_tree
+from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
+from envgym.agents.rollout.pool import AbortHandle, run_pool
+from envgym.agents.rollout.recorder import record_tree
 from envgym.core.endings import Ending
 from envgym.core.tree import Tree
 from envgym.errors import InfrastructureError, InvalidInput, PolicyFailure
