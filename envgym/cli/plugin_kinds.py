@@ -53,6 +53,7 @@ def list_plugins(kind_name: str, *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(row) for row in rows])
         return
+    print(styled(KINDS[kind_name].summary, "dim"))
     for row in rows:
         print(f"{styled(row.name, 'bold')}  {styled(row.path, 'dim')}")
         print(f"    {row.summary}")
