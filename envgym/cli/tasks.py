@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from envgym.cli.common import (
-    Subparsers,
-    add_command,
     add_env_arguments,
     add_json_argument,
     make_env,
     print_json,
+    set_command,
     styled,
 )
 from envgym.core.serialize import task_to_json
@@ -26,10 +25,9 @@ _SHOWN = 5
 _REPORTED = 1000
 
 
-def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Add the command."""
-    summary = "show tasks of an environment, and whether its splits overlap"
-    parser = add_command(subparsers, "tasks", summary=summary, examples=_EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    set_command(parser, run, _EXAMPLES)
     add_env_arguments(parser)
     parser.add_argument("--split", default=Split.TRAIN.value, help="train or test (default: train)")
     help_n = f"number of tasks (default: {_SHOWN}; with --report {_REPORTED} of each split)"
@@ -37,7 +35,6 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--answers", action="store_true", help="show the hidden payload too")
     parser.add_argument("--report", action="store_true", help="count sizes, duplicates and overlap of the splits")
     add_json_argument(parser)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
