@@ -25,7 +25,6 @@ from envgym.trainer.checks.groups import check_invalid
 from envgym.trainer.learner.checkpoint import TrainState, save_checkpoint
 from envgym.trainer.metrics.rollout import rollout_metrics
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.rollout.collector import collect
 from envgym.trainer.rollout.task_stats import Stats, updated_stats
 from envgym.trainer.settings import TrainSettings, load_train_settings
 from envgym.trainer.train import evaluation_metrics
@@ -174,9 +173,8 @@ def _train(paths: CellPaths, recipe: str, settings: TrainSettings, *, marks: lis
     step, spent, points, totals = 0, 0, list[Metrics](), dict.fromkeys((*TOTALS, "rows"), 0.0)
     with asyncio.Runner() as runner:
         while len(points) < len(marks):
-            requests, groups, *_ = runner.run(
-                collect(bench, settings, step=step, stats=stats, rounds=settings.resampling.rounds)
-            )
+            collector = bench.make_collector(settings, rounds=settings.resampling.rounds)
+            requests, groups, *_ = runner.run(collector.take(step, stats=stats))
             step += 1
             check_invalid(groups, limit=0.0, step=step)
             kept = bench.method.filter(groups).at_most(settings.rollout.groups).kept

@@ -21,7 +21,13 @@ STEPS: Final = 40
 MARKS: Final = (0, 10, 20, 30, 40)
 """Steps after which a policy is evaluated."""
 FIGURE: Final = ROOT / "docs" / "results" / "staleness.svg"
-MISMATCH: Final = ("staleness/mean", "gap/mean_abs", "gap/kl", "gap/effective_samples", "gap/truncated")
+MISMATCH: Final = (
+    "staleness/mean",
+    "logprob_gap/mean_abs",
+    "logprob_gap/kl",
+    "logprob_gap/effective_samples",
+    "logprob_gap/truncated",
+)
 """Metrics that are reported as their mean over steps, where a run has them."""
 
 

@@ -132,7 +132,7 @@ class Ours:
     def close(self) -> None:
         """End the loop."""
         self._runner.close()
-        self._bench.close()
+        self._bench.policy.close()
 
 
 class _Keeping(Callback):

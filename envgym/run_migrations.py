@@ -6,7 +6,11 @@ from typing import Any, Final
 Config = dict[str, Any]
 """The settings of a run as plain data."""
 
-METRIC_PREFIXES: Final[Mapping[str, str]] = {}
+METRIC_PREFIXES: Final[Mapping[str, str]] = {
+    "drift/rewritten_": "context_rewrites/",
+    "drift/": "context_rewrites/",
+    "gap/": "logprob_gap/",
+}
 """Beginning of a metric's old name -> of its new one; the longest that fits counts."""
 
 

@@ -1,7 +1,7 @@
 """Everything a run needs in one process: model, tokenizer, agent, policy and learner, built from settings."""
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+import asyncio
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,12 @@ from torch import nn
 
 from envgym.agents.catalog import METRIC, SEARCH
 from envgym.agents.evaluation.metrics import Metric
-from envgym.agents.loop.agent import Agent, make_agent
+from envgym.agents.loop.agent import Agent, AgentSettings, make_agent
 from envgym.agents.models.loading import load, load_adapter, load_tokenizer, prepare_device, resolve_model
 from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.backends import autocast_dtype, build_trained_policy
 from envgym.agents.protocols import Policy, Sampling
-from envgym.agents.search import Strategy
+from envgym.agents.search import RolloutContext, Strategy
 from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.settings import ModelSettings
 from envgym.core.trajectory import Group
@@ -24,7 +24,7 @@ from envgym.errors import InvalidInput, SettingsError, sentence
 from envgym.trainer.batch.rows import train_rows
 from envgym.trainer.batch.value_targets import TrainingBatch, build_critic_batch
 from envgym.trainer.catalog import AGGREGATION, CORRECTION, CREDIT, CURRICULUM, FILTER, KL_ESTIMATOR, LOSS, SHAPING
-from envgym.trainer.env_source import EnvSource, build_env_sources, check_group, check_search
+from envgym.trainer.env_source import EnvSource, build_env_sources
 from envgym.trainer.learner.causal_lm import check_head, without_dropout
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
@@ -37,7 +37,8 @@ from envgym.trainer.methods.protocols import (
     Shaping,
     TrajectoryCredit,
 )
-from envgym.trainer.settings import CriticSettings, TrainSettings
+from envgym.trainer.rollout.collector import Collector
+from envgym.trainer.settings import CriticSettings, RolloutSettings, TrainSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +82,12 @@ class RunContext:
     learner: Learner
     device: torch.device
 
-    def sync(self, version: int) -> None:
+    def update_policy(self, version: int) -> None:
         """Let the policy sample from the learner's weights as they are now."""
         if self.policy.shares_weights:
             self.policy.set_version(version)
         else:
             self.policy.update_weights(merged_weights(self.model), version)
-
-    def learning(self) -> AbstractContextManager[None]:
-        """Hold off a policy that samples from the very weights that learn."""
-        return self.policy.pause()
-
-    def close(self) -> None:
-        """End what the policy started."""
-        self.policy.close()
 
     def build_batch(self, groups: Iterable[Group]) -> TrainingBatch:
         """Shape the rewards of kept groups, credit their episodes, where needed with the critic, and make rows."""
@@ -106,12 +99,44 @@ class RunContext:
         credits = method.credits(groups)
         return TrainingBatch(credits, train_rows(credits, once=once))
 
-    def sampling(self, temperature: float) -> Sampling:
-        """Return how turns are sampled at a temperature."""
-        return Sampling(
-            temperature=temperature,
-            max_new_tokens=self.agent.settings.max_turn_tokens,
-            stop_token_ids=self.agent.renderer.stop_token_ids,
+    def make_collector(
+        self,
+        settings: TrainSettings,
+        *,
+        rollout: RolloutSettings | None = None,
+        search: Strategy | None = None,
+        seed: int | None = None,
+        rounds: int = 1,
+        last: int | None = None,
+    ) -> Collector:
+        """Return a collector of this run's groups.
+
+        Args:
+            settings: of the run.
+            rollout: instead of the settings' section.
+            search: instead of the method's.
+            seed: instead of the run's.
+            rounds: as for `Collector`.
+            last: as for `Collector`.
+        """
+        agent, concurrency = self.agent, settings.engine.concurrency
+        sampling = Sampling(
+            temperature=settings.sampling.temperature,
+            max_new_tokens=agent.settings.max_turn_tokens,
+            stop_token_ids=agent.renderer.stop_token_ids,
+        )
+        slots = asyncio.Semaphore(concurrency)
+        return Collector(
+            RolloutContext(agent=agent, policy=self.policy, sampling=sampling, slots=slots),
+            rollout or settings.rollout,
+            env_sources=self.env_sources,
+            curriculum=self.method.curriculum,
+            search=search or self.method.search,
+            keep_groups=self.method.filter,
+            concurrency=concurrency,
+            seed=settings.run.seed if seed is None else seed,
+            rounds=rounds,
+            last=last,
         )
 
 
@@ -184,6 +209,27 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
         learner=learner,
         device=device,
     )
+
+
+def check_group(credit: Credit | CriticCredit, settings: TrainSettings) -> None:
+    """Check that groups can be compared. Raises: SettingsError: every advantage would be 0."""
+    size, name = settings.rollout.group_size, settings.credit.name
+    # All of ours give the only episode of a group 0; one of another package may not.
+    if size < 2 and name in CREDIT.table and not isinstance(credit, CriticCredit):
+        must = f"be at least 2 for {name}, which compares the episodes of a group"
+        raise SettingsError(sentence("rollout.group_size", must, size, where="rollout", do="raise it"))
+
+
+def check_search(
+    search: Strategy, env_sources: Mapping[str, EnvSource], agent: AgentSettings, *, group_size: int | None
+) -> None:
+    """Check that every env, the agent and the group size suit the search. Raises: SettingsError: they do not."""
+    for env_source in env_sources.values():
+        env = env_source.make()
+        try:
+            search.check(env, agent, group_size=group_size)
+        finally:
+            env.close()
 
 
 def load_model(settings: ModelSettings, device: torch.device, checkpoint: Path | None) -> tuple[Any, Any]:

@@ -5,16 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from envgym.agents.evaluation.plan import held_out_tasks
-from envgym.agents.loop.agent import AgentSettings
-from envgym.agents.search import Strategy
 from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
 from envgym.runs import check_labels
-from envgym.trainer.catalog import CREDIT
-from envgym.trainer.methods.protocols import Credit, CriticCredit, EnvSupply
-from envgym.trainer.settings import TrainSettings
+from envgym.trainer.methods.protocols import EnvSupply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,28 +58,6 @@ def _tasks(make: Callable[[], Env[Any]]) -> TaskSource:
         return env.unwrapped.tasks
     finally:
         env.close()
-
-
-def check_group(credit: Credit | CriticCredit, settings: TrainSettings) -> None:
-    """See that groups can be compared. Raises: SettingsError: every advantage would be 0."""
-    size, name = settings.rollout.group_size, settings.credit.name
-    if (
-        size < 2 and name in CREDIT.table and not isinstance(credit, CriticCredit)
-    ):  # all of ours give an episode without company 0; one of your own may not
-        must = f"be at least 2 for {name}, which compares the episodes of a group"
-        raise SettingsError(sentence("rollout.group_size", must, size, where="rollout", do="raise it"))
-
-
-def check_search(
-    search: Strategy, env_sources: Mapping[str, EnvSource], agent: AgentSettings, *, group_size: int | None
-) -> None:
-    """See that every env, the agent and the group size suit the search. Raises: SettingsError: they do not."""
-    for env_source in env_sources.values():
-        env = env_source.make()
-        try:
-            search.check(env, agent, group_size=group_size)
-        finally:
-            env.close()
 
 
 def supplies(env_sources: Mapping[str, EnvSource]) -> list[EnvSupply]:

@@ -25,7 +25,7 @@ from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.batch.value_targets import TrainingBatch
 from envgym.trainer.build import RunContext, build_method, build_run_context
 from envgym.trainer.checks.groups import check_invalid
-from envgym.trainer.checks.mask_audit import MaskAudit
+from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
 from envgym.trainer.checks.preflight import open_run_directory
 from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
 from envgym.trainer.learner.checkpoint import (
@@ -50,7 +50,7 @@ from envgym.trainer.metrics.rollout import (
     row_metrics,
 )
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.rollout.collector import Collected, Collector
+from envgym.trainer.rollout.collector import Collected
 from envgym.trainer.rollout.task_stats import Stats, updated_stats
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.workflows.demonstrations import demonstration_sources
@@ -84,19 +84,19 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
     build_method(settings)
     run, checkpoint = _open(settings, resume=resume)
     sources = demonstration_sources(settings.sft if checkpoint is None else None)
-    bench = build_run_context(settings, checkpoint=checkpoint)
+    context = build_run_context(settings, checkpoint=checkpoint)
     for source in sources:
-        source.check_agent(bench.agent)
+        source.check_agent(context.agent)
     if run is None:
         run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(settings))
     elif checkpoint is None:
         run.forget_after(-1)
-    loop = TrainLoop(settings, run, bench, Callbacks(callbacks))
+    loop = TrainLoop(settings, run, context, Callbacks(callbacks))
     try:
         with asyncio.Runner() as runner:
             return loop.run(runner, checkpoint)
     finally:
-        bench.close()
+        context.policy.close()
 
 
 def _config(settings: TrainSettings) -> dict[str, object]:
@@ -116,31 +116,27 @@ def _open(settings: TrainSettings, *, resume: bool) -> tuple[RunDirectory | None
 class TrainLoop:
     """One run, step by step."""
 
-    def __init__(self, settings: TrainSettings, run: RunDirectory, bench: RunContext, callbacks: Callback) -> None:
+    def __init__(self, settings: TrainSettings, run: RunDirectory, context: RunContext, callbacks: Callback) -> None:
         """Join the parts; nothing runs yet."""
-        self.settings, self.run_directory, self.bench, self.callbacks = settings, run, bench, callbacks
+        self.settings, self.run_directory, self.context, self.callbacks = settings, run, context, callbacks
         self.stats: Stats = {}
         self.step = 0
         self._times: Metrics = {}
-        self._canary = _canary(settings, bench)
-        self._record = MaskAudit(bench.policy)
-        watched = bench if self._canary is None else replace(bench, policy=self._record)
+        self._canary = _canary(settings, context)
+        self._audit = MaskAudit()
+        audited = replace(context, policy=AuditedPolicy(context.policy, self._audit))
         self._player = token_player(
-            bench.agent,
-            bench.policy,
-            bench.evaluation_search,
+            context.agent,
+            context.policy,
+            context.evaluation_search,
             settings.evaluation,
             concurrency=settings.engine.concurrency,
         )
         self._all_tasks = SPLIT_LABELS[settings.evaluation.split]
         """Label of the evaluations before and after training."""
-        self._collector = Collector(
-            watched,
-            settings,
-            settings.rollout,
-            seed=settings.run.seed,
-            rounds=settings.resampling.rounds,
-            last=settings.run.steps,
+        sampled_from = context if self._canary is None else audited
+        self._collector = sampled_from.make_collector(
+            settings, rounds=settings.resampling.rounds, last=settings.run.steps
         )
 
     def run(self, runner: asyncio.Runner, checkpoint: Path | None) -> TrainResult:
@@ -172,7 +168,7 @@ class TrainLoop:
 
     def _warm_start(self, runner: asyncio.Runner) -> None:
         if self.settings.sft is not None:
-            work = warm_start(self.bench, self.settings, self.settings.sft, on_progress=self.callbacks.on_progress)
+            work = warm_start(self.context, self.settings, self.settings.sft, on_progress=self.callbacks.on_progress)
             self.run_directory.append_metrics({"step": 0, **runner.run(work)})
             self._sync_policy()
         self._open_reference()
@@ -182,8 +178,8 @@ class TrainLoop:
         """Freeze the policy as it is now for the KL term; a resumed run finds it in its directory."""
         if self.settings.objective.kl_coef:
             folder = self.run_directory.path / "reference"
-            keep_reference(self.bench.model, folder)
-            self.bench.learner.reference = open_reference(self.bench.model, folder, self.bench.device)
+            keep_reference(self.context.model, folder)
+            self.context.learner.reference = open_reference(self.context.model, folder, self.context.device)
 
     def _train_step(self, runner: asyncio.Runner) -> None:
         started, self._times = time.perf_counter(), {}
@@ -192,7 +188,7 @@ class TrainLoop:
             collected = self._collect(runner, step)
         requests, groups = collected.requests, collected.groups
         _check_groups(self.settings, groups, step)
-        result = self.bench.method.filter(groups).at_most(collected.wanted)
+        result = self.context.method.filter(groups).at_most(collected.wanted)
         with self._timed("learn"):
             (credits, rows), learned = self._learn(runner, result.kept, step)
         with self._timed("sync"):
@@ -206,14 +202,14 @@ class TrainLoop:
             with self._timed("save"):
                 rows_of_episodes = _episode_rows(step, groups, credits, dropped_trees(result.dropped))
                 self.run_directory.write_episodes(step, rows_of_episodes)
-        sampled = _sampled_metrics(self.settings, self.bench.method.metrics, requests, groups)
+        sampled = _sampled_metrics(self.settings, self.context.method.metrics, requests, groups)
         seconds = time.perf_counter() - started
         metrics = {
             **sampled,
             **collected.metrics,
             **age_metrics(result.kept, step=step),
             **filter_metrics(result),
-            **row_metrics(result, credits, rejected=learned.get("gap/rejected_rows", 0.0)),
+            **row_metrics(result, credits, rejected=learned.get("logprob_gap/rejected_rows", 0.0)),
             **learned,
             "train/rows": float(len(rows)),
             **canary_metrics,
@@ -237,26 +233,26 @@ class TrainLoop:
         settings = self.settings
         total = settings.rollout.groups * settings.rollout.group_size * settings.resampling.rounds
         progress = _counter(self.callbacks, "collect", total)
-        self._record.begin_step(remembered=settings.rollout.staleness)
+        self._audit.begin_step(remembered=settings.rollout.staleness)
         return runner.run(self._collector.take(step - 1, stats=self.stats, on_finished=progress))
 
     def _learn(self, runner: asyncio.Runner, kept: Sequence[Group], step: int) -> tuple[TrainingBatch, Metrics]:
         """Learn from groups; beside those that grow, where the settings say so."""
 
         def work() -> tuple[TrainingBatch, Metrics]:
-            with self.bench.learning():
-                batch = self.bench.build_batch(kept)
+            with self.context.policy.pause():
+                batch = self.context.build_batch(kept)
                 if self._canary is not None:
-                    self._record.check(batch.rows, step=step)
+                    self._audit.check(batch.rows, step=step)
                 if not batch.rows:  # every group was dropped: nothing to learn from, and the step says so
                     return batch, {"optim/updates": 0.0}
-                learner, objective = self.bench.learner, self.bench.method.objective
+                learner, objective = self.context.learner, self.context.method.objective
                 return batch, learner.train_step(batch.rows, objective, step=step - 1)
 
         return runner.run(asyncio.to_thread(work)) if self.settings.rollout.overlaps else work()
 
     def _evaluate(self, runner: asyncio.Runner, label: str) -> None:
-        for plan in self._plans(label):
+        for plan in _evaluation_plans(self.settings, self.context, label):
             on_finished = _counter(self.callbacks, f"evaluate {plan.label}", len(plan.tasks) * plan.samples)
             work = evaluate(plan, self._player, self.settings.evaluation, step=self.step, on_finished=on_finished)
             evaluation = runner.run(work)
@@ -267,41 +263,24 @@ class TrainLoop:
 
     def _has_evaluation(self, label: str, step: int) -> bool:
         done = {(data["label"], data["step"]) for data in self.run_directory.evals()}
-        return all((plan.title, step) in done for plan in self._plans(label))
-
-    def _plans(self, label: str) -> list[EvalPlan]:
-        """Return one plan per env; the tasks of an evaluation in between are the first of the others'."""
-        settings, env_sources = self.settings.evaluation, self.bench.env_sources.values()
-        num_tasks = min(settings.tasks_during, settings.tasks) if label == DURING else settings.tasks
-        return [
-            make_plan(
-                settings,
-                self.bench.evaluation_search,
-                env_id=env_source.env_id,
-                make_env=env_source.make,
-                tasks=env_source.held_out[:num_tasks],
-                label=label if len(env_sources) == 1 else f"{label} {env_source.label}",
-                run_seed=self.settings.run.seed,
-            )
-            for env_source in env_sources
-        ]
+        return all((plan.title, step) in done for plan in _evaluation_plans(self.settings, self.context, label))
 
     def _save(self) -> None:
         save_checkpoint(
             self.run_directory.checkpoints,
             state=TrainState(step=self.step, stats=self.stats),
-            model=self.bench.model,
-            tokenizer=self.bench.tokenizer,
-            optimizer=self.bench.learner.optimizer,
+            model=self.context.model,
+            tokenizer=self.context.tokenizer,
+            optimizer=self.context.learner.optimizer,
             keep=self.settings.run.keep_checkpoints,
-            critic=self.bench.learner.critic,
+            critic=self.context.learner.critic,
         )
 
     def _restore(self, checkpoint: Path) -> None:
         state = load_state(checkpoint)
-        load_optimizer(checkpoint, self.bench.learner.optimizer)
-        if self.bench.learner.critic is not None:
-            load_critic(checkpoint, self.bench.learner.critic)
+        load_optimizer(checkpoint, self.context.learner.optimizer)
+        if self.context.learner.critic is not None:
+            load_critic(checkpoint, self.context.learner.critic)
         self.step, self.stats = state.step, state.stats
         self.run_directory.forget_after(state.step)
         self._open_reference()
@@ -309,18 +288,18 @@ class TrainLoop:
 
     def _sync_policy(self) -> None:
         """Let the policy sample from the weights as they are after `step`."""
-        self.bench.sync(self.step)
+        self.context.update_policy(self.step)
 
     def _check_weights(self, runner: asyncio.Runner) -> Metrics:
-        """Look whether the sampler has the learner's weights. Raises: RunError: it has not."""
+        """Check that the policy samples from the learner's weights. Raises: RunError: it does not."""
         if self._canary is None:
             return {}
 
-        def score(rows: Sequence[TrainRow]) -> list[list[float]]:
-            with self.bench.learning():
-                return self.bench.learner.compute_logprobs(rows, temperature=1.0).tolist()
+        def compute_logprobs(rows: Sequence[TrainRow]) -> list[list[float]]:
+            with self.context.policy.pause():
+                return self.context.learner.compute_logprobs(rows, temperature=1.0).tolist()
 
-        work = self._canary.check(self.bench.policy, score, step=self.step)
+        work = self._canary.check(self.context.policy, compute_logprobs, step=self.step)
         return runner.run(work)
 
     @contextmanager
@@ -330,8 +309,26 @@ class TrainLoop:
         self._times[f"time/{name}_s"] = time.perf_counter() - started
 
 
+def _evaluation_plans(settings: TrainSettings, context: RunContext, label: str) -> list[EvalPlan]:
+    """Return one plan per env; the tasks of an evaluation in between are the first of the others'."""
+    evaluation, env_sources = settings.evaluation, context.env_sources.values()
+    num_tasks = min(evaluation.tasks_during, evaluation.tasks) if label == DURING else evaluation.tasks
+    return [
+        make_plan(
+            evaluation,
+            context.evaluation_search,
+            env_id=env_source.env_id,
+            make_env=env_source.make,
+            tasks=env_source.held_out[:num_tasks],
+            label=label if len(env_sources) == 1 else f"{label} {env_source.label}",
+            run_seed=settings.run.seed,
+        )
+        for env_source in env_sources
+    ]
+
+
 def _check_groups(settings: TrainSettings, groups: Sequence[Group], step: int) -> None:
-    """Stop a run that must not train on what it collected. Raises: RunError: too much failed, or contexts drifted."""
+    """Stop a run that must not train on its groups. Raises: RunError: many failed, or a context is rendered anew."""
     check_invalid(groups, limit=settings.run.max_invalid_rate, step=step)
     if settings.canary.on_rewrite == "fail":
         check_context_rewrites(groups, step=step)
@@ -340,7 +337,7 @@ def _check_groups(settings: TrainSettings, groups: Sequence[Group], step: int) -
 def _sampled_metrics(
     settings: TrainSettings, metrics: Sequence[Metric], requests: Sequence[TaskRequest], groups: Sequence[Group]
 ) -> Metrics:
-    """Return what the collected episodes say."""
+    """Return the metrics of the collected episodes."""
     success_at = settings.evaluation.success_at
     values = rollout_metrics(groups, success_at=success_at) | context_rewrite_metrics(groups)
     if len(settings.envs) > 1:
@@ -357,10 +354,10 @@ def _episode_rows(
     return episode_rows(trees, step=step, advantages=advantages, dropped=dropped)
 
 
-def _canary(settings: TrainSettings, bench: RunContext) -> WeightCanary | None:
+def _canary(settings: TrainSettings, context: RunContext) -> WeightCanary | None:
     if not settings.canary.enabled:
         return None
-    prompt = bench.tokenizer(TEXT)["input_ids"]
+    prompt = context.tokenizer(TEXT)["input_ids"]
     return WeightCanary(settings.canary, prompt[: settings.agent.max_context_tokens // 2])
 
 

@@ -123,7 +123,7 @@ def test_every_metric_of_a_run_is_explained_and_every_file_too(tmp_path: Path) -
     train(settings)
     rows = RunDirectory.open(tmp_path / "run").metrics()
     names = {name for row in rows for name in row if name != "step"}
-    told = re.findall(r"`([a-z]+/[A-Za-z_]+)`", TEXT.partition("## Metrics")[2])
+    told = re.findall(r"`([a-z_]+/[A-Za-z_]+)`", TEXT.partition("## Metrics")[2])
     patterns = [re.sub("NAME|REASON", r"\\w+", name) for name in told]
     assert sorted(name for name in names if not any(re.fullmatch(pattern, name) for pattern in patterns)) == []
     plain = {name for name in told if name.islower()}

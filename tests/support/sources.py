@@ -37,7 +37,7 @@ class Source:
     variables: frozenset[str]
     """Arguments, and fields or variables with an annotation."""
     imports: frozenset[str]
-    """Names imported from envgym, inside functions and for type checkers too."""
+    """Names imported from envgym, inside functions too; for type checkers alone, not."""
 
     @property
     def folder(self) -> str:
@@ -67,6 +67,8 @@ def _read(path: Path) -> Source:
     tree = ast.parse(text)
     nodes = list(ast.walk(tree))
     top_level = set(tree.body)
+    for_checkers = (node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    unused = {inner for node in for_checkers for inner in ast.walk(node)}
     return Source(
         path=path.relative_to(ROOT).as_posix(),
         num_lines=len(text.splitlines()),
@@ -83,7 +85,7 @@ def _read(path: Path) -> Source:
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         ),
         variables=frozenset(name for node in nodes for name in _variables(node)),
-        imports=frozenset(name for node in nodes for name in _imports(node)),
+        imports=frozenset(name for node in nodes if node not in unused for name in _imports(node)),
     )
 
 

@@ -97,10 +97,10 @@ def test_the_ratio_is_to_the_sampler() -> None:
     assert (found["ratio/min"], found["ratio/max"]) == pytest.approx((1.5, 1.5), rel=1e-5)
     assert found["loss/policy"] == pytest.approx((-1.2 * good + 1.5 * bad) / (good + bad), rel=1e-5)
     assert found["loss/clip_high"] == pytest.approx(good / (good + bad))
-    assert found["gap/mean_abs"] == pytest.approx(math.log(1.5), rel=1e-5)
+    assert found["logprob_gap/mean_abs"] == pytest.approx(math.log(1.5), rel=1e-5)
     _, found = learn(model, rows, goal("recomputed"))
     assert found["ratio/mean"] == 1.0
-    assert found["gap/mean_abs"] == pytest.approx(math.log(1.5), rel=1e-5)
+    assert found["logprob_gap/mean_abs"] == pytest.approx(math.log(1.5), rel=1e-5)
 
 
 def test_gradient_is_that_of_differences() -> None:
@@ -148,8 +148,8 @@ def test_later_updates_reject_by_the_policy_as_it_is_then() -> None:
     strict = goal("rollout", Divergence(over=Over.TOKEN, bound=1e-4))
     _, once = learn(model, rows, strict, lr=1e-2)
     _, later = learn(model, rows, strict, lr=1e-2, epochs=4)
-    assert once["gap/rejected"] == 0.0
-    assert later["gap/rejected"] > 0.1
+    assert once["logprob_gap/rejected"] == 0.0
+    assert later["logprob_gap/rejected"] > 0.1
 
 
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
@@ -173,7 +173,9 @@ def test_what_is_rejected_trains_nothing_and_counts_in_the_denominator(mode: str
     rejecting = IcePop(low=0.9, high=1.1, weights=WeightLevel.NONE)
     found, metrics = learn(model, far, goal(old_policy, rejecting, aggregation=mode))
     expected, _ = learn(model, still, goal("recomputed", aggregation=mode))
-    assert metrics["gap/rejected"] == pytest.approx(sum(map(sum, odd)) / sum(sum(row.loss_mask) for row in rows))
+    assert metrics["logprob_gap/rejected"] == pytest.approx(
+        sum(map(sum, odd)) / sum(sum(row.loss_mask) for row in rows)
+    )
     assert torch.allclose(found, expected, rtol=1e-5, atol=1e-7)
 
 

@@ -8,8 +8,9 @@ from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.authoring import GeneratedTasks
 from envgym.core.tasks import Split
 from envgym.errors import InvalidInput, SettingsError, UnknownName
+from envgym.trainer.build import check_group
 from envgym.trainer.catalog import CREDIT
-from envgym.trainer.env_source import EnvSource, build_env_sources, check_group, supplies
+from envgym.trainer.env_source import EnvSource, build_env_sources, supplies
 from envgym.trainer.methods.credit.gae_turn import GaeTurn
 from envgym.trainer.methods.credit.grpo import Grpo
 from envgym.trainer.settings import train_settings

@@ -18,7 +18,7 @@ from envgym.errors import RunError
 from envgym.runs import RunDirectory
 from envgym.trainer import build
 from envgym.trainer.batch import rows as batch
-from envgym.trainer.checks.mask_audit import MaskAudit
+from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
 from envgym.trainer.settings import train_settings
 from envgym.trainer.train import train
 
@@ -89,7 +89,8 @@ def copied(*_: object, learner_model: Any, deterministic: bool) -> Policy:  # Pr
     """Return a policy that samples from a plain copy of the model, as another engine does."""
     del deterministic
     own = copy.deepcopy(learner_model)
-    return MaskAudit(TransformersPolicy(own.merge_and_unload() if hasattr(own, "merge_and_unload") else own))
+    module = own.merge_and_unload() if hasattr(own, "merge_and_unload") else own
+    return AuditedPolicy(TransformersPolicy(module), MaskAudit())
 
 
 def nothing(_: object) -> Iterable[tuple[str, Tensor]]:
@@ -143,9 +144,9 @@ GAME: dict[str, Any] = {
 
 def test_rewritten_contexts_are_counted_and_every_row_is_accounted_for(tmp_path: Path) -> None:
     (row,) = run(tmp_path / "run", **GAME)
-    assert row["drift/rewritten_turns"] == row["drift/TURNS_DROPPED"] > 0
+    assert row["context_rewrites/turns"] == row["context_rewrites/TURNS_DROPPED"] > 0
     assert row["rows/collected"] == pytest.approx(row["rollout/rows_per_episode"] * row["rollout/episodes"])
-    assert row["rows/collected"] == row["rollout/episodes"] + row["drift/rewritten_turns"]
+    assert row["rows/collected"] == row["rollout/episodes"] + row["context_rewrites/turns"]
     dropped = sum(count for name, count in row.items() if name.startswith("dropped/"))
     assert row["rows/trained"] + dropped == row["rows/collected"]
     assert row["rows/trained"] == row["train/rows"]

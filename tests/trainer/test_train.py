@@ -128,7 +128,7 @@ def test_run_directory_holds_what_a_reader_needs(tmp_path: Path) -> None:
     assert all(row["advantages"] is not None for row in rows if row["reward"] is not None)
     step = run.metrics()[2]
     assert (step["rollout/episodes"], step["rollout/invalid"], step["optim/updates"]) == (6.0, 0.0, 2.0)
-    assert 0.0 <= step["gap/mean_abs"] < 1e-3  # sampler and learner share weights: only float error is left
+    assert 0.0 <= step["logprob_gap/mean_abs"] < 1e-3  # sampler and learner share weights: only float error is left
     assert json.loads((tmp_path / "run" / "checkpoints" / "step-000003" / "state.json").read_text())["step"] == 3
 
 

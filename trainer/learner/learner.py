@@ -207,9 +207,8 @@ class Learner:
         def logprobs_of(model: nn.Module | None) -> Float[Tensor, "N T"]:
             return self.forward.logprobs(rows, batches, objective.temperature, model)
 
-        return self._old_logprobs(
-            logprobs_of(None), pad(rows, range(len(rows)), self.device), objective, reference_logprobs=logprobs_of
-        )
+        whole = pad(rows, range(len(rows)), self.device)
+        return objective.old_logprobs(logprobs_of(None), whole, self.reference, logprobs_of)
 
     def _old_logprobs_of_pass(self, scored: TokenLogprobs, batch: MicroBatch, objective: Objective) -> OldLogprobs:
         """Take the old log-probs of a micro-batch from the pass that computes its gradient."""
@@ -219,32 +218,7 @@ class Learner:
                 states = self.forward.hidden_states(batch, model)
                 return states.logprobs(temperature=objective.temperature).logprobs_BT
 
-        return self._old_logprobs(scored.logprobs_BT.detach(), batch, objective, reference_logprobs=reference_logprobs)
-
-    def _old_logprobs(
-        self,
-        logprobs_BT: Float[Tensor, "B T"],
-        batch: MicroBatch,
-        objective: Objective,
-        *,
-        reference_logprobs: Callable[[nn.Module], Float[Tensor, "B T"]],
-    ) -> OldLogprobs:
-        """Join the policy's log-probs before the update with the reference's and with the correction."""
-        behavior_logprobs_BT = batch.behavior_logprobs_BT.to(logprobs_BT.dtype)
-        corrected = objective.correction(
-            old_logprobs_BT=logprobs_BT,
-            behavior_logprobs_BT=behavior_logprobs_BT,
-            loss_mask_BT=batch.loss_mask_BT,
-        )
-        reference_BT = None
-        if self.reference is not None:
-            with self.reference() as model:
-                reference_BT = reference_logprobs(model)
-        return OldLogprobs(
-            logprobs_BT=behavior_logprobs_BT if objective.is_bypass else logprobs_BT,
-            reference_logprobs_BT=reference_BT,
-            corrected=corrected,
-        )
+        return objective.old_logprobs(scored.logprobs_BT.detach(), batch, self.reference, reference_logprobs)
 
 
 def needs_old_logprobs_pass(optim: OptimSettings, objective: Objective) -> bool:

@@ -1,15 +1,16 @@
 """The policy's part of the loss: from log-probs of rows to a micro-batch's share of the update's scalar."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from envgym.errors import SettingsError, sentence
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
+from envgym.trainer.learner.checkpoint import OpenReference
 from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.methods.corrections import Correction, CorrectionResult
 from envgym.trainer.methods.losses import Aggregation, Denominator, KlEstimator, PolicyLoss, TokenMean, denominator_of
@@ -51,6 +52,37 @@ class Objective:
     def is_bypass(self) -> bool:
         """True where the old policy is the one that sampled."""
         return self.settings.old_policy == "rollout"
+
+    def old_logprobs(
+        self,
+        logprobs_BT: Float[Tensor, "B T"],
+        batch: MicroBatch,
+        reference: OpenReference | None,
+        reference_logprobs: Callable[[nn.Module], Float[Tensor, "B T"]],
+    ) -> "OldLogprobs":
+        """Join the policy's log-probs before an update with the reference's and with the correction.
+
+        Args:
+            logprobs_BT: [B, T] of the policy, without gradient, nats.
+            batch: the rows.
+            reference: opens the frozen model; None: there is none.
+            reference_logprobs: computes its log-probs of the rows.
+        """
+        behavior_logprobs_BT = batch.behavior_logprobs_BT.to(logprobs_BT.dtype)
+        corrected = self.correction(
+            old_logprobs_BT=logprobs_BT,
+            behavior_logprobs_BT=behavior_logprobs_BT,
+            loss_mask_BT=batch.loss_mask_BT,
+        )
+        reference_BT = None
+        if reference is not None:
+            with reference() as model:
+                reference_BT = reference_logprobs(model)
+        return OldLogprobs(
+            logprobs_BT=behavior_logprobs_BT if self.is_bypass else logprobs_BT,
+            reference_logprobs_BT=reference_BT,
+            corrected=corrected,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,7 +101,7 @@ class LiveProgress(Callback):
         ("kept", "filter/kept"),
         ("entropy", "loss/entropy"),
         ("kl", "loss/kl_old"),
-        ("gap", "gap/mean_abs"),
+        ("gap", "logprob_gap/mean_abs"),
         ("turns", "rollout/turns"),
         ("s", "time/step_s"),
     )

@@ -139,7 +139,7 @@ def row_metrics(result: FilterResult, credits: Sequence[TrajectoryCredit], *, re
     Args:
         result: of the filter, over all groups collected.
         credits: of the kept groups.
-        rejected: share of the remaining rows that the correction left without a token: `gap/rejected_rows`.
+        rejected: share of the remaining rows that the correction left without a token: `logprob_gap/rejected_rows`.
     """
     credited = {(credit.trajectory.tree.id, credit.trajectory.leaf) for credit in credits}
     dropped: Counter[str] = Counter()
@@ -179,9 +179,9 @@ def context_rewrite_metrics(groups: Sequence[Group]) -> Metrics:
     counts = Counter(turn.rewrite for _, turn in _rewritten(groups))
     drifted = sum(len(episode.rows) > 1 for episode in episodes)
     return {
-        "drift/rewritten_turns": float(counts.total()),
-        "drift/rewritten_episodes": drifted / max(len(episodes), 1),
-        **{f"drift/{rewrite}": float(counts[rewrite]) for rewrite in Rewrite if counts[rewrite]},
+        "context_rewrites/turns": float(counts.total()),
+        "context_rewrites/episodes": drifted / max(len(episodes), 1),
+        **{f"context_rewrites/{rewrite}": float(counts[rewrite]) for rewrite in Rewrite if counts[rewrite]},
     }
 
 

@@ -79,11 +79,11 @@ def correction_metrics(stats: CorrectionStats) -> Metrics:
     tokens = max(int(stats.tokens), 1)
     weight, square = stats.weight_sum.item(), stats.weight_square_sum.item()
     return {
-        "gap/mean_abs": stats.gap_sum.item() / tokens,
-        "gap/max_abs": stats.gap_max.item(),
-        "gap/kl": stats.kl_sum.item() / tokens,
-        "gap/truncated": stats.truncated_tokens.item() / tokens,
-        "gap/rejected": stats.rejected_tokens.item() / tokens,
-        "gap/rejected_rows": stats.rejected_rows.item() / max(int(stats.rows), 1),
-        "gap/effective_samples": weight * weight / (square * tokens) if square else 0.0,
+        "logprob_gap/mean_abs": stats.gap_sum.item() / tokens,
+        "logprob_gap/max_abs": stats.gap_max.item(),
+        "logprob_gap/kl": stats.kl_sum.item() / tokens,
+        "logprob_gap/truncated": stats.truncated_tokens.item() / tokens,
+        "logprob_gap/rejected": stats.rejected_tokens.item() / tokens,
+        "logprob_gap/rejected_rows": stats.rejected_rows.item() / max(int(stats.rows), 1),
+        "logprob_gap/effective_samples": weight * weight / (square * tokens) if square else 0.0,
     }

@@ -10,20 +10,20 @@ ones: no sample is older than that when it trains, and no more than staleness + 
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
 
 from envgym.agents.rollout.pool import rare_collections
-from envgym.agents.search import Strategy
+from envgym.agents.search import RolloutContext, Strategy
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
-from envgym.trainer.build import RunContext
-from envgym.trainer.env_source import supplies
-from envgym.trainer.methods.protocols import TaskRequest
+from envgym.trainer.env_source import EnvSource, supplies
+from envgym.trainer.methods.protocols import Curriculum, Filter, TaskRequest
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.groups import GroupRollout, GroupRunner
 from envgym.trainer.rollout.task_stats import Stats
-from envgym.trainer.settings import RolloutSettings, TrainSettings
+from envgym.trainer.settings import RolloutSettings
 
 OnFinished = Callable[[Tree], None]
 STRAGGLER = "a straggler: the step went on without it"
@@ -58,34 +58,50 @@ class Collector:
 
     def __init__(
         self,
-        bench: RunContext,
-        settings: TrainSettings,
-        rollout: RolloutSettings,
+        rollout: RolloutContext,
+        settings: RolloutSettings,
         *,
+        env_sources: Mapping[str, EnvSource],
+        curriculum: Curriculum,
+        search: Strategy,
+        keep_groups: Filter,
+        concurrency: int,
         seed: int,
-        search: Strategy | None = None,
         rounds: int = 1,
         last: int | None = None,
     ) -> None:
         """Get ready; nothing is begun.
 
         Args:
-            bench: of the run.
-            settings: of the run: engine and sampling.
-            rollout: the groups of a step, and how far sampling runs ahead.
+            rollout: agent, policy and sampling, and the slots of `concurrency`.
+            settings: the groups of a step, and how far sampling runs ahead.
+            env_sources: of the mixture, by label.
+            curriculum: chooses the tasks.
+            search: how the trees of a group are grown.
+            keep_groups: the filter that decides how many rounds a step needs.
+            concurrency: trees under way at a time.
             seed: from which tasks, envs and samples derive.
-            search: how a group is grown; None: as the method says.
             rounds: most rounds of a step.
             last: the step after the last one, for which nothing is begun; None: there is none.
         """
-        self._bench, self._settings, self._rollout, self._seed = bench, settings, rollout, seed
-        self._rounds = rounds
+        self._settings, self._seed, self._rounds = settings, seed, rounds
+        self._env_sources, self._curriculum, self._keep_groups = env_sources, curriculum, keep_groups
+        self._policy = rollout.policy
         self._last = math.inf if last is None else last
-        self._search = bench.method.search if search is None else search
-        self._runner: GroupRunner | None = None
+        self._runner = GroupRunner(rollout, env_sources, search, concurrency=concurrency, seed=seed)
         self._ahead: dict[int, _Step] = {}
         """Steps that were begun and not taken."""
         self._carried: list[GroupRollout] = []
+
+    async def __aenter__(self) -> Self:
+        """Return the collector."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Cancel the groups under way."""
+        await self.close()
 
     async def take(self, step: int, *, stats: Stats, on_finished: OnFinished | None = None) -> Collected:
         """Return the groups of the step after `step` steps, in the curriculum's order, and begin those ahead.
@@ -98,36 +114,32 @@ class Collector:
             stats: what training has seen of each task.
             on_finished: called with every tree that is grown while this waits.
         """
-        asked = self._rollout
-        if not asked.overlaps:
+        settings = self._settings
+        if not settings.overlaps:
             # A resumed run has not sampled what came before.
-            self._bench.policy.clear_prefix_cache()
-        if self._runner is None:
-            self._runner = GroupRunner(self._bench, self._settings, self._search, seed=self._seed)
+            self._policy.clear_prefix_cache()
         with rare_collections():
-            for number in range(step, step + asked.steps_ahead + 1):
+            for number in range(step, step + settings.steps_ahead + 1):
                 if number < self._last and number not in self._ahead:
                     self._ahead[number] = self._begun(number, stats)
-            if asked.deterministic:
+            if settings.deterministic:
                 for later in self._ahead.values():
                     await self._grow(later, on_finished)
             return await self._taken(self._ahead.pop(step), on_finished)
 
     async def close(self) -> None:
         """Cancel what is under way."""
-        if self._runner is not None:
-            await self._runner.close()
+        await self._runner.close()
 
     # ---- a step's groups -----------------------------------------------------------------------------------------
 
     def _begun(self, number: int, stats: Stats) -> _Step:
         """Draw the tasks of a step, and begin its first round."""
-        rollout = self._rollout
-        requests = self._bench.method.curriculum.choose(
+        requests = self._curriculum.choose(
             step=number,
             num_groups=self._per_round * self._rounds,
-            group_size=rollout.group_size,
-            supplies=supplies(self._bench.env_sources),
+            group_size=self._settings.group_size,
+            supplies=supplies(self._env_sources),
             stats=stats,
             seed=self._seed,
         )
@@ -138,10 +150,9 @@ class Collector:
     @property
     def _per_round(self) -> int:
         """Groups that are begun at once."""
-        return math.ceil(self._rollout.groups * self._rollout.oversampling)
+        return math.ceil(self._settings.groups * self._settings.oversampling)
 
     def _begin_round(self, step: _Step) -> None:
-        assert self._runner is not None, "taking begins with it"
         for _ in range(min(self._per_round, len(step.requests))):
             request = step.requests.popleft()
             step.groups.append(self._runner.begin(request, step=step.number, number=len(step.groups)))
@@ -155,7 +166,7 @@ class Collector:
         return Collected(
             requests=[rollout.request for rollout in finished],
             groups=[rollout.group for rollout in finished],
-            wanted=self._rollout.groups + len(carried),
+            wanted=self._settings.groups + len(carried),
             metrics={"collect/carried": float(len(self._carried)), "collect/steps_ahead": float(len(self._ahead))},
         )
 
@@ -173,25 +184,25 @@ class Collector:
 
     async def _wait(self, step: _Step) -> None:
         """Wait for a round's end, or until only stragglers are left, and abort those or leave them."""
-        asked = self._rollout
+        settings = self._settings
         trees = [pending.tree for rollout in step.groups for pending in rollout.trees]
-        when = asyncio.ALL_COMPLETED if asked.stragglers == "wait" else asyncio.FIRST_COMPLETED
+        when = asyncio.ALL_COMPLETED if settings.stragglers == "wait" else asyncio.FIRST_COMPLETED
         pending = {tree for tree in trees if not tree.done()}
         await _wait_for(_finished(step.groups))
         while pending:
             _, pending = await asyncio.wait(pending, return_when=when)
             await _wait_for(_finished(step.groups))
-            if len(trees) - len(pending) >= asked.min_finished_share * len(trees) or self._has_enough(step.groups):
+            if len(trees) - len(pending) >= settings.min_finished_share * len(trees) or self._has_enough(step.groups):
                 break
-        if pending and asked.stragglers == "abort":
+        if pending and settings.stragglers == "abort":
             for rollout in step.groups:
                 rollout.abort(STRAGGLER)
             await _wait_for(step.groups)
 
     def _has_enough(self, groups: Sequence[GroupRollout]) -> bool:
         finished = [rollout.group for rollout in _finished(groups)]
-        wanted = self._rollout.groups
-        return len(finished) >= wanted and len(self._bench.method.filter(finished).kept) >= wanted
+        wanted = self._settings.groups
+        return len(finished) >= wanted and len(self._keep_groups(finished).kept) >= wanted
 
 
 def _finished(groups: Iterable[GroupRollout]) -> list[GroupRollout]:
@@ -212,31 +223,3 @@ def _report(rollout: GroupRollout, on_finished: OnFinished) -> None:
 
     for pending in rollout.trees:
         pending.tree.add_done_callback(report)
-
-
-async def collect(
-    bench: RunContext,
-    settings: TrainSettings,
-    *,
-    step: int,
-    stats: Stats,
-    num_groups: int | None = None,
-    group_size: int | None = None,
-    seed: int | None = None,
-    search: Strategy | None = None,
-    rounds: int = 1,
-    on_finished: OnFinished | None = None,
-) -> Collected:
-    """Collect one step alone, whatever its samples' age may be; see `Collector`.
-
-    Number and size of the groups, and the seed, are those of the settings unless they are given.
-    """
-    rollout = RolloutSettings(
-        groups=num_groups or settings.rollout.groups, group_size=group_size or settings.rollout.group_size
-    )
-    run_seed = settings.run.seed if seed is None else seed
-    collector = Collector(bench, settings, rollout, seed=run_seed, search=search, rounds=rounds)
-    try:
-        return await collector.take(step, stats=stats, on_finished=on_finished)
-    finally:
-        await collector.close()

@@ -1,6 +1,6 @@
 """Groups under way: each is begun once; its trees then grow and end by themselves."""
 
-import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envgym.agents.rollout.episode import EpisodeFactory, EpisodeJob
@@ -10,9 +10,8 @@ from envgym.core.tasks import Split
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.seeds import derive_seed
-from envgym.trainer.build import RunContext
+from envgym.trainer.env_source import EnvSource
 from envgym.trainer.methods.protocols import TaskRequest
-from envgym.trainer.settings import TrainSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,17 +44,18 @@ class GroupRollout:
 class GroupRunner:
     """Begins groups; they share the slots for branches under way."""
 
-    def __init__(self, bench: RunContext, settings: TrainSettings, search: Strategy, *, seed: int) -> None:
+    def __init__(
+        self,
+        context: RolloutContext,
+        env_sources: Mapping[str, EnvSource],
+        search: Strategy,
+        *,
+        concurrency: int,
+        seed: int,
+    ) -> None:
         """Get ready; nothing is begun."""
-        self._bench, self._search, self._seed = bench, search, seed
-        concurrency = settings.engine.concurrency
+        self._context, self._env_sources, self._search, self._seed = context, env_sources, search, seed
         self._pool = RolloutPool(concurrency=concurrency)
-        self._context = RolloutContext(
-            agent=bench.agent,
-            policy=bench.policy,
-            sampling=bench.sampling(settings.sampling.temperature),
-            slots=asyncio.Semaphore(concurrency),
-        )
 
     def begin(self, request: TaskRequest, *, step: int, number: int) -> GroupRollout:
         """Begin a group.
@@ -84,7 +84,7 @@ class GroupRunner:
 
     def _episode_factory(self, request: TaskRequest, step: int, number: int) -> EpisodeFactory:
         """Return the jobs of a group's trees by index; they share task and env seed, and sample differently."""
-        env_source = self._bench.env_sources[request.env]
+        env_source = self._env_sources[request.env]
         task = env_source.tasks.task(Split.TRAIN, request.index)
         names = (self._seed, "step", step, number, request.env, request.index)
         seed = derive_seed(*names, "env")

@@ -23,8 +23,7 @@ from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.learner.learner import needs_old_logprobs_pass
 from envgym.trainer.methods.protocols import FilterResult
-from envgym.trainer.rollout.collector import collect
-from envgym.trainer.settings import TrainSettings
+from envgym.trainer.settings import RolloutSettings, TrainSettings
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
@@ -130,7 +129,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class StepCost:
     """What a step of this size takes: measured on one micro-batch, and carried over to the others."""
 
     state: StateMemory
@@ -171,7 +170,7 @@ class DryRun:
     batch: Batch
     shown: tuple[BatchRow, ...]
     """What was measured: the batch's rows, or those of the dropped groups where the filter dropped all."""
-    cost: Cost | None
+    cost: StepCost | None
     """None where no episode gave a row to measure."""
 
     def counts(self) -> dict[str, object]:
@@ -200,41 +199,48 @@ def dry_run(settings: TrainSettings, *, on_finished: Callable[[Tree], None] | No
 
     Raises: SettingsError, UnknownName: as `train`.
     """
-    bench = build_run_context(settings)
+    context = build_run_context(settings)
     started = time.perf_counter()
-    batch = collect_batch(bench, settings, on_finished=on_finished)
+    batch = collect_batch(context, settings, on_finished=on_finished)
     seconds = time.perf_counter() - started
-    shown = batch.rows or _lay_out(bench, batch.groups)
-    cost = _measure(bench, settings, [row.train for row in shown], collect_s=seconds) if shown else None
+    shown = batch.rows or _batch_rows(context, batch.groups)
+    cost = _measure(context, settings, [row.train for row in shown], collect_s=seconds) if shown else None
     return DryRun(batch=batch, shown=shown, cost=cost)
 
 
 def collect_batch(
-    bench: RunContext, settings: TrainSettings, *, on_finished: Callable[[Tree], None] | None = None
+    context: RunContext, settings: TrainSettings, *, on_finished: Callable[[Tree], None] | None = None
 ) -> Batch:
-    """Collect the first step's groups, filter them, and lay out the rows with their advantages."""
-    work = collect(bench, settings, step=0, stats={}, on_finished=on_finished)
-    with asyncio.Runner() as runner:
-        groups = runner.run(work).groups
-    filtered = bench.method.filter(groups)
-    return Batch(groups=tuple(groups), filtered=filtered, rows=_lay_out(bench, filtered.kept))
+    """Collect the first step's groups, filter them, and build the rows with their advantages."""
+    groups = asyncio.run(collect_first_step(context, settings, on_finished=on_finished))
+    filtered = context.method.filter(groups)
+    return Batch(groups=tuple(groups), filtered=filtered, rows=_batch_rows(context, filtered.kept))
 
 
-def _lay_out(bench: RunContext, groups: Sequence[Group]) -> tuple[BatchRow, ...]:
+async def collect_first_step(
+    context: RunContext, settings: TrainSettings, *, on_finished: Callable[[Tree], None] | None = None
+) -> list[Group]:
+    """Return the groups of the first step, whatever the age that samples may have in training."""
+    rollout = RolloutSettings(groups=settings.rollout.groups, group_size=settings.rollout.group_size)
+    async with context.make_collector(settings, rollout=rollout) as collector:
+        return (await collector.take(0, stats={}, on_finished=on_finished)).groups
+
+
+def _batch_rows(context: RunContext, groups: Sequence[Group]) -> tuple[BatchRow, ...]:
     """Return the rows of some groups beside the episodes that they come from."""
-    credits, batch = bench.build_batch(groups)
+    credits, batch = context.build_batch(groups)
     sources = [(credit.trajectory, row) for credit in credits for row in credit.trajectory.rows if any(row.loss_mask)]
     return tuple(
         BatchRow(episode=episode, row=row, train=train) for (episode, row), train in zip(sources, batch, strict=True)
     )
 
 
-def _measure(bench: RunContext, settings: TrainSettings, rows: list[TrainRow], *, collect_s: float) -> Cost:
+def _measure(context: RunContext, settings: TrainSettings, rows: list[TrainRow], *, collect_s: float) -> StepCost:
     """Run forward and backward of the largest micro-batch twice: for its memory, and warm for its time."""
-    learner, objective = bench.learner, bench.method.objective
+    learner, objective = context.learner, context.method.objective
     has_reference = bool(settings.objective.kl_coef)
-    state = state_memory(bench.model, reference=has_reference)
-    with peak_memory(bench.device) as peak:
+    state = state_memory(context.model, reference=has_reference)
+    with peak_memory(context.device) as peak:
         learner.backward_largest_micro_batch(rows, objective)
     started = time.perf_counter()
     tokens = learner.backward_largest_micro_batch(rows, objective)
@@ -246,7 +252,7 @@ def _measure(bench: RunContext, settings: TrainSettings, rows: list[TrainRow], *
     references = has_reference * (1 if has_old else settings.optim.epochs)
     scored = has_old + references + (learner.critic is not None)
     passes = settings.optim.epochs + scored * _FORWARD_SHARE
-    return Cost(
+    return StepCost(
         state=state,
         activations=max(peak.num_bytes - state.gradients, 0),
         num_micro_batches=len(batches),

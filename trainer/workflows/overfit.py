@@ -50,33 +50,33 @@ def overfit(
 
     Raises: SettingsError: no row of the batch has an advantage other than 0.
     """
-    bench = build_run_context(settings)
+    context = build_run_context(settings)
     if settings.sft is not None:
         with asyncio.Runner() as runner:
-            runner.run(warm_start(bench, settings, settings.sft, on_progress=on_progress))
-        bench.sync(0)
-    rows = collect_batch(bench, settings).train_rows
+            runner.run(warm_start(context, settings, settings.sft, on_progress=on_progress))
+        context.update_policy(0)
+    rows = collect_batch(context, settings).train_rows
     if not any(advantage for row in rows for advantage in row.advantages):
         got = f"none among {len(rows)} rows"
         do = "raise rollout.groups, or warm-start with an sft section until some episodes succeed"
         raise SettingsError(sentence("batch", "hold advantages other than 0", got, where="--overfit-one-batch", do=do))
     optim = settings.optim.model_copy(update={"warmup_steps": 0, "decay": "constant", "minibatches": 1, "epochs": 1})
     learner = Learner(
-        bench.model,
+        context.model,
         optim=OptimSettings.model_validate(optim.model_dump()),
         num_steps=updates,
-        device=bench.device,
-        autocast=bench.learner.autocast,
-        critic=bench.learner.critic,
+        device=context.device,
+        autocast=context.learner.autocast,
+        critic=context.learner.critic,
     )
-    temperature = bench.method.objective.temperature
+    temperature = context.method.objective.temperature
     points: list[OverfitPoint] = []
     seen: dict[str, float] = {}
     for update in range(updates + 1):
         points.append(_point(update, seen, rows, learner.compute_logprobs(rows, temperature).tolist()))
         on_point(points[-1])
         if update < updates:
-            seen = learner.train_step(rows, bench.method.objective, step=update)
+            seen = learner.train_step(rows, context.method.objective, step=update)
     return points
 
 

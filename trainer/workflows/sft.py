@@ -1,7 +1,7 @@
 """Supervised warm start: the policy gradient with advantage 1 on demonstrations."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from envgym.agents.search import Chain
 from envgym.core.trajectory import Trajectory
@@ -15,8 +15,7 @@ from envgym.trainer.methods.corrections import NoCorrection
 from envgym.trainer.methods.losses import Reinforce
 from envgym.trainer.metrics.rollout import rollout_metrics
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.rollout.collector import collect
-from envgym.trainer.settings import ObjectiveSettings, SftSettings, TrainSettings
+from envgym.trainer.settings import ObjectiveSettings, RolloutSettings, SftSettings, TrainSettings
 from envgym.trainer.workflows.demonstrations import DemonstrationRequest, DemonstrationSource, demonstration_sources
 
 LIKELIHOOD = Objective(
@@ -29,7 +28,7 @@ LIKELIHOOD = Objective(
 
 
 async def warm_start(
-    bench: RunContext,
+    context: RunContext,
     settings: TrainSettings,
     sft: SftSettings,
     *,
@@ -41,9 +40,9 @@ async def warm_start(
     """
     sources = demonstration_sources(sft)
     for source in sources:
-        source.check_agent(bench.agent)
+        source.check_agent(context.agent)
     first, *others = [
-        await _run_phase(bench, settings, phase, source, on_progress)
+        await _run_phase(context, settings, phase, source, on_progress)
         for phase, source in zip(sft.phases, sources, strict=True)
     ]
     del others
@@ -51,7 +50,7 @@ async def warm_start(
 
 
 async def _run_phase(
-    bench: RunContext,
+    context: RunContext,
     settings: TrainSettings,
     phase: SftSettings,
     source: DemonstrationSource,
@@ -61,9 +60,9 @@ async def _run_phase(
         num_episodes=phase.episodes,
         success_at=settings.evaluation.success_at,
         seed=settings.run.seed,
-        agent=bench.agent,
-        env_sources=bench.env_sources,
-        curriculum=bench.method.curriculum,
+        agent=context.agent,
+        env_sources=context.env_sources,
+        curriculum=context.method.curriculum,
         on_progress=on_progress,
     )
     demonstrations = await source(request)
@@ -72,7 +71,14 @@ async def _run_phase(
         got = f"none of {demonstrations.num_episodes} episodes succeeded"
         do = "look at the env's oracle with `envgym check`, or name another sft.source"
         raise SettingsError(sentence("warm start", "have successful episodes", got, where="sft", do=do))
-    losses, success = await fit(bench, settings, phase, rows, on_progress=on_progress)
+
+    async def measure_success(num_updates: int) -> float:
+        return await _success(context, settings, phase, check=num_updates)
+
+    learner = _likelihood_learner(context, settings, phase, num_rows=len(rows))
+    losses, success = await fit(
+        learner, rows, phase, seed=settings.run.seed, measure_success=measure_success, on_progress=on_progress
+    )
     tenth = max(len(losses) // 10, 1)
     return {
         "sft/episodes": float(demonstrations.num_episodes),
@@ -83,34 +89,62 @@ async def _run_phase(
     }
 
 
+def _likelihood_learner(context: RunContext, settings: TrainSettings, sft: SftSettings, *, num_rows: int) -> Learner:
+    """Return a learner of the run's model with the optimizer of a phase, over its number of updates."""
+    num_updates = _num_updates(sft, num_rows)
+    optim = settings.optim.model_copy(
+        update={
+            "lr": sft.lr,
+            "warmup_steps": round(sft.warmup_share * num_updates),
+            "decay": "cosine" if sft.until_success is None else "constant",
+            "minibatches": 1,
+            "epochs": 1,
+        }
+    )
+    return Learner(
+        context.model,
+        optim=optim,
+        num_steps=num_updates,
+        device=context.device,
+        autocast=context.learner.autocast,
+    )
+
+
+def _num_updates(sft: SftSettings, num_rows: int) -> int:
+    return sft.epochs * -(-num_rows // sft.batch_size)
+
+
 async def fit(
-    bench: RunContext,
-    settings: TrainSettings,
-    sft: SftSettings,
+    learner: Learner,
     rows: Sequence[TrainRow],
+    sft: SftSettings,
     *,
+    seed: int,
+    measure_success: Callable[[int], Awaitable[float]],
     on_progress: Callable[[str, int, int], None],
 ) -> tuple[list[float], float | None]:
-    """Run the epochs with an optimizer of their own, or stop where the policy succeeds often enough.
+    """Run the epochs of a phase, or stop where the policy succeeds often enough.
+
+    Args:
+        learner: with an optimizer of its own.
+        rows: to imitate.
+        sft: the phase.
+        seed: from which the order of the rows derives.
+        measure_success: called with the number of updates where `until_success` asks for a check.
+        on_progress: called with (phase, done, total).
 
     Returns: the loss of every update, and the success at the last check (None where nothing was checked).
     """
-    total = sft.epochs * -(-len(rows) // sft.batch_size)
-    decay = "cosine" if sft.until_success is None else "constant"
-    warmup = round(sft.warmup_share * total)
-    optim = settings.optim.model_copy(
-        update={"lr": sft.lr, "warmup_steps": warmup, "decay": decay, "minibatches": 1, "epochs": 1}
-    )
-    learner = Learner(bench.model, optim=optim, num_steps=total, device=bench.device, autocast=bench.learner.autocast)
+    num_updates = _num_updates(sft, len(rows))
     losses: list[float] = []
     success: float | None = None
-    for batch in _batches(rows, sft, seed=settings.run.seed):
+    for batch in _batches(rows, sft, seed=seed):
         losses.append(learner.train_step(batch, LIKELIHOOD, step=len(losses))["loss/policy"])
-        on_progress("warm start", len(losses), total)
+        on_progress("warm start", len(losses), num_updates)
         if sft.until_success is not None and len(losses) % sft.check_every == 0:
-            success = await _success(bench, settings, sft, check=len(losses))
+            success = await measure_success(len(losses))
             if success >= sft.until_success:
-                on_progress("warm start", total, total)
+                on_progress("warm start", num_updates, num_updates)
                 break
     return losses, success
 
@@ -124,18 +158,16 @@ def _batches(rows: Sequence[TrainRow], sft: SftSettings, *, seed: int) -> Iterat
             yield [rows[number] for number in order[start : start + sft.batch_size]]
 
 
-async def _success(bench: RunContext, settings: TrainSettings, sft: SftSettings, *, check: int) -> float:
+async def _success(context: RunContext, settings: TrainSettings, sft: SftSettings, *, check: int) -> float:
     """Return the share of sampled episodes on train tasks that succeed; invalid ones do not count."""
-    collected = await collect(
-        bench,
+    collector = context.make_collector(
         settings,
-        step=check,
-        stats={},
-        num_groups=sft.check_tasks,
-        group_size=1,
-        seed=derive_seed(settings.run.seed, "sft check"),
+        rollout=RolloutSettings(groups=sft.check_tasks, group_size=1),
         search=Chain(),
+        seed=derive_seed(settings.run.seed, "sft check"),
     )
+    async with collector:
+        collected = await collector.take(check, stats={})
     return rollout_metrics(collected.groups, success_at=settings.evaluation.success_at).get("train/success", 0.0)
 
 

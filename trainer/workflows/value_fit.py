@@ -31,8 +31,8 @@ from envgym.trainer.learner.learner import Learner, LossFn, set_learning_rate
 from envgym.trainer.learner.optimizer import schedule
 from envgym.trainer.methods.protocols import CriticCredit
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
-from envgym.trainer.rollout.collector import collect
 from envgym.trainer.settings import TrainSettings, train_settings
+from envgym.trainer.workflows.dry_run import collect_first_step
 
 _PLAN: Final[Mapping[str, Any]] = {
     "credit": {"name": "gae_token", "decay": 1.0},
@@ -98,33 +98,33 @@ def fit_value(
         do = "name a training run that has saved one"
         raise RunError(sentence("run", "hold a checkpoint", "none", where=str(source), do=do))
     check_new(settings.run.path)
-    bench = build_run_context(settings, checkpoint=saved[-1])
-    critic = bench.learner.critic
+    context = build_run_context(settings, checkpoint=saved[-1])
+    critic = context.learner.critic
     if critic is None or critic.settings.detach:
         do = "leave credit and critic.detach as they are"
         raise SettingsError(sentence("critic", "train the model that it reads", "others", where="value", do=do))
-    groups = _collect(bench, settings, on_progress)
+    groups = _collect(context, settings, on_progress)
     order = random.Random(derive_seed(settings.run.seed, "value")).sample(groups, len(groups))
     cut = len(order) // _HELD_BACK
-    held_back, learned = (_rows(bench, part) for part in (order[:cut], order[cut:]))
+    held_back, learned = (_rows(context, part) for part in (order[:cut], order[cut:]))
     run = RunDirectory.create(settings.run.path, name=settings.run.name, config=settings.model_dump(mode="json"))
-    _fit(bench, settings, critic, learned, on_progress)
-    judged = _judged(bench.learner.compute_values(held_back), held_back)
-    metrics = PaddedValueTargets.of_rows(judged, dtype=torch.float64, device=bench.device).metrics()
+    _fit(context, settings, critic, learned, on_progress)
+    judged = _judged(context.learner.compute_values(held_back), held_back)
+    metrics = PaddedValueTargets.of_rows(judged, dtype=torch.float64, device=context.device).metrics()
     run.append_metrics({"step": 1, **metrics})
     save_checkpoint(
         run.checkpoints,
         state=TrainState(step=1, stats={}),
-        model=bench.model,
-        tokenizer=bench.tokenizer,
-        optimizer=bench.learner.optimizer,
+        model=context.model,
+        tokenizer=context.tokenizer,
+        optimizer=context.learner.optimizer,
         keep=1,
         critic=critic,
     )
     return ValueFit(directory=run.path, metrics=metrics)
 
 
-def _collect(bench: RunContext, settings: TrainSettings, on_progress: Callable[[str, int, int], None]) -> list[Group]:
+def _collect(context: RunContext, settings: TrainSettings, on_progress: Callable[[str, int, int], None]) -> list[Group]:
     total = settings.rollout.groups * settings.rollout.group_size
     done = 0
 
@@ -133,32 +133,31 @@ def _collect(bench: RunContext, settings: TrainSettings, on_progress: Callable[[
         done += 1
         on_progress("collect", done, total)
 
-    with asyncio.Runner() as runner:
-        groups = runner.run(collect(bench, settings, step=0, stats={}, on_finished=count)).groups
+    groups = asyncio.run(collect_first_step(context, settings, on_finished=count))
     check_invalid(groups, limit=settings.run.max_invalid_rate, step=0)
     return groups
 
 
-def _rows(bench: RunContext, groups: Sequence[Group]) -> list[TrainRow]:
+def _rows(context: RunContext, groups: Sequence[Group]) -> list[TrainRow]:
     """Return rows whose value targets are the returns."""
-    assert isinstance(bench.method.credit, CriticCredit), "the plan says so"
+    assert isinstance(context.method.credit, CriticCredit), "the plan says so"
 
     def silent(rows: Sequence[TrainRow]) -> list[tuple[float, ...]]:
         return [(0.0,) * len(row) for row in rows]
 
-    return build_critic_batch(groups, bench.method.credit, silent, once=False).rows
+    return build_critic_batch(groups, context.method.credit, silent, once=False).rows
 
 
 def _fit(
-    bench: RunContext,
+    context: RunContext,
     settings: TrainSettings,
     critic: Critic,
     rows: Sequence[TrainRow],
     on_progress: Callable[[str, int, int], None],
 ) -> None:
     """Train model and critic on the rows' value targets, in a new order in every epoch."""
-    optim, learner = settings.optim, bench.learner
-    value_targets = PaddedValueTargets.of_rows(rows, dtype=learner.forward.dtype, device=bench.device)
+    optim, learner = settings.optim, context.learner
+    value_targets = PaddedValueTargets.of_rows(rows, dtype=learner.forward.dtype, device=context.device)
     num_updates = optim.epochs * optim.minibatches
     for epoch in range(optim.epochs):
         order = random.Random(derive_seed(settings.run.seed, "value", epoch)).sample(range(len(rows)), len(rows))

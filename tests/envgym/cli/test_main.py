@@ -65,7 +65,7 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         (["check", COUNTER, "--all"], "envgym check must be given ids or --all, got both"),
         (["check", COUNTER, "--only", "fork_agree"], "did you mean fork_agrees"),
         (["check", "no_such_package:Env"], "got no no_such_package"),
-        (["list", "--jsn"], "argument must be a known one, got --jsn (envgym list); did you mean --json?"),
+        (["list", "--jsn"], "argument must be a known one, got --jsn (envgym list); did you mean --json or --kind?"),
         (
             ["list", "all", "now"],
             "argument must be a known one, got all now (envgym list); run `envgym list --help` to",

@@ -24,8 +24,7 @@ def refused(command: Command, files: Files, *words: object) -> str:
     """Run a command that must refuse its input; return the sentence."""
     before = files()
     code, out, err = command(*words)
-    assert (code, out) == (2, "")
-    assert files() == before, "nothing may be written"
+    assert (code, out, files()) == (2, "", before), "nothing may be written"
     assert "Traceback" not in err
     return err.splitlines()[-1]
 
@@ -397,5 +396,5 @@ def test_settings_of_a_run_are_complete_and_start_it_again(command: Command, fol
     config: dict[str, Any] = RunDirectory.open(folder / "runs/vowels").config  # a YAML tree
     (folder / "again.yaml").write_text(yaml.safe_dump(config | {"run": config["run"] | {"directory": "runs/again"}}))
     assert command("train", "again.yaml")[0] == 0
-    first, again = (RunDirectory.open(folder / "runs" / name) for name in ("vowels", "again"))
-    assert first.metrics()[0]["loss/entropy"] == again.metrics()[0]["loss/entropy"]
+    first, again = (RunDirectory.open(folder / "runs" / name).metrics()[0] for name in ("vowels", "again"))
+    assert first["loss/entropy"] == again["loss/entropy"]

@@ -9,7 +9,7 @@ from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Policy, Sampling
 from envgym.errors import RunError
 from envgym.trainer.batch.rows import TrainRow
-from envgym.trainer.checks.mask_audit import MaskAudit
+from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
 
 # Prompt 1 2, turn 7 8 9, the tool says 3 4, turn 7 5; a sibling parts from the first turn behind 7 and samples 6.
 TURNS = {(1, 2): (7, 8, 9), (1, 2, 7, 8, 9, 3, 4): (7, 5), (1, 2, 7): (6,)}
@@ -25,10 +25,11 @@ SIBLING = replace(CHAIN, token_ids=(1, 2, 7, 6), loss_mask=(False, False, True, 
 
 @pytest.fixture
 def record() -> MaskAudit:
-    made = MaskAudit(ScriptedPolicy(lambda request: TURNS[request.token_ids]))
+    audit = MaskAudit()
+    policy = AuditedPolicy(ScriptedPolicy(lambda request: TURNS[request.token_ids]), audit)
     for context in TURNS:
-        asyncio.run(made.generate(GenerateRequest(token_ids=context, sampling=Sampling(), seed=0)))
-    return made
+        asyncio.run(policy.generate(GenerateRequest(token_ids=context, sampling=Sampling(), seed=0)))
+    return audit
 
 
 def test_rows_as_they_were_sampled_pass(record: MaskAudit) -> None:
@@ -49,7 +50,7 @@ def test_rows_as_they_were_sampled_pass(record: MaskAudit) -> None:
 def test_a_planted_fault_stops_the_run(record: MaskAudit, fault: str, changes: dict[str, object], place: int) -> None:
     wrong = replace(CHAIN, **changes)  # type: ignore[arg-type]  # fields of the row, by name
     with pytest.raises(
-        RunError, match=rf"must be sampled by the policy .* at place {place} \(mask audit, step 3, row 1"
+        RunError, match=rf"must be sampled by the policy .* at position {place} \(mask audit, step 3, row 1"
     ):
         record.check([CHAIN, wrong], step=3)
 
@@ -65,7 +66,7 @@ def test_a_planted_fault_stops_the_run(record: MaskAudit, fault: str, changes: d
 def test_a_turn_that_trains_in_part_stops_the_run(record: MaskAudit, fault: str, places: list[int], cut: str) -> None:
     wrong = replace(CHAIN, loss_mask=tuple(place in places for place in range(9)))
     with pytest.raises(
-        RunError, match=rf"must be whole turns, got a part of one, places {cut} \(mask audit, step 3, row 0"
+        RunError, match=rf"must be whole turns, got a part of one, positions {cut} \(mask audit, step 3, row 0"
     ):
         record.check([wrong], step=3)
 
@@ -76,8 +77,8 @@ def test_what_was_sampled_before_is_forgotten_when_a_step_begins(record: MaskAud
         record.check([CHAIN], step=2)
 
 
-def test_everything_else_is_the_policys(record: MaskAudit) -> None:
-    policy: Policy = record
+def test_everything_else_is_the_policys() -> None:
+    policy: Policy = AuditedPolicy(ScriptedPolicy([]), MaskAudit())
     policy.set_version(4)
     assert policy.version == 4
     assert asyncio.run(policy.compute_logprobs([(1, 2)])) == [(0.0, 0.0)]

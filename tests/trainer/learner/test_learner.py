@@ -134,8 +134,8 @@ def test_first_ratio_is_exactly_one_and_the_gap_zero() -> None:
     corrected = Objective(loss=PpoClip(), correction=Tis(), settings=ObjectiveSettings(), temperature=1.0)
     metrics = learner.train_step(rows, corrected, step=0)
     assert (metrics["ratio/min"], metrics["ratio/max"]) == (1.0, 1.0)
-    assert metrics["gap/max_abs"] < 1e-5
-    assert metrics["gap/truncated"] == 0.0
+    assert metrics["logprob_gap/max_abs"] < 1e-5
+    assert metrics["logprob_gap/truncated"] == 0.0
 
 
 def shared(rows: Sequence[TrainRow]) -> list[TrainRow]:

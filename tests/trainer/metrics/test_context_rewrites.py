@@ -25,17 +25,17 @@ def shared_rewrite() -> Group:
 def test_rewritten_turns_are_counted_by_reason_and_once_where_they_are_shared() -> None:
     plain, rewritten = cases.outcome_group(1, 0, None), Group(key="g", trees=(cases.context_rewrite(),))
     assert context_rewrite_metrics([plain, shared_rewrite(), rewritten]) == {
-        "drift/rewritten_turns": 3.0,  # TEMPLATE once though two episodes share it
-        "drift/rewritten_episodes": 3 / 6,
-        "drift/TEMPLATE": 1.0,
-        "drift/TURNS_DROPPED": 2.0,
+        "context_rewrites/turns": 3.0,  # TEMPLATE once though two episodes share it
+        "context_rewrites/episodes": 3 / 6,
+        "context_rewrites/TEMPLATE": 1.0,
+        "context_rewrites/TURNS_DROPPED": 2.0,
     }
 
 
 def test_without_rewrites_there_is_no_drift() -> None:
     groups = [cases.outcome_group(1, 0, None)]
-    assert context_rewrite_metrics(groups) == {"drift/rewritten_turns": 0.0, "drift/rewritten_episodes": 0.0}
-    assert context_rewrite_metrics([]) == {"drift/rewritten_turns": 0.0, "drift/rewritten_episodes": 0.0}
+    assert context_rewrite_metrics(groups) == {"context_rewrites/turns": 0.0, "context_rewrites/episodes": 0.0}
+    assert context_rewrite_metrics([]) == {"context_rewrites/turns": 0.0, "context_rewrites/episodes": 0.0}
     check_context_rewrites(groups, step=1)
 
 

@@ -1,18 +1,18 @@
 """Groups of a train step: who is in them, and that a search changes how they are grown and nothing else."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envgym.agents.search import Chain
+from envgym.agents.search import Chain, Strategy
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.errors import SettingsError
 from envgym.trainer.batch.rows import train_rows
 from envgym.trainer.build import RunContext, build_run_context
-from envgym.trainer.rollout.collector import collect
 from envgym.trainer.settings import TrainSettings, train_settings
 from tests.support.plugins import CREDITS
 
@@ -33,8 +33,15 @@ def settings(directory: Path, group_size: int = 4, **search: Any) -> TrainSettin
     )
 
 
-def groups(bench: RunContext, asked: TrainSettings, **options: Any) -> list[Group]:
-    return asyncio.run(collect(bench, asked, step=0, stats={}, **options)).groups
+def groups(
+    bench: RunContext,
+    asked: TrainSettings,
+    *,
+    search: Strategy | None = None,
+    on_finished: Callable[[Tree], None] | None = None,
+) -> list[Group]:
+    collector = bench.make_collector(asked, search=search)
+    return asyncio.run(collector.take(0, stats={}, on_finished=on_finished)).groups
 
 
 def rows(group: Group) -> list[tuple[int, ...]]:

@@ -19,7 +19,7 @@ from envgym.errors import SettingsError
 from envgym.plugins import Choice
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.groups import check_invalid
-from envgym.trainer.rollout.collector import Collected, Collector, collect
+from envgym.trainer.rollout.collector import Collected
 from envgym.trainer.settings import TrainSettings, train_settings
 
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
@@ -86,9 +86,7 @@ def drive(
     async def work() -> list[Collected]:
         acts = policy or Guesser(bench)
         rounds = asked.resampling.rounds
-        collector = Collector(
-            replace(bench, policy=acts), asked, asked.rollout, seed=asked.run.seed, rounds=rounds, last=steps
-        )
+        collector = replace(bench, policy=acts).make_collector(asked, rounds=rounds, last=steps)
         found: list[Collected] = []
         try:
             for step in range(steps):
@@ -139,7 +137,8 @@ def test_the_next_step_grows_while_one_learns(built: RunContext) -> None:
 def test_age_changes_neither_tasks_nor_seeds(built: RunContext) -> None:
     """A policy that ignores its version says the same, so every step's groups are those of a step on its own."""
     alone = [
-        asyncio.run(collect(replace(built, policy=Guesser(built)), settings(), step=n, stats={})) for n in range(3)
+        asyncio.run(replace(built, policy=Guesser(built)).make_collector(settings()).take(n, stats={}))
+        for n in range(3)
     ]
     for asked in (settings(staleness=2), settings(staleness=2, **FREE), settings(concurrency=1)):
         for step, collected in enumerate(drive(built, asked, steps=3)):
@@ -211,7 +210,7 @@ def test_no_more_groups_are_begun_than_the_settings_say(built: RunContext) -> No
 
     async def work() -> None:
         asked = settings(staleness=2, **FREE)
-        collector = Collector(replace(built, policy=policy), asked, asked.rollout, seed=asked.run.seed)
+        collector = replace(built, policy=policy).make_collector(asked)
         taking = asyncio.ensure_future(collector.take(0, stats={}))
         await asyncio.sleep(0.2)
         taking.cancel()

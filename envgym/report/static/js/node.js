@@ -1,4 +1,4 @@
-// One node of a tree: what is known of it, and what was said, alone or from the start.
+// One node of a tree: what is known of it, and its tokens, alone or from the start.
 EG.node = (() => {
   const { h } = EG.dom;
   const f = EG.format;
@@ -44,21 +44,21 @@ EG.node = (() => {
 
   function facts(item) {
     const { node } = item;
-    const { said, stats } = node;
+    const { content, stats } = node;
     const searched = stats
       ? [["visits", f.count(stats.visits)], ["value", f.number(stats.value)], ["prior", stats.prior === null ? null : f.number(stats.prior)], ["repeats", stats.repeats ? `the ${stats.repeats} of an elder sibling` : null]]
       : [];
-    const paid = said.reward === null ? null : [f.number(said.reward), " ", EG.episode.components(said.components)];
+    const paid = content.reward === null ? null : [f.number(content.reward), " ", EG.episode.components(content.components)];
     const all = [
       ["reward", paid],
       ["outcome", outcome(node)],
       ...searched,
       ["advantage", advantage(item)],
-      ["tokens", tokens(said.segments)],
+      ["tokens", tokens(content.segments)],
       ["cost", cost(node.cost)],
       ["spent below", stats ? cost(stats.spent) : null],
-      ["tool errors", said.tool_errors || null],
-      ["context", said.rewrite ? `rewritten: ${said.rewrite.toLowerCase().replaceAll("_", " ")}` : null],
+      ["tool errors", content.tool_errors || null],
+      ["context", content.rewrite ? `rewritten: ${content.rewrite.toLowerCase().replaceAll("_", " ")}` : null],
     ];
     return h("dl", { class: "node-facts" }, all.filter(([, value]) => value !== null).map(([key, value]) => [h("dt", {}, key), h("dd", {}, value)]));
   }
@@ -81,9 +81,9 @@ EG.node = (() => {
     return h("details", { class: "more" }, h("summary", {}, `Advantages of ${f.plural(entries.length, "episode")}`), h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows)));
   }
 
-  function said(item, options, position) {
+  function contentOf(item, options, position) {
     const body = EG.episode.turnBody(item.node.content, options, position);
-    return body.length ? body : h("p", { class: "muted" }, "Nothing was said on this edge.");
+    return body.length ? body : h("p", { class: "muted" }, "This edge holds no tokens.");
   }
 
   function tokensBefore(model, index) {
@@ -92,9 +92,9 @@ EG.node = (() => {
   }
 
   function body(model, index, options) {
-    if (options.scope === "node") return said(model.items[index], options, { next: tokensBefore(model, index) });
+    if (options.scope === "node") return contentOf(model.items[index], options, { next: tokensBefore(model, index) });
     const position = { next: 0 };
-    return EG.treeModel.path(model, index).map((at) => h("article", { class: "turn" }, h("h4", {}, model.items[at].title), said(model.items[at], options, position)));
+    return EG.treeModel.path(model, index).map((at) => h("article", { class: "turn" }, h("h4", {}, model.items[at].title), contentOf(model.items[at], options, position)));
   }
 
   // options: as of EG.episode.render, and {scope: "node" | "path"}
