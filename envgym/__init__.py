@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from envgym.registry import list_ids, make, register
 
 if TYPE_CHECKING:
-    from envgym.core.endings import Ending
     from envgym.core.messages import Action, Message, Observation, Role, TextPart, ToolCall
-    from envgym.core.rewards import Invalid, Scored
     from envgym.core.tasks import Split, Task
+    from envgym.core.turns import Ending, Invalid, Scored
     from envgym.env import Env, ForkCapability
     from envgym.records import Reply
     from envgym.tools import tool
@@ -21,10 +20,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
-    "envgym.core.endings": ("Ending",),
     "envgym.core.messages": ("Action", "Message", "Observation", "Role", "TextPart", "ToolCall"),
-    "envgym.core.rewards": ("Invalid", "Scored"),
     "envgym.core.tasks": ("Split", "Task"),
+    "envgym.core.turns": ("Ending", "Invalid", "Scored"),
     "envgym.env": ("Env", "ForkCapability"),
     "envgym.records": ("Reply",),
     "envgym.tools": ("tool",),

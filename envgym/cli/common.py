@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from envgym.core.json_types import well_formed
 from envgym.errors import InvalidInput, near_names, sentence
-from envgym.text import well_formed
 
 if TYPE_CHECKING:
     from envgym.env import Env

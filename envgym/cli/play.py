@@ -10,9 +10,8 @@ from contextlib import suppress
 from typing import TextIO
 
 from envgym.cli.common import add_env_arguments, at_least_0, make_env, set_command, styled
-from envgym.core.endings import Ending
 from envgym.core.json_types import JsonObject
-from envgym.core.rewards import Scored
+from envgym.core.turns import Ending, Scored
 from envgym.errors import InvalidInput, near_names, sentence
 from envgym.records import StepRecord
 from envgym.signatures import usage

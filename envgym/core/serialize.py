@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any  # JSON that was just decoded; checked by the records' own constructors
 
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Observation, Part, Role, TextPart, ToolCall
-from envgym.core.rewards import Invalid, Reward, Scored
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task
 from envgym.core.tree import Edge, Node, Rewrite, SearchStats, Tree
-from envgym.core.turns import Cost, TurnOutcome
+from envgym.core.turns import Cost, Ending, Invalid, Reward, Scored, TurnOutcome
 from envgym.errors import InvalidInput, sentence
 
 SCHEMA_VERSION = 2
