@@ -7,47 +7,27 @@ The four rooms are `envgym` (contract and toolbox), `envgym.envs`, `envgym.agent
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from envgym.registry import list_ids as list_ids
-from envgym.registry import make as make
-from envgym.registry import register as register
+from envgym.registry import list_ids, make, register
 
 if TYPE_CHECKING:
-    from envgym.core.endings import Ending as Ending
-    from envgym.core.messages import Action as Action
-    from envgym.core.messages import Message as Message
-    from envgym.core.messages import Observation as Observation
-    from envgym.core.messages import Role as Role
-    from envgym.core.messages import TextPart as TextPart
-    from envgym.core.messages import ToolCall as ToolCall
-    from envgym.core.rewards import Invalid as Invalid
-    from envgym.core.rewards import Scored as Scored
-    from envgym.core.tasks import Split as Split
-    from envgym.core.tasks import Task as Task
-    from envgym.env import Env as Env
-    from envgym.env import ForkCapability as ForkCapability
-    from envgym.env import Reply as Reply
-    from envgym.tools import tool as tool
+    from envgym.core.messages import Action, Message, Observation, Role, TextPart, ToolCall
+    from envgym.core.tasks import Split, Task
+    from envgym.core.turns import Ending, Invalid, Scored
+    from envgym.env import Env, ForkCapability
+    from envgym.records import Reply
+    from envgym.tools import tool
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Action": "envgym.core.messages",
-    "Ending": "envgym.core.endings",
-    "Env": "envgym.env",
-    "ForkCapability": "envgym.env",
-    "Invalid": "envgym.core.rewards",
-    "Message": "envgym.core.messages",
-    "Observation": "envgym.core.messages",
-    "Reply": "envgym.env",
-    "Role": "envgym.core.messages",
-    "Scored": "envgym.core.rewards",
-    "Split": "envgym.core.tasks",
-    "Task": "envgym.core.tasks",
-    "TextPart": "envgym.core.messages",
-    "ToolCall": "envgym.core.messages",
-    "tool": "envgym.tools",
+_MODULES = {
+    "envgym.core.messages": ("Action", "Message", "Observation", "Role", "TextPart", "ToolCall"),
+    "envgym.core.tasks": ("Split", "Task"),
+    "envgym.core.turns": ("Ending", "Invalid", "Scored"),
+    "envgym.env": ("Env", "ForkCapability"),
+    "envgym.records": ("Reply",),
+    "envgym.tools": ("tool",),
 }
-"""Public name -> module that defines it; loaded on first use so that `import envgym` stays fast."""
+"""Module -> public names that it defines; loaded on first use so that `import envgym` stays fast."""
 
 __all__ = [
     "Action",
@@ -73,10 +53,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name from its home module on first use."""
-    if name not in _HOMES:
+    """Load a public name from its module on first use."""
+    module = next((module for module, names in _MODULES.items() if name in names), None)
+    if module is None:
         raise AttributeError(f"module 'envgym' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(module), name)
     globals()[name] = value
     return value
 

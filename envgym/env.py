@@ -17,10 +17,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 import gymnasium
 import numpy as np
 
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Observation
-from envgym.core.rewards import ZERO, Invalid, Reward, Scored
 from envgym.core.tasks import Split, Task, TaskSource
+from envgym.core.turns import ZERO, Ending, Invalid, Reward, Scored
 from envgym.errors import EnvFailure, EnvgymError, ForkUnsupported, InvalidInput, ResetNeeded, sentence
 from envgym.forking import Recording, copy_generator, replay
 from envgym.parsing import parse_action

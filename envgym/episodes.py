@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from envgym.core.rewards import Invalid
+from envgym.core.json_types import well_formed
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.trajectory import Group, Trajectory, trajectories
 from envgym.core.tree import Tree
-from envgym.text import well_formed
+from envgym.core.turns import Invalid
 
 COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -12,7 +12,8 @@ from envgym.core.messages import Message, Role
 from envgym.errors import PartyFailure, sentence
 from envgym.seeds import generator
 
-Script = Sequence[str] | Callable[[Sequence[Message], np.random.Generator], str]
+ScriptFunction = Callable[[Sequence[Message], np.random.Generator], str]
+Script = Sequence[str] | ScriptFunction
 """Replies in order, or a function of the conversation and of a generator."""
 
 
@@ -30,9 +31,7 @@ class ScriptedParty:
     It holds no state between replies, so forks, threads and replays that share it agree by construction.
     """
 
-    def __init__(
-        self, script: Sequence[str] | Callable[[Sequence[Message], np.random.Generator], str], *, seed: int = 0
-    ):
+    def __init__(self, script: Script, *, seed: int = 0) -> None:
         """Take `script`; a list gives reply number k to a conversation that holds k replies already."""
         self.script: Script = script if callable(script) else tuple(script)
         self.seed = seed
@@ -44,21 +43,12 @@ class ScriptedParty:
         else:
             num_replies = sum(message.role is Role.ASSISTANT for message in messages)
             if num_replies >= len(self.script):
-                raise PartyFailure(
-                    sentence(
-                        "script",
-                        f"hold more than {num_replies} replies",
-                        len(self.script),
-                        where="ScriptedParty",
-                        do="add replies or end the episode earlier",
-                    )
-                )
+                must, do = f"hold more than {num_replies} replies", "add replies or end the episode earlier"
+                raise PartyFailure(sentence("script", must, len(self.script), where="ScriptedParty", do=do))
             text = self.script[num_replies]
         return Message(role=Role.ASSISTANT, content=text)
 
-    def _call(
-        self, script: Callable[[Sequence[Message], np.random.Generator], str], messages: Sequence[Message]
-    ) -> str:
+    def _call(self, script: ScriptFunction, messages: Sequence[Message]) -> str:
         names = [part for message in messages for part in (message.role.value, message.content)]
         try:
             return script(messages, generator(self.seed, "party", *names))

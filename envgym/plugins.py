@@ -10,7 +10,8 @@ import inspect
 import re
 import sys
 import threading
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -58,11 +59,13 @@ class PluginKind(Generic[T]):
 
     name: str
     """Such as `credit`; entry points of the kind are in the group `envgym.credit`."""
-    protocols: tuple[str, ...]
+    summary: str = ""
+    """What the kind chooses, in one sentence."""
+    protocols: Sequence[str]
     """Import paths of the protocols, or base classes, of which an instance must meet one."""
     table: Mapping[str, str]
     """Name -> import path of our own plug-ins; nothing is imported before one is asked for."""
-    arguments: tuple[str, ...] = ()
+    arguments: Sequence[str] = ()
     """Names of what `build` passes before the settings."""
     is_function: bool = False
     """Whether a function with the signature of the protocol's `__call__` is itself a plug-in, without settings."""
@@ -157,6 +160,12 @@ class PluginKind(Generic[T]):
             return isinstance(plugin, type)
         made = return_type(plugin)
         return isinstance(made, type) and misfit(made, [import_path(path) for path in self.protocols]) is None
+
+
+def read_kinds(catalog: Path) -> Mapping[str, PluginKind[Any]]:  # each kind makes objects of its own type
+    """Read the kinds of a TOML catalogue, by name."""
+    rows = tomllib.loads(catalog.read_text(encoding="utf-8"))
+    return {name: PluginKind(name=name, **row) for name, row in rows.items()}
 
 
 def import_path(path: str) -> Any:  # whatever stands there

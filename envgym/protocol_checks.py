@@ -2,13 +2,15 @@
 
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import NoneType, UnionType
 from typing import Any, Union
 
 from typing_extensions import get_protocol_members, is_protocol
 
 _CALL = "__call__"
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def misfit(plugin: object, protocols: Sequence[type]) -> str | None:
@@ -72,7 +74,7 @@ def _method_misfit(
     wanted = list(inspect.signature(method).parameters.values())[1:]
     for required_only in (False, True):
         parameters = [item for item in wanted if not (required_only and item.default is not item.empty)]
-        if not (_accepts(signature, parameters, by_name=False) and _accepts(signature, parameters, by_name=True)):
+        if not _accepts(signature, parameters):
             return f"{name} must take ({', '.join(item.name for item in wanted)})"
     if inspect.iscoroutinefunction(function) != inspect.iscoroutinefunction(method):
         return f"{name} must be {'async' if inspect.iscoroutinefunction(method) else 'a plain function'}"
@@ -89,7 +91,7 @@ def _method_misfit(
 def _parameter_types(function: object, parameters: Sequence[inspect.Parameter]) -> dict[int, object]:
     """Return the annotation of each positional parameter that has one, by its position."""
     hints = _type_hints(function)
-    positional = [item for item in parameters if item.kind is item.POSITIONAL_ONLY or _is_either(item)]
+    positional = [item for item in parameters if item.kind in _POSITIONAL]
     return {index: hints[item.name] for index, item in enumerate(positional) if item.name in hints}
 
 
@@ -100,21 +102,16 @@ def _type_hints(function: object) -> dict[str, Any]:  # type expressions
         return {}
 
 
-def _accepts(signature: inspect.Signature, parameters: Iterable[inspect.Parameter], *, by_name: bool) -> bool:
-    """Return whether a call with these parameters binds, those that may be positional or named either way."""
-    positional = [
-        item for item in parameters if item.kind is item.POSITIONAL_ONLY or (_is_either(item) and not by_name)
-    ]
-    named = [item.name for item in parameters if item.kind is item.KEYWORD_ONLY or (_is_either(item) and by_name)]
-    try:
-        signature.bind(*positional, **dict.fromkeys(named))
-    except TypeError:
-        return False
+def _accepts(signature: inspect.Signature, parameters: Sequence[inspect.Parameter]) -> bool:
+    """Return whether calls with these parameters bind, with those that may be positional or named given either way."""
+    for unnamed in (_POSITIONAL, _POSITIONAL[:1]):
+        positional = [item for item in parameters if item.kind in unnamed]
+        named = [item.name for item in parameters if item.kind in _NAMED and item.kind not in unnamed]
+        try:
+            signature.bind(*positional, **dict.fromkeys(named))
+        except TypeError:
+            return False
     return True
-
-
-def _is_either(parameter: inspect.Parameter) -> bool:
-    return parameter.kind is parameter.POSITIONAL_OR_KEYWORD
 
 
 def _is_subtype(annotation: Any, expected: Any) -> bool:  # any type expressions

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Observation
-from envgym.core.rewards import Reward, Scored
 from envgym.core.tasks import Task
+from envgym.core.turns import Ending, Reward, Scored
 from envgym.errors import (
     EnvFailure,
     InfrastructureError,

@@ -6,8 +6,8 @@ value = (product of the gates' scores are 1, else 0) * sum_i w_i s_i / sum_i w_i
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
+from envgym.core.turns import Scored
 from envgym.errors import InvalidInput, sentence
 from envgym.verifiers.base import Verdict, Verifier
 

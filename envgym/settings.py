@@ -1,6 +1,7 @@
 """Settings from outside: YAML and `--set a.b=value`, read into frozen pydantic models or refused in a sentence."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args
@@ -89,7 +90,7 @@ def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str], *, option
 
     Raises: SettingsError: an override that leads nowhere; `option` is what gave it.
     """
-    merged: dict[str, Any] = _copy(dict(data))
+    merged = deepcopy(dict(data))
     for override in overrides:
         dotted, equals, value = override.partition("=")
         if not equals or not dotted.strip():
@@ -112,12 +113,6 @@ def read_yaml_value(text: str, *, where: str) -> Any:  # whatever YAML value the
         return yaml.load(text, _UniqueKeys)
     except (yaml.YAMLError, ValueError):
         raise SettingsError(sentence("value", "be YAML", repr(text), where=where, do="quote it")) from None
-
-
-def _copy(value: Any) -> Any:  # a YAML tree
-    if isinstance(value, dict):
-        return {key: _copy(item) for key, item in value.items()}
-    return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
 def _put(target: Any, keys: list[str], value: Any, given: str) -> None:  # a YAML tree

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from envgym.core.endings import Ending
 from envgym.core.trajectory import Trajectory
+from envgym.core.turns import Ending
 from envgym.errors import InvalidInput, sentence
 from envgym.settings import Settings
 

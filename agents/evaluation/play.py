@@ -15,9 +15,9 @@ from envgym.agents.rollout.messages import MessagePolicy, run_message_episodes
 from envgym.agents.rollout.pool import run_pool
 from envgym.agents.search import Chain, RolloutContext, Strategy
 from envgym.agents.settings import EvaluationSettings
-from envgym.core.rewards import Invalid
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
+from envgym.core.turns import Invalid
 from envgym.errors import RunError, SettingsError, sentence
 
 OnFinished = Callable[[Tree], None]

@@ -7,11 +7,9 @@ from typing import Any
 
 from envgym.agents.evaluation.metrics import compute_metrics
 from envgym.agents.evaluation.plan import EvalPlan
-from envgym.core.endings import Ending
-from envgym.core.rewards import Invalid, Reward
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
-from envgym.core.turns import Cost
+from envgym.core.turns import Cost, Ending, Invalid, Reward
 from envgym.stats import successes_of
 
 

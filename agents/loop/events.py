@@ -5,8 +5,8 @@ Both are generic in the request to a policy and its reply: of tokens (`GenerateR
 
 from typing import Generic, NamedTuple, TypeVar
 
-from envgym.core.endings import Ending
 from envgym.core.messages import Action
+from envgym.core.turns import Ending
 from envgym.records import ResetRecord, StepResult
 
 PolicyRequestT = TypeVar("PolicyRequestT")

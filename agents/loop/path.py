@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Optional, overload
 
-from envgym.core.endings import Ending
 from envgym.core.messages import Message
 from envgym.core.tree import Edge
-from envgym.core.turns import TurnOutcome
+from envgym.core.turns import Ending, TurnOutcome
 
 
 class History(Sequence[Message]):

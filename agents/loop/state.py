@@ -32,10 +32,9 @@ from envgym.agents.loop.events import (
 )
 from envgym.agents.loop.path import History, PathNode
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
-from envgym.core.endings import Ending
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Edge, Rewrite
-from envgym.core.turns import Cost, TurnOutcome
+from envgym.core.turns import Cost, Ending, TurnOutcome
 from envgym.errors import InvalidInput, PolicyFailure, sentence
 from envgym.records import StepRecord, StepResult
 from envgym.seeds import derive_seed

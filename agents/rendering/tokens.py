@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from envgym.core.json_types import well_formed
 from envgym.core.segments import Origin, Segment
 from envgym.errors import InvalidInput, sentence
-from envgym.text import well_formed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -30,8 +30,8 @@ from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, P
 from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle, run_pool
 from envgym.agents.rollout.recorder import record_tree
-from envgym.core.endings import Ending
 from envgym.core.tree import Tree
+from envgym.core.turns import Ending
 from envgym.errors import InfrastructureError, InvalidInput, PolicyFailure
 from envgym.records import ending_of
 

@@ -35,10 +35,9 @@ from envgym.agents.protocols import FinishReason, Sampling
 from envgym.agents.rollout.driver import drive_episode
 from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle, run_pool
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Role
 from envgym.core.tree import Edge, Tree
-from envgym.core.turns import Cost
+from envgym.core.turns import Cost, Ending
 from envgym.parsing.formats import TextFormat
 from envgym.records import StepRecord
 from envgym.seeds import derive_seed

@@ -10,9 +10,8 @@ from envgym.agents.loop.state import AgentState
 from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.agents.rollout.recorder import MidTurnFork
 from envgym.agents.search.snapshots import Snapshot
-from envgym.core.endings import Ending
 from envgym.core.tree import SearchStats
-from envgym.core.turns import Cost
+from envgym.core.turns import Cost, Ending
 from envgym.seeds import derive_seed
 
 TOKENS, OBSERVATION = "tokens", "observation"

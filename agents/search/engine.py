@@ -25,9 +25,8 @@ from envgym.agents.rollout.recorder import record_tree
 from envgym.agents.search.branches import Branch, SearchState, SharedPrefix, TurnRecord, node_statistics
 from envgym.agents.search.budget import BudgetTracker, SearchBudget, largest_turn_cost
 from envgym.agents.search.snapshots import Branching, SnapshotStore
-from envgym.core.endings import Ending
 from envgym.core.tree import SearchStats, Tree
-from envgym.core.turns import Cost
+from envgym.core.turns import Cost, Ending
 from envgym.errors import InfrastructureError
 from envgym.seeds import derive_seed
 

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from envgym.agents.loop.path import PathNode
 from envgym.agents.search.branches import Branch, SearchState
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message
-from envgym.core.rewards import Scored, total
 from envgym.core.segments import Origin
+from envgym.core.turns import Ending, Scored, total
 from envgym.verifiers.extract import final
 
 if TYPE_CHECKING:

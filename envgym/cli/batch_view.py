@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from envgym.core.rewards import Scored
 from envgym.core.segments import Origin, Segment
+from envgym.core.turns import Scored
 from envgym.trainer.workflows.dry_run import BatchRow, DryRun, StepCost
 from envgym.trainer.workflows.overfit import OverfitPoint
 

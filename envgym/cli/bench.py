@@ -13,7 +13,7 @@ from itertools import count
 from statistics import median
 
 import envgym
-from envgym.cli.common import Subparsers, add_command, add_json_argument, print_json, styled
+from envgym.cli.common import add_json_argument, print_json, set_command, styled
 from envgym.env import NoOracle
 from envgym.errors import EnvgymError, InvalidInput, sentence
 from envgym.wrappers import AnyEnv
@@ -41,16 +41,14 @@ class Speed:
     """Of an episode."""
 
 
-def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Add the command."""
-    summary = "measure what a reset, a turn and a fork cost"
-    parser = add_command(subparsers, "bench", summary=summary, examples=_EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    set_command(parser, run, _EXAMPLES)
     parser.add_argument("what", choices=("envs",), help="envs: environments, played by their oracles")
     parser.add_argument("envs", metavar="ENV", nargs="*", help="ids or import paths (default: every registered one)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of episodes of each environment (default: 2)")
     parser.add_argument("--markdown", action="store_true", help="write a table for a page")
     add_json_argument(parser)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

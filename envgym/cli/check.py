@@ -9,13 +9,12 @@ from functools import partial
 
 import envgym
 from envgym.cli.common import (
-    Subparsers,
-    add_command,
     add_json_argument,
     add_set_argument,
     at_least_0,
     env_kwargs,
     print_json,
+    set_command,
     styled,
 )
 from envgym.conformance import CHECKS, Check, CheckStatus, as_text, is_passed
@@ -29,10 +28,9 @@ _EXAMPLES = """  envgym check math/arithmetic-v0
   envgym check puzzles/reasoning_gym-v0 --set dataset=chain_sum --only oracle_reaches_optimum"""
 
 
-def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Add the command."""
-    summary = "judge environments with the conformance suite"
-    parser = add_command(subparsers, "check", summary=summary, examples=_EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    set_command(parser, run, _EXAMPLES)
     parser.add_argument("envs", metavar="ENV", nargs="*", help="ids or import paths")
     parser.add_argument("--all", action="store_true", help="check every registered environment")
     parser.add_argument("-n", type=int, default=20, metavar="N", dest="num_tasks", help="tasks per split (default: 20)")
@@ -40,7 +38,6 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--only", metavar="CHECK", action="append", help="run only this check; repeatable")
     add_set_argument(parser)
     add_json_argument(parser)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,28 +5,22 @@ import json
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from envgym.core.json_types import well_formed
 from envgym.errors import InvalidInput, near_names, sentence
-from envgym.text import well_formed
 
 if TYPE_CHECKING:
     from envgym.env import Env
 
-Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
-def add_command(subparsers: Subparsers, name: str, *, summary: str, examples: str) -> argparse.ArgumentParser:
-    """Add a command's parser, with its examples below the help text."""
-    return subparsers.add_parser(
-        name,
-        help=summary,
-        description=summary[:1].upper() + summary[1:] + ".",
-        epilog=f"examples:\n{examples}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def set_command(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], examples: str) -> None:
+    """Set what a command runs, and the examples below its help text."""
+    parser.set_defaults(run_command=run)
+    parser.epilog = f"examples:\n{examples}"
 
 
 _COMPLAINTS = tuple(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envgym.cli.common import Subparsers, add_command, add_json_argument, print_json
+from envgym.cli.common import add_json_argument, print_json, set_command
 from envgym.core.tasks import Split
 from envgym.errors import RunError, SettingsError, sentence
 from envgym.settings import apply_overrides, build_settings, places
@@ -28,9 +28,9 @@ _LIMITS = ("thinking", "max_turn_tokens", "max_context_tokens", "on_length")
 """Settings of an agent that another agent takes over."""
 
 
-def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = add_command(subparsers, "eval", summary="measure success on held-out tasks", examples=_EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    set_command(parser, run, _EXAMPLES)
     who = parser.add_argument_group("who")
     who.add_argument("--model", metavar="NAME|DIR|RUN", help="tiny, smollm2, a model directory, a hub name, or a run")
     who.add_argument("--endpoint", metavar="URL", help="ask an OpenAI-compatible service for --model instead")
@@ -74,7 +74,6 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     how.add_argument("--out", metavar="DIR", help="write here (default: runs/eval-MODEL-ENV)")
     how.add_argument("--resume", action="store_true", help="go on with --out; its own settings suffice")
     add_json_argument(parser)
-    return parser
 
 
 def _add_pairs(group: "argparse._ArgumentGroup", name: str, text: str) -> None:

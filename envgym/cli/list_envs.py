@@ -7,7 +7,7 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, distribution, requires
 
 from envgym import list_ids
-from envgym.cli.common import Subparsers, add_command, add_json_argument, print_json, styled
+from envgym.cli.common import add_json_argument, print_json, set_command, styled
 from envgym.registry import find
 
 _EXAMPLES = """  envgym list
@@ -16,15 +16,12 @@ _EXAMPLES = """  envgym list
   envgym list --kind credit           its plug-ins, with their settings"""
 
 
-def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = add_command(
-        subparsers, "list", summary="list the environments, or the plug-ins of a kind", examples=_EXAMPLES
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    set_command(parser, run, _EXAMPLES)
     help_kind = "list the plug-ins of a kind instead; without NAME, the kinds"
     parser.add_argument("--kind", metavar="NAME", nargs="?", const="", help=help_kind)
     add_json_argument(parser)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

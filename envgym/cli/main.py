@@ -1,7 +1,7 @@
 """`envgym COMMAND ...`: finds the command's module, runs it, and turns errors made on purpose into one sentence.
 
-A command is a module with `add_parser(subparsers) -> ArgumentParser` and `run(args) -> int`, and one row in `COMMANDS`.
-Only the module of the command that was asked for is imported.
+A command is one row in `COMMANDS`, and a function that adds its arguments to a parser and sets what runs. Only the
+module of the command that was asked for is imported.
 """
 
 import argparse
@@ -10,10 +10,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 
 from envgym import __version__
-from envgym.cli.common import Parser, Subparsers
+from envgym.cli.common import Parser
 from envgym.errors import EnvgymError, sentence, unknown_name
 
 EXIT_BAD_INPUT = 2
@@ -26,6 +26,8 @@ class Command:
 
     module: str
     help: str
+    add_arguments: str = "add_arguments"
+    """Name of the function in the module."""
 
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
@@ -39,14 +41,22 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "new": Command("envgym.cli.new", "write a new environment package, ready to install"),
         "eval": Command("envgym.cli.evaluate", "measure success on held-out tasks"),
         "train": Command("envgym.cli.train", "train an agent as a settings file says"),
-        "sft": Command("envgym.cli.sft", "make the warm start of a training run, by itself"),
-        "value": Command("envgym.cli.value", "fit a value to the episodes of a run, to lead searches"),
-        "recipes": Command("envgym.cli.recipes", "list the recipes and what they choose"),
-        "view": Command("envgym.cli.view", "write the report of a run, or of one of its trees"),
-        "serve-retriever": Command("envgym.cli.serve_retriever", "serve a corpus over HTTP, for search environments"),
+        "sft": Command(
+            "envgym.cli.train",
+            "make the warm start of a run by itself, as a checkpoint in RUN-sft",
+            "add_sft_arguments",
+        ),
+        "value": Command(
+            "envgym.cli.train", "fit a value to train episodes of a run's newest checkpoint", "add_value_arguments"
+        ),
+        "recipes": Command("envgym.cli.plugin_kinds", "list the recipes and what they choose"),
+        "view": Command("envgym.cli.view", "write the report of a run, finished or not, or of one of its trees"),
+        "serve-retriever": Command(
+            "envgym.cli.serve_retriever", "serve a corpus over HTTP, in the protocol of Search-R1's retrieval servers"
+        ),
     }
 )
-"""Command -> its module, in the order of the help text."""
+"""Command -> where its arguments are, in the order of the help text."""
 
 _EPILOG = """examples:
   envgym list
@@ -66,14 +76,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         name = _command_of(words)
-        parser, module = _parser(name)
+        parser = build_parser(name)
         args = parser.parse_args(words)
-        if module is None:
+        if name is None:
             parser.print_help()
             return 0
-        code = module.run(args)
+        code: int = args.run_command(args)
         sys.stdout.flush()
-        return int(code)
+        return code
     except (EnvgymError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             _silence_stdout()
@@ -102,28 +112,25 @@ def _command_of(words: Sequence[str]) -> str | None:
     return name
 
 
-def _parser(selected: str | None) -> tuple[argparse.ArgumentParser, ModuleType | None]:
+def build_parser(selected: str | None) -> Parser:
     """Build the parser, with the arguments of the selected command only."""
-    parser: argparse.ArgumentParser = Parser(
+    help_traceback = "show the traceback of an error"
+    parser = Parser(
         prog="envgym",
         description="Environments, agent loop and trainer for multi-turn reinforcement learning of language agents.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"envgym {__version__}")
-    parser.add_argument("--traceback", action="store_true", help="show the traceback of an error")
-    subparsers: Subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    module = None
+    parser.add_argument("--traceback", action="store_true", help=help_traceback)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, command in COMMANDS.items():
-        if name != selected:
-            subparsers.add_parser(name, help=command.help)
-            continue
-        module = import_module(command.module)
-        own: argparse.ArgumentParser = module.add_parser(subparsers)
-        own.add_argument(
-            "--traceback", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
-        )
-    return parser, module
+        own = subparsers.add_parser(name, help=command.help, formatter_class=argparse.RawDescriptionHelpFormatter)
+        if name == selected:
+            own.description = f"{command.help[0].upper()}{command.help[1:]}."
+            getattr(import_module(command.module), command.add_arguments)(own)
+            own.add_argument("--traceback", action="store_true", default=argparse.SUPPRESS, help=help_traceback)
+    return parser
 
 
 def _silence_stdout() -> None:

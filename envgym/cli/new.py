@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 
 from envgym import __version__
-from envgym.cli.common import Subparsers, add_command
+from envgym.cli.common import set_command
 from envgym.errors import InvalidInput, sentence
 from envgym.registry import FAMILIES
 
@@ -28,13 +28,11 @@ _FILES = {
 """Template -> path in the new folder."""
 
 
-def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Add the command."""
-    summary = "write a new environment package, ready to install"
-    parser = add_command(subparsers, "new", summary=summary, examples=_EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    set_command(parser, run, _EXAMPLES)
     parser.add_argument("name", metavar="NAME", help="name, or namespace/name, in lower case with underscores")
     parser.add_argument("--into", type=Path, default=Path(), metavar="DIR", help="where to put it (default: here)")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

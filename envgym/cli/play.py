@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TextIO
 
-from envgym.cli.common import Subparsers, add_command, add_env_arguments, at_least_0, make_env, styled
-from envgym.core.endings import Ending
+from envgym.cli.common import add_env_arguments, at_least_0, make_env, set_command, styled
 from envgym.core.json_types import JsonObject
-from envgym.core.rewards import Scored
+from envgym.core.turns import Ending, Scored
 from envgym.errors import InvalidInput, near_names, sentence
 from envgym.records import StepRecord
 from envgym.signatures import usage
@@ -30,16 +29,14 @@ is read too. Other text is an answer, with which most environments end. In a ter
 back. End with Ctrl-D."""
 
 
-def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Add the command."""
-    summary = "play an environment yourself, or watch its oracle"
-    parser = add_command(subparsers, "play", summary=summary, examples=_EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    set_command(parser, run, _EXAMPLES)
     add_env_arguments(parser)
     parser.add_argument("--seed", type=at_least_0, default=0, help="seed of the episode (default: 0)")
     parser.add_argument("--split", default="train", help="train or test (default: train)")
     parser.add_argument("--index", type=int, help="number of the task (default: drawn with the seed)")
     parser.add_argument("--oracle", action="store_true", help="let the oracle play")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

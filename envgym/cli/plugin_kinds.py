@@ -1,20 +1,27 @@
-"""`envgym list --kind`: the kinds of plug-ins, and the plug-ins of one kind with their settings."""
+"""`envgym list --kind` and `envgym recipes`: the kinds of plug-ins, the plug-ins of a kind, what recipes choose."""
 
+import argparse
 import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from os import getcwd
+from textwrap import fill
 from typing import Any
 
 from pydantic import BaseModel
 
 from envgym.agents.catalog import KINDS as AGENT_KINDS
 from envgym.catalog import KINDS as ENV_KINDS
-from envgym.cli.common import print_json, styled
+from envgym.cli.common import add_json_argument, print_json, set_command, styled
 from envgym.errors import EnvgymError, unknown_name
 from envgym.plugins import PluginKind
 from envgym.trainer.catalog import KINDS as TRAINER_KINDS
+from envgym.trainer.catalog import RECIPE
+
+_EXAMPLES = """  envgym recipes
+  envgym recipes dr_grpo
+  envgym train examples/demo.yaml --set recipe=dr_grpo --set objective.aggregation.max_tokens=256"""
 
 KINDS: Mapping[str, PluginKind[Any]] = {**ENV_KINDS, **AGENT_KINDS, **TRAINER_KINDS}
 """Name -> kind, of every room."""
@@ -53,6 +60,7 @@ def list_plugins(kind_name: str, *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(row) for row in rows])
         return
+    print(styled(KINDS[kind_name].summary, "dim"))
     for row in rows:
         print(f"{styled(row.name, 'bold')}  {styled(row.path, 'dim')}")
         print(f"    {row.summary}")
@@ -91,3 +99,31 @@ def _settings(kind: PluginKind[Any], plugin: Any) -> dict[str, str]:  # see `_su
         for item in parameters
         if item.name not in kind.arguments and item.kind in (item.KEYWORD_ONLY, item.POSITIONAL_OR_KEYWORD)
     }
+
+
+# ---- envgym recipes -------------------------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    set_command(parser, run, _EXAMPLES)
+    parser.add_argument("name", metavar="NAME", nargs="?", help="show this recipe alone")
+    add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the choice at every plug-in point."""
+    from envgym.trainer.settings import recipe_settings
+
+    names = RECIPE.names() if args.name is None else [args.name]
+    chosen = {name: recipe_settings(name, where="envgym recipes") for name in names}
+    if args.json:
+        print_json({name: recipe.model_dump(mode="json") for name, recipe in chosen.items()})
+        return 0
+    for name, recipe in chosen.items():
+        print(styled(name, "bold"))
+        print(fill(RECIPE.load(name).summary, 100, initial_indent="  ", subsequent_indent="  "))
+        for point, choice in recipe.model_dump(exclude_none=True).items():
+            named = [choice.pop("name")] if "name" in choice else []
+            print(f"  {point:<11}", *named, *(f"{key}={value}" for key, value in choice.items()))
+    return 0

@@ -5,7 +5,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envgym.cli.common import Subparsers, add_command, add_set_argument
+from envgym.cli.common import add_set_argument, set_command
 from envgym.errors import InvalidInput, sentence
 
 if TYPE_CHECKING:
@@ -18,10 +18,9 @@ _EXAMPLES = """  envgym serve-retriever wiki.jsonl --port 8000
   curl -d '{"queries": ["deepest lake"], "topk": 3}' http://127.0.0.1:8000/retrieve"""
 
 
-def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Add the command."""
-    summary = "serve a corpus over HTTP, in the protocol of Search-R1's retrieval servers"
-    parser = add_command(subparsers, "serve-retriever", summary=summary, examples=_EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    set_command(parser, run, _EXAMPLES)
     help_corpus = "JSONL file of {id, title, text} or {id, contents}, or the id of a search environment"
     parser.add_argument("corpus", metavar="CORPUS", help=help_corpus)
     parser.add_argument("--index", choices=_INDICES, default="bm25", help="how documents are found (default: bm25)")
@@ -30,7 +29,6 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="port; 0 takes a free one (default: 8000)")
     add_set_argument(parser)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

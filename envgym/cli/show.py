@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from envgym.cli.common import (
-    Subparsers,
-    add_command,
     add_env_arguments,
     add_json_argument,
     make_env,
     print_json,
+    set_command,
     styled,
 )
 from envgym.core.tasks import Split
@@ -26,13 +25,11 @@ _EXAMPLES = """  envgym show math/arithmetic-v0
 _MAX_EXAMPLE_TURNS = 20
 
 
-def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Add the command."""
-    summary = "show an environment: card, tools, spaces, rewards, an example episode"
-    parser = add_command(subparsers, "show", summary=summary, examples=_EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    set_command(parser, run, _EXAMPLES)
     add_env_arguments(parser)
     add_json_argument(parser)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

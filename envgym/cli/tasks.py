@@ -2,16 +2,14 @@
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from envgym.cli.common import (
-    Subparsers,
-    add_command,
     add_env_arguments,
     add_json_argument,
     make_env,
     print_json,
+    set_command,
     styled,
 )
 from envgym.core.serialize import task_to_json
@@ -26,10 +24,9 @@ _SHOWN = 5
 _REPORTED = 1000
 
 
-def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Add the command."""
-    summary = "show tasks of an environment, and whether its splits overlap"
-    parser = add_command(subparsers, "tasks", summary=summary, examples=_EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    set_command(parser, run, _EXAMPLES)
     add_env_arguments(parser)
     parser.add_argument("--split", default=Split.TRAIN.value, help="train or test (default: train)")
     help_n = f"number of tasks (default: {_SHOWN}; with --report {_REPORTED} of each split)"
@@ -37,7 +34,6 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--answers", action="store_true", help="show the hidden payload too")
     parser.add_argument("--report", action="store_true", help="count sizes, duplicates and overlap of the splits")
     add_json_argument(parser)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,36 +59,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitReport:
-    """What was counted in one split."""
+def split_report(source: TaskSource, count: int) -> dict[str, Any]:  # JSON
+    """Read up to `count` tasks of each split and compare their content.
 
-    size: int | None
-    """Declared number of tasks; None where the supply does not end."""
-    num_read: int
-    num_distinct: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """Sizes, duplicates and overlap."""
-
-    splits: dict[Split, SplitReport]
-    shared: tuple[str, ...]
-    """Keys of the tasks that are in both splits."""
-
-
-def split_report(source: TaskSource, count: int) -> Report:
-    """Read up to `count` tasks of each split and compare their content."""
+    Returns:
+        for each split its declared size (None: the supply does not end), how many tasks were read and how many are
+        distinct; and the keys of the tasks that are in both splits.
+    """
     keys = {split: [task.key for task in _first(source, split, count)] for split in Split}
-    shared = set(keys[Split.TRAIN]) & set(keys[Split.TEST])
-    return Report(
-        splits={
-            split: SplitReport(size=source.size(split), num_read=len(found), num_distinct=len(set(found)))
-            for split, found in keys.items()
-        },
-        shared=tuple(sorted(shared)),
-    )
+    splits = {
+        split.value: {"size": source.size(split), "read": len(read), "distinct": len(set(read))}
+        for split, read in keys.items()
+    }
+    return {"splits": splits, "shared": sorted(set(keys[Split.TRAIN]) & set(keys[Split.TEST]))}
 
 
 def _first(source: TaskSource, split: Split, count: int) -> Iterator[Task]:
@@ -101,22 +80,17 @@ def _first(source: TaskSource, split: Split, count: int) -> Iterator[Task]:
         yield source.task(split, index)
 
 
-def _print_report(report: Report, as_json: bool) -> int:
+def _print_report(report: dict[str, Any], as_json: bool) -> int:  # JSON
+    """Print the report; return 1 where the splits overlap."""
     if as_json:
-        splits = {
-            split.value: {"size": part.size, "read": part.num_read, "distinct": part.num_distinct}
-            for split, part in report.splits.items()
-        }
-        print_json({"splits": splits, "shared": list(report.shared)})
-        return int(bool(report.shared))
-    for split, part in report.splits.items():
-        size = "endless" if part.size is None else str(part.size)
-        duplicates = part.num_read - part.num_distinct
-        print(
-            f"{split.value:<6} size {size}, read {part.num_read}, distinct {part.num_distinct}, duplicates {duplicates}"
-        )
-    print(f"overlap of what was read: {len(report.shared)}")
-    return int(bool(report.shared))
+        print_json(report)
+    else:
+        for split, part in report["splits"].items():
+            size, read, distinct = part.values()
+            size = "endless" if size is None else size
+            print(f"{split:<6} size {size}, read {read}, distinct {distinct}, duplicates {read - distinct}")
+        print(f"overlap of what was read: {len(report['shared'])}")
+    return int(bool(report["shared"]))
 
 
 def _as_json(task: Task, with_answers: bool) -> dict[str, Any]:  # JSON

@@ -1,4 +1,4 @@
-"""`envgym train`: run a training run; or look at what it would do, or at whether it can learn a single batch."""
+"""`envgym train`, `envgym sft`, `envgym value`: a training run, its warm start alone, the value of its episodes."""
 
 import argparse
 import os
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envgym.cli.common import Subparsers, add_command, add_json_argument, print_json
+from envgym.cli.common import add_json_argument, at_least_0, print_json, set_command
 from envgym.errors import InvalidInput, SettingsError, sentence
 from envgym.settings import apply_overrides, places
 
@@ -18,21 +18,27 @@ _EXAMPLES = """  envgym train examples/demo.yaml
   envgym train examples/demo.yaml --set run.name=hot --set rollout.temperature=1.2
   envgym train examples/demo.yaml --dry-run
   envgym train runs/demo --resume"""
+_SFT_EXAMPLES = """  envgym sft examples/demo.yaml
+  envgym sft examples/demo.yaml --set sft.epochs=3
+  envgym train examples/demo.yaml --set model.name=runs/demo-sft/checkpoints/step-000000/model --set sft=null"""
+_VALUE_EXAMPLES = """  envgym value runs/demo
+  envgym value runs/demo --episodes 4096 --set optim.lr=0.0005 --out runs/judge
+  envgym eval --model runs/demo --search mcts \\
+    --search-set value.name=critic --search-set value.run=runs/demo-value"""
 
 
-def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = add_command(subparsers, "train", summary="train an agent as a settings file says", examples=_EXAMPLES)
-    add_config_arguments(parser)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    set_command(parser, _run, _EXAMPLES)
+    _add_config_arguments(parser)
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--dry-run", action="store_true", help="show one batch and what a step takes; nothing is written")
     mode.add_argument(
         "--overfit-one-batch", type=int, metavar="N", help="collect one batch and train N updates on it; a sanity check"
     )
-    return parser
 
 
-def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Add CONFIG, `--set`, `--resume` and `--json`."""
     parser.add_argument("config", metavar="CONFIG", help="YAML file of settings; with --resume also a run directory")
     parser.add_argument(
@@ -43,17 +49,17 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     """Train, or what was asked for instead."""
-    settings = read_settings(args)
+    settings = _read_settings(args)
     if args.overfit_one_batch is not None:
         return _overfit(settings, args)
     if args.dry_run:
         return _dry_run(settings, args)
-    return run_training(settings, args)
+    return _run_training(settings, args)
 
 
-def read_settings(args: argparse.Namespace) -> "TrainSettings":
+def _read_settings(args: argparse.Namespace) -> "TrainSettings":
     """Read CONFIG with its overrides.
 
     Raises: SettingsError, UnknownName, RunError: settings, or a run directory, that cannot be used.
@@ -74,7 +80,7 @@ def read_settings(args: argparse.Namespace) -> "TrainSettings":
     return train_settings(merged, where=str(path / "config.json"), given=places(args.settings))
 
 
-def run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
+def _run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
     """Train, show it, and print what came of it."""
     from envgym.trainer.checks.preflight import check_env_ids, open_run_directory
 
@@ -140,4 +146,62 @@ def _overfit(settings: "TrainSettings", args: argparse.Namespace) -> int:
         print_json([asdict(point) for point in points])
     else:
         print(overfit_verdict(points))
+    return 0
+
+
+# ---- envgym sft ----------------------------------------------------------------------------------------------------
+
+
+def add_sft_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    set_command(parser, _run_sft, _SFT_EXAMPLES)
+    _add_config_arguments(parser)
+
+
+def _run_sft(args: argparse.Namespace) -> int:
+    """Train with no step after the warm start."""
+    settings = _read_settings(args)
+    if settings.sft is None:
+        do = "add an sft section, or pass --set sft.episodes=256"
+        raise SettingsError(sentence("sft", "be set", "nothing", where=args.config, do=do))
+    if not Path(args.config).is_dir():  # a run directory to resume is a warm start already
+        renamed = {"name": f"{settings.run.name}-sft", "directory": f"{settings.run.path}-sft", "steps": 0}
+        settings = settings.model_copy(update={"run": settings.run.model_copy(update=renamed)})
+    elif settings.run.steps:
+        do = "use envgym train RUN --resume"
+        raise SettingsError(sentence("run.steps", "be 0", settings.run.steps, where=args.config, do=do))
+    return _run_training(settings, args)
+
+
+# ---- envgym value ---------------------------------------------------------------------------------------------------
+
+
+def add_value_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    set_command(parser, _run_value, _VALUE_EXAMPLES)
+    parser.add_argument("run", metavar="RUN", help="directory of a training run; it is only read")
+    help_episodes = "episodes on train tasks (default: 2048)"
+    parser.add_argument("--episodes", type=at_least_0, default=2048, metavar="N", help=help_episodes)
+    parser.add_argument("--set", dest="overrides", metavar="KEY=VALUE", action="append", default=[],
+                        help="setting of the fit, as optim.epochs=8; repeatable")  # fmt: skip
+    parser.add_argument("--out", metavar="DIR", help="write here (default: RUN-value)")
+    add_json_argument(parser)
+
+
+def _run_value(args: argparse.Namespace) -> int:
+    """Fit, and print how much of the returns the value explains."""
+    from envgym.cli.results import Ticker
+    from envgym.trainer.workflows.value_fit import fit_value, value_settings
+
+    source = Path(args.run)
+    out = None if args.out is None else Path(args.out)
+    settings = value_settings(source, episodes=args.episodes, directory=out, overrides=args.overrides)
+    fit = fit_value(settings, source, on_progress=Ticker())
+    if args.json:
+        print_json({"directory": str(fit.directory), "metrics": dict(fit.metrics)})
+        return 0
+    print("on train tasks that were held back:")
+    for name, value in fit.metrics.items():
+        print(f"  {name.removeprefix('critic/').replace('_', ' '):<20} {value:.3f}")
+    print(f"use it with: --search mcts --search-set value.name=critic --search-set value.run={fit.directory}")
     return 0

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from envgym.cli.common import Subparsers, add_command, add_json_argument, print_json
+from envgym.cli.common import add_json_argument, print_json, set_command
 from envgym.errors import RunError, sentence
 
 _EXAMPLES = """  envgym view runs/demo
@@ -13,10 +13,9 @@ _EXAMPLES = """  envgym view runs/demo
   envgym view runs/demo --tree step-000003/000/00 --json | jq '.nodes[].stats'"""
 
 
-def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Add the command."""
-    summary = "write the report of a training run or an evaluation, also of one that is not over; or one of its trees"
-    parser = add_command(subparsers, "view", summary=summary, examples=_EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    set_command(parser, run, _EXAMPLES)
     parser.add_argument("run", metavar="RUN", help="directory that `envgym train` or `envgym eval` wrote")
     parser.add_argument(
         "--tree", metavar="ID",
@@ -26,7 +25,6 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "--out", metavar="FILE", help="write the page here (default: RUN/report.html, or RUN/trees/ID.html)"
     )
     add_json_argument(parser)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

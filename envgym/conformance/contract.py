@@ -7,9 +7,8 @@ from contextlib import closing
 from envgym.conformance.agents import echo, hostile_actions, random_agent
 from envgym.conformance.env_under_test import EnvUnderTest, ObservedEpisode, oracle_of, play
 from envgym.conformance.report import CheckFailed
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Observation
-from envgym.core.rewards import Invalid, Scored
+from envgym.core.turns import Ending, Invalid, Scored
 from envgym.env import MAX_ACTION_CHARS
 from envgym.records import ResetRecord, ResetResult, StepRecord, StepResult
 from envgym.wrappers import AnyEnv

@@ -7,10 +7,9 @@ from functools import cached_property
 
 from envgym.conformance.agents import Agent, random_actions
 from envgym.conformance.report import CheckFailed, CheckSkipped
-from envgym.core.endings import Ending
 from envgym.core.messages import Message
-from envgym.core.rewards import Invalid, Reward, total
 from envgym.core.tasks import Split, Task, distinct_tasks
+from envgym.core.turns import Ending, Invalid, Reward, total
 from envgym.env import NoOracle
 from envgym.errors import InvalidInput
 from envgym.records import ResetRecord, StepRecord

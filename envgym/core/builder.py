@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from envgym.core.endings import Ending
 from envgym.core.segments import Segment
 from envgym.core.tasks import Split, Task
 from envgym.core.tree import Edge, Node, SearchStats, Tree
-from envgym.core.turns import Cost, TurnOutcome
+from envgym.core.turns import Cost, Ending, TurnOutcome
 from envgym.errors import InvalidInput, sentence
 
 _NO_COST = Cost()

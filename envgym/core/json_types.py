@@ -1,4 +1,4 @@
-"""The one JSON type, and the canonical form that content hashes are taken of."""
+"""What a file can hold: the one JSON type, the canonical form that content hashes are taken of, well-formed text."""
 
 import hashlib
 import json
@@ -16,3 +16,12 @@ def canonical(value: JsonValue) -> str:
 def content_hash(value: JsonValue) -> str:
     """Return the SHA-256 of the canonical form, 64 hex digits."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def well_formed(text: str) -> str:
+    """Return `text` with lone surrogates, which neither UTF-8 nor a tokenizer has, replaced by U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from envgym.core.json_types import JsonObject, content_hash
+from envgym.core.json_types import JsonObject, content_hash, well_formed
 from envgym.errors import InvalidInput, sentence, unknown_name
-from envgym.text import well_formed
 
 TEST_FRACTION = 0.2
 """Share of the hash space that is `test` where no official split exists."""

@@ -9,11 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from envgym.core.endings import Ending
-from envgym.core.rewards import Invalid, Reward, total
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Rewrite, Tree
-from envgym.core.turns import Cost, TurnOutcome
+from envgym.core.turns import Cost, Ending, Invalid, Reward, TurnOutcome, total
 from envgym.errors import InvalidInput, sentence
 
 

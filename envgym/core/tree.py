@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
-from envgym.core.endings import Ending
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split
-from envgym.core.turns import Cost, TurnOutcome
+from envgym.core.turns import Cost, Ending, TurnOutcome
 from envgym.errors import InvalidInput, sentence
 
 

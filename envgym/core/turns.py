@@ -1,9 +1,99 @@
-"""What one turn was, and what it cost."""
+"""What one turn was, what it paid and cost, and how an episode ended.
 
-from dataclasses import dataclass
+A reward is a value or it is invalid; there is no silent zero.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 from envgym.core.messages import Action, Observation
-from envgym.core.rewards import ZERO, Reward
+from envgym.errors import InvalidInput, sentence
+
+
+class Ending(StrEnum):
+    """Why an episode stopped: the env ended it, a budget ended it, or something failed."""
+
+    TERMINATED = "TERMINATED"
+    TRUNCATED_TURNS = "TRUNCATED_TURNS"
+    TRUNCATED_TOKENS = "TRUNCATED_TOKENS"
+    TRUNCATED_TIME = "TRUNCATED_TIME"
+    TRUNCATED_BUDGET = "TRUNCATED_BUDGET"
+    """A search ran out of its counted budget."""
+    ERROR_ENV = "ERROR_ENV"
+    ERROR_TOOL_INFRA = "ERROR_TOOL_INFRA"
+    ERROR_POLICY = "ERROR_POLICY"
+    ERROR_PARTY = "ERROR_PARTY"
+    ERROR_ABORTED = "ERROR_ABORTED"
+    """The collector gave the episode up (straggler, shutdown)."""
+
+    @property
+    def is_truncated(self) -> bool:
+        """True where a budget, not the env, ended the episode."""
+        return self.name.startswith("TRUNCATED_")
+
+    @property
+    def is_error(self) -> bool:
+        """True where infrastructure failed: the reward is invalid, not 0."""
+        return self.name.startswith("ERROR_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A reward that counts."""
+
+    value: float
+    """Any finite number; a truncated episode's value too: its ending is `TRUNCATED_*`."""
+    components: Mapping[str, float] = field(default_factory=dict)
+    """Named parts as the rubric gave them, before weighting."""
+
+    def __post_init__(self) -> None:
+        """Refuse NaN and infinities."""
+        if not math.isfinite(self.value):
+            raise InvalidInput(
+                sentence("reward", "be a finite number", self.value, where="Scored", do="record Invalid instead")
+            )
+        for name, part in self.components.items():
+            if not math.isfinite(part):
+                do = "leave the component out, or record Invalid instead"
+                raise InvalidInput(sentence(f"component {name}", "be a finite number", part, where="Scored", do=do))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invalid:
+    """A reward that does not exist because infrastructure failed."""
+
+    cause: Ending
+    """One of the `ERROR_*` endings."""
+    reason: str
+    """What failed, in one sentence."""
+
+    def __post_init__(self) -> None:
+        """Refuse causes that are not infrastructure failures."""
+        if not self.cause.is_error:
+            raise InvalidInput(
+                sentence("cause", "be an ERROR_ ending", self.cause, where="Invalid", do="record Scored instead")
+            )
+
+
+Reward = Scored | Invalid
+"""What one turn, or a whole episode, paid."""
+
+ZERO = Scored(value=0.0)
+
+
+def total(rewards: Iterable[Reward]) -> Reward:
+    """Add the turn rewards of an episode: values and components add, one invalid makes the sum invalid."""
+    value = 0.0
+    components: dict[str, float] = {}
+    for reward in rewards:
+        if isinstance(reward, Invalid):
+            return reward
+        value += reward.value
+        for name, part in reward.components.items():
+            components[name] = components.get(name, 0.0) + part
+    return Scored(value=value, components=components)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

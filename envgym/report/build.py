@@ -5,12 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from envgym.core.endings import Ending
-from envgym.core.rewards import Scored
 from envgym.core.segments import Segment
 from envgym.core.trajectory import Trajectory, Turn
 from envgym.core.tree import Rewrite
-from envgym.core.turns import TurnOutcome
+from envgym.core.turns import Ending, Scored, TurnOutcome
 from envgym.errors import InvalidInput, sentence
 from envgym.report.data import (
     TRAIN,

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from envgym.core.rewards import Scored
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Node, Tree
+from envgym.core.turns import Scored
 from envgym.errors import InvalidInput, sentence
 from envgym.report.build import NodeAdvantages, edge_segments, turn_data
 from envgym.report.data import TRAIN, NodeData, TreeData

@@ -7,11 +7,10 @@ are `[T] or empty`, where empty means that no token of the segment has the value
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from envgym.core.endings import Ending
 from envgym.core.segments import Origin
 from envgym.core.tasks import Split
 from envgym.core.tree import Rewrite, SearchStats
-from envgym.core.turns import Cost
+from envgym.core.turns import Cost, Ending
 from envgym.errors import InvalidInput, sentence
 from envgym.stats import Estimate, InvalidBounds, PairedComparison
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from envgym.core.endings import Ending
 from envgym.core.trajectory import trajectories
+from envgym.core.turns import Ending
 from envgym.episodes import trees_of
 from envgym.errors import RunError, UnknownName, near_names, sentence
 from envgym.report.build import build_comparison, build_episode, build_evaluation, build_metric_row

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from envgym.cache import build_once, cache_directory, source_key
+from envgym.core.json_types import well_formed
 from envgym.errors import InvalidInput, sentence
 from envgym.retrieval.base import Document
-from envgym.text import well_formed
 
 _TEXTS, _OFFSETS, _IDS, _ROWS = "documents.jsonl", "offsets.npy", "ids.npy", "rows.npy"
 _FORMAT = 1

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from envgym.core.json_types import JsonObject, JsonValue
+from envgym.core.json_types import JsonObject, JsonValue, well_formed
 from envgym.errors import InfrastructureError, InvalidInput, sentence
 from envgym.retrieval.base import Retriever
 from envgym.retrieval.wire import DOCUMENTS, HEALTH, RETRIEVE, document_to_json, hit_to_json
-from envgym.text import well_formed
 
 MAX_BODY_BYTES = 4 << 20
 MAX_BATCH = 256

@@ -7,8 +7,8 @@ from typing import Any, Self, Union
 
 import gymnasium
 
-from envgym.core.endings import Ending
 from envgym.core.tasks import Task, TaskSource
+from envgym.core.turns import Ending
 from envgym.env import Env, ForkCapability
 from envgym.errors import InvalidInput, ResetNeeded, sentence
 from envgym.records import ResetRecord, ResetResult, StepRecord, StepResult, step_result

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from envgym.core.messages import Message, Observation, Role
-from envgym.core.rewards import Reward, Scored
+from envgym.core.turns import Reward, Scored
 from envgym.records import ResetResult, StepRecord, StepResult, step_result
 from envgym.wrappers.base import reset_record_of
 

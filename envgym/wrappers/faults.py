@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Observation, Role, TextPart, ToolCall
-from envgym.core.rewards import Invalid
+from envgym.core.turns import Ending, Invalid
 from envgym.errors import InvalidInput, sentence
 from envgym.forking import copy_generator
 from envgym.parsing import parse_action

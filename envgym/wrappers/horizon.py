@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from envgym.core.endings import Ending
-from envgym.core.rewards import Invalid
 from envgym.core.tasks import Task
+from envgym.core.turns import Ending, Invalid
 from envgym.errors import InvalidInput, sentence
 from envgym.records import ResetResult, StepResult, step_result
 from envgym.seeds import generator

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from envgym.core.endings import Ending
+from envgym.core.turns import Ending
 from envgym.errors import InvalidInput, sentence
 from envgym.records import ResetResult, StepResult
 from envgym.wrappers.base import AnyEnv, Wrapper, cut_off

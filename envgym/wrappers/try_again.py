@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from envgym.core.endings import Ending
-from envgym.core.rewards import Invalid
+from envgym.core.turns import Ending, Invalid
 from envgym.errors import InvalidInput, sentence
 from envgym.records import ResetResult, StepRecord, StepResult, step_result
 from envgym.wrappers.base import AnyEnv, Wrapper, record_of

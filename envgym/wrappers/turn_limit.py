@@ -1,6 +1,6 @@
 """Ends an episode after a number of turns."""
 
-from envgym.core.endings import Ending
+from envgym.core.turns import Ending
 from envgym.errors import InvalidInput, sentence
 from envgym.records import ResetResult, StepResult
 from envgym.wrappers.base import AnyEnv, Wrapper, cut_off

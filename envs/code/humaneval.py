@@ -7,7 +7,7 @@ from doctest import DocTestParser
 from typing import Any
 
 from envgym.core.messages import Action
-from envgym.core.rewards import Scored
+from envgym.core.turns import Scored
 from envgym.env import Reply, ResetResult
 from envgym.envs.attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
 from envgym.envs.code._function_grading import FunctionGrade, FunctionProblem, extract_program, grade

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from envgym.core.json_types import well_formed
 from envgym.core.messages import GUIDE, Action, Message, Observation, Role
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
+from envgym.core.turns import Scored
 from envgym.env import Env, Reply
 from envgym.envs.code._repo_grading import RepoGrade, grade
 from envgym.envs.code._repo_patch import Hunk, read_patch
@@ -19,7 +20,6 @@ from envgym.errors import InvalidInput, ToolError, sentence
 from envgym.parsing import tool_call_action
 from envgym.sandbox import MIB, BwrapSandbox, Limits, RunEnding
 from envgym.sandbox.shell import ShellResult, ShellSession
-from envgym.text import well_formed
 from envgym.tools import tool
 
 KINDS = ("bug", "feature")

@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import Any
 
 from envgym.core.messages import Action
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Task, TaskSource
+from envgym.core.turns import Scored
 from envgym.env import Env, Reply
 from envgym.envs.code._sql.files import DatabaseFolder, questions_in
 from envgym.envs.code._sql.question_sets import (

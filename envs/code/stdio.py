@@ -13,8 +13,8 @@ from typing import Any
 
 from envgym.authoring import ColumnNames, FileTasks, ListTasks, TaskDraft
 from envgym.core.messages import Action
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Task, TaskSource
+from envgym.core.turns import Scored
 from envgym.env import Env, Reply
 from envgym.envs.code._languages import Language
 from envgym.envs.code._languages import language as find_language

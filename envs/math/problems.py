@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Any
 
 from envgym.core.messages import Action
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, TaskSource
+from envgym.core.turns import Scored
 from envgym.env import Reply
 from envgym.envs.attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
 from envgym.envs.math._judging import WorkedOut, bare_expression

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envgym.core.messages import Action
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
+from envgym.core.turns import Scored
 from envgym.env import Env, Reply
 
 Codes = NDArray[np.uint8]

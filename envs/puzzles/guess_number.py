@@ -9,7 +9,7 @@ import numpy as np
 
 from envgym.authoring import GeneratedTasks, TaskDraft, ToolObjectEnv
 from envgym.core.messages import Action, Observation
-from envgym.core.rewards import Scored
+from envgym.core.turns import Scored
 from envgym.env import Reply
 from envgym.errors import InvalidInput, ToolError, sentence
 from envgym.parsing import tool_call_action

@@ -10,8 +10,8 @@ import numpy as np
 from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
+from envgym.core.turns import Scored
 from envgym.env import Env, Reply
 from envgym.envs.puzzles._statements import (
     KINDS,

@@ -8,8 +8,8 @@ import numpy as np
 
 from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
+from envgym.core.turns import Scored
 from envgym.env import Env, Reply
 from envgym.envs.puzzles._grids import board_of, canonical_rows, rows_of
 from envgym.envs.puzzles._minesweeper import UNKNOWN, View, conclusions, draw_mines, open_cells

@@ -13,8 +13,8 @@ import numpy as np
 from envgym.authoring import GeneratedTasks, RubricEnv, TaskDraft
 from envgym.core.json_types import JsonObject, JsonValue, canonical
 from envgym.core.messages import Action
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
+from envgym.core.turns import Scored
 from envgym.env import NoOracle, Reply
 from envgym.envs.puzzles._reasoning_client import ItemGenerator, config_keys, dataset_names
 from envgym.errors import EnvFailure, InvalidInput, sentence, unknown_name

@@ -7,8 +7,8 @@ import numpy as np
 from envgym.authoring import GeneratedTasks, TaskDraft
 from envgym.core.json_types import JsonObject
 from envgym.core.messages import Action
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
+from envgym.core.turns import Scored
 from envgym.env import Env, NoOracle, Reply
 from envgym.envs.puzzles._textarena import TextArenaGame, check_installed, move_of
 from envgym.envs.puzzles._textarena_games import GAMES

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from envgym.core.messages import Action
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
+from envgym.core.turns import Scored
 from envgym.env import Reply
 from envgym.envs.search._browsing import BrowsingEnv, BrowsingLimits, BrowsingState
 from envgym.envs.search._grading import FactbookMatch

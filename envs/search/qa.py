@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from envgym.cache import source_key
 from envgym.core.messages import Action
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
+from envgym.core.turns import Scored
 from envgym.env import Reply
 from envgym.envs.search._browsing import BrowsingEnv, BrowsingLimits, BrowsingState
 from envgym.envs.search._grading import F1_CHANCE, TEXT_SCORES

@@ -9,8 +9,8 @@ import numpy as np
 from envgym.authoring import GeneratedTasks, TaskDraft
 from envgym.core.json_types import JsonObject, JsonValue
 from envgym.core.messages import Action
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
+from envgym.core.turns import Scored
 from envgym.env import Env, Reply
 from envgym.envs.tools._office.apps import OfficeTools, office_tools
 from envgym.envs.tools._office.plans import PlannedCall, TaskPlan, apply_calls, find_flaw, join_plans

@@ -8,8 +8,8 @@ import numpy as np
 
 from envgym.authoring.sources import MAX_DRAWS, check_index
 from envgym.core.json_types import JsonObject, JsonValue
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task, split_of
+from envgym.core.turns import Scored
 from envgym.envs.web._shop_catalogue import Catalogue, Product, ProductKind, catalogue
 from envgym.envs.web._shop_store import CartItem, dollars
 from envgym.errors import InvalidInput, sentence

@@ -9,8 +9,8 @@ import numpy as np
 
 from envgym.authoring import GeneratedTasks, TaskDraft
 from envgym.core.messages import Action, Observation, TextPart
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Task
+from envgym.core.turns import Scored
 from envgym.env import Env, ForkCapability, NoOracle, Reply
 from envgym.envs.web._browser import LIMIT_S, check_browser
 from envgym.envs.web._miniwob_actions import GRAMMAR, ActionRefused, PageCommand, check_command, parse_command

@@ -1,8 +1,6 @@
 """The comparison of searches at test time: its declaration, its commands, its page."""
 
-import argparse
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from statistics import stdev
 
@@ -13,7 +11,7 @@ from benchmarks._search_eval_report import write_report
 from benchmarks._studies import read_declaration
 from envgym.agents.catalog import SEARCH
 from envgym.agents.evaluation.record import EvalRecord
-from envgym.cli.main import COMMANDS
+from envgym.cli.main import build_parser
 from envgym.errors import RunError, SettingsError
 from envgym.plugins import Choice
 from envgym.runs import RunDirectory, write_json
@@ -64,9 +62,7 @@ def test_declaration_is_complete_and_its_commands_are_understood() -> None:
     assert declared.budget >= settings.agent.max_turn_tokens
     commands = [*bench.training(), *(bench.evaluation(name, is_pilot=False) for name in bench.arms)]
     for name, *words in commands:
-        parser = argparse.ArgumentParser()
-        import_module(COMMANDS[name].module).add_parser(parser.add_subparsers())
-        parser.parse_args([name, *words])
+        build_parser(name).parse_args([name, *words])
     assert "--split" in bench.evaluation("mcts", is_pilot=True)
     assert "--split" not in bench.evaluation("mcts", is_pilot=False)
 

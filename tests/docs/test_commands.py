@@ -1,14 +1,12 @@
 """Every command line in the documentation is one that the program understands."""
 
-import argparse
 import re
 import shlex
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from envgym.cli.main import COMMANDS
+from envgym.cli.main import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -27,9 +25,7 @@ LINES = [pytest.param(line, id=f"{page.name}: {line}") for page in PAGES for lin
 @pytest.mark.parametrize("line", LINES)
 def test_command_line_is_understood_and_no_word_of_it_is_lost(line: str) -> None:
     name, *words = shlex.split(line)[1:]
-    parser = argparse.ArgumentParser()
-    import_module(COMMANDS[name].module).add_parser(parser.add_subparsers())
-    values = vars(parser.parse_args([name, *words])).values()  # exits where it does not understand
+    values = vars(build_parser(name).parse_args([name, *words])).values()  # exits where it does not understand
     understood = {str(item) for value in values for item in (value if isinstance(value, list) else [value])}
     assert {word for word in words if not word.startswith("-")} <= understood
 

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Observation, Role, ToolCall
-from envgym.core.rewards import Invalid, Reward, Scored
 from envgym.core.tasks import Split, Task
+from envgym.core.turns import Ending, Invalid, Reward, Scored
 from envgym.env import MAX_ACTION_CHARS, Env, ForkCapability, Reply, StepRecord
 from envgym.errors import (
     EnvFailure,

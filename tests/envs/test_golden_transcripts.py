@@ -10,8 +10,8 @@ import pytest
 import envgym
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.json_types import JsonValue
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
+from envgym.core.turns import Scored
 from envgym.parsing import tool_call_action
 from envgym.sandbox import BwrapSandbox, why_unusable
 

@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Observation
-from envgym.core.rewards import Scored
 from envgym.core.trajectory import Group
 from envgym.core.tree import Edge, Tree
-from envgym.core.turns import TurnOutcome
+from envgym.core.turns import Ending, Scored, TurnOutcome
 from envgym.trainer.methods.protocols import TrajectoryCredit
 from tests.support.example_trees import policy, start
 

@@ -15,14 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envgym.core.builder import TreeBuilder
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Observation
-from envgym.core.rewards import Scored
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import Group
 from envgym.core.tree import Edge, Tree
-from envgym.core.turns import TurnOutcome
+from envgym.core.turns import Ending, Scored, TurnOutcome
 from envgym.trainer.methods.protocols import Credit, TrajectoryCredit
 
 Array = NDArray[np.float64]

@@ -1,14 +1,12 @@
 """One hand-made record of each hard case; tests build them, golden files freeze them."""
 
 from envgym.core.builder import TreeBuilder
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Observation, Role, ToolCall
-from envgym.core.rewards import Scored
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import Group
 from envgym.core.tree import Edge, Rewrite, Tree
-from envgym.core.turns import Cost, TurnOutcome
+from envgym.core.turns import Cost, Ending, Scored, TurnOutcome
 
 TASK = Task(id="train/7", prompt="6 * 7?", payload={"answer": "42"}, split=Split.TRAIN)
 

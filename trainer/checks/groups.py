@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from envgym.core.endings import Ending
-from envgym.core.rewards import Invalid
 from envgym.core.trajectory import Group
+from envgym.core.turns import Ending, Invalid
 from envgym.errors import RunError, sentence
 
 

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from itertools import chain
 
 from envgym.agents.evaluation.metrics import Endings, Lengths
-from envgym.core.rewards import Invalid, Scored
 from envgym.core.trajectory import Group, Trajectory, Turn
 from envgym.core.tree import Rewrite
-from envgym.core.turns import Cost
+from envgym.core.turns import Cost, Invalid, Scored
 from envgym.errors import RunError, sentence
 from envgym.seeds import generator
 from envgym.stats import UNIT_RANGE, bootstrap_interval

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from envgym.core.rewards import Scored
 from envgym.core.trajectory import Group
+from envgym.core.turns import Scored
 from envgym.trainer.methods.protocols import TaskRequest, TaskStats
 
 Stats = Mapping[tuple[str, int], TaskStats]

@@ -11,10 +11,10 @@ from typing import NamedTuple, Protocol
 from envgym.agents.loop.agent import Agent
 from envgym.agents.rollout.driver import run_oracle_episode
 from envgym.agents.rollout.episode import EpisodeJob
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
+from envgym.core.turns import Scored
 from envgym.episodes import trees_of
 from envgym.errors import SettingsError, sentence
 from envgym.runs import RunDirectory

@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from envgym.core.rewards import Scored
 from envgym.core.trajectory import Group, Row, Trajectory
 from envgym.core.tree import Tree
+from envgym.core.turns import Scored
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.learner.learner import needs_old_logprobs_pass

@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from envgym.core.json_types import well_formed
 from envgym.envs.tools._office.state import OfficeState, Record, parse_moment, show_record, write_moment
 from envgym.errors import ToolError, near_names
-from envgym.text import well_formed
 
 RecordT = TypeVar("RecordT", bound=Record)
 RecordFields = dict[str, object]

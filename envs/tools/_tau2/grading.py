@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envgym.core.json_types import JsonObject
-from envgym.core.rewards import Scored
+from envgym.core.turns import Scored
 from envgym.envs.tools._tau2.databases import Tau2Databases, rows
 from envgym.errors import ToolError
 

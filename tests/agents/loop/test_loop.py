@@ -11,11 +11,10 @@ from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, Sampling
 from envgym.agents.rollout.driver import run_episode
 from envgym.agents.rollout.recorder import record_tree
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Observation, Role
-from envgym.core.rewards import Scored
 from envgym.core.segments import Origin
 from envgym.core.trajectory import trajectories
+from envgym.core.turns import Ending, Scored
 from envgym.errors import InvalidInput
 from envgym.records import ResetRecord, StepRecord, step_result
 from tests.agents.episodes import drawn, episode, generation

@@ -6,10 +6,9 @@ import pytest
 
 from envgym.agents.loop.agent import OnLength
 from envgym.agents.protocols import FinishReason, Generation, Rendering
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Observation
-from envgym.core.rewards import Invalid, Scored
 from envgym.core.segments import Origin, Segment
+from envgym.core.turns import Ending, Invalid, Scored
 from tests.agents.episodes import drawn, episode, generation
 from tests.support.parrots import CharRenderer, Parrot, char_agent, encode, said
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from envgym.agents.catalog import CONTEXT_STRATEGY
 from envgym.agents.loop.agent import OnLength
 from envgym.agents.protocols import GenerateRequest
-from envgym.core.endings import Ending
 from envgym.core.segments import Origin
 from envgym.core.tree import Rewrite
+from envgym.core.turns import Ending
 from envgym.plugins import Choice
 from tests.agents.episodes import drawn, episode
 from tests.support.parrots import CALL, CharRenderer, char_agent, said, show

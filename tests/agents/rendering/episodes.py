@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from envgym.agents.protocols import FinishReason, Generation, Renderer
 from envgym.core.builder import TreeBuilder
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Observation, Role, ToolCall
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import Row, Trajectory, trajectories
 from envgym.core.tree import Edge, Rewrite
-from envgym.core.turns import TurnOutcome
+from envgym.core.turns import Ending, TurnOutcome
 from envgym.parsing import text_format
 from envgym.tools import ToolSpec
 

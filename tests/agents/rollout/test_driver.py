@@ -12,13 +12,12 @@ from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.agents.rollout.driver import run_episode, run_episodes, run_oracle_episode
 from envgym.agents.rollout.episode import EpisodeJob
-from envgym.core.endings import Ending
 from envgym.core.messages import Action
-from envgym.core.rewards import Scored
 from envgym.core.segments import Origin
 from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
+from envgym.core.turns import Ending, Scored
 from envgym.errors import InvalidInput, PolicyFailure
 from envgym.records import Reply
 from tests.support.parrots import CALL, Parrot, char_agent, parrot_job, said

@@ -15,11 +15,10 @@ from envgym.agents.rollout.messages import (
     run_message_episodes,
 )
 from envgym.agents.rollout.pool import AbortHandle
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Role, ToolCall
-from envgym.core.rewards import Invalid, Scored
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.trajectory import Trajectory, trajectories
+from envgym.core.turns import Ending, Invalid, Scored
 from envgym.errors import PolicyFailure
 from envgym.plugins import Choice
 from tests.support.parrots import CALL, Parrot, parrot_job

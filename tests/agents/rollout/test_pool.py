@@ -11,11 +11,10 @@ from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.agents.rollout.driver import run_episode
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle, GrowTreeFn, RolloutPool
-from envgym.core.endings import Ending
 from envgym.core.messages import Action
-from envgym.core.rewards import Invalid, Scored
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
+from envgym.core.turns import Ending, Invalid, Scored
 from envgym.errors import InvalidInput
 from envgym.records import Reply
 from tests.support.parrots import Parrot, char_agent, parrot_job, said

@@ -2,10 +2,9 @@
 
 from envgym.agents.loop.path import PathNode
 from envgym.agents.rollout.recorder import MidTurnFork, record_tree
-from envgym.core.endings import Ending
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Edge, Node, SearchStats, Tree
-from envgym.core.turns import Cost
+from envgym.core.turns import Cost, Ending
 from tests.support.parrots import parrot_job
 
 

@@ -10,11 +10,10 @@ from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
 from envgym.agents.search import BestOf
 from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.scorers import SearchObservation
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Role
-from envgym.core.rewards import Scored
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
+from envgym.core.turns import Ending, Scored
 from envgym.env import ForkCapability
 from envgym.errors import PolicyFailure, SettingsError, UnknownName
 from envgym.plugins import Choice

@@ -12,9 +12,9 @@ from envgym.agents.protocols import GenerateRequest
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.search import RandomExpand
 from envgym.agents.search.snapshots import Branching
-from envgym.core.endings import Ending
 from envgym.core.tasks import Split
 from envgym.core.tree import Tree
+from envgym.core.turns import Ending
 from envgym.envs.code.humaneval import HumanEval
 from envgym.sandbox import BwrapSandbox, PythonSession, why_unusable
 from tests.agents.search.growing import ended, grow

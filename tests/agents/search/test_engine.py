@@ -28,13 +28,12 @@ from envgym.agents.search import (
 from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.search.snapshots import Branching
-from envgym.core.endings import Ending
 from envgym.core.messages import Action
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
-from envgym.core.turns import Cost
+from envgym.core.turns import Cost, Ending
 from envgym.env import ForkCapability
 from envgym.errors import InvalidInput, SettingsError
 from envgym.plugins import Choice

@@ -18,9 +18,9 @@ from envgym.agents.search import BestOf, Chain, Mcts, RandomExpand, SurprisalFor
 from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.snapshots import Branching
 from envgym.agents.search.surprisal_fork import Where
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
 from envgym.core.tree import Node, Tree
+from envgym.core.turns import Scored
 from envgym.plugins import Choice
 from tests.agents.search.growing import Babbler, answer, grow
 from tests.support.parrots import CALL, CharRenderer, char_agent, parrot_job, said

@@ -13,11 +13,10 @@ from envgym.agents.search import Mcts
 from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.mcts_tree import MERGED, UNFINISHED
 from envgym.agents.search.scorers import SearchObservation
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Role
-from envgym.core.rewards import Scored
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import SearchStats, Tree
+from envgym.core.turns import Ending, Scored
 from envgym.errors import SettingsError, UnknownName
 from envgym.plugins import Choice
 from envgym.records import Reply

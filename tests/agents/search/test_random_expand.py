@@ -10,8 +10,8 @@ from envgym.agents.search import Chain, RandomExpand
 from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.random_expand import draw
 from envgym.agents.search.rounds import NOT_KEPT, GroupShape
-from envgym.core.endings import Ending
 from envgym.core.trajectory import Group
+from envgym.core.turns import Ending
 from envgym.errors import SettingsError
 from tests.agents.search.growing import Babbler, ended, episodes, grow
 from tests.support.parrots import Parrot

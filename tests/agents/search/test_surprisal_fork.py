@@ -11,10 +11,10 @@ from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
 from envgym.agents.search import SurprisalFork
 from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.surprisal_fork import Where
-from envgym.core.endings import Ending
 from envgym.core.segments import Origin
 from envgym.core.trajectory import share_counts
 from envgym.core.tree import Tree
+from envgym.core.turns import Ending
 from tests.agents.search.growing import Babbler, episodes, grow
 from tests.support.parrots import CALL, END, CharRenderer, Parrot, char_agent, encode, said, show
 

@@ -12,10 +12,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from envgym.authoring import RubricEnv, TaskDraft, ToolObjectEnv, from_object, from_rubric
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, ToolCall
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
+from envgym.core.turns import Ending, Scored
 from envgym.env import Env
 from envgym.errors import EnvFailure, InvalidInput, UnknownName
 from envgym.records import StepRecord

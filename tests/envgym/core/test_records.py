@@ -10,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgym.core.builder import TreeBuilder
-from envgym.core.endings import Ending
-from envgym.core.rewards import Invalid, Scored
 from envgym.core.segments import Origin, Segment
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.trajectory import Group, Trajectory, share_counts, trajectories
 from envgym.core.tree import Edge, Node, Rewrite, Tree
-from envgym.core.turns import Cost
+from envgym.core.turns import Cost, Ending, Invalid, Scored
 from envgym.errors import InvalidInput
 from tests.support import example_trees as cases
 

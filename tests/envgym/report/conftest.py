@@ -7,14 +7,12 @@ import numpy.typing as npt
 import pytest
 
 from envgym.core.builder import TreeBuilder
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Message, Observation, Role
-from envgym.core.rewards import Scored
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Edge, Rewrite
-from envgym.core.turns import TurnOutcome
+from envgym.core.turns import Ending, Scored, TurnOutcome
 from envgym.report import (
     ComparisonData,
     Declared,

@@ -6,14 +6,12 @@ from dataclasses import replace
 import numpy as np
 
 from envgym.core.builder import TreeBuilder
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, Observation
-from envgym.core.rewards import ZERO, Scored
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Edge, SearchStats, Tree
-from envgym.core.turns import Cost, TurnOutcome
+from envgym.core.turns import ZERO, Cost, Ending, Scored, TurnOutcome
 from envgym.report.build import NodeAdvantages
 
 HOSTILE = "</script><script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\">"

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from envgym.core.endings import Ending
 from envgym.core.segments import Origin
 from envgym.core.trajectory import trajectories
+from envgym.core.turns import Ending
 from envgym.errors import InvalidInput
 from envgym.report import TRAIN, SegmentData, build_comparison, build_episode, build_evaluation, build_metric_row
 from envgym.report.build import Successes

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.core.endings import Ending
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import SearchStats, Tree
-from envgym.core.turns import Cost
+from envgym.core.turns import Cost, Ending
 from envgym.errors import InvalidInput
 from envgym.report import NodeData, build_tree
 from envgym.report.schema import to_json

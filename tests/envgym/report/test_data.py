@@ -8,8 +8,8 @@ from importlib.resources import files
 import jsonschema
 import pytest
 
-from envgym.core.endings import Ending
 from envgym.core.segments import Origin
+from envgym.core.turns import Ending
 from envgym.errors import InvalidInput
 from envgym.report import EpisodeData, Meta, MetricRow, ReportData, SegmentData
 from envgym.report.schema import schema_text, to_json

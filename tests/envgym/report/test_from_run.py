@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from envgym.core.endings import Ending
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
+from envgym.core.turns import Ending
 from envgym.episodes import episode_rows
 from envgym.errors import RunError, UnknownName
 from envgym.report import build_tree, from_run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envgym.core.endings import Ending
+from envgym.core.turns import Ending
 from envgym.report import EpisodeData, Meta, MetricRow, ReportData, TurnData, write_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import envgym
-from envgym.core.endings import Ending
-from envgym.core.rewards import Scored
+from envgym.core.turns import Ending, Scored
 from envgym.env import Env
 from envgym.errors import ForkUnsupported, InvalidInput, ToolError
 from envgym.sandbox import MIB, Limits, PythonSession, RunEnding, Sandbox

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from envgym.core.endings import Ending
+from envgym.core.turns import Ending
 from envgym.errors import InvalidInput, ResetNeeded
 from envgym.records import StepRecord
 from envgym.wrappers import AnyEnv, Faults, Horizon, Record, TextOnly, TimeLimit, TryAgain, TurnLimit, Wrapper

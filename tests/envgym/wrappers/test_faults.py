@@ -2,9 +2,8 @@
 
 import pytest
 
-from envgym.core.endings import Ending
 from envgym.core.messages import Role
-from envgym.core.rewards import Invalid
+from envgym.core.turns import Ending, Invalid
 from envgym.errors import InvalidInput
 from envgym.records import StepRecord
 from envgym.wrappers import Faults

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from envgym.core.endings import Ending
+from envgym.core.turns import Ending
 from envgym.errors import InvalidInput
 from envgym.wrappers import TimeLimit
 from tests.support.toys import Counter

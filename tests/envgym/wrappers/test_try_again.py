@@ -2,8 +2,7 @@
 
 import pytest
 
-from envgym.core.endings import Ending
-from envgym.core.rewards import Invalid
+from envgym.core.turns import Ending, Invalid
 from envgym.errors import InvalidInput
 from envgym.records import StepRecord, StepResult
 from envgym.wrappers import Faults, TryAgain

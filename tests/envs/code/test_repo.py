@@ -10,11 +10,10 @@ import envgym
 from envgym.agents.loop.agent import AgentSettings, assemble
 from envgym.agents.protocols import FinishReason, Generation
 from envgym.conformance import EnvConformance
-from envgym.core.endings import Ending
 from envgym.core.messages import GUIDE
-from envgym.core.rewards import Scored
 from envgym.core.segments import Origin
 from envgym.core.tasks import Split, Task
+from envgym.core.turns import Ending, Scored
 from envgym.envs.code import _repo_grading as grading
 from envgym.envs.code import repo
 from envgym.envs.code._repo_patch import apply_patch, read_patch, reverse_patch

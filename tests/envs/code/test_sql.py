@@ -10,9 +10,8 @@ import pytest
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.core.endings import Ending
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
+from envgym.core.turns import Ending, Scored
 from envgym.envs.code import sql
 from envgym.envs.code._sql.runner import QueryRunner
 from envgym.envs.code._sql.schema import generated_schemas

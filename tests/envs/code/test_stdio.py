@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 import envgym
 from envgym.conformance import EnvConformance
-from envgym.core.endings import Ending
 from envgym.core.json_types import JsonValue
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
+from envgym.core.turns import Ending, Scored
 from envgym.envs.code import _languages, stdio
 from envgym.envs.code import _stdio_references as references
 from envgym.envs.code._stdio_classics import classics

@@ -5,8 +5,8 @@ import pytest
 import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
-from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task, distinct_tasks
+from envgym.core.turns import Ending
 from envgym.envs.math.arithmetic import Arithmetic
 from envgym.errors import InvalidInput, UnknownName
 from envgym.parsing import tool_call_action

@@ -9,8 +9,8 @@ import pytest
 import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
+from envgym.core.turns import Scored
 from envgym.envs.math._judging import WorkedOut
 from envgym.envs.math._notation import polynomial, root, times
 from envgym.envs.math._problem import FAMILIES

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
-from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
+from envgym.core.turns import Ending
 from envgym.envs.puzzles._grids import MOVES, canonical_rows, turned
 from envgym.envs.puzzles.frozen_lake import AGENT, GOAL, HOLE, ICE, TURN_SHARE, FrozenLake, survey
 from envgym.errors import InvalidInput

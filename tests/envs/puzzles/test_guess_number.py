@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
-from envgym.core.endings import Ending
 from envgym.core.messages import Action, ToolCall
 from envgym.core.tasks import Split, Task, distinct_tasks
+from envgym.core.turns import Ending
 from envgym.envs.puzzles.guess_number import TURN_SHARE, GuessNumber, GuessNumberState, chance_score
 from envgym.errors import InvalidInput
 from envgym.parsing import tool_call_action

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
-from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
+from envgym.core.turns import Ending
 from envgym.envs.puzzles._minesweeper import UNKNOWN, conclusions, neighbors_of, open_cells
 from envgym.envs.puzzles.minesweeper import Minesweeper
 from envgym.errors import InvalidInput

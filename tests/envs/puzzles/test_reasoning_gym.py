@@ -9,8 +9,8 @@ import pytest
 import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
-from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task, distinct_tasks
+from envgym.core.turns import Ending
 from envgym.env import NoOracle
 from envgym.envs.puzzles import _reasoning_client as client
 from envgym.envs.puzzles._reasoning_client import ItemGenerator, dataset_names

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
-from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
+from envgym.core.turns import Ending
 from envgym.envs.puzzles._grids import MOVES
 from envgym.envs.puzzles._sokoban import all_pulls, apply_move, key_of, pulls, read_board, write_board
 from envgym.envs.puzzles.sokoban import MAX_PLAN, Sokoban

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
-from envgym.core.endings import Ending
 from envgym.core.json_types import JsonObject
 from envgym.core.tasks import Split, Task
+from envgym.core.turns import Ending
 from envgym.envs.puzzles._latin import canonical_symmetry, draw_puzzle, has_one_solution, solutions, symmetries, units
 from envgym.envs.puzzles.sudoku import Sudoku
 from envgym.errors import InvalidInput

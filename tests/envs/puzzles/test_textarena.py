@@ -10,8 +10,8 @@ import pytest
 import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
-from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
+from envgym.core.turns import Ending
 from envgym.env import NoOracle
 from envgym.envs.puzzles._textarena import TextArenaGame, move_of
 from envgym.envs.puzzles._textarena_games import GAMES

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
-from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
+from envgym.core.turns import Ending
 from envgym.envs.puzzles._tours import Cities, canonical_cities, distance, length, mean_length, shortest
 from envgym.envs.puzzles.tsp import TravelingSalesman, quality_of
 from envgym.errors import InvalidInput

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
-from envgym.core.endings import Ending
 from envgym.core.json_types import JsonObject
 from envgym.core.tasks import Split, Task
+from envgym.core.turns import Ending
 from envgym.envs.puzzles._expressions import UnreadableExpression, find_solution, read_expression
 from envgym.envs.puzzles.twenty_four import NAMES, RULES, TwentyFour
 from envgym.errors import InvalidInput, UnknownName

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import envgym
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
-from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task
+from envgym.core.turns import Ending
 from envgym.errors import InvalidInput
 
 pytest.importorskip("reasoning_gym")

@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("bm25s")
 
 from envgym.authoring import ListTasks
-from envgym.core.endings import Ending
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
+from envgym.core.turns import Ending
 from envgym.env import Reply
 from envgym.envs.search._browsing import BrowsingEnv, BrowsingLimits, BrowsingState
 from envgym.errors import InvalidInput, ToolInfraFailure

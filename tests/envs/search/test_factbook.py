@@ -11,8 +11,8 @@ import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.json_types import JsonObject
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task
+from envgym.core.turns import Scored
 from envgym.envs.search._grading import FactbookMatch
 from envgym.envs.search._library import factbook, load_questions
 from envgym.envs.search._questions import KINDS, with_article

@@ -12,8 +12,8 @@ pytest.importorskip("bm25s")
 import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Split
+from envgym.core.turns import Scored
 from envgym.envs.search._qa import context_documents, read_answers, supporting_titles
 from envgym.envs.search.qa import OpenQa
 from envgym.errors import InvalidInput

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
-from envgym.core.endings import Ending
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Role
-from envgym.core.rewards import Scored
 from envgym.core.tasks import Split, Task, distinct_tasks
+from envgym.core.turns import Ending, Scored
 from envgym.envs.tools._office import plans
 from envgym.envs.tools._office.apps import office_tools
 from envgym.envs.tools._office.calendar import free_starts

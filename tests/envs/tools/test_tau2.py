@@ -14,10 +14,9 @@ from pydantic import BaseModel
 import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
-from envgym.core.endings import Ending
 from envgym.core.messages import Message, Role
-from envgym.core.rewards import Invalid, Scored
 from envgym.core.tasks import Split
+from envgym.core.turns import Ending, Invalid, Scored
 from envgym.envs.tools._tau2 import grading, source
 from envgym.envs.tools._tau2.databases import Tau2Databases
 from envgym.envs.tools._tau2.overlay import Overlay

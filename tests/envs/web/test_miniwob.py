@@ -14,9 +14,8 @@ import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.agents import call_text
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
-from envgym.core.endings import Ending
-from envgym.core.rewards import Invalid
 from envgym.core.tasks import Split, Task
+from envgym.core.turns import Ending, Invalid
 from envgym.envs.web import _browser, _miniwob_page
 from envgym.envs.web.miniwob import MiniWob
 from envgym.errors import InvalidInput

@@ -10,8 +10,8 @@ import pytest
 import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
-from envgym.core.endings import Ending
 from envgym.core.tasks import Split, Task, distinct_tasks, split_of
+from envgym.core.turns import Ending
 from envgym.envs.web._shop_goals import cheapest, read_goals, target
 from envgym.envs.web.shop import Shop
 from envgym.errors import InvalidInput

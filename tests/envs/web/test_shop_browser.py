@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from envgym.core.endings import Ending
+from envgym.core.turns import Ending
 from envgym.envs.web import _browser
 from envgym.envs.web._browser import check_browser
 from envgym.envs.web._shop_browser import BrowserShop, read_page

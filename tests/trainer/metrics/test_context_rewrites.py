@@ -2,9 +2,9 @@
 
 import pytest
 
-from envgym.core.endings import Ending
 from envgym.core.trajectory import Group
 from envgym.core.tree import Rewrite
+from envgym.core.turns import Ending
 from envgym.errors import RunError
 from envgym.trainer.metrics.rollout import check_context_rewrites, context_rewrite_metrics
 from tests.support import example_trees as cases

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.core.endings import Ending
 from envgym.core.trajectory import Group
 from envgym.core.tree import Edge
+from envgym.core.turns import Ending
 from envgym.trainer.batch.rows import train_rows
 from envgym.trainer.methods.credit.grpo import Grpo
 from envgym.trainer.methods.filters.keep_all import KeepAll

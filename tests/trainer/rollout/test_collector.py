@@ -11,10 +11,9 @@ import pytest
 from envgym.agents.catalog import SEARCH
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation
-from envgym.core.endings import Ending
-from envgym.core.rewards import Invalid
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
+from envgym.core.turns import Ending, Invalid
 from envgym.errors import SettingsError
 from envgym.plugins import Choice
 from envgym.trainer.build import RunContext, build_run_context

@@ -3,8 +3,8 @@
 import statistics
 from collections.abc import Sequence
 
-from envgym.core.rewards import Scored
 from envgym.core.trajectory import Group, Trajectory
+from envgym.core.turns import Scored
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 EPSILON = 1e-6

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from envgym.core.rewards import Scored
 from envgym.core.trajectory import Group, Trajectory
+from envgym.core.turns import Scored
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 NodeKey = tuple[int, int]

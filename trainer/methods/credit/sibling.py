@@ -4,8 +4,8 @@ import statistics
 from dataclasses import dataclass
 from functools import cached_property
 
-from envgym.core.rewards import Scored
 from envgym.core.trajectory import Group
+from envgym.core.turns import Scored
 from envgym.settings import Settings
 from envgym.trainer.methods.credit.paths import ROOT, GroupTree, NodeKey, turn_of_nodes
 from envgym.trainer.methods.protocols import TrajectoryCredit

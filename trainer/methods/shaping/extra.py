@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from envgym.core.messages import Action, Observation
-from envgym.core.rewards import Scored
 from envgym.core.tree import Node, Tree
-from envgym.core.turns import TurnOutcome
+from envgym.core.turns import Scored, TurnOutcome
 
 
 def with_extra(tree: Tree, name: str, extras: Mapping[int, float]) -> Tree:

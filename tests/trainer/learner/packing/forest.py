@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from envgym.core.builder import TreeBuilder
-from envgym.core.endings import Ending
 from envgym.core.trajectory import Group
+from envgym.core.turns import Ending
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, packed_batches
 from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.packing.support import can_pack

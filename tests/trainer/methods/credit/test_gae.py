@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.core.endings import Ending
 from envgym.core.trajectory import Group, Trajectory, trajectories
+from envgym.core.turns import Ending
 from envgym.errors import InvalidInput
 from envgym.trainer.batch.spread import node_values, token_advantages, token_targets
 from envgym.trainer.methods.credit.gae import gae

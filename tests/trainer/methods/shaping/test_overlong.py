@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.core.rewards import Scored
+from envgym.core.turns import Scored
 from envgym.trainer.methods.credit.dr_grpo import DrGrpo
 from envgym.trainer.methods.shaping.none import NoShaping
 from envgym.trainer.methods.shaping.overlong import Overlong

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.text import well_formed
+from envgym.core.json_types import well_formed
 
 
 def test_lone_surrogates_become_replacement_characters_and_pairs_a_character() -> None:
