@@ -11,6 +11,7 @@ from typing import Any
 from envgym.agents.catalog import SEARCH
 from envgym.agents.evaluation.plan import SPLIT_LABELS, EvalPlan, held_out_tasks, make_plan
 from envgym.agents.evaluation.play import (
+    EvalRecord,
     Evaluation,
     Player,
     evaluate,
@@ -19,7 +20,6 @@ from envgym.agents.evaluation.play import (
     message_player,
     token_player,
 )
-from envgym.agents.evaluation.record import EvalRecord
 from envgym.agents.loop.agent import agent_kind, make_agent
 from envgym.agents.policies.backends import build_policy
 from envgym.agents.search import Strategy

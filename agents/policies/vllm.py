@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envgym.agents.policies._checks import check_context, check_sampling
-from envgym.agents.policies._vllm_engine import VllmEngine, VllmLaunchSettings
-from envgym.agents.policies._vllm_faults import one_line
-from envgym.agents.policies._vllm_staging import WeightStaging
+from envgym.agents.policies._requests import check_context, check_sampling
+from envgym.agents.policies._vllm_engine import VllmEngine, VllmLaunchSettings, one_line
 from envgym.agents.policies._vllm_wire import read_generation, read_row_logprobs, sampling_arguments
+from envgym.agents.policies._vllm_worker import WeightStaging
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
 from envgym.errors import InvalidInput, PolicyFailure, sentence
 

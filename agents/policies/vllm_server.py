@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from envgym.agents.policies import _vllm_wire as wire
-from envgym.agents.policies._checks import check_context, check_sampling
+from envgym.agents.policies._requests import check_context, check_sampling
 from envgym.agents.policies.endpoint import Endpoint, Sleep
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
 from envgym.agents.settings import EndpointSettings
