@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from envgym.core.messages import Action, Message, Observation
@@ -68,12 +67,31 @@ class Generation:
     """[T, K] (token id, nats), most probable first, where asked for."""
 
 
-class Policy(Protocol):
+class PolicyLifecycle(Protocol):
+    """What a policy of tokens and one of messages share: how they are opened and closed.
+
+    A policy is an async context manager: what belongs to one event loop, such as connections, is opened and closed with
+    it. `close` ends what outlives an event loop.
+    """
+
+    def close(self) -> None:
+        """End what was started; may be called twice. Default: nothing was."""
+        return
+
+    async def __aenter__(self) -> Self:
+        """Open what belongs to this event loop, and return the policy. Default: nothing."""
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close what belongs to this event loop. Default: nothing."""
+        return
+
+
+class Policy(PolicyLifecycle, Protocol):
     """Samples continuations of token ids.
 
-    A class that derives from it must define `version`, `generate`, `compute_logprobs`, `update_weights` and
-    `set_version`; everything else has a default. A policy is an async context manager: what belongs to one event loop,
-    such as connections, is opened and closed with it. `close` ends what outlives an event loop.
+    A class that derives from it must define `generate`, `compute_logprobs` and `update_weights`; everything else has a
+    default.
     """
 
     unit: Literal["tokens"] = "tokens"
@@ -84,10 +102,12 @@ class Policy(Protocol):
     accepts_weights: bool = True
     """Whether `update_weights` can change the weights; False: they belong to a server."""
 
+    _version: int = 0
+
     @property
     def version(self) -> int:
-        """Version of the weights that sample now."""
-        ...
+        """Version of the weights that sample now. Default: the one that was set last."""
+        return self._version
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one continuation. Raises: PolicyFailure: the engine broke."""
@@ -102,8 +122,8 @@ class Policy(Protocol):
         ...
 
     def set_version(self, version: int) -> None:
-        """Name the weights that are in place, which may have changed, and clear the prefix cache."""
-        ...
+        """Name the weights that are in place, which may have changed, and clear the prefix cache, if there is one."""
+        self._version = version
 
     def check_sampling(self, sampling: Sampling) -> None:
         """Refuse sampling whose log-probs cannot be stated. Raises: InvalidInput, PolicyFailure. Default: none."""
@@ -123,20 +143,6 @@ class Policy(Protocol):
 
     def wake(self) -> None:
         """Get ready to sample again. Default: always ready."""
-        return
-
-    def close(self) -> None:
-        """End what was started; may be called twice. Default: nothing was."""
-        return
-
-    async def __aenter__(self) -> Self:
-        """Open what belongs to this event loop, and return the policy. Default: nothing."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close what belongs to this event loop. Default: nothing."""
         return
 
 

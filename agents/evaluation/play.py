@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from envgym.agents.evaluation.metrics import compute_metrics
@@ -17,8 +17,7 @@ from envgym.agents.rollout.messages import MessagePolicy, run_message_episodes
 from envgym.agents.rollout.pool import run_pool
 from envgym.agents.search import Chain, RolloutContext, Strategy
 from envgym.agents.settings import EvaluationSettings
-from envgym.core.endings import Ending
-from envgym.core.rewards import Invalid, Reward
+from envgym.core.rewards import Invalid
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
 from envgym.core.turns import Cost
@@ -60,21 +59,7 @@ class EvalRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Write the record as plain JSON types."""
-        return {
-            "env_id": self.env_id,
-            "label": self.label,
-            "step": self.step,
-            "temperature": self.temperature,
-            "success_at": self.success_at,
-            "rewards": {task_id: list(rewards) for task_id, rewards in self.rewards.items()},
-            "endings": dict(self.endings),
-            "costs": dict(self.costs),
-            "seconds": self.seconds,
-            "search": self.search,
-            "selected_by": self.selected_by,
-            "is_oracle": self.is_oracle,
-            "metrics": dict(self.metrics),
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "EvalRecord":
@@ -89,7 +74,7 @@ def record_evaluation(
     episodes = [episode for tree in trees for episode in trajectories(tree)]
     rewards: dict[str, list[float | None]] = {task.id: [] for task in plan.tasks}
     for episode in episodes:
-        rewards[episode.tree.task_id].append(_value(episode.reward))
+        rewards[episode.tree.task_id].append(None if isinstance(episode.reward, Invalid) else episode.reward.value)
     cost = sum((spent_on(tree) for tree in trees), Cost())
     size = max(len(episodes), 1)
     return EvalRecord(
@@ -99,7 +84,7 @@ def record_evaluation(
         temperature=temperature,
         success_at=plan.success_at,
         rewards={task_id: tuple(values) for task_id, values in rewards.items()},
-        endings={ending.value: count for ending, count in _endings(trees).items()},
+        endings=dict(Counter(episode.ending.value for episode in episodes)),
         costs={
             "turns": sum(len(episode.turns) for episode in episodes) / size,
             "tokens_generated": cost.tokens_generated / size,
@@ -120,14 +105,6 @@ def spent_on(tree: Tree) -> Cost:
     """Return all that a tree cost; a search knows of replays that are on no edge."""
     root = tree.nodes[0]
     return tree.cost if root.stats is None else root.edge.cost + root.stats.spent
-
-
-def _value(reward: Reward) -> float | None:
-    return None if isinstance(reward, Invalid) else reward.value
-
-
-def _endings(trees: Sequence[Tree]) -> Counter[Ending]:
-    return Counter(episode.ending for tree in trees for episode in trajectories(tree))
 
 
 OnFinished = Callable[[Tree], None]
@@ -169,15 +146,22 @@ async def evaluate(
     Raises: RunError: too many invalid episodes.
     """
     started = time.perf_counter() - seconds_before
-    check = _InvalidEpisodeLimit(len(plan.tasks) * plan.samples, max_invalid_rate)
-
-    def handle(tree: Tree) -> None:
-        if on_finished is not None:
-            on_finished(tree)
-        check(tree)
-
     trees = {tree.id: tree for tree in finished}
     jobs = plan.jobs()
+    num_invalid = 0
+
+    def handle(tree: Tree) -> None:
+        nonlocal num_invalid
+        if on_finished is not None:
+            on_finished(tree)
+        reasons = invalid_reasons(tree)
+        num_invalid += bool(reasons)
+        if num_invalid > max_invalid_rate * len(jobs):
+            got = f"{num_invalid} of {len(jobs)}, such as: {reasons[0]}"
+            do = "mend the env, its services or the endpoint, then resume"
+            must = f"stay below {max_invalid_rate:.0%}"
+            raise RunError(sentence("invalid episodes", must, got, where=f"task {tree.task_id}", do=do))
+
     missing = [job for job in jobs if job.tree_id not in trees]
     trees.update(zip((job.tree_id for job in missing), await play(missing, handle), strict=True))
     ordered = [trees[job.tree_id] for job in jobs]
@@ -236,23 +220,6 @@ def message_player(
         )
 
     return play
-
-
-class _InvalidEpisodeLimit:
-    """Stops an evaluation whose infrastructure fails."""
-
-    def __init__(self, num_episodes: int, max_invalid_rate: float) -> None:
-        self._num_episodes, self._max_invalid_rate, self._num_invalid = num_episodes, max_invalid_rate, 0
-
-    def __call__(self, tree: Tree) -> None:
-        """Count an episode. Raises: RunError: too many were invalid."""
-        reasons = invalid_reasons(tree)
-        self._num_invalid += bool(reasons)
-        if self._num_invalid > self._max_invalid_rate * self._num_episodes:
-            got = f"{self._num_invalid} of {self._num_episodes}, such as: {reasons[0]}"
-            do = "mend the env, its services or the endpoint, then resume"
-            must = f"stay below {self._max_invalid_rate:.0%}"
-            raise RunError(sentence("invalid episodes", must, got, where=f"task {tree.task_id}", do=do))
 
 
 def invalid_reasons(tree: Tree) -> list[str]:

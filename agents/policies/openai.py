@@ -6,7 +6,6 @@ Use it as an async context manager.
 import asyncio
 import random
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from envgym.agents.policies._chat_wire import messages_to_wire, read_response, says_context_is_full, tool_to_wire
@@ -30,9 +29,7 @@ class OpenAIPolicy(MessagePolicy):
         self.settings = settings
         self._endpoint = Endpoint(settings, sleep=sleep, jitter=jitter)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Close the connections."""
         await self._endpoint.close()
 

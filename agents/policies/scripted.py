@@ -28,11 +28,6 @@ class ScriptedPolicy(Policy):
         self.requests: list[GenerateRequest] = []
         """Every request, in order."""
 
-    @property
-    def version(self) -> int:
-        """Version that generations carry."""
-        return self._version
-
     async def generate(self, request: GenerateRequest) -> Generation:
         """Say the next reply. Raises: PolicyFailure: the list has ended. Whatever the script holds to be raised."""
         self.requests.append(request)
@@ -60,10 +55,6 @@ class ScriptedPolicy(Policy):
         """Take the version; there are no weights."""
         del named_tensors
         self.set_version(version)
-
-    def set_version(self, version: int) -> None:
-        """Take the version."""
-        self._version = version
 
 
 def _from_list(script: Iterable[ScriptedReply]) -> Callable[[GenerateRequest], ScriptedReply]:

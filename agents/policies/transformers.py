@@ -95,11 +95,6 @@ class TransformersPolicy(Policy):
         """Between those who use the model and those who change it."""
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="transformers-policy")
 
-    @property
-    def version(self) -> int:
-        """Version of the weights that sample now."""
-        return self._version
-
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one continuation.
 

@@ -91,11 +91,6 @@ class VllmPolicy(Policy):
         )
         self._engine = VllmEngine(spec, self._load_newest)
 
-    @property
-    def version(self) -> int:
-        """Version of the weights that sample now."""
-        return self._version
-
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one continuation.
 

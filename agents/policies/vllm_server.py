@@ -7,7 +7,6 @@ evaluates and does not train. Waiting and trying again are those of `Endpoint`.
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from envgym.agents.policies import _vllm_wire as wire
@@ -76,16 +75,9 @@ class VllmServerPolicy(Policy):
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Close the connections."""
         await self._endpoint.close()
-
-    @property
-    def version(self) -> int:
-        """Version of the weights that are served, as the caller named it."""
-        return self._version
 
     def check_sampling(self, sampling: Sampling) -> None:
         """See that the server can state the log-probs of what is sampled so.
@@ -129,10 +121,6 @@ class VllmServerPolicy(Policy):
         do = "train with engine.backend=vllm, which holds its own"
         must = "stay as they are served"
         raise InvalidInput(sentence("weights", must, f"version {version}", where=self._where, do=do))
-
-    def set_version(self, version: int) -> None:
-        """Name the weights that are served; what an older version has cached is not found again."""
-        self._version = version
 
     async def _sample(self, request: GenerateRequest, *, limit: int) -> Generation:
         version = self._version

@@ -8,8 +8,7 @@ The loop, its handling of failures and the recorder are those of `driver`; here 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Literal, NamedTuple, Protocol
 
 from envgym.agents.loop.agent import (
     AgentSettings,
@@ -31,7 +30,7 @@ from envgym.agents.loop.events import (
 )
 from envgym.agents.loop.path import History, PathNode
 from envgym.agents.loop.state import turn_ending, turn_outcome
-from envgym.agents.protocols import FinishReason, Sampling
+from envgym.agents.protocols import FinishReason, PolicyLifecycle, Sampling
 from envgym.agents.rollout.driver import drive_episode
 from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle, run_pool
@@ -70,25 +69,11 @@ class MessageReply:
     """The conversation is longer than the model takes; there is no reply."""
 
 
-class MessagePolicy(Protocol):
-    """Answers conversations; an async context manager, as `Policy` is."""
+class MessagePolicy(PolicyLifecycle, Protocol):
+    """Answers conversations."""
 
     unit: Literal["messages"] = "messages"
     """What it takes and returns; a `Policy` takes tokens."""
-
-    def close(self) -> None:
-        """End what was started; may be called twice. Default: nothing was."""
-        return
-
-    async def __aenter__(self) -> Self:
-        """Open what belongs to this event loop, and return the policy. Default: nothing."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close what belongs to this event loop. Default: nothing."""
-        return
 
     async def reply(self, request: MessageRequest) -> MessageReply:
         """Answer one conversation. Raises: PolicyFailure: the endpoint broke."""

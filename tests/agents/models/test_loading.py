@@ -7,7 +7,7 @@ import torch
 
 from envgym.agents.models import loading
 from envgym.agents.models.loading import find_gguf, load, load_tokenizer, resolve_model
-from envgym.agents.models.tiny import build_tiny
+from envgym.agents.models.tiny import TinySettings, write_tiny
 from envgym.agents.rendering.factory import AutoRendererFactory
 from envgym.core.messages import Message, Role
 from envgym.errors import InvalidInput, UnknownName
@@ -80,7 +80,7 @@ def test_an_unknown_dtype_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_is_what_its_file_says_whatever_class_its_settings_name(tmp_path: Path) -> None:
-    build_tiny(tmp_path, hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1)
+    write_tiny(tmp_path, TinySettings(hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1))
     settings = tmp_path / "tokenizer_config.json"
     settings.write_text(settings.read_text().replace("TokenizersBackend", "LlamaTokenizerFast"))
     assert load_tokenizer(str(tmp_path)).decode(load_tokenizer(str(tmp_path)).encode("a  b\n c")) == "a  b\n c"
