@@ -7,11 +7,11 @@ evaluates and does not train. Waiting and trying again are those of `Endpoint`.
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from envgym.agents.policies import _vllm_wire as wire
 from envgym.agents.policies._requests import check_context, check_sampling
-from envgym.agents.policies.endpoint import Endpoint, Sleep
+from envgym.agents.policies.endpoint import Endpoint, Json, Sleep
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
 from envgym.agents.settings import EndpointSettings
 from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
@@ -137,6 +137,6 @@ class VllmServerPolicy(Policy):
         body = self._named(wire.logprobs_body(row))
         return await self._endpoint.post(_PATH, body, lambda content: wire.read_prompt_logprobs(content, row))
 
-    def _named(self, body: wire.Json) -> dict[str, Any]:  # JSON
+    def _named(self, body: Json) -> Json:
         """Add the model, and a salt: what an older version has cached is not found again."""
         return {"model": self._model, "cache_salt": f"version {self._version}", **body}
