@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self
 from envgym.core.messages import Action, Message, Observation
 from envgym.core.segments import Segment
 from envgym.core.tree import Rewrite
+from envgym.errors import InvalidInput, sentence
 from envgym.tools import ToolSpec
 
 if TYPE_CHECKING:
@@ -36,6 +37,18 @@ class Sampling:
     """0 keeps the whole vocabulary."""
     max_new_tokens: int = 256
     stop_token_ids: tuple[int, ...] = ()
+
+    def check(self, where: str) -> None:
+        """See that every setting is in range. Raises: InvalidInput: one is not."""
+        in_range = {
+            "temperature": self.temperature >= 0,
+            "top_p": 0 < self.top_p <= 1,
+            "top_k": self.top_k >= 0,
+            "max_new_tokens": self.max_new_tokens >= 1,
+        }
+        if wrong := [name for name, is_good in in_range.items() if not is_good]:
+            got, do = getattr(self, wrong[0]), "see Sampling"
+            raise InvalidInput(sentence(wrong[0], "be in range", got, where=where, do=do))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +139,11 @@ class Policy(PolicyLifecycle, Protocol):
         self._version = version
 
     def check_sampling(self, sampling: Sampling) -> None:
-        """Refuse sampling whose log-probs cannot be stated. Raises: InvalidInput, PolicyFailure. Default: none."""
-        return
+        """Refuse sampling that is out of range, or whose log-probs cannot be stated.
+
+        Raises: InvalidInput: a setting out of range. PolicyFailure: the log-probs cannot be stated.
+        """
+        sampling.check(type(self).__name__)
 
     def clear_prefix_cache(self) -> None:
         """Compute every context anew from now on. Default: there is no cache."""

@@ -48,12 +48,9 @@ def find_gguf() -> Path:
 
 def _convert(source: Path, target: Path) -> None:
     """Dequantise the weights and write model, tokenizer and chat template into `target`."""
-    missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
-    if missing:
-        do = "install the extra envgym[smollm]"
-        raise InvalidInput(
-            sentence("model smollm2", "have its reader installed", f"no {missing[0]}", where=PACKAGE, do=do)
-        )
+    if missing := [name for name in ("gguf", "accelerate") if find_spec(name) is None]:
+        must, do = "have its reader installed", "install the extra envgym[smollm]"
+        raise InvalidInput(sentence("model smollm2", must, f"no {missing[0]}", where=PACKAGE, do=do))
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 

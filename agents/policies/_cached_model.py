@@ -146,7 +146,9 @@ class CachedModel:
 
     def weights_state(self) -> tuple[tuple[int, int], ...]:
         """Return what changes whenever a weight is replaced or written to in place, by whomever."""
-        return tuple((weight.data_ptr(), _num_writes(weight)) for weight in self.module.parameters())
+        return tuple(
+            (weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in self.module.parameters()
+        )
 
     def prefill(self, contexts: Sequence[tuple[int, ...]], starts: Sequence[int], first_row: int) -> None:
         """Compute keys and values of `contexts` from `starts` on, in the rows from `first_row` on; room is reserved.
@@ -213,7 +215,7 @@ class CachedModel:
 
     def _forward(self, ids: Tensor, positions: Tensor, *, keep: int) -> Tensor:
         """Return [B, keep, V] the logits of the last `keep` tokens of `ids` [B, T], at `positions` [B or 1, T]."""
-        width = self.cache.place.width
+        width = self.cache.layout.width
         masks = {kind: attention_mask(positions, width, window) for kind, window in self._windows.items()}
         if self._additive:
             dtype = next(self.module.parameters()).dtype
@@ -228,10 +230,6 @@ class CachedModel:
         )
         logits: Tensor = output.logits
         return logits
-
-
-def _num_writes(weight: Tensor) -> int:
-    return 0 if weight.is_inference() else weight._version
 
 
 def _windows(config: Any) -> dict[str, int | None]:  # a transformers config

@@ -8,21 +8,8 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
+from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
 from envgym.errors import InvalidInput, PolicyFailure, sentence
-
-
-def check_sampling(sampling: Sampling, where: str) -> None:
-    """See that every setting is in range. Raises: InvalidInput: one is not."""
-    in_range = {
-        "temperature": sampling.temperature >= 0,
-        "top_p": 0 < sampling.top_p <= 1,
-        "top_k": sampling.top_k >= 0,
-        "max_new_tokens": sampling.max_new_tokens >= 1,
-    }
-    if wrong := [name for name, is_good in in_range.items() if not is_good]:
-        got, do = getattr(sampling, wrong[0]), "see Sampling"
-        raise InvalidInput(sentence(wrong[0], "be in range", got, where=where, do=do))
 
 
 def check_context(request: GenerateRequest, *, limit: int, positions: int | None, where: str) -> None:

@@ -50,10 +50,8 @@ class Endpoint:
         if settings.api_key_env is not None:
             key = os.environ.get(settings.api_key_env)
             if not key:
-                do = "export the endpoint's key under this name"
-                raise InvalidInput(
-                    sentence("environment variable", "hold a key", settings.api_key_env, where="endpoint", do=do)
-                )
+                got, do = settings.api_key_env, "export the endpoint's key under this name"
+                raise InvalidInput(sentence("environment variable", "hold a key", got, where="endpoint", do=do))
             headers["Authorization"] = f"Bearer {key}"
         self._client = httpx.AsyncClient(
             headers=headers,

@@ -138,8 +138,7 @@ def _of(holder: object, key: str, kind: type, where: str) -> Any:  # checked her
 
 def _read_full_context(body: object) -> MessageReply | None:
     """Return the reply to a conversation that is too long; None: it is refused for another reason."""
-    if get_nested(body, "error", "code") != "context_length_exceeded" and "maximum context length" not in error_text(
-        body
-    ):
-        return None
-    return MessageReply(action=Action(), finish_reason=FinishReason.LENGTH, context_is_full=True)
+    code = get_nested(body, "error", "code")
+    if code == "context_length_exceeded" or "maximum context length" in error_text(body):
+        return MessageReply(action=Action(), finish_reason=FinishReason.LENGTH, context_is_full=True)
+    return None

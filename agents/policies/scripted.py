@@ -64,8 +64,7 @@ def _from_list(script: Iterable[ScriptedReply]) -> Callable[[GenerateRequest], S
         del request
         for reply in replies:
             return reply
-        raise PolicyFailure(
-            sentence("script", "hold a reply for every request", "its end", where="ScriptedPolicy", do="add replies")
-        )
+        must = "hold a reply for every request"
+        raise PolicyFailure(sentence("script", must, "its end", where="ScriptedPolicy", do="add replies"))
 
     return answer

@@ -29,8 +29,8 @@ from torch import Tensor, nn
 
 from envgym.agents.policies._batch_engine import BatchEngine
 from envgym.agents.policies._cached_model import CachedModel
-from envgym.agents.policies._requests import FinishedRow, canonical, check_context, check_sampling
-from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
+from envgym.agents.policies._requests import FinishedRow, canonical, check_context
+from envgym.agents.protocols import GenerateRequest, Generation, Policy
 from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
 
 _WHERE = "TransformersPolicy"
@@ -149,10 +149,6 @@ class TransformersPolicy(Policy):
         with self._lock.write():
             self._engine.clear_prefix_cache()
             self._version = version
-
-    def check_sampling(self, sampling: Sampling) -> None:
-        """See that every setting is in range. Raises: InvalidInput: one is not."""
-        check_sampling(sampling, _WHERE)
 
     def clear_prefix_cache(self) -> None:
         """Compute every context anew, after the round that is being served."""

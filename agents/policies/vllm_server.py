@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from envgym.agents.policies import _vllm_wire as wire
-from envgym.agents.policies._requests import check_context, check_sampling
+from envgym.agents.policies._requests import check_context
 from envgym.agents.policies.endpoint import Endpoint, Json, Sleep
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
 from envgym.agents.settings import EndpointSettings
@@ -84,7 +84,7 @@ class VllmServerPolicy(Policy):
 
         Raises: InvalidInput: a setting out of range. PolicyFailure: it states those before temperature and cuts.
         """
-        check_sampling(sampling, self._where)
+        sampling.check(self._where)
         if self._states_raw and not wire.samples_raw(sampling):
             must, got = "state log-probs of the distribution sampled from", "those before temperature, top-k and top-p"
             do = (

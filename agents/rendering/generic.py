@@ -73,10 +73,8 @@ class GenericRenderer:
             return found
         if isinstance(tokenizer.eos_token_id, int):
             return tokenizer.eos_token_id, str(tokenizer.eos_token)
-        do = "set eos_token in its tokenizer_config.json"
-        raise InvalidInput(
-            sentence("tokenizer", "have a token that ends a turn", "none", where=self._template.name, do=do)
-        )
+        must, do = "have a token that ends a turn", "set eos_token in its tokenizer_config.json"
+        raise InvalidInput(sentence("tokenizer", must, "none", where=self._template.name, do=do))
 
     # ---- what was decided ----------------------------------------------------------------------------------------
 

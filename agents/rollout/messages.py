@@ -118,7 +118,12 @@ async def run_message_episode(
         clock: times the calls of env and policy.
         abort: by which the episode can be aborted.
     """
-    state = _begin(settings, sampling, job.sampling_seed)
+    state = _MessageState(
+        settings=settings,
+        sampling=replace(sampling, max_new_tokens=settings.max_turn_tokens),
+        seed=job.sampling_seed,
+        text_format=resolve_text_format(settings),
+    )
     return await drive_episode(
         EpisodeEnv(job), state, advance=_advance, generate=policy.reply, clock=clock, abort=abort
     )
@@ -146,15 +151,6 @@ class _MessageState(NamedTuple):
     """The current turn's; set while the env answers."""
     seconds: float = 0.0
     """Wall time of the current turn so far."""
-
-
-def _begin(settings: AgentSettings, sampling: Sampling, seed: int) -> _MessageState:
-    return _MessageState(
-        settings=settings,
-        sampling=replace(sampling, max_new_tokens=settings.max_turn_tokens),
-        seed=seed,
-        text_format=resolve_text_format(settings),
-    )
 
 
 def _advance(state: _MessageState, event: _MessageEvent) -> tuple[_MessageState, _MessageRequest]:
@@ -196,8 +192,10 @@ def _replied(state: _MessageState, event: GenerationEvent[MessageReply]) -> tupl
 def _stepped(state: _MessageState, event: StepEvent) -> tuple[_MessageState, _MessageRequest]:
     record = event.result.info["envgym"]
     assert isinstance(record, StepRecord), "checked by EpisodeEnv"
-    ending = turn_ending(event.result, record)
-    if ending is None and _is_full(state):
+    ending, reply = turn_ending(event.result, record), state.reply
+    assert reply is not None, "the env answers a reply"
+    num_used = reply.prompt_tokens + reply.completion_tokens  # as far as the endpoint counts
+    if ending is None and num_used + state.sampling.max_new_tokens > state.settings.max_context_tokens:
         ending = Ending.TRUNCATED_TOKENS
     cost = replace(_cost(state, event.seconds), tool_calls=record.tool_calls, env_steps=1)
     error = (record.error or ending.value) if ending is not None and ending.is_error else None
@@ -247,11 +245,3 @@ def _extended(state: _MessageState, record: StepRecord) -> History:
         for message in record.observation.messages
     ]
     return state.history.extended(Message(role=Role.ASSISTANT, content=str(record.action)), *results)
-
-
-def _is_full(state: _MessageState) -> bool:
-    """Return whether another turn would not fit, as far as the endpoint counted."""
-    reply = state.reply
-    assert reply is not None, "the env answers a reply"
-    used = reply.prompt_tokens + reply.completion_tokens
-    return used + state.sampling.max_new_tokens > state.settings.max_context_tokens
