@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from envgym.core.messages import Action, Message, Observation
 from envgym.core.segments import Segment
 from envgym.core.tree import Rewrite
+from envgym.errors import InvalidInput, sentence
 from envgym.tools import ToolSpec
 
 if TYPE_CHECKING:
@@ -37,6 +37,18 @@ class Sampling:
     """0 keeps the whole vocabulary."""
     max_new_tokens: int = 256
     stop_token_ids: tuple[int, ...] = ()
+
+    def check(self, where: str) -> None:
+        """See that every setting is in range. Raises: InvalidInput: one is not."""
+        in_range = {
+            "temperature": self.temperature >= 0,
+            "top_p": 0 < self.top_p <= 1,
+            "top_k": self.top_k >= 0,
+            "max_new_tokens": self.max_new_tokens >= 1,
+        }
+        if wrong := [name for name, is_good in in_range.items() if not is_good]:
+            got, do = getattr(self, wrong[0]), "see Sampling"
+            raise InvalidInput(sentence(wrong[0], "be in range", got, where=where, do=do))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +80,31 @@ class Generation:
     """[T, K] (token id, nats), most probable first, where asked for."""
 
 
-class Policy(Protocol):
+class PolicyLifecycle(Protocol):
+    """What a policy of tokens and one of messages share: how they are opened and closed.
+
+    A policy is an async context manager: what belongs to one event loop, such as connections, is opened and closed with
+    it. `close` ends what outlives an event loop.
+    """
+
+    def close(self) -> None:
+        """End what was started; may be called twice. Default: nothing was."""
+        return
+
+    async def __aenter__(self) -> Self:
+        """Open what belongs to this event loop, and return the policy. Default: nothing."""
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close what belongs to this event loop. Default: nothing."""
+        return
+
+
+class Policy(PolicyLifecycle, Protocol):
     """Samples continuations of token ids.
 
-    A class that derives from it must define `version`, `generate`, `compute_logprobs`, `update_weights` and
-    `set_version`; everything else has a default. A policy is an async context manager: what belongs to one event loop,
-    such as connections, is opened and closed with it. `close` ends what outlives an event loop.
+    A class that derives from it must define `generate`, `compute_logprobs` and `update_weights`; everything else has a
+    default.
     """
 
     unit: Literal["tokens"] = "tokens"
@@ -84,10 +115,12 @@ class Policy(Protocol):
     accepts_weights: bool = True
     """Whether `update_weights` can change the weights; False: they belong to a server."""
 
+    _version: int = 0
+
     @property
     def version(self) -> int:
-        """Version of the weights that sample now."""
-        ...
+        """Version of the weights that sample now. Default: the one that was set last."""
+        return self._version
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one continuation. Raises: PolicyFailure: the engine broke."""
@@ -102,12 +135,15 @@ class Policy(Protocol):
         ...
 
     def set_version(self, version: int) -> None:
-        """Name the weights that are in place, which may have changed, and clear the prefix cache."""
-        ...
+        """Name the weights that are in place, which may have changed, and clear the prefix cache, if there is one."""
+        self._version = version
 
     def check_sampling(self, sampling: Sampling) -> None:
-        """Refuse sampling whose log-probs cannot be stated. Raises: InvalidInput, PolicyFailure. Default: none."""
-        return
+        """Refuse sampling that is out of range, or whose log-probs cannot be stated.
+
+        Raises: InvalidInput: a setting out of range. PolicyFailure: the log-probs cannot be stated.
+        """
+        sampling.check(type(self).__name__)
 
     def clear_prefix_cache(self) -> None:
         """Compute every context anew from now on. Default: there is no cache."""
@@ -123,20 +159,6 @@ class Policy(Protocol):
 
     def wake(self) -> None:
         """Get ready to sample again. Default: always ready."""
-        return
-
-    def close(self) -> None:
-        """End what was started; may be called twice. Default: nothing was."""
-        return
-
-    async def __aenter__(self) -> Self:
-        """Open what belongs to this event loop, and return the policy. Default: nothing."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close what belongs to this event loop. Default: nothing."""
         return
 
 

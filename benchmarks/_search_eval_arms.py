@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from benchmarks._studies import ROOT
-from envgym.agents.evaluation.record import EvalRecord
+from envgym.agents.evaluation.play import EvalRecord
 from envgym.cli.main import main as envgym
 from envgym.errors import RunError, sentence
 from envgym.runs import RunDirectory, write_json

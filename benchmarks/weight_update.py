@@ -24,7 +24,7 @@ import torch
 from benchmarks._clock import timed
 from envgym.agents.models.loading import load, resolve_model
 from envgym.agents.models.weights import merged_weights
-from envgym.agents.policies._vllm_staging import WeightStaging
+from envgym.agents.policies._vllm_worker import WeightStaging
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.policies.vllm import VllmPolicy
 from envgym.agents.protocols import Policy

@@ -17,7 +17,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from envgym.agents.models.smollm2 import find_gguf
+from envgym.agents.models.loading import find_gguf
 from envgym.cache import build_once, cache_directory
 from envgym.errors import InvalidInput
 

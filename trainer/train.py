@@ -13,8 +13,7 @@ from typing import Any
 
 from envgym.agents.evaluation.metrics import Metric, compute_metrics
 from envgym.agents.evaluation.plan import SPLIT_LABELS, EvalPlan, make_plan
-from envgym.agents.evaluation.play import evaluate, token_player
-from envgym.agents.evaluation.record import EvalRecord
+from envgym.agents.evaluation.play import EvalRecord, evaluate, token_player
 from envgym.agents.evaluation.run import write_evaluation
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree

@@ -1,12 +1,14 @@
-"""Play a plan: by tokens through a search, or by messages; in a training run and by itself alike."""
+"""Play a plan, by tokens through a search or by messages, and record it; in a training run and by itself alike."""
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
+from envgym.agents.evaluation.metrics import compute_metrics
 from envgym.agents.evaluation.plan import EvalPlan
-from envgym.agents.evaluation.record import EvalRecord, record_evaluation
 from envgym.agents.loop.agent import Agent, AgentSettings, resolve_text_format
 from envgym.agents.protocols import Policy, Sampling
 from envgym.agents.rollout.driver import run_episodes
@@ -17,8 +19,92 @@ from envgym.agents.search import Chain, RolloutContext, Strategy
 from envgym.agents.settings import EvaluationSettings
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
-from envgym.core.turns import Invalid
+from envgym.core.turns import Cost, Invalid
 from envgym.errors import RunError, SettingsError, sentence
+from envgym.stats import successes_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalRecord:
+    """The result of an evaluation in plain numbers; a run directory keeps it as JSON."""
+
+    env_id: str
+    label: str
+    step: int
+    """Train steps done before it."""
+    temperature: float
+    success_at: float
+    rewards: Mapping[str, tuple[float | None, ...]]
+    """Task id -> reward of each sample; None where it is invalid."""
+    endings: Mapping[str, int]
+    """Ending -> episodes."""
+    costs: Mapping[str, float]
+    """Mean per episode; after a search, all that the search spent."""
+    seconds: float
+    """Wall time of the whole evaluation."""
+    search: str = "chain"
+    """The search that chose each episode; costs are those of the whole search."""
+    selected_by: str | None = None
+    """The scorer that chose it among several; None: there was one."""
+    is_oracle: bool = False
+    """True where that scorer knows what no agent can see."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Numbers of the metrics that the settings choose, called `metric/<name>`."""
+
+    @property
+    def successes(self) -> dict[str, list[bool | None]]:
+        """Task id -> whether each sample succeeded; None where it is invalid."""
+        return successes_of(self.rewards, self.success_at)
+
+    def to_json(self) -> dict[str, Any]:
+        """Write the record as plain JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "EvalRecord":
+        """Read what `to_json` wrote."""
+        return cls(**{**data, "rewards": {task_id: tuple(rewards) for task_id, rewards in data["rewards"].items()}})
+
+
+def record_evaluation(
+    plan: EvalPlan, trees: Sequence[Tree], *, step: int, temperature: float, seconds: float
+) -> EvalRecord:
+    """Return the record of the plan's episodes, which are in its order."""
+    episodes = [episode for tree in trees for episode in trajectories(tree)]
+    rewards: dict[str, list[float | None]] = {task.id: [] for task in plan.tasks}
+    for episode in episodes:
+        rewards[episode.tree.task_id].append(None if isinstance(episode.reward, Invalid) else episode.reward.value)
+    cost = sum((spent_on(tree) for tree in trees), Cost())
+    size = max(len(episodes), 1)
+    return EvalRecord(
+        env_id=plan.env_id,
+        label=plan.title,
+        step=step,
+        temperature=temperature,
+        success_at=plan.success_at,
+        rewards={task_id: tuple(values) for task_id, values in rewards.items()},
+        endings=dict(Counter(episode.ending.value for episode in episodes)),
+        costs={
+            "turns": sum(len(episode.turns) for episode in episodes) / size,
+            "tokens_generated": cost.tokens_generated / size,
+            "tokens_prefilled": cost.tokens_prefilled / size,
+            "tool_calls": cost.tool_calls / size,
+            "env_steps": cost.env_steps / size,
+            "seconds": cost.seconds / size,
+        },
+        seconds=seconds,
+        search=plan.search,
+        selected_by=None if plan.selection is None else plan.selection.by,
+        is_oracle=plan.selection is not None and plan.selection.is_oracle,
+        metrics=compute_metrics(plan.metrics, episodes),
+    )
+
+
+def spent_on(tree: Tree) -> Cost:
+    """Return all that a tree cost; a search knows of replays that are on no edge."""
+    root = tree.nodes[0]
+    return tree.cost if root.stats is None else root.edge.cost + root.stats.spent
+
 
 OnFinished = Callable[[Tree], None]
 """Called with every episode as it ends."""
@@ -59,15 +145,22 @@ async def evaluate(
     Raises: RunError: too many invalid episodes.
     """
     started = time.perf_counter() - seconds_before
-    check = _InvalidEpisodeLimit(len(plan.tasks) * plan.samples, max_invalid_rate)
-
-    def handle(tree: Tree) -> None:
-        if on_finished is not None:
-            on_finished(tree)
-        check(tree)
-
     trees = {tree.id: tree for tree in finished}
     jobs = plan.jobs()
+    num_invalid = 0
+
+    def handle(tree: Tree) -> None:
+        nonlocal num_invalid
+        if on_finished is not None:
+            on_finished(tree)
+        reasons = invalid_reasons(tree)
+        num_invalid += bool(reasons)
+        if num_invalid > max_invalid_rate * len(jobs):
+            got = f"{num_invalid} of {len(jobs)}, such as: {reasons[0]}"
+            do = "mend the env, its services or the endpoint, then resume"
+            must = f"stay below {max_invalid_rate:.0%}"
+            raise RunError(sentence("invalid episodes", must, got, where=f"task {tree.task_id}", do=do))
+
     missing = [job for job in jobs if job.tree_id not in trees]
     trees.update(zip((job.tree_id for job in missing), await play(missing, handle), strict=True))
     ordered = [trees[job.tree_id] for job in jobs]
@@ -126,23 +219,6 @@ def message_player(
         )
 
     return play
-
-
-class _InvalidEpisodeLimit:
-    """Stops an evaluation whose infrastructure fails."""
-
-    def __init__(self, num_episodes: int, max_invalid_rate: float) -> None:
-        self._num_episodes, self._max_invalid_rate, self._num_invalid = num_episodes, max_invalid_rate, 0
-
-    def __call__(self, tree: Tree) -> None:
-        """Count an episode. Raises: RunError: too many were invalid."""
-        reasons = invalid_reasons(tree)
-        self._num_invalid += bool(reasons)
-        if self._num_invalid > self._max_invalid_rate * self._num_episodes:
-            got = f"{self._num_invalid} of {self._num_episodes}, such as: {reasons[0]}"
-            do = "mend the env, its services or the endpoint, then resume"
-            must = f"stay below {self._max_invalid_rate:.0%}"
-            raise RunError(sentence("invalid episodes", must, got, where=f"task {tree.task_id}", do=do))
 
 
 def invalid_reasons(tree: Tree) -> list[str]:

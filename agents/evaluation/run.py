@@ -11,6 +11,7 @@ from typing import Any
 from envgym.agents.catalog import SEARCH
 from envgym.agents.evaluation.plan import SPLIT_LABELS, EvalPlan, held_out_tasks, make_plan
 from envgym.agents.evaluation.play import (
+    EvalRecord,
     Evaluation,
     Player,
     evaluate,
@@ -19,13 +20,11 @@ from envgym.agents.evaluation.play import (
     message_player,
     token_player,
 )
-from envgym.agents.evaluation.record import EvalRecord
 from envgym.agents.loop.agent import agent_kind, make_agent
 from envgym.agents.policies.backends import build_policy
 from envgym.agents.search import Strategy
 from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.settings import EnvSettings, EvalSettings
-from envgym.core.tasks import TaskSource
 from envgym.core.tree import Tree
 from envgym.episodes import episode_rows
 from envgym.errors import InvalidInput, SettingsError, UnknownName, sentence
@@ -153,9 +152,16 @@ def _config(settings: EvalSettings) -> dict[str, Any]:
 
 
 def _plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> EvalPlan:
-    """Make the env once, to see that its settings hold, and choose its tasks."""
-    evaluation = settings.evaluation
-    source = _task_source(settings, env, search)
+    """Make the env once, to see that its settings hold, and choose its tasks.
+
+    Raises: SettingsError: the search does not suit the env or the agent, or the split is empty.
+    """
+    evaluation, made = settings.evaluation, env.make()
+    try:
+        search.check(made, settings.agent, group_size=None)
+        source = made.unwrapped.tasks
+    finally:
+        made.close()
     tasks = held_out_tasks(source, evaluation.tasks, split=evaluation.split)
     if not tasks:
         do = "evaluate on another split"
@@ -170,16 +176,6 @@ def _plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> EvalPla
         label=label if len(settings.envs) == 1 else f"{label} {env.label}",
         run_seed=settings.run.seed,
     )
-
-
-def _task_source(settings: EvalSettings, env_settings: EnvSettings, search: Strategy) -> TaskSource:
-    """Return the env's tasks. Raises: SettingsError: the search does not suit the env or the agent."""
-    env = env_settings.make()
-    try:
-        search.check(env, settings.agent, group_size=None)
-        return env.unwrapped.tasks
-    finally:
-        env.close()
 
 
 async def _open_player(settings: EvalSettings, search: Strategy, stack: AsyncExitStack) -> Player:

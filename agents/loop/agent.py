@@ -68,9 +68,8 @@ class AgentSettings(Settings):
     def _leave_room_for_a_prompt(self) -> Self:
         if self.max_turn_tokens >= self.max_context_tokens:
             rule = f"be less than max_context_tokens ({self.max_context_tokens})"
-            raise ValueError(
-                sentence("max_turn_tokens", rule, self.max_turn_tokens, where="agent", do="leave room for a prompt")
-            )
+            do = "leave room for a prompt"
+            raise ValueError(sentence("max_turn_tokens", rule, self.max_turn_tokens, where="agent", do=do))
         return self
 
 
@@ -127,7 +126,11 @@ class Agent:
         except Exception as error:
             raise _broken("rendering the next turn", error) from error
         is_guide = bool(observation.messages) and all(item.name == GUIDE for item in observation.messages)
-        return _injected(rendering) if is_guide else rendering
+        if not is_guide:
+            return rendering
+        segments = rendering.segments
+        parts = (replace(part, origin=Origin.INJECTED) if part.origin is Origin.TOOL else part for part in segments)
+        return replace(rendering, segments=tuple(parts))
 
     def parse(self, token_ids: Sequence[int]) -> Action:
         """Read a sampled turn. Raises: PolicyFailure: the renderer failed."""
@@ -156,14 +159,6 @@ class Agent:
         strings = self.renderer.token_strings
         shown = (replace(segment, token_strings=strings(segment.token_ids)) for segment in rendering.segments)
         return replace(rendering, segments=tuple(shown))
-
-
-def _injected(rendering: Rendering) -> Rendering:
-    """Return a rendering whose replies are words of a guide."""
-    said = (
-        replace(part, origin=Origin.INJECTED) if part.origin is Origin.TOOL else part for part in rendering.segments
-    )
-    return replace(rendering, segments=tuple(said))
 
 
 def _broken(what: str, error: Exception) -> PolicyFailure:

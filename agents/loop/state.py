@@ -111,15 +111,8 @@ def advance(state: AgentState, event: TokenEvent) -> tuple[AgentState, TokenRequ
         return _started(state, event)
     if isinstance(event, FailureEvent) and state.phase is not Phase.FINISHED:
         return _cut(state, event.ending, event.reason, event.seconds)
-    raise InvalidInput(
-        sentence(
-            "event",
-            f"answer the state's phase {state.phase}",
-            event,
-            where="advance",
-            do="feed the event that was requested",
-        )
-    )
+    must, do = f"answer the state's phase {state.phase}", "feed the event that was requested"
+    raise InvalidInput(sentence("event", must, event, where="advance", do=do))
 
 
 # ---- one function for each event ------------------------------------------------------------------------------------

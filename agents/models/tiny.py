@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from envgym.cache import build_once, cache_directory
 from envgym.core.json_types import content_hash
-from envgym.settings import Settings, build_settings
+from envgym.settings import Settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -51,34 +51,6 @@ class TinySettings(Settings):
             both = f"hidden_size {self.hidden_size}, num_heads {self.num_heads}"
             raise ValueError(f"shaped so that hidden_size is num_heads times one of {_HEAD_SIZES} ({both})")
         return self
-
-
-def build_tiny(
-    directory: Path,
-    *,
-    seed: int = 0,
-    hidden_size: int = 128,
-    num_layers: int = 4,
-    num_heads: int = 4,
-    num_kv_heads: int = 4,
-    intermediate_size: int = 384,
-    max_positions: int = 4096,
-) -> Path:
-    """Write a tiny model as an ordinary Hugging Face directory and return the directory.
-
-    Equal arguments give equal weights. Raises: SettingsError: a shape that no model can have.
-    """
-    shape = {
-        "seed": seed,
-        "hidden_size": hidden_size,
-        "num_layers": num_layers,
-        "num_heads": num_heads,
-        "num_kv_heads": num_kv_heads,
-        "intermediate_size": intermediate_size,
-        "max_positions": max_positions,
-    }
-    write_tiny(directory, build_settings(TinySettings, shape, where="tiny model"))
-    return directory
 
 
 def cached_tiny(settings: TinySettings) -> Path:

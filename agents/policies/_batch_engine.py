@@ -15,7 +15,7 @@ from torch import Tensor
 
 from envgym.agents.policies._cached_model import CachedModel
 from envgym.agents.policies._prefixes import Ints, PrefixTable
-from envgym.agents.policies._rows import BatchRows, Bools, FinishedRow, TicketT
+from envgym.agents.policies._requests import BatchRows, Bools, FinishedRow, TicketT
 from envgym.agents.policies._sampling import SamplingRules, sample
 from envgym.agents.protocols import GenerateRequest
 

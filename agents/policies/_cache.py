@@ -1,24 +1,32 @@
-"""A key-value cache with a row for each sequence under way; each row is filled from column 0 to its own length.
+"""A key-value cache with a row for each sequence under way, and the attention of sampling that reads it.
 
-Rows 0 .. n-1 are in use. A row that ends changes places with the last one, so that work is always a slice; what it
-held stays until the room is needed. What lies after a row's length is left over and masked.
+Each row is filled from column 0 to its own length. Rows 0 .. n-1 are in use. A row that ends changes places with the
+last one, so that work is always a slice; what it held stays until the room is needed. What lies after a row's length is
+left over and masked. SDPA reads grouped key-value heads in place instead of copying them for every query.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+from envgym.errors import InvalidInput, sentence
 
 _COLUMNS = 64
 """Columns are allocated in multiples of this."""
 
 
 @dataclass(slots=True)
-class CacheWindow:
-    """Where the next forward pass writes, and how far it reads."""
+class CacheLayout:
+    """How large the layers are, where the next forward pass writes, and how far it reads; shared by all layers."""
 
+    max_rows: int = 0
+    max_columns: int = 0
     first_row: int = 0
     num_rows: int = 0
     width: int = 0
@@ -29,30 +37,22 @@ class CacheWindow:
     """[B, T] where each token is written; None: every row has its tokens in the last columns read."""
 
 
-@dataclass(slots=True)
-class CacheSize:
-    """How large the layers are; shared by all of them."""
-
-    rows: int = 0
-    columns: int = 0
-
-
 class SlotLayer(CacheLayerMixin):
     """Keys and values of one layer, [rows, heads, columns, D]."""
 
     keys: Tensor
     values: Tensor
 
-    def __init__(self, place: CacheWindow, size: CacheSize) -> None:
+    def __init__(self, layout: CacheLayout) -> None:
         """Allocate at the first use, when heads and width are known."""
         super().__init__()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
-        self._place, self._size = place, size
+        self._layout = layout
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate; zeros, as even what the mask hides must be finite."""
-        size = self._size
-        self.keys = key_states.new_zeros((size.rows, key_states.shape[1], size.columns, key_states.shape[3]))
-        self.values = value_states.new_zeros((size.rows, value_states.shape[1], size.columns, value_states.shape[3]))
+        rows, columns = self._layout.max_rows, self._layout.max_columns
+        self.keys = key_states.new_zeros((rows, key_states.shape[1], columns, key_states.shape[3]))
+        self.values = value_states.new_zeros((rows, value_states.shape[1], columns, value_states.shape[3]))
         self.is_initialized = True
 
     def grow(self) -> None:
@@ -67,18 +67,18 @@ class SlotLayer(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Write the new states; return all that the pass may read."""
-        place = self._place
+        layout = self._layout
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        rows = slice(place.first_row, place.first_row + place.num_rows)
-        if place.columns is None:
-            start = place.width - key_states.shape[2]
-            self.keys[rows, :, start : place.width] = key_states
-            self.values[rows, :, start : place.width] = value_states
+        rows = slice(layout.first_row, layout.first_row + layout.num_rows)
+        if layout.columns is None:
+            start = layout.width - key_states.shape[2]
+            self.keys[rows, :, start : layout.width] = key_states
+            self.values[rows, :, start : layout.width] = value_states
         else:
-            self.keys[place.rows, :, place.columns] = key_states.transpose(1, 2)
-            self.values[place.rows, :, place.columns] = value_states.transpose(1, 2)
-        return self.keys[rows, :, : place.width], self.values[rows, :, : place.width]
+            self.keys[layout.rows, :, layout.columns] = key_states.transpose(1, 2)
+            self.values[layout.rows, :, layout.columns] = value_states.transpose(1, 2)
+        return self.keys[rows, :, : layout.width], self.values[rows, :, : layout.width]
 
     def move(self, targets: Tensor, sources: Tensor, width: int) -> None:
         """Copy the first columns of rows onto others."""
@@ -88,11 +88,11 @@ class SlotLayer(CacheLayerMixin):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the columns read; masks are made by the engine."""
-        return self._place.width, 0
+        return self._layout.width, 0
 
     def get_seq_length(self) -> int:
         """Return the columns read; positions are made by the engine."""
-        return self._place.width
+        return self._layout.width
 
     def get_max_length(self) -> int:
         """Return -1: layers grow."""
@@ -104,18 +104,18 @@ class SlotCache(Cache):
 
     def __init__(self) -> None:
         """Hold nothing yet."""
-        self.place, self.size = CacheWindow(), CacheSize()
-        super().__init__(layer_class_to_replicate=lambda: SlotLayer(self.place, self.size))  # type: ignore[arg-type]  # called without arguments, and nothing else
+        self.layout = CacheLayout()
+        super().__init__(layer_class_to_replicate=lambda: SlotLayer(self.layout))  # type: ignore[arg-type]  # called without arguments, and nothing else
 
     def reserve(self, *, rows: int, columns: int) -> None:
         """Make room; the content stays."""
-        size = self.size
-        if rows <= size.rows and columns <= size.columns:
+        layout = self.layout
+        if rows <= layout.max_rows and columns <= layout.max_columns:
             return
-        size.rows = max(size.rows, rows)
-        if columns > size.columns:
-            wanted = max(columns, size.columns + size.columns // 2)
-            size.columns = -(-wanted // _COLUMNS) * _COLUMNS
+        layout.max_rows = max(layout.max_rows, rows)
+        if columns > layout.max_columns:
+            wanted = max(columns, layout.max_columns + layout.max_columns // 2)
+            layout.max_columns = -(-wanted // _COLUMNS) * _COLUMNS
         for layer in self._slots():
             layer.grow()
 
@@ -125,11 +125,11 @@ class SlotCache(Cache):
             yield layer
 
     def writing(self, first_row: int, num_rows: int, width: int, columns: Tensor | None = None) -> None:
-        """Let the next pass write to rows from `first_row` on and read `width` columns; see `CacheWindow`."""
-        place = self.place
-        place.first_row, place.num_rows, place.width, place.columns = first_row, num_rows, width, columns
+        """Let the next pass write to rows from `first_row` on and read `width` columns; see `CacheLayout`."""
+        layout = self.layout
+        layout.first_row, layout.num_rows, layout.width, layout.columns = first_row, num_rows, width, columns
         if columns is not None:
-            place.rows = torch.arange(first_row, first_row + num_rows, device=columns.device)[:, None]
+            layout.rows = torch.arange(first_row, first_row + num_rows, device=columns.device)[:, None]
 
     def move(self, targets: Tensor, sources: Tensor, width: int) -> None:
         """Copy the first columns of rows onto others in every layer; all is read before any is written."""
@@ -143,3 +143,74 @@ def attention_mask(positions: Tensor, width: int, window: int | None) -> Tensor:
     columns = torch.arange(width, device=positions.device)
     mask = columns <= own
     return mask if window is None else mask & (columns > own - window)
+
+
+NAME = "envgym_grouped"
+_BEYOND = ("s_aux", "position_bias", "softcap")
+"""What some models add to the scores; SDPA cannot, so those models must be loaded with eager attention."""
+
+
+def grouped_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    scaling: float | None = None,
+    **options: object,
+) -> tuple[Tensor, None]:
+    """Attend with the query heads of a group stacked along the query axis of their one key-value head.
+
+    Args:
+        module: the model's attention layer.
+        query: [B, heads, T, D].
+        key: [B, key-value heads, S, D].
+        value: [B, key-value heads, S, D].
+        attention_mask: [B or 1, 1, T, S] True where a token may look.
+        scaling: factor of the scores; None: 1 / sqrt(D).
+        options: whatever else the model passes; dropout is off while sampling.
+
+    Returns:
+        [B, T, heads, D], and no weights.
+    """
+    if beyond := [name for name in _BEYOND if options.get(name) is not None]:
+        do = "load the model with attn_implementation='eager'"
+        raise InvalidInput(sentence("attention", "be plain", beyond[0], where=type(module).__name__, do=do))
+    num_rows, num_heads, num_queries, width = query.shape
+    groups = num_heads // key.shape[1]
+    if groups > 1 and num_queries > 1:
+        attention_mask = attention_mask.repeat(1, 1, groups, 1)
+    stacked = query.reshape(num_rows, key.shape[1], groups * num_queries, width)
+    output = nn.functional.scaled_dot_product_attention(stacked, key, value, attn_mask=attention_mask, scale=scaling)
+    return output.reshape(num_rows, num_heads, num_queries, -1).transpose(1, 2).contiguous(), None
+
+
+def configs_of(model: nn.Module) -> list[Any]:  # transformers' configs, whose attribute below is theirs
+    """Return each configuration that a part of the model reads, outer ones first."""
+    configs = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
+    return [config for config in configs.values() if hasattr(config, "_attn_implementation")]
+
+
+@contextmanager
+def grouped(configs: Sequence[Any]) -> Iterator[None]:  # see configs_of
+    """Sample with `grouped_attention`; eager attention is left alone, and everything is put back."""
+    AttentionInterface.register(NAME, grouped_attention)
+    before = [config._attn_implementation for config in configs]
+    for config, name in zip(configs, before, strict=True):
+        if name != "eager":
+            config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        for config, name in zip(configs, before, strict=True):
+            config._attn_implementation = name
+
+
+def needs_additive_mask(configs: Sequence[Any]) -> bool:  # see configs_of
+    """Return whether the model adds its mask to the scores instead of selecting by it."""
+    return any(config._attn_implementation == "eager" for config in configs)
+
+
+def as_additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return 0 where `mask` is True, the lowest number elsewhere."""
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)

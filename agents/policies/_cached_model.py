@@ -3,17 +3,84 @@
 Positions and masks are made here, by the row, so rows of any lengths lie side by side.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
-from envgym.agents.policies._attention import as_additive, configs_of, grouped, needs_additive_mask
-from envgym.agents.policies._cache import SlotCache, attention_mask
-from envgym.agents.policies._packed import PackedLinears
+from envgym.agents.policies._cache import (
+    SlotCache,
+    as_additive,
+    attention_mask,
+    configs_of,
+    grouped,
+    needs_additive_mask,
+)
 from envgym.errors import InvalidInput, sentence
+
+_ROWS: Final = 16
+"""Rows that the copies are laid out for; any number works."""
+
+
+class PackedLinears:
+    """The linear layers of a model and bfloat16 copies of their weights that lie as the kernels of a CPU read them.
+
+    The product with a plain weight rearranges all of it at every call, which for the few rows of a decoding step takes
+    as long as the product. Results are the same bit by bit; the copies take as much memory as the weights, and are made
+    at the first use after `forget`.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        """Find the layers; nothing is copied yet."""
+        self._layers = [layer for layer in module.modules() if type(layer) is nn.Linear]
+        self._state: tuple[tuple[int, int], ...] | None = None
+        self._forwards: list[tuple[nn.Linear, Callable[[Tensor], Tensor]]] = []
+
+    def forget(self) -> None:
+        """Free the copies: the weights are new, or nobody samples for a while."""
+        self._state, self._forwards = None, []
+
+    @contextmanager
+    def serving(self, state: tuple[tuple[int, int], ...]) -> Iterator[None]:
+        """Let the layers multiply by the copies, and put everything back; without gradients.
+
+        Args:
+            state: changes whenever a weight does.
+        """
+        if self._state != state:
+            self.forget()
+            self._forwards = [(layer, _packed_forward(layer)) for layer in self._layers if can_pack(layer.weight)]
+            self._state = state
+        forwards = self._forwards
+        try:
+            for layer, forward in forwards:
+                layer.forward = forward  # type: ignore[assignment, method-assign]  # of this layer alone, and only for a while
+            yield
+        finally:
+            for layer, _ in forwards:
+                layer.__dict__.pop("forward", None)
+
+
+def can_pack(weight: Tensor) -> bool:
+    """Return whether products with `weight` gain from a copy: bfloat16 on a CPU whose kernels know it."""
+    if weight.device.type != "cpu" or weight.dtype != torch.bfloat16:
+        return False
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _packed_forward(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    """Return what multiplies by a copy of the layer's weight."""
+    packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), _ROWS)
+    multiply, bias = torch.ops.mkldnn._linear_pointwise, layer.bias
+
+    def forward(states: Tensor) -> Tensor:
+        product: Tensor = multiply(states, packed, bias, "none", [], "")
+        return product
+
+    return forward
+
 
 PREFILL_TOKENS = 8192
 """Most tokens of one forward pass, padding included; more are computed in several."""
@@ -79,7 +146,9 @@ class CachedModel:
 
     def weights_state(self) -> tuple[tuple[int, int], ...]:
         """Return what changes whenever a weight is replaced or written to in place, by whomever."""
-        return tuple((weight.data_ptr(), _num_writes(weight)) for weight in self.module.parameters())
+        return tuple(
+            (weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in self.module.parameters()
+        )
 
     def prefill(self, contexts: Sequence[tuple[int, ...]], starts: Sequence[int], first_row: int) -> None:
         """Compute keys and values of `contexts` from `starts` on, in the rows from `first_row` on; room is reserved.
@@ -146,7 +215,7 @@ class CachedModel:
 
     def _forward(self, ids: Tensor, positions: Tensor, *, keep: int) -> Tensor:
         """Return [B, keep, V] the logits of the last `keep` tokens of `ids` [B, T], at `positions` [B or 1, T]."""
-        width = self.cache.place.width
+        width = self.cache.layout.width
         masks = {kind: attention_mask(positions, width, window) for kind, window in self._windows.items()}
         if self._additive:
             dtype = next(self.module.parameters()).dtype
@@ -161,10 +230,6 @@ class CachedModel:
         )
         logits: Tensor = output.logits
         return logits
-
-
-def _num_writes(weight: Tensor) -> int:
-    return 0 if weight.is_inference() else weight._version
 
 
 def _windows(config: Any) -> dict[str, int | None]:  # a transformers config

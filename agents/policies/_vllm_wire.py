@@ -4,11 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from envgym.agents.policies._chat_wire import BadResponse
+from envgym.agents.policies.endpoint import BadResponse, Json, get_nested, read_count
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.errors import PolicyFailure, sentence
 
-Json = dict[str, Any]
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 _TOKEN = "token_id:"
 """How vLLM writes a token's id where a string is due."""
@@ -123,7 +122,7 @@ def read_models(content: object) -> dict[str, int | None]:
 
     Raises: BadResponse: a clause that says what is missing.
     """
-    cards = content.get("data") if isinstance(content, Mapping) else None
+    cards = get_nested(content, "data")
     if not isinstance(cards, list) or not all(isinstance(card, Mapping) and "id" in card for card in cards):
         raise BadResponse("the response lists no models")
     lengths = {str(card["id"]): card.get("max_model_len") for card in cards}
@@ -149,7 +148,7 @@ def read_completion(content: object, request: GenerateRequest, *, version: int, 
         token_ids,
         tuple(map(_number, chosen)),
         finish=choice.get("finish_reason"),
-        num_cached=_num_cached(content),
+        num_cached=read_count(content, "usage", "prompt_tokens_details", "cached_tokens"),
         version=version,
         top=tuple(_read_top(row, num_top) for row in table.get("top_logprobs") or ()) if num_top else None,
     )
@@ -168,7 +167,7 @@ def read_prompt_logprobs(content: object, row: tuple[int, ...]) -> tuple[float, 
 
 def _choice(content: object, prompt: tuple[int, ...]) -> Mapping[str, Any]:  # JSON
     """Return the one choice, of which token ids are known. Raises: BadResponse, PolicyFailure: as above."""
-    choices = content.get("choices") if isinstance(content, Mapping) else None
+    choices = get_nested(content, "choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
         raise BadResponse("the response holds no choice")
     choice: Mapping[str, Any] = choices[0]
@@ -199,11 +198,3 @@ def _read_top(row: Mapping[str, float], count: int) -> tuple[tuple[int, float], 
 
 def _number(value: float) -> float:
     return float(value) if value > _LEAST else -math.inf
-
-
-def _num_cached(content: object) -> int:
-    """Return how many tokens of the prompt came from the cache, as far as the server tells."""
-    usage: Any = content.get("usage") if isinstance(content, Mapping) else None
-    details = usage.get("prompt_tokens_details") if isinstance(usage, Mapping) else None
-    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
-    return cached if isinstance(cached, int) else 0

@@ -13,16 +13,21 @@ from typing import Any, TypeVar
 
 import httpx
 
-from envgym.agents.policies._chat_wire import BadResponse, error_text
 from envgym.agents.settings import EndpointSettings
 from envgym.errors import InvalidInput, PolicyFailure, sentence
 
+Json = dict[str, Any]
+"""A body that is sent."""
 T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[object]]
 """Waits for some seconds."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """Statuses after which the same request may succeed."""
 _SHOWN = 300
+
+
+class BadResponse(ValueError):
+    """The body is not what the protocol promises."""
 
 
 class Endpoint:
@@ -45,10 +50,8 @@ class Endpoint:
         if settings.api_key_env is not None:
             key = os.environ.get(settings.api_key_env)
             if not key:
-                do = "export the endpoint's key under this name"
-                raise InvalidInput(
-                    sentence("environment variable", "hold a key", settings.api_key_env, where="endpoint", do=do)
-                )
+                got, do = settings.api_key_env, "export the endpoint's key under this name"
+                raise InvalidInput(sentence("environment variable", "hold a key", got, where="endpoint", do=do))
             headers["Authorization"] = f"Bearer {key}"
         self._client = httpx.AsyncClient(
             headers=headers,
@@ -169,3 +172,26 @@ def _retry_after(response: httpx.Response) -> float | None:
         return max(float(response.headers.get("Retry-After", "")), 0.0)
     except ValueError:
         return None
+
+
+def get_nested(body: object, *keys: str) -> object:
+    """Return what JSON objects inside each other hold under some keys; None where one is missing."""
+    for key in keys:
+        body = body.get(key) if isinstance(body, Mapping) else None
+    return body
+
+
+def read_count(body: object, *keys: str) -> int:
+    """Return a number of tokens; 0 where the service does not state it."""
+    value = get_nested(body, *keys)
+    return value if isinstance(value, int) else 0
+
+
+def error_text(body: object) -> str:
+    """Return what an error body says, in whatever shape it comes."""
+    if isinstance(body, Mapping):
+        error = body.get("error", body.get("message", body))
+        if isinstance(error, Mapping):
+            error = error.get("message", error)
+        return str(error)
+    return str(body)

@@ -28,11 +28,6 @@ class ScriptedPolicy(Policy):
         self.requests: list[GenerateRequest] = []
         """Every request, in order."""
 
-    @property
-    def version(self) -> int:
-        """Version that generations carry."""
-        return self._version
-
     async def generate(self, request: GenerateRequest) -> Generation:
         """Say the next reply. Raises: PolicyFailure: the list has ended. Whatever the script holds to be raised."""
         self.requests.append(request)
@@ -61,10 +56,6 @@ class ScriptedPolicy(Policy):
         del named_tensors
         self.set_version(version)
 
-    def set_version(self, version: int) -> None:
-        """Take the version."""
-        self._version = version
-
 
 def _from_list(script: Iterable[ScriptedReply]) -> Callable[[GenerateRequest], ScriptedReply]:
     replies = iter(script)
@@ -73,8 +64,7 @@ def _from_list(script: Iterable[ScriptedReply]) -> Callable[[GenerateRequest], S
         del request
         for reply in replies:
             return reply
-        raise PolicyFailure(
-            sentence("script", "hold a reply for every request", "its end", where="ScriptedPolicy", do="add replies")
-        )
+        must = "hold a reply for every request"
+        raise PolicyFailure(sentence("script", must, "its end", where="ScriptedPolicy", do="add replies"))
 
     return answer

@@ -19,9 +19,9 @@ repeat bit by bit from the last `update_weights` or `clear_prefix_cache` on.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
@@ -29,10 +29,8 @@ from torch import Tensor, nn
 
 from envgym.agents.policies._batch_engine import BatchEngine
 from envgym.agents.policies._cached_model import CachedModel
-from envgym.agents.policies._checks import check_context, check_sampling
-from envgym.agents.policies._locks import WriterPriorityLock
-from envgym.agents.policies._rows import FinishedRow, canonical
-from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
+from envgym.agents.policies._requests import FinishedRow, canonical, check_context
+from envgym.agents.protocols import GenerateRequest, Generation, Policy
 from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
 
 _WHERE = "TransformersPolicy"
@@ -97,11 +95,6 @@ class TransformersPolicy(Policy):
         """Between those who use the model and those who change it."""
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="transformers-policy")
 
-    @property
-    def version(self) -> int:
-        """Version of the weights that sample now."""
-        return self._version
-
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one continuation.
 
@@ -156,10 +149,6 @@ class TransformersPolicy(Policy):
         with self._lock.write():
             self._engine.clear_prefix_cache()
             self._version = version
-
-    def check_sampling(self, sampling: Sampling) -> None:
-        """See that every setting is in range. Raises: InvalidInput: one is not."""
-        check_sampling(sampling, _WHERE)
 
     def clear_prefix_cache(self) -> None:
         """Compute every context anew, after the round that is being served."""
@@ -276,3 +265,41 @@ def _deliver(answers: Sequence[_Answer]) -> None:
             ticket.answer.set_result(answer)
         else:
             ticket.answer.set_exception(answer)
+
+
+class WriterPriorityLock:
+    """An exclusive lock in which a writer comes before all readers that wait."""
+
+    def __init__(self) -> None:
+        """Begin unlocked."""
+        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._num_writers = 0
+
+    @property
+    def has_writer(self) -> bool:
+        """Whether a writer waits or holds the lock."""
+        return self._num_writers > 0
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """Hold the lock, once no writer waits for it."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._num_writers)
+        with self._lock:
+            yield
+
+    @contextmanager
+    def write(self) -> Iterator[None]:
+        """Hold the lock, before all readers that wait."""
+        self._count(1)
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._count(-1)
+
+    def _count(self, difference: int) -> None:
+        with self._changed:
+            self._num_writers += difference
+            self._changed.notify_all()

@@ -16,12 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envgym.agents.policies._checks import check_context, check_sampling
-from envgym.agents.policies._vllm_engine import VllmEngine, VllmLaunchSettings
-from envgym.agents.policies._vllm_faults import one_line
-from envgym.agents.policies._vllm_staging import WeightStaging
+from envgym.agents.policies._requests import check_context
+from envgym.agents.policies._vllm_engine import VllmEngine, VllmLaunchSettings, one_line
 from envgym.agents.policies._vllm_wire import read_generation, read_row_logprobs, sampling_arguments
-from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
+from envgym.agents.policies._vllm_worker import WeightStaging
+from envgym.agents.protocols import GenerateRequest, Generation, Policy
 from envgym.errors import InvalidInput, PolicyFailure, sentence
 
 _WHERE = "VllmPolicy"
@@ -92,11 +91,6 @@ class VllmPolicy(Policy):
         )
         self._engine = VllmEngine(spec, self._load_newest)
 
-    @property
-    def version(self) -> int:
-        """Version of the weights that sample now."""
-        return self._version
-
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one continuation.
 
@@ -133,10 +127,6 @@ class VllmPolicy(Policy):
     def set_version(self, version: int) -> None:
         """Name the weights that are in place when the requests under way are answered, and clear the prefix cache."""
         self._engine.run(self._rename(version))
-
-    def check_sampling(self, sampling: Sampling) -> None:
-        """See that every setting is in range. Raises: InvalidInput: one is not."""
-        check_sampling(sampling, _WHERE)
 
     def clear_prefix_cache(self) -> None:
         """Compute every context anew when the requests under way are answered."""

@@ -7,12 +7,11 @@ evaluates and does not train. Waiting and trying again are those of `Endpoint`.
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from envgym.agents.policies import _vllm_wire as wire
-from envgym.agents.policies._checks import check_context, check_sampling
-from envgym.agents.policies.endpoint import Endpoint, Sleep
+from envgym.agents.policies._requests import check_context
+from envgym.agents.policies.endpoint import Endpoint, Json, Sleep
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
 from envgym.agents.settings import EndpointSettings
 from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
@@ -76,23 +75,16 @@ class VllmServerPolicy(Policy):
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Close the connections."""
         await self._endpoint.close()
-
-    @property
-    def version(self) -> int:
-        """Version of the weights that are served, as the caller named it."""
-        return self._version
 
     def check_sampling(self, sampling: Sampling) -> None:
         """See that the server can state the log-probs of what is sampled so.
 
         Raises: InvalidInput: a setting out of range. PolicyFailure: it states those before temperature and cuts.
         """
-        check_sampling(sampling, self._where)
+        sampling.check(self._where)
         if self._states_raw and not wire.samples_raw(sampling):
             must, got = "state log-probs of the distribution sampled from", "those before temperature, top-k and top-p"
             do = (
@@ -130,10 +122,6 @@ class VllmServerPolicy(Policy):
         must = "stay as they are served"
         raise InvalidInput(sentence("weights", must, f"version {version}", where=self._where, do=do))
 
-    def set_version(self, version: int) -> None:
-        """Name the weights that are served; what an older version has cached is not found again."""
-        self._version = version
-
     async def _sample(self, request: GenerateRequest, *, limit: int) -> Generation:
         version = self._version
         body = wire.completion_body(request, limit=limit, num_top=self._num_top)
@@ -149,6 +137,6 @@ class VllmServerPolicy(Policy):
         body = self._named(wire.logprobs_body(row))
         return await self._endpoint.post(_PATH, body, lambda content: wire.read_prompt_logprobs(content, row))
 
-    def _named(self, body: wire.Json) -> dict[str, Any]:  # JSON
+    def _named(self, body: Json) -> Json:
         """Add the model, and a salt: what an older version has cached is not found again."""
         return {"model": self._model, "cache_salt": f"version {self._version}", **body}

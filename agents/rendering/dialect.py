@@ -114,7 +114,8 @@ class Dialect:
         calls = tuple(replace(call, id=None) for call in message.tool_calls)
         thinking = message.thinking
         content = text_of(message)
-        is_kept = self._holds_markup(content)
+        read = self.format.parse(content)
+        is_kept = bool(read.tool_calls or read.malformed)
         if thinking is not None and self.has_thinking:
             made["reasoning_content"] = escape(thinking, True)
             thinking = None
@@ -159,10 +160,6 @@ class Dialect:
             return text
         calls = [replace(call, id=None) for call in action.tool_calls]
         return self.format.write(Action("", content=action.content, thinking=action.thinking, tool_calls=calls))
-
-    def _holds_markup(self, content: str) -> bool:
-        read = self.format.parse(content)
-        return bool(read.tool_calls or read.malformed)
 
 
 def _parts(action: Action) -> tuple[object, ...]:

@@ -65,14 +65,17 @@ class AutoRendererFactory(Settings):
         thinking: bool | None = None,
     ) -> "GenericRenderer | FamilyRenderer":
         """Make the renderer."""
-        require_fast(tokenizer)
-        found = None
-        if text_format is None:
-            found = _family_renderer(tokenizer, None, thinking, self.keeps_thinking, is_required=False)
-        if found is not None:
-            return found
-        generic = GenericRendererFactory(keeps_thinking=self.keeps_thinking)
-        return generic(tokenizer, text_format=text_format, thinking=thinking)
+        fast, keeps_thinking = require_fast(tokenizer), self.keeps_thinking
+        if text_format is None and (family := _known_family(fast)) is not None:
+            try:
+                renderer = FamilyRendererFactory(family=family, keeps_thinking=keeps_thinking)(fast, thinking=thinking)
+            except InvalidInput:
+                if not fast.chat_template:
+                    raise
+            else:
+                if renderer.lists_tools:
+                    return renderer
+        return GenericRendererFactory(keeps_thinking=keeps_thinking)(fast, text_format=text_format, thinking=thinking)
 
 
 class FamilyRendererFactory(Settings):
@@ -91,14 +94,22 @@ class FamilyRendererFactory(Settings):
         thinking: bool | None = None,
     ) -> "FamilyRenderer":
         """Make the renderer. Raises: InvalidInput: a text format is chosen, or the family does not fit."""
-        require_fast(tokenizer)
+        fast = require_fast(tokenizer)
         if text_format is not None:
             do = "choose the generic renderer, or text_format=native"
             must = "be the family's own for a family's renderer"
             raise InvalidInput(sentence("text format", must, text_format.name, where="renderer family", do=do))
-        found = _family_renderer(tokenizer, self.family, thinking, self.keeps_thinking, is_required=True)
-        assert found is not None, "it is required"
-        return found
+        if find_spec("renderers") is None:
+            do = "install the extra envgym[train]"
+            raise InvalidInput(sentence("package renderers", "be installed", "none", where="renderer", do=do))
+        from envgym.agents.rendering.families import FamilyRenderer
+
+        family = self.family or _known_family(fast)
+        if family is None:
+            do = "name it with family=..., or choose the generic renderer"
+            got = str(fast.name_or_path)
+            raise InvalidInput(sentence("tokenizer", "be of a known family", got, where="renderer", do=do))
+        return FamilyRenderer(fast, family, thinks=thinking, keeps_thinking=self.keeps_thinking)
 
 
 class GenericRendererFactory(Settings):
@@ -117,8 +128,7 @@ class GenericRendererFactory(Settings):
         thinking: bool | None = None,
     ) -> GenericRenderer:
         """Make the renderer."""
-        require_fast(tokenizer)
-        fast: PreTrainedTokenizerFast = tokenizer  # type: ignore[assignment]  # as was just checked
+        fast = require_fast(tokenizer)
         variables, keeps_thinking = dict(self.variables), self.keeps_thinking
         if thinking is not None and _changes_opening(fast, variables, thinking):
             variables["enable_thinking"] = thinking
@@ -127,38 +137,13 @@ class GenericRendererFactory(Settings):
         return GenericRenderer(fast, chosen, keeps_thinking=keeps_thinking, variables=variables)
 
 
-def _family_renderer(
-    tokenizer: "PreTrainedTokenizerBase",
-    family: str | None,
-    thinking: bool | None,
-    keeps_thinking: bool,
-    *,
-    is_required: bool,
-) -> "FamilyRenderer | None":
-    """Return the family's renderer; None where it may be done without and is unknown, or would not list tools."""
+def _known_family(tokenizer: "PreTrainedTokenizerFast") -> str | None:
+    """Return the family of a tokenizer; None: unknown, or the package that knows families is not installed."""
     if find_spec("renderers") is None:
-        if is_required:
-            do = "install the extra envgym[train]"
-            raise InvalidInput(sentence("package renderers", "be installed", "none", where="renderer", do=do))
         return None
-    from envgym.agents.rendering.families import FamilyRenderer
     from envgym.agents.rendering.family_setup import find_family
 
-    fast: PreTrainedTokenizerFast = tokenizer  # type: ignore[assignment]  # the callers checked
-    name = family or find_family(fast)
-    if name is None:
-        if is_required:
-            do = "name it with family=..., or choose the generic renderer"
-            got = str(tokenizer.name_or_path)
-            raise InvalidInput(sentence("tokenizer", "be of a known family", got, where="renderer", do=do))
-        return None
-    try:
-        made = FamilyRenderer(fast, name, thinks=thinking, keeps_thinking=keeps_thinking)
-    except InvalidInput:
-        if is_required or not tokenizer.chat_template:
-            raise
-        return None
-    return made if is_required or made.lists_tools else None
+    return find_family(tokenizer)
 
 
 def _changes_opening(tokenizer: "PreTrainedTokenizerFast", variables: Mapping[str, JsonValue], thinks: bool) -> bool:

@@ -4,6 +4,8 @@ The family's own format of calls is used. A call that cannot be read stays in th
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from envgym.agents.protocols import Generation, Rendering
@@ -56,7 +58,8 @@ class FamilyRenderer:
         self._guards = family not in OWN_TOKENIZER
         guarded = GuardedTokenizer(tokenizer, self._codec)
         self._inner = create_family(guarded, family, thinks=thinks, keeps_thinking=keeps_thinking)
-        self._stops = tuple(self._inner.get_stop_token_ids())
+        self.stop_token_ids = tuple[int, ...](self._inner.get_stop_token_ids())
+        """Ids at which the policy's turn ends."""
         self._tools: dict[str, ToolSpec] = {}
         """Tools met so far: where arguments are written without quotes, only the schema tells text from numbers."""
         self._lead, self._marks = self._probe()
@@ -71,7 +74,7 @@ class FamilyRenderer:
             self._message(Message(role=Role.ASSISTANT, content="qzsaid", tool_calls=(PROBE_CALL,)))
         )
         lead = self._codec.decode(sampled).partition("qzsaid")[0] if opened_thinking(self._codec.decode(opened)) else ""
-        return lead, self._codec.control(called) - self._codec.control(sampled) - set(self._stops)
+        return lead, self._codec.control(called) - self._codec.control(sampled) - set(self.stop_token_ids)
 
     def _opening(self, role: Role) -> list[int]:
         """Return a short context that ends as any context does whose last message has this role."""
@@ -84,11 +87,6 @@ class FamilyRenderer:
             add_generation_prompt=True,
         )
         return list(ids)
-
-    @property
-    def stop_token_ids(self) -> tuple[int, ...]:
-        """Ids at which the policy's turn ends."""
-        return self._stops
 
     @property
     def lists_tools(self) -> bool:
@@ -145,18 +143,15 @@ class FamilyRenderer:
         return Rendering(segments=self._runs(ids, shown[length:]))
 
     def _runs(self, ids: Sequence[int], is_reply: Sequence[bool]) -> tuple[Segment, ...]:
-        segments: list[Segment] = []
-        start = 0
-        for end in range(1, len(ids) + 1):
-            if end == len(ids) or is_reply[end] != is_reply[start]:
-                origin = Origin.TOOL if is_reply[start] else Origin.TEMPLATE
-                segments.append(self._codec.segment(origin, ids[start:end]))
-                start = end
-        return tuple(segments)
+        runs = groupby(zip(ids, is_reply, strict=True), key=itemgetter(1))
+        return tuple(
+            self._codec.segment(Origin.TOOL if is_reply_run else Origin.TEMPLATE, [token for token, _ in run])
+            for is_reply_run, run in runs
+        )
 
     def parse(self, token_ids: Sequence[int]) -> Action:
         """Read sampled tokens as an action."""
-        ids = list(token_ids[:-1] if token_ids and token_ids[-1] in self._stops else token_ids)
+        ids = list(token_ids[:-1] if token_ids and token_ids[-1] in self.stop_token_ids else token_ids)
         tools = listed_tools(tuple(self._tools.values())) or None
         read = self._inner.parse_response(ids, tools=tools, prompt_ids=self._openings[Role.USER])
         calls: list[ToolCall] = []
@@ -184,7 +179,7 @@ class FamilyRenderer:
         text = str(action)
         is_bare = action.content == text and action.thinking is None and not action.tool_calls
         if is_bare or action.malformed:
-            return (*self._codec.encode(self._lead + self._codec.escape(text, markup=True)).ids, self._stops[0])
+            return (*self._codec.encode(self._lead + self._codec.escape(text, markup=True)).ids, self.stop_token_ids[0])
         return tuple(self._sampled_ids(self._message(action.message)))
 
     def _sampled_ids(self, message: TemplateMessage) -> list[int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from envgym.agents.protocols import Generation, Rendering
 from envgym.agents.rendering.dialect import Dialect
-from envgym.agents.rendering.template import ChatTemplate, opened_thinking
+from envgym.agents.rendering.template import ChatTemplate, TemplateMessage, opened_thinking
 from envgym.agents.rendering.tokens import TokenCodec, require_fast
 from envgym.agents.rendering.transitions import Transition, TransitionProbe, TurnForm, after_opening
 from envgym.core.json_types import JsonValue
@@ -56,7 +56,8 @@ class GenericRenderer:
         self._opened = opened_thinking(opening)
         self._closing_id, closing = self._find_closing(tokenizer)
         ends = (self._closing_id, tokenizer.eos_token_id)
-        self._stops = tuple(dict.fromkeys(end for end in ends if isinstance(end, int)))
+        self.stop_token_ids = tuple(dict.fromkeys(end for end in ends if isinstance(end, int)))
+        """Ids at which the policy's turn ends: the template's closing token, then the tokenizer's end of text."""
         self._probe = TransitionProbe(self._template, self._dialect, self._codec, closing, self._opened)
         usual: list[tuple[str, ...]] = [("user",)]
         if self._dialect.has_tools:
@@ -72,17 +73,10 @@ class GenericRenderer:
             return found
         if isinstance(tokenizer.eos_token_id, int):
             return tokenizer.eos_token_id, str(tokenizer.eos_token)
-        do = "set eos_token in its tokenizer_config.json"
-        raise InvalidInput(
-            sentence("tokenizer", "have a token that ends a turn", "none", where=self._template.name, do=do)
-        )
+        must, do = "have a token that ends a turn", "set eos_token in its tokenizer_config.json"
+        raise InvalidInput(sentence("tokenizer", must, "none", where=self._template.name, do=do))
 
     # ---- what was decided ----------------------------------------------------------------------------------------
-
-    @property
-    def stop_token_ids(self) -> tuple[int, ...]:
-        """Ids at which the policy's turn ends: the template's closing token, then the tokenizer's end of text."""
-        return self._stops
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -113,7 +107,7 @@ class GenericRenderer:
 
     def start(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendering:
         """Render a whole conversation, up to where the policy begins to speak."""
-        made = self._dialect.messages(messages, tools, self._escape)
+        made = self._dialect.messages(messages, tools, lambda text, markup: self._codec.escape(text, markup=markup))
         listed = tools if self._dialect.has_tools else ()
         text = self._template.render(made, listed, opens_turn=True)
         without_opening = self._template.attempt(made, listed, opens_turn=False)
@@ -133,7 +127,7 @@ class GenericRenderer:
         needs_action = self._dialect.has_tools and not self._dialect.tools_after_text
         action = self.parse(generation.token_ids) if needs_action else None
         made = self._dialect.replies(replies, _unescaped, after_calls=action is None or bool(action.tool_calls))
-        transition = self._transition(tuple(str(message["role"]) for message in made))
+        transition = self._transition(made)
         if self._keeps_thinking or transition.is_always_exact:
             appends = transition.glue is not None
         else:
@@ -151,7 +145,7 @@ class GenericRenderer:
 
     def parse(self, token_ids: Sequence[int]) -> Action:
         """Read sampled tokens as an action."""
-        ids = token_ids[:-1] if token_ids and token_ids[-1] in self._stops else token_ids
+        ids = token_ids[:-1] if token_ids and token_ids[-1] in self.stop_token_ids else token_ids
         sampled_text = self._codec.decode(ids)
         return self._dialect.read(self._opened + sampled_text, sampled_text)
 
@@ -166,10 +160,8 @@ class GenericRenderer:
 
     # ---- helpers -------------------------------------------------------------------------------------------------
 
-    def _escape(self, text: str, has_markup: bool) -> str:
-        return self._codec.escape(text, markup=has_markup)
-
-    def _transition(self, roles: tuple[str, ...]) -> Transition:
+    def _transition(self, made: Sequence[TemplateMessage]) -> Transition:
+        roles = tuple(str(message["role"]) for message in made)
         if roles not in self._transitions:
             self._transitions[roles] = self._probe.probe(roles)
         return self._transitions[roles]
@@ -194,7 +186,7 @@ class GenericRenderer:
     def _dropped(self, turn: Message, replies: Sequence[Message]) -> bool:
         """Return whether the template dropped thinking when this earlier turn was answered."""
         made = self._dialect.replies(replies, _unescaped, after_calls=bool(turn.tool_calls))
-        transition = self._transition(tuple(str(message["role"]) for message in made))
+        transition = self._transition(made)
         num_calls = min(len(turn.tool_calls), 2) if self._dialect.has_tools else 0
         return not transition.exact[TurnForm(num_calls, True)]
 

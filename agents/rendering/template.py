@@ -33,11 +33,9 @@ class ChatTemplate:
         try:
             self._render([{"role": "user", "content": "?"}], (), opens_turn=True)
         except _TEMPLATE_FAULTS as error:
-            got = f"{type(error).__name__}: {error}"
+            must, got = "render a user message", f"{type(error).__name__}: {error}"
             do = "correct the template, or use a model whose template works"
-            raise InvalidInput(
-                sentence("chat template", "render a user message", got, where=self.name, do=do)
-            ) from error
+            raise InvalidInput(sentence("chat template", must, got, where=self.name, do=do)) from error
 
     @property
     def source(self) -> str:

@@ -232,9 +232,10 @@ def _byte_alphabet() -> dict[str, int]:
 _BYTE_OF = _byte_alphabet()
 
 
-def require_fast(tokenizer: object) -> None:
-    """Refuse tokenizers whose tokens cannot be traced to characters. Raises: InvalidInput."""
+def require_fast(tokenizer: object) -> "PreTrainedTokenizerFast":
+    """Return a tokenizer whose tokens can be traced to characters. Raises: InvalidInput: these cannot."""
     if not getattr(tokenizer, "is_fast", False):
         do = "load one that has a tokenizer.json"
         got = type(tokenizer).__name__
         raise InvalidInput(sentence("tokenizer", "be a fast one", got, where="renderer", do=do))
+    return tokenizer  # type: ignore[return-value]  # as was just checked

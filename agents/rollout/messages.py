@@ -8,8 +8,7 @@ The loop, its handling of failures and the recorder are those of `driver`; here 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Literal, NamedTuple, Protocol
 
 from envgym.agents.loop.agent import (
     AgentSettings,
@@ -31,7 +30,7 @@ from envgym.agents.loop.events import (
 )
 from envgym.agents.loop.path import History, PathNode
 from envgym.agents.loop.state import turn_ending, turn_outcome
-from envgym.agents.protocols import FinishReason, Sampling
+from envgym.agents.protocols import FinishReason, PolicyLifecycle, Sampling
 from envgym.agents.rollout.driver import drive_episode
 from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle, run_pool
@@ -69,25 +68,11 @@ class MessageReply:
     """The conversation is longer than the model takes; there is no reply."""
 
 
-class MessagePolicy(Protocol):
-    """Answers conversations; an async context manager, as `Policy` is."""
+class MessagePolicy(PolicyLifecycle, Protocol):
+    """Answers conversations."""
 
     unit: Literal["messages"] = "messages"
     """What it takes and returns; a `Policy` takes tokens."""
-
-    def close(self) -> None:
-        """End what was started; may be called twice. Default: nothing was."""
-        return
-
-    async def __aenter__(self) -> Self:
-        """Open what belongs to this event loop, and return the policy. Default: nothing."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close what belongs to this event loop. Default: nothing."""
-        return
 
     async def reply(self, request: MessageRequest) -> MessageReply:
         """Answer one conversation. Raises: PolicyFailure: the endpoint broke."""
@@ -132,7 +117,12 @@ async def run_message_episode(
         clock: times the calls of env and policy.
         abort: by which the episode can be aborted.
     """
-    state = _begin(settings, sampling, job.sampling_seed)
+    state = _MessageState(
+        settings=settings,
+        sampling=replace(sampling, max_new_tokens=settings.max_turn_tokens),
+        seed=job.sampling_seed,
+        text_format=resolve_text_format(settings),
+    )
     return await drive_episode(
         EpisodeEnv(job), state, advance=_advance, generate=policy.reply, clock=clock, abort=abort
     )
@@ -160,15 +150,6 @@ class _MessageState(NamedTuple):
     """The current turn's; set while the env answers."""
     seconds: float = 0.0
     """Wall time of the current turn so far."""
-
-
-def _begin(settings: AgentSettings, sampling: Sampling, seed: int) -> _MessageState:
-    return _MessageState(
-        settings=settings,
-        sampling=replace(sampling, max_new_tokens=settings.max_turn_tokens),
-        seed=seed,
-        text_format=resolve_text_format(settings),
-    )
 
 
 def _advance(state: _MessageState, event: _MessageEvent) -> tuple[_MessageState, _MessageRequest]:
@@ -210,8 +191,10 @@ def _replied(state: _MessageState, event: GenerationEvent[MessageReply]) -> tupl
 def _stepped(state: _MessageState, event: StepEvent) -> tuple[_MessageState, _MessageRequest]:
     record = event.result.info["envgym"]
     assert isinstance(record, StepRecord), "checked by EpisodeEnv"
-    ending = turn_ending(event.result, record)
-    if ending is None and _is_full(state):
+    ending, reply = turn_ending(event.result, record), state.reply
+    assert reply is not None, "the env answers a reply"
+    num_used = reply.prompt_tokens + reply.completion_tokens  # as far as the endpoint counts
+    if ending is None and num_used + state.sampling.max_new_tokens > state.settings.max_context_tokens:
         ending = Ending.TRUNCATED_TOKENS
     cost = replace(_cost(state, event.seconds), tool_calls=record.tool_calls, env_steps=1)
     error = (record.error or ending.value) if ending is not None and ending.is_error else None
@@ -261,11 +244,3 @@ def _extended(state: _MessageState, record: StepRecord) -> History:
         for message in record.observation.messages
     ]
     return state.history.extended(Message(role=Role.ASSISTANT, content=str(record.action)), *results)
-
-
-def _is_full(state: _MessageState) -> bool:
-    """Return whether another turn would not fit, as far as the endpoint counted."""
-    reply = state.reply
-    assert reply is not None, "the env answers a reply"
-    used = reply.prompt_tokens + reply.completion_tokens
-    return used + state.sampling.max_new_tokens > state.settings.max_context_tokens

@@ -5,6 +5,7 @@ import gc
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from envgym.agents.rollout.episode import EpisodeJob
@@ -143,19 +144,16 @@ async def run_pool(
         on_idle: called whenever one of the `min(concurrency, len(jobs))` workers finds no more to do.
     """
 
-    def grow_tree_fn(job: EpisodeJob) -> GrowTreeFn:
-        async def run_job(abort: AbortHandle) -> Tree:
-            del abort
-            tree = await run(job)
-            if on_finished is not None:
-                on_finished(tree)
-            return tree
-
-        return run_job
+    async def run_job(job: EpisodeJob, abort: AbortHandle) -> Tree:
+        del abort
+        tree = await run(job)
+        if on_finished is not None:
+            on_finished(tree)
+        return tree
 
     pool = RolloutPool(concurrency=concurrency, on_idle=on_idle)
     with rare_collections():
-        pending = [pool.submit(grow_tree_fn(job)) for job in jobs]
+        pending = [pool.submit(partial(run_job, job)) for job in jobs]
         try:
             return await asyncio.gather(*[item.tree for item in pending])
         finally:

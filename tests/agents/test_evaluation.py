@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given
 
 from envgym.agents.evaluation.plan import EvalPlan, held_out_tasks
-from envgym.agents.evaluation.play import Evaluation, OnFinished, Player, evaluate, token_player
-from envgym.agents.evaluation.record import EvalRecord, record_evaluation
+from envgym.agents.evaluation.play import (
+    EvalRecord,
+    Evaluation,
+    OnFinished,
+    Player,
+    evaluate,
+    record_evaluation,
+    token_player,
+)
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
 from envgym.agents.rollout.episode import EpisodeJob

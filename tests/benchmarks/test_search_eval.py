@@ -10,7 +10,7 @@ from benchmarks._search_eval_arms import EXAMPLES, Bench, Declaration, Fit, Pilo
 from benchmarks._search_eval_report import write_report
 from benchmarks._studies import read_declaration
 from envgym.agents.catalog import SEARCH
-from envgym.agents.evaluation.record import EvalRecord
+from envgym.agents.evaluation.play import EvalRecord
 from envgym.cli.main import build_parser
 from envgym.errors import RunError, SettingsError
 from envgym.plugins import Choice

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from envgym.agents.models.head import Float32Head
+from envgym.agents.models.weights import Float32Head
 from envgym.errors import InvalidInput, sentence
 
 _PROBE_LENGTH = 8

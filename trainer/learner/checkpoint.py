@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from envgym.agents.models.head import widen_head
+from envgym.agents.models.weights import widen_head
 from envgym.errors import RunError, sentence
 from envgym.runs import write_json
 from envgym.trainer.learner.causal_lm import lm_head_of

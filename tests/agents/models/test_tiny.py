@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgym.agents.models.loading import load, resolve_model
-from envgym.agents.models.tiny import CALL_PARTS, MARKUP, VOCABULARY, TinySettings, build_tiny, tiny_tokenizer
+from envgym.agents.models.tiny import CALL_PARTS, MARKUP, VOCABULARY, TinySettings, tiny_tokenizer, write_tiny
 from envgym.errors import SettingsError
+from envgym.settings import build_settings
 
 TOKENIZER = tiny_tokenizer()
 SMALL = TinySettings(hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=64)
@@ -43,10 +44,10 @@ def test_the_frame_of_a_task_with_a_tool_costs_little() -> None:
 
 
 def test_equal_settings_give_equal_weights_and_another_seed_others(tmp_path: Path) -> None:
-    models = [
-        load(build_tiny(tmp_path / name, seed=seed, hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1)).model
-        for name, seed in (("a", 3), ("b", 3), ("c", 4))
-    ]
+    models = []
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        write_tiny(tmp_path / name, SMALL.model_copy(update={"seed": seed}))
+        models.append(load(tmp_path / name).model)
     first, same, other = (torch.nn.utils.parameters_to_vector(model.parameters()) for model in models)
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
@@ -56,7 +57,7 @@ def test_building_leaves_the_global_generator_alone(tmp_path: Path) -> None:
     torch.manual_seed(7)
     wanted = torch.rand(3)
     torch.manual_seed(7)
-    build_tiny(tmp_path, hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1)
+    write_tiny(tmp_path, SMALL)
     assert torch.equal(torch.rand(3), wanted)
 
 
@@ -98,7 +99,6 @@ def test_the_model_continues_a_prompt(tmp_path: Path, monkeypatch: pytest.Monkey
         ({"num_layers": 0}, "num_layers must be greater than or equal to 1, got 0"),
     ],
 )
-def test_impossible_shapes_are_refused(shape: dict[str, int], fault: str, tmp_path: Path) -> None:
+def test_impossible_shapes_are_refused(shape: dict[str, int], fault: str) -> None:
     with pytest.raises(SettingsError, match=fault):
-        build_tiny(tmp_path / "never", **shape)
-    assert not (tmp_path / "never").exists()
+        build_settings(TinySettings, shape, where="tiny model")

@@ -1,10 +1,61 @@
 """Weights by the names of the checkpoint, adapters merged."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from torch import nn
 
-from envgym.agents.models.weights import merged_weights
+from envgym.agents.models.loading import load
+from envgym.agents.models.weights import Float32Head, merged_weights, widen_head
+from envgym.errors import InvalidInput, UnknownName
 from tests.agents.policies.small_models import llama, raw_logprobs
+
+IDS = torch.tensor([[5, 6, 7, 8]])
+
+
+@pytest.mark.parametrize("way", ["weights", "autocast"])
+def test_logits_are_float32_products_of_the_hidden_states(way: str) -> None:
+    model = llama().bfloat16() if way == "weights" else llama()
+    widen_head(model)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
+        hidden = model.model(input_ids=IDS).last_hidden_state
+        logits = model(input_ids=IDS).logits
+    assert logits.dtype == torch.float32
+    assert torch.equal(logits, hidden.float() @ model.lm_head.weight.float().T)
+    assert not torch.equal(logits, logits.bfloat16().float())
+
+
+def test_a_hand_case_that_bfloat16_rounds_away() -> None:
+    layer = Float32Head(1, 2, bias=False, dtype=torch.bfloat16)
+    layer.weight.data = torch.tensor([[20.0], [20.125]], dtype=torch.bfloat16)
+    states = torch.tensor([[1.0078125]], dtype=torch.bfloat16)  # 1 + 2**-7: its products need more than 8 bits
+    assert layer(states).tolist() == [[20.15625, 20.2822265625]]
+    assert nn.functional.linear(states, layer.weight).tolist() == [[20.125, 20.25]]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_weights_keep_their_names_and_stay_tied(tied: bool, tmp_path: Path) -> None:
+    plain, wide = llama(tie_word_embeddings=tied), llama(tie_word_embeddings=tied)
+    widen_head(wide)
+    assert {name for name, _ in wide.named_parameters()} == {name for name, _ in plain.named_parameters()}
+    assert (wide.lm_head.weight is wide.model.embed_tokens.weight) == tied
+    wide.save_pretrained(tmp_path)
+    assert torch.equal(type(plain).from_pretrained(tmp_path)(IDS).logits, plain(IDS).logits)
+
+
+def test_load_widens_the_head_only_where_asked() -> None:
+    assert type(load("tiny").model.get_output_embeddings()) is nn.Linear
+    assert type(load("tiny", head_dtype="float32").model.get_output_embeddings()) is Float32Head
+    with pytest.raises(UnknownName, match="did you mean float32"):
+        load("tiny", head_dtype="float23")
+
+
+def test_a_head_of_another_kind_is_refused() -> None:
+    model = llama()
+    model.set_output_embeddings(nn.Sequential(model.lm_head))
+    with pytest.raises(InvalidInput, match=r"output layer must be a plain nn\.Linear, got Sequential"):
+        widen_head(model)
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,8 +13,8 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from envgym.agents.models.head import widen_head
-from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.models.weights import widen_head
+from envgym.agents.policies.transformers import TransformersPolicy, WriterPriorityLock
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.agents.rollout.driver import run_episodes
 from envgym.errors import InvalidInput, PolicyFailure, UnknownName
@@ -26,6 +27,42 @@ from tests.agents.policies.small_models import (
     raw_logprobs,
     request,
 )
+
+
+def test_a_writer_comes_before_a_reader_that_returns_again_and_again() -> None:
+    lock, used, ends = WriterPriorityLock(), threading.Event(), threading.Event()
+    uses = reads_before_writer = 0
+
+    def use() -> None:
+        nonlocal uses, reads_before_writer
+        while not ends.is_set():
+            with lock.read():
+                uses += 1
+                reads_before_writer += lock.has_writer
+                used.set()
+
+    worker = threading.Thread(target=use)
+    worker.start()
+    assert used.wait(10)
+    for _ in range(20):
+        with lock.write():
+            held = uses
+            assert lock.has_writer
+            threading.Event().wait(0.002)
+            assert uses == held  # nobody uses it meanwhile
+    ends.set()
+    worker.join(10)
+    assert not lock.has_writer
+    assert reads_before_writer <= 2 * 20  # the one under way, and one that was through the door already
+
+
+def test_a_failed_write_lets_readers_in() -> None:
+    lock = WriterPriorityLock()
+    with pytest.raises(RuntimeError), lock.write():
+        raise RuntimeError
+    with lock.read():
+        assert not lock.has_writer
+
 
 # ---- exactness ------------------------------------------------------------------------------------------------------
 

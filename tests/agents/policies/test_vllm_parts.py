@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from envgym.agents.policies import _vllm_faults
-from envgym.agents.policies._vllm_faults import check_installed, not_imported, not_started, one_line
-from envgym.agents.policies._vllm_staging import WeightStaging
+from envgym.agents.policies import _vllm_engine
+from envgym.agents.policies._vllm_engine import check_installed, not_imported, not_started, one_line
 from envgym.agents.policies._vllm_wire import read_generation, read_row_logprobs, sampling_arguments
+from envgym.agents.policies._vllm_worker import WeightStaging
 from envgym.agents.protocols import FinishReason, GenerateRequest, Sampling
 from envgym.errors import InvalidInput, PolicyFailure, SettingsError, UnknownName
 from tests.agents.policies.small_models import llama
@@ -34,7 +34,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, **found: Installed) -> None:
             raise metadata.PackageNotFoundError(name)
         return found[name.replace("-", "_")]
 
-    monkeypatch.setattr(_vllm_faults, "distribution", distribution)
+    monkeypatch.setattr(_vllm_engine, "distribution", distribution)
 
 
 def test_a_vllm_that_is_missing_or_built_for_another_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

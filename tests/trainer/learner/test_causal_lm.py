@@ -9,7 +9,7 @@ from peft import LoraConfig, PromptTuningConfig, TaskType, get_peft_model
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from envgym.agents.models.head import widen_head
+from envgym.agents.models.weights import widen_head
 from envgym.errors import InvalidInput
 from envgym.trainer.learner.causal_lm import LmHead, causal_lm, check_head, hidden_states, lm_head_of
 from tests.support.logprobs import token_logprobs

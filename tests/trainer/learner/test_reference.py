@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from envgym.agents.models.head import widen_head
+from envgym.agents.models.weights import widen_head
 from envgym.trainer.learner.checkpoint import keep_reference, open_reference
 from tests.agents.policies.small_models import llama
 from tests.support.logprobs import token_logprobs

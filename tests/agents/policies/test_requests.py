@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.agents.policies._rows import BatchRows, canonical
+from envgym.agents.policies._requests import BatchRows, canonical
 from envgym.agents.protocols import FinishReason, GenerateRequest, Sampling
 
 

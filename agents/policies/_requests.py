@@ -1,4 +1,4 @@
-"""The sequences a sampling engine has under way, row by row: numbers on the host, no tensor.
+"""The requests a sampling engine has under way, row by row, and what it requires of one: numbers, no tensor.
 
 Rows 0 .. n-1 are in use, as in the cache; `retire` tells which rows changed places with those that ended.
 """
@@ -9,6 +9,26 @@ import numpy as np
 import numpy.typing as npt
 
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
+from envgym.errors import InvalidInput, PolicyFailure, sentence
+
+
+def check_context(request: GenerateRequest, *, limit: int, positions: int | None, where: str) -> None:
+    """See that there is a context with room after it.
+
+    Args:
+        request: to be served.
+        limit: tokens that may be sampled.
+        positions: all that context and sample have, for the sentence.
+        where: the policy.
+
+    Raises: InvalidInput: an empty context. PolicyFailure: no position is left.
+    """
+    if not request.token_ids:
+        raise InvalidInput(sentence("context", "hold a token", "none", where=where, do="render a prompt"))
+    if limit < 1:
+        rule, got = f"leave one of the model's {positions} positions", f"{len(request.token_ids)} tokens"
+        raise PolicyFailure(sentence("context", rule, got, where=where, do="lower max_context_tokens"))
+
 
 TicketT = TypeVar("TicketT")
 """What the caller knows a request by."""
