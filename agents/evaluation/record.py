@@ -39,6 +39,8 @@ class EvalRecord:
     """The scorer that chose it among several; None: there was one."""
     is_oracle: bool = False
     """True where that scorer knows what no agent can see."""
+    uses_ending: bool = False
+    """True where how an episode ended came before the scorer."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the metrics that the settings choose, called `metric/<name>`."""
 
@@ -62,6 +64,7 @@ class EvalRecord:
             "search": self.search,
             "selected_by": self.selected_by,
             "is_oracle": self.is_oracle,
+            "uses_ending": self.uses_ending,
             "metrics": dict(self.metrics),
         }
 
@@ -101,6 +104,7 @@ def record_evaluation(
         search=plan.search,
         selected_by=None if plan.selection is None else plan.selection.by,
         is_oracle=plan.selection is not None and plan.selection.is_oracle,
+        uses_ending=plan.selection is not None and plan.selection.uses_ending,
         metrics=compute_metrics(plan.metrics, episodes),
     )
 

@@ -41,6 +41,8 @@ class Selection:
     by: str
     is_oracle: bool
     """True where that is hidden from the agent: such a result must be called oracle-selected."""
+    uses_ending: bool = False
+    """True where how an episode ended comes first: such a result must be called selected by ending."""
 
 
 @runtime_checkable
@@ -102,6 +104,9 @@ class TreeStrategy(Settings, ABC):
     select: Choice = Choice(name="majority")
     """By what `answer` chooses: `majority`, `likelihood`, `value`, `reward` (which is hidden from the agent:
     oracle-selected), or an `AnswerScorer` of your own."""
+    prefer_terminated: bool = False
+    """`answer` chooses among the episodes that the env ended, if there are any. Where only success ends an episode,
+    that is a choice by success: the result is called selected by ending."""
 
     @abstractmethod
     def num_trees(self, group_size: int) -> int:
@@ -115,7 +120,7 @@ class TreeStrategy(Settings, ABC):
     def selection(self) -> Selection:
         """How `answer` chooses."""
         by = self.select if self.select.name != VALUE_NAME or self.value is None else self.value
-        return Selection(by=by.name, is_oracle=self.answer_scorer.is_oracle)
+        return Selection(by=by.name, is_oracle=self.answer_scorer.is_oracle, uses_ending=self.prefer_terminated)
 
     @cached_property
     def answer_scorer(self) -> AnswerScorer:
@@ -160,7 +165,7 @@ class TreeStrategy(Settings, ABC):
         await self._grow(tree, leaves=None)
         branches = tree.finished_branches
         if branches:
-            chosen = await choose_answer(branches, self.answer_scorer)
+            chosen = await choose_answer(branches, self.answer_scorer, prefer_terminated=self.prefer_terminated)
             for branch in branches:
                 if branch is not chosen and branch.pruned is None:
                     branch.pruned = f"not chosen by {self.selection.by}"
