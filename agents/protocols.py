@@ -38,6 +38,11 @@ class Sampling:
     max_new_tokens: int = 256
     stop_token_ids: tuple[int, ...] = ()
 
+    @property
+    def is_raw(self) -> bool:
+        """True where the policy samples from its own distribution: at temperature 1, from the whole vocabulary."""
+        return self.temperature == 1 and self.top_p == 1 and self.top_k == 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:

@@ -90,6 +90,7 @@ class SearchTree:
         budget: SearchBudget,
         ordered: bool = True,
         abort: AbortHandle | None = None,
+        budget_ending: Ending = Ending.TRUNCATED_BUDGET,
     ) -> None:
         """Prepare a tree.
 
@@ -100,6 +101,7 @@ class SearchTree:
             budget: most that may be spent.
             ordered: admit turns in an order that does not depend on timing.
             abort: by which all branches under way can be aborted.
+            budget_ending: how an episode ends that the budget does not let go on.
         """
         self.job, self.context = job, context
         self.tracker = BudgetTracker(budget, largest_turn=largest_turn_cost(context.agent.settings), ordered=ordered)
@@ -107,7 +109,7 @@ class SearchTree:
         self.branches: list[Branch] = []
         """Those that were begun, in order."""
         self.stats: dict[PathNode, SearchStats] = {}
-        self._abort = abort or AbortHandle()
+        self._abort, self._budget_ending = abort or AbortHandle(), budget_ending
         self._snapshots = SnapshotStore(branching, self._abort)
         self._root_node: PathNode | None = None
         self._root_env: EpisodeEnv | None = None
@@ -227,7 +229,7 @@ class SearchTree:
                 return
             self._num_branches[turn.end] = 1
             if not await self._is_admitted(branch):
-                self._end(branch, FailureEvent(Ending.TRUNCATED_BUDGET, OUT_OF_BUDGET))
+                self._end(branch, FailureEvent(self._budget_ending, OUT_OF_BUDGET))
                 return
 
     async def _is_admitted(self, branch: Branch) -> bool:

@@ -22,6 +22,7 @@ from envgym.agents.search.scorers import (
     choose_answer,
 )
 from envgym.agents.search.snapshots import Branching, resolve_branching
+from envgym.core.endings import Ending
 from envgym.core.tree import Tree
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
@@ -153,15 +154,19 @@ class TreeStrategy(Settings, ABC):
     async def grow_tree(
         self, job: EpisodeJob, context: RolloutContext, *, group_size: int, abort: AbortHandle | None = None
     ) -> Tree:
-        """Grow one tree of a group, with its share of the budget and of the leaves."""
+        """Grow one tree of a group, with its share of the budget and of the leaves.
+
+        An episode that the budget cuts ends as an aborted one: its reward is invalid, as the policy did not fail.
+        """
         num_trees = self.num_trees(group_size)
-        tree = self._search_tree(job, context, self.budget.share(num_trees), abort)
+        budget = self.budget.share(num_trees)
+        tree = self._search_tree(job, context, budget, abort=abort, budget_ending=Ending.ERROR_ABORTED)
         await self._grow(tree, leaves=group_size // num_trees)
         return tree.record()
 
     async def answer(self, job: EpisodeJob, context: RolloutContext) -> Tree:
         """Grow one tree and keep one leaf."""
-        tree = self._search_tree(job, context, self.budget, None)
+        tree = self._search_tree(job, context, self.budget)
         await self._grow(tree, leaves=None)
         branches = tree.finished_branches
         if branches:
@@ -173,10 +178,23 @@ class TreeStrategy(Settings, ABC):
         return tree.record()
 
     def _search_tree(
-        self, job: EpisodeJob, context: RolloutContext, budget: SearchBudget, abort: AbortHandle | None
+        self,
+        job: EpisodeJob,
+        context: RolloutContext,
+        budget: SearchBudget,
+        *,
+        abort: AbortHandle | None = None,
+        budget_ending: Ending = Ending.TRUNCATED_BUDGET,
     ) -> SearchTree:
-        branching = self.branching if self.is_forking else None
-        return SearchTree(job, context, branching=branching, budget=budget, ordered=self.deterministic, abort=abort)
+        return SearchTree(
+            job,
+            context,
+            branching=self.branching if self.is_forking else None,
+            budget=budget,
+            ordered=self.deterministic,
+            abort=abort,
+            budget_ending=budget_ending,
+        )
 
     async def _grow(self, tree: SearchTree, *, leaves: int | None) -> None:
         """Begin a tree, expand it, and close its envs."""

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from envgym.agents.loop.path import PathNode
+from envgym.agents.protocols import Sampling
 from envgym.agents.search.branches import Branch, SearchState
 from envgym.core.endings import Ending
 from envgym.core.messages import Message, Role
 from envgym.core.rewards import Scored, total
 from envgym.core.segments import Origin
+from envgym.errors import RunError, sentence
 from envgym.verifiers.extract import final
 
 if TYPE_CHECKING:
@@ -38,8 +40,11 @@ class SearchObservation:
     """[T] its tokens as the policy has them, those that were sampled last included."""
     num_turns: int
     is_over: bool
-    logprob: float
-    """Mean log-prob of the tokens that were sampled so far, nats a token; 0.0 where there are none."""
+    logprob: float | None
+    """Mean log-prob at temperature 1 of the tokens that were sampled so far, nats a token; 0.0 where there are none.
+
+    None where the policy gives only those of another distribution, which it sampled from.
+    """
     reward: float | None = None
     """Reward of an episode that has ended, None where it is invalid; hidden from the agent, so it is set only for an
     `AnswerScorer` with `is_oracle`."""
@@ -83,13 +88,18 @@ class Majority:
 
 
 class Likelihood:
-    """The mean log-prob of the sampled tokens."""
+    """The mean log-prob of the sampled tokens, at temperature 1 whatever they were sampled at."""
 
     is_oracle = False
 
     async def __call__(self, observations: Sequence[SearchObservation]) -> list[float]:
-        """Return nats a token."""
-        return [observation.logprob for observation in observations]
+        """Return nats a token. Raises: RunError: the policy does not give the log-probs."""
+        logprobs = [observation.logprob for observation in observations if observation.logprob is not None]
+        if len(logprobs) < len(observations):
+            do = "sample at temperature 1 without top-k and top-p, or choose by majority"
+            must, got = "go with log-probs at temperature 1", "a policy that does not give them"
+            raise RunError(sentence("likelihood", must, got, where="select", do=do))
+        return logprobs
 
 
 class RewardScorer:
@@ -191,7 +201,7 @@ def observe_state(state: SearchState) -> SearchObservation:
         token_ids=state.agent.context,
         num_turns=state.agent.num_turns,
         is_over=False,
-        logprob=_mean_logprob(state.node.path()),
+        logprob=_mean_logprob(state.node.path(), state.request.sampling),
     )
 
 
@@ -205,12 +215,18 @@ def observe_branch(branch: Branch, *, with_reward: bool = False) -> SearchObserv
         token_ids=turn.start.agent.context + sampled,
         num_turns=sum(node.outcome is not None for node in path),
         is_over=True,
-        logprob=_mean_logprob(path),
+        logprob=_mean_logprob(path, branch.start.request.sampling),
         reward=reward_of(branch) if with_reward else None,
     )
 
 
-def _mean_logprob(path: Sequence[PathNode]) -> float:
+def _mean_logprob(path: Sequence[PathNode], sampling: Sampling) -> float | None:
+    """Return the mean log-prob at temperature 1; None where it is not known."""
     sampled = [segment for node in path for segment in node.edge.segments if segment.origin is Origin.POLICY]
-    logprobs = [logprob for segment in sampled for logprob in segment.behavior_logprobs or ()]
+    logprobs: list[float] = []
+    for segment in sampled:
+        values = segment.behavior_logprobs if segment.raw_logprobs is None and sampling.is_raw else segment.raw_logprobs
+        if values is None:
+            return None
+        logprobs += values
     return math.fsum(logprobs) / len(logprobs) if logprobs else 0.0

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from envgym.agents.search import Chain, RandomExpand
 from envgym.agents.search.budget import SearchBudget
+from envgym.agents.search.engine import OUT_OF_BUDGET
 from envgym.agents.search.random_expand import draw
 from envgym.agents.search.rounds import NOT_KEPT, GroupShape
 from envgym.core.endings import Ending
@@ -79,8 +80,12 @@ def test_trees_grow_until_the_budget_is_spent(deterministic: bool) -> None:
     )
     grown = grow(strategy, group_size=8)
     assert [tree.cost.env_steps for tree in grown.trees] == [30, 30]
-    cut = [episode for episode in episodes(grown.trees) if episode.ending is Ending.TRUNCATED_BUDGET]
-    assert len(cut) <= 4
+    group = Group(key="g", trees=grown.trees)
+    cut = [episode for episode in group.trajectories if not episode.is_valid]
+    assert 1 <= len(cut) <= 4
+    assert {(episode.ending, episode.tree.nodes[episode.leaf].error) for episode in cut} == {
+        (Ending.ERROR_ABORTED, OUT_OF_BUDGET)
+    }
 
 
 @pytest.mark.parametrize("pace", [1, 2, 3])

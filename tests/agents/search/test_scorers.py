@@ -10,7 +10,7 @@ import pytest
 from envgym.agents.catalog import ANSWER_SCORER
 from envgym.agents.evaluation.plan import EvalPlan
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.protocols import GenerateRequest
+from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.agents.search import BestOf, Mcts
 from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.search.scorers import SearchObservation
@@ -19,6 +19,7 @@ from envgym.core.messages import Action
 from envgym.core.rewards import Scored
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
+from envgym.errors import RunError
 from envgym.plugins import Choice
 from envgym.records import Reply
 from envgym.seeds import derive_seed
@@ -112,3 +113,42 @@ def test_public_scorer_is_not_given_the_reward_nor_the_last_reply_and_an_oracle_
     assert asyncio.run(oracle([observation])) == [0.5]
     (episode,) = trajectories(answers_of(BestOf(n=64, select=Choice(name="reward")), num_tasks=1)[0])
     assert episode.ending is Ending.TERMINATED
+
+
+def samples_at(
+    sampling: Sampling, *, raw_logprobs: tuple[float, ...] | None, behavior: tuple[float, ...]
+) -> SearchObservation:
+    """Return what a scorer is given of a turn of two tokens."""
+    generation = Generation(
+        token_ids=said("a"),
+        behavior_logprobs=behavior,
+        raw_logprobs=raw_logprobs,
+        finish_reason=FinishReason.STOP,
+        policy_version=0,
+    )
+    Noise.observations.clear()
+    strategy = BestOf(n=1, select=Choice(name="value"), value=VALUE)
+    answer(
+        strategy,
+        ScriptedPolicy(lambda _: generation),
+        make_env=lambda: Parrot(max_turns=1),
+        agent=char_agent(),
+        sampling=sampling,
+    )
+    return Noise.observations[0]
+
+
+def test_likelihood_is_of_the_policy_at_temperature_1_whatever_it_was_sampled_at() -> None:
+    likelihood = ANSWER_SCORER.build(Choice(name="likelihood"))
+    greedy = samples_at(Sampling(temperature=0.0), raw_logprobs=(-1.0, -0.5), behavior=(0.0, 0.0))
+    tempered = samples_at(Sampling(temperature=0.5), raw_logprobs=(-1.0, -0.7), behavior=(-0.4, -0.1))
+    raw = samples_at(Sampling(), raw_logprobs=None, behavior=(-0.3, -0.1))
+    assert asyncio.run(likelihood([greedy, tempered, raw])) == pytest.approx([-0.75, -0.85, -0.2])
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0.5), Sampling(top_p=0.9), Sampling(top_k=3)])
+def test_likelihood_without_the_log_probs_of_temperature_1_is_refused(sampling: Sampling) -> None:
+    observation = samples_at(sampling, raw_logprobs=None, behavior=(-0.3, -0.1))
+    assert observation.logprob is None
+    with pytest.raises(RunError, match="likelihood must go with log-probs at temperature 1"):
+        asyncio.run(ANSWER_SCORER.build(Choice(name="likelihood"))([observation]))
