@@ -109,6 +109,8 @@ class SearchTree:
         self.branches: list[Branch] = []
         """Those that were begun, in order."""
         self.stats: dict[PathNode, SearchStats] = {}
+        self.shortfall: str | None = None
+        """Why there are fewer leaves than the group asked for."""
         self._abort, self._budget_ending = abort or AbortHandle(), budget_ending
         self._snapshots = SnapshotStore(branching, self._abort)
         self._root_node: PathNode | None = None
@@ -175,9 +177,19 @@ class SearchTree:
         return [branch for branch in self.branches if branch.is_finished]
 
     @property
+    def kept_branches(self) -> list[Branch]:
+        """Finished branches that were not pruned, in order."""
+        return [branch for branch in self.finished_branches if branch.pruned is None]
+
+    @property
     def is_stopped(self) -> bool:
         """True where no further turn can start: the budget is spent, or the tree was aborted."""
-        return self._abort.reason is not None or self.tracker.is_exhausted
+        return self.stop_reason is not None
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why no further turn can start; None where one can."""
+        return OUT_OF_BUDGET if self._abort.reason is None and self.tracker.is_exhausted else self._abort.reason
 
     async def close(self) -> None:
         """Close every env that is kept."""
@@ -189,7 +201,7 @@ class SearchTree:
         """Return the tree as it is."""
         assert self._root_node is not None, "begin comes first"
         leaves = [branch.last_node for branch in self.branches if branch.last_node is not None]
-        stats = node_statistics(self.branches, self.stats, root=self._root_node)
+        stats = node_statistics(self.branches, self.stats, root=self._root_node, shortfall=self.shortfall)
         forks = {branch.turns[0].node: branch.prefix.fork for branch in self.branches if branch.prefix and branch.turns}
         return record_tree(leaves or [self._root_node], self.job, forks=forks, stats=stats)
 

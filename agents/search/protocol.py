@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NO_FIRST_TURN = "no turn could begin after the reset"
+NO_FURTHER_EPISODE = "further episodes repeat earlier ones, or spend nothing of the budget"
+"""Why a tree may have fewer leaves than its group asked for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
@@ -161,7 +165,10 @@ class TreeStrategy(Settings, ABC):
         num_trees = self.num_trees(group_size)
         budget = self.budget.share(num_trees)
         tree = self._search_tree(job, context, budget, abort=abort, budget_ending=Ending.ERROR_ABORTED)
-        await self._grow(tree, leaves=group_size // num_trees)
+        num_leaves = group_size // num_trees
+        await self._grow(tree, leaves=num_leaves)
+        if len(tree.kept_branches) < num_leaves:
+            tree.shortfall = tree.stop_reason or (NO_FURTHER_EPISODE if tree.root is not None else NO_FIRST_TURN)
         return tree.record()
 
     async def answer(self, job: EpisodeJob, context: RolloutContext) -> Tree:

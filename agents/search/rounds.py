@@ -116,7 +116,7 @@ class RoundStrategy(TreeStrategy):
 
 def keep_leaves(tree: SearchTree, count: int) -> None:
     """Keep `count` leaves, drawn uniformly among those that did not fail, and prune the others."""
-    leaves = [branch for branch in tree.finished_branches if branch.pruned is None]
+    leaves = tree.kept_branches
     order = generator(tree.job.sampling_seed, "keep").permutation(len(leaves))
     chosen = sorted((leaves[index] for index in order), key=has_failed)[:count]
     for branch in leaves:

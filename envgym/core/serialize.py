@@ -105,6 +105,7 @@ def _node_to_json(node: Node) -> Json:
             "pruned": stats.pruned,
             "spent": _cost_to_json(stats.spent),
             **({} if stats.repeats is None else {"repeats": stats.repeats}),
+            **({} if stats.shortfall is None else {"shortfall": stats.shortfall}),
         }
     return data
 

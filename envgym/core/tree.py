@@ -43,6 +43,8 @@ class SearchStats:
     answered); None: neither."""
     spent: Cost = field(default_factory=Cost)
     """Budget spent below this node."""
+    shortfall: str | None = None
+    """Of the root: why the tree has fewer leaves than its group asked for; None where it has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
