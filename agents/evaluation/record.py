@@ -82,7 +82,7 @@ def record_evaluation(
     rewards: dict[str, list[float | None]] = {task.id: [] for task in plan.tasks}
     for episode in episodes:
         rewards[episode.tree.task_id].append(_value(episode.reward))
-    cost = sum((spent_on(tree) for tree in trees), Cost())
+    cost = sum((tree.total_cost for tree in trees), Cost())
     size = max(len(episodes), 1)
     return EvalRecord(
         env_id=plan.env_id,
@@ -107,12 +107,6 @@ def record_evaluation(
         uses_ending=plan.selection is not None and plan.selection.uses_ending,
         metrics=compute_metrics(plan.metrics, episodes),
     )
-
-
-def spent_on(tree: Tree) -> Cost:
-    """Return all that a tree cost; a search knows of replays that are on no edge."""
-    root = tree.nodes[0]
-    return tree.cost if root.stats is None else root.edge.cost + root.stats.spent
 
 
 def _value(reward: Reward) -> float | None:

@@ -154,3 +154,9 @@ class Tree:
     def cost(self) -> Cost:
         """Spending of the whole tree, each edge counted once."""
         return sum((node.edge.cost for node in self.nodes), Cost())
+
+    @property
+    def total_cost(self) -> Cost:
+        """Spending of the whole tree and of its search, whose replays are on no edge."""
+        root = self.nodes[0]
+        return self.cost if root.stats is None else root.edge.cost + root.stats.spent

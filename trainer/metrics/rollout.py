@@ -101,12 +101,13 @@ def _components(rewards: Sequence[Scored]) -> Metrics:
 
 
 def _lengths(episodes: Sequence[Trajectory], groups: Sequence[Group]) -> Metrics:
-    cost = sum((tree.cost for group in groups for tree in group.trees), Cost())
+    trees = [tree for group in groups for tree in group.trees]
+    cost = sum((tree.total_cost for tree in trees), Cost())
     turns = [turn for episode in episodes for turn in episode.turns]
     errors = sum(turn.outcome.tool_errors for turn in turns if turn.outcome is not None)
     return {
         **{f"rollout/{name}": value for name, value in Lengths()(episodes).items()},
-        "rollout/tool_calls": cost.tool_calls / len(episodes),
+        "rollout/tool_calls": sum(tree.cost.tool_calls for tree in trees) / len(episodes),
         "rollout/tool_errors": errors / len(episodes),
         "cost/tokens_generated": float(cost.tokens_generated),
         "cost/tokens_prefilled": float(cost.tokens_prefilled),
