@@ -84,6 +84,13 @@ def test_public_scorer_selects_at_the_level_of_one_episode_where_the_ending_is_t
     assert not strategy.selection.uses_ending
 
 
+@pytest.mark.parametrize("select", [*PUBLIC, "value"])
+def test_search_by_a_value_selects_at_the_level_of_one_episode_where_the_ending_is_the_verdict(select: str) -> None:
+    strategy = Mcts(simulations=16, select=Choice(name=select), value=VALUE)
+    assert abs(success_of(strategy) - CHANCE) < NOISE
+    assert not strategy.selection.is_oracle
+
+
 @pytest.mark.parametrize("select", PUBLIC)
 def test_choice_by_ending_is_a_setting_of_its_own_and_named(select: str) -> None:
     # One of eight episodes succeeds with probability 1 - 0.95^32 = 0.81.
