@@ -50,6 +50,11 @@ class Sampling:
             got, do = getattr(self, wrong[0]), "see Sampling"
             raise InvalidInput(sentence(wrong[0], "be in range", got, where=where, do=do))
 
+    @property
+    def is_raw(self) -> bool:
+        """True where the policy samples from its own distribution: at temperature 1, from the whole vocabulary."""
+        return self.temperature == 1 and self.top_p == 1 and self.top_k == 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:

@@ -18,6 +18,8 @@ from envgym.seeds import derive_seed
 
 ORACLE_SELECTED = "oracle-selected"
 """Marks numbers of episodes that were chosen by what no agent can see."""
+SELECTED_BY_ENDING = "selected by ending"
+"""Marks numbers of episodes that were chosen by how they ended, which may reveal the verdict."""
 SPLIT_LABELS = {Split.TEST: "held-out", Split.TRAIN: "train-split"}
 """Labels of evaluations on all tasks of a plan."""
 
@@ -46,9 +48,11 @@ class EvalPlan:
     @property
     def title(self) -> str:
         """The label, and what must be known to read the numbers right."""
-        return (
-            f"{self.label} {ORACLE_SELECTED}" if self.selection is not None and self.selection.is_oracle else self.label
-        )
+        marks: list[str] = []
+        if self.selection is not None:
+            marks += [ORACLE_SELECTED] if self.selection.is_oracle else []
+            marks += [SELECTED_BY_ENDING] if self.selection.uses_ending else []
+        return " ".join([self.label, ", ".join(marks)]) if marks else self.label
 
     def jobs(self) -> list[EpisodeJob]:
         """Return the episodes, task by task."""

@@ -48,6 +48,8 @@ class EvalRecord:
     """The scorer that chose it among several; None: there was one."""
     is_oracle: bool = False
     """True where that scorer knows what no agent can see."""
+    uses_ending: bool = False
+    """True where how an episode ended came before the scorer."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the metrics that the settings choose, called `metric/<name>`."""
 
@@ -74,7 +76,7 @@ def record_evaluation(
     rewards: dict[str, list[float | None]] = {task.id: [] for task in plan.tasks}
     for episode in episodes:
         rewards[episode.tree.task_id].append(None if isinstance(episode.reward, Invalid) else episode.reward.value)
-    cost = sum((spent_on(tree) for tree in trees), Cost())
+    cost = sum((tree.total_cost for tree in trees), Cost())
     size = max(len(episodes), 1)
     return EvalRecord(
         env_id=plan.env_id,
@@ -96,14 +98,9 @@ def record_evaluation(
         search=plan.search,
         selected_by=None if plan.selection is None else plan.selection.by,
         is_oracle=plan.selection is not None and plan.selection.is_oracle,
+        uses_ending=plan.selection is not None and plan.selection.uses_ending,
         metrics=compute_metrics(plan.metrics, episodes),
     )
-
-
-def spent_on(tree: Tree) -> Cost:
-    """Return all that a tree cost; a search knows of replays that are on no edge."""
-    root = tree.nodes[0]
-    return tree.cost if root.stats is None else root.edge.cost + root.stats.spent
 
 
 OnFinished = Callable[[Tree], None]

@@ -33,7 +33,7 @@ def sampling_arguments(request: GenerateRequest, *, limit: int, num_top: int) ->
 
 def samples_raw(sampling: Sampling) -> bool:
     """Return whether vLLM states the raw log-probs in any case: they are those sampled from, or it is greedy."""
-    return sampling.temperature == 0 or (sampling.temperature == 1 and sampling.top_p == 1 and sampling.top_k == 0)
+    return sampling.temperature == 0 or sampling.is_raw
 
 
 # ---- from the engine in this process --------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pydantic import Field
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.search.engine import SearchTree
 from envgym.agents.search.protocol import TreeStrategy, run_concurrently
+from envgym.agents.search.scorers import score_answers
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
 
@@ -48,7 +49,7 @@ class BestOf(TreeStrategy):
                 used = tree.tracker.used
                 await self._run_episodes(tree, self._affordable(tree))
         if leaves is not None and len(tree.finished_branches) > leaves:
-            scores = await self.answer_scorer(tree.finished_branches)
+            scores = await score_answers(tree.finished_branches, self.answer_scorer)
             order = sorted(range(len(scores)), key=lambda index: -scores[index])
             for index in order[leaves:]:
                 tree.finished_branches[index].pruned = f"not among the {leaves} best by {self.selection.by}"

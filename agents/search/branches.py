@@ -161,11 +161,12 @@ class Branch:
 
 
 def node_statistics(
-    branches: Sequence[Branch], known: Mapping[PathNode, SearchStats], *, root: PathNode
+    branches: Sequence[Branch], known: Mapping[PathNode, SearchStats], *, root: PathNode, shortfall: str | None
 ) -> dict[PathNode, SearchStats]:
     """Return the statistics of every node: those known, visits, why it was pruned, and what it repeats.
 
-    A node without visits of its own gets the number of branches that pass it. The cost of replays is put on the root.
+    A node without visits of its own gets the number of branches that pass it. The cost of replays is put on the root,
+    and why leaves are missing.
     """
     paths = [branch.last_node.path() for branch in branches if branch.last_node is not None]
     num_passing = Counter(node for path in paths for node in path)
@@ -174,7 +175,7 @@ def node_statistics(
         if branch.last_node is not None and branch.pruned is not None:
             stats[branch.last_node] = replace(stats[branch.last_node], pruned=branch.pruned)
     replays = sum((branch.replay_cost for branch in branches if branch.turns), Cost())
-    stats[root] = replace(stats.get(root, SearchStats()), spent=replays)
+    stats[root] = replace(stats.get(root, SearchStats()), spent=replays, shortfall=shortfall)
     for node, repeated in _repetitions(branches).items():
         stats[node] = replace(stats[node], repeats=repeated)
     return stats

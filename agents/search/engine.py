@@ -89,6 +89,7 @@ class SearchTree:
         budget: SearchBudget,
         ordered: bool = True,
         abort: AbortHandle | None = None,
+        budget_ending: Ending = Ending.TRUNCATED_BUDGET,
     ) -> None:
         """Prepare a tree.
 
@@ -99,6 +100,7 @@ class SearchTree:
             budget: most that may be spent.
             ordered: admit turns in an order that does not depend on timing.
             abort: by which all branches under way can be aborted.
+            budget_ending: how an episode ends that the budget does not let go on.
         """
         self.job, self.context = job, context
         self.tracker = BudgetTracker(budget, largest_turn=largest_turn_cost(context.agent.settings), ordered=ordered)
@@ -106,7 +108,9 @@ class SearchTree:
         self.branches: list[Branch] = []
         """Those that were begun, in order."""
         self.stats: dict[PathNode, SearchStats] = {}
-        self._abort = abort or AbortHandle()
+        self.shortfall: str | None = None
+        """Why there are fewer leaves than the group asked for."""
+        self._abort, self._budget_ending = abort or AbortHandle(), budget_ending
         self._snapshots = SnapshotStore(branching, self._abort)
         self._root_node: PathNode | None = None
         self._root_env: EpisodeEnv | None = None
@@ -172,9 +176,19 @@ class SearchTree:
         return [branch for branch in self.branches if branch.is_finished]
 
     @property
+    def kept_branches(self) -> list[Branch]:
+        """Finished branches that were not pruned, in order."""
+        return [branch for branch in self.finished_branches if branch.pruned is None]
+
+    @property
     def is_stopped(self) -> bool:
         """True where no further turn can start: the budget is spent, or the tree was aborted."""
-        return self._abort.reason is not None or self.tracker.is_exhausted
+        return self.stop_reason is not None
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why no further turn can start; None where one can."""
+        return OUT_OF_BUDGET if self._abort.reason is None and self.tracker.is_exhausted else self._abort.reason
 
     async def close(self) -> None:
         """Close every env that is kept."""
@@ -186,7 +200,7 @@ class SearchTree:
         """Return the tree as it is."""
         assert self._root_node is not None, "begin comes first"
         leaves = [branch.last_node for branch in self.branches if branch.last_node is not None]
-        stats = node_statistics(self.branches, self.stats, root=self._root_node)
+        stats = node_statistics(self.branches, self.stats, root=self._root_node, shortfall=self.shortfall)
         forks = {branch.turns[0].node: branch.prefix.fork for branch in self.branches if branch.prefix and branch.turns}
         return record_tree(leaves or [self._root_node], self.job, forks=forks, stats=stats)
 
@@ -226,7 +240,7 @@ class SearchTree:
                 return
             self._num_branches[turn.end] = 1
             if not await self._is_admitted(branch):
-                self._end(branch, FailureEvent(Ending.TRUNCATED_BUDGET, OUT_OF_BUDGET))
+                self._end(branch, FailureEvent(self._budget_ending, OUT_OF_BUDGET))
                 return
 
     async def _is_admitted(self, branch: Branch) -> bool:

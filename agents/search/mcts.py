@@ -46,7 +46,8 @@ class Mcts(SimulationSettings, TreeStrategy):
     def selection(self) -> Selection:
         """How `answer` chooses; a search that was led by rewards is oracle-selected, whatever chooses at the end."""
         by = "majority" if self._is_by_default_majority else super().selection.by
-        return Selection(by=by, is_oracle=self.value is None or self.answer_scorer.is_oracle)
+        is_oracle = self.value is None or self.answer_scorer.is_oracle
+        return Selection(by=by, is_oracle=is_oracle, uses_ending=self.prefer_terminated)
 
     @cached_property
     def answer_scorer(self) -> AnswerScorer:

@@ -1,7 +1,7 @@
 """The nodes of one Monte Carlo tree, and the simulations on it; `mcts` is the strategy."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,9 +21,12 @@ from envgym.agents.search.mcts_scores import (
 )
 from envgym.agents.search.protocol import run_concurrently
 from envgym.agents.search.scorers import ValueFn, observe_branch, observe_state, reward_of
+from envgym.core.messages import Message, Role
 from envgym.core.tree import SearchStats
 from envgym.settings import Settings
 
+MAX_REPEATS = 16
+"""Whole episodes in a row that may repeat earlier ones before a group is left with too few."""
 MERGED = "repeats an earlier sibling to its end"
 UNFINISHED = "not continued"
 
@@ -47,7 +50,8 @@ class SimulationSettings(Settings):
     backup: Literal["mean", "decayed"] = "mean"
     """`decayed`: +1 for a reward of 1 and -1 for less, as `decayed_backup` says; for training only."""
     novelty: float = Field(default=0.0, ge=0)
-    """Added to the value of a simulation that found a new node. Source: 2408.08152."""
+    """Added to the value of a simulation in which the env showed what it had not shown in the tree before: RMaxTS,
+    whose nodes are states of the env. Source: 2408.08152."""
     parallel: int = Field(default=4, ge=1)
     """Simulations that are chosen at a time; the later ones see the earlier ones as visits without a value."""
 
@@ -99,6 +103,8 @@ class Simulations:
         self._value_fn = value_fn
         self._num_left = None if settings.simulations is None else settings.simulations - 1
         self._weights = FrontierWeights()
+        self._shown = {_text_of(root.state.agent.history[-1:])} if root.state is not None else set()
+        """Text of the observations in the tree."""
 
     # ---- the order of simulations ---------------------------------------------------------------------------------
 
@@ -132,14 +138,27 @@ class Simulations:
         self._back_up(node, branch, await self._simulate(branch, whole=True))
 
     async def add_leaves(self, num_leaves: int) -> None:
-        """Run whole episodes from the most visited nodes, unfinished ones first, until there are so many leaves."""
-        while len(self._tree.finished_branches) < num_leaves and not self._tree.is_stopped:
+        """Run whole episodes until there are so many leaves, or `MAX_REPEATS` in a row repeat earlier ones.
+
+        They begin at the most visited nodes, unfinished ones first; then at nodes of which several children were equal
+        and so are one, the least branched first.
+        """
+        num_repeats = 0
+        while num_repeats < MAX_REPEATS and not self._tree.is_stopped:
+            count = len(self._tree.kept_branches)
+            if count >= num_leaves:
+                return
             room = [node for node in self.root.walk() if self._has_room(node)]
             ends = [node for node in room if not node.children] or room
-            if not ends:
-                return
-            node = max(ends, key=lambda node: (node.visits, node.value))
+            if ends:
+                node = max(ends, key=lambda node: (node.visits, node.value))
+            else:
+                repeated = [node for node in self.root.walk() if self._may_branch(node)]
+                if not repeated:
+                    return
+                node = min(repeated, key=lambda node: (self._num_branches(node), -node.visits))
             await self.run_to_end(node)
+            num_repeats = 0 if len(self._tree.kept_branches) > count else num_repeats + 1
 
     # ---- one simulation ------------------------------------------------------------------------------------------
 
@@ -196,8 +215,16 @@ class Simulations:
         return self._has_room(node) and (len(node.children) + node.pending < allowed or not has_open_child)
 
     def _has_room(self, node: MctsNode) -> bool:
-        num_branches = self._tree.num_branches(node.state) if node.state is not None else 0
-        return node.state is not None and node.state.snapshot is not None and num_branches < self._settings.width
+        return self._may_branch(node) and self._num_branches(node) < self._settings.width
+
+    def _may_branch(self, node: MctsNode) -> bool:
+        """Return whether a branch can begin at the node, and the node may have another child."""
+        is_open = node.state is not None and node.state.snapshot is not None
+        return is_open and len(node.children) < self._settings.width
+
+    def _num_branches(self, node: MctsNode) -> int:
+        """Return how many branches continue from the node, equal ones included."""
+        return self._tree.num_branches(node.state) if node.state is not None else 0
 
     def _is_open(self, node: MctsNode) -> bool:
         return self._has_room(node) or any(self._is_open(child) for child in node.children.values())
@@ -226,7 +253,7 @@ class Simulations:
             branch.pruned = MERGED
         if value is None:
             return
-        value += self._settings.novelty * bool(new)
+        value += self._settings.novelty * self._has_new_observation(branch)
         path = node.path()
         for item in path:
             item.visits += 1
@@ -237,6 +264,13 @@ class Simulations:
             values = decayed_backup([item.value for item in path], 1.0 if value >= 1.0 else -1.0)
         for item, backed_up in zip(path, values, strict=True):
             item.value = backed_up
+
+    def _has_new_observation(self, branch: Branch) -> bool:
+        """Return whether the env showed something new in a branch, and note all that it showed."""
+        outcomes = [turn.node.outcome for turn in branch.turns]
+        shown = {_text_of(outcome.observation.messages) for outcome in outcomes if outcome is not None} - self._shown
+        self._shown |= shown
+        return bool(shown)
 
     async def _value_of(self, branch: Branch) -> float | None:
         """Return the value of a simulation; None where a failure ended it, or the budget before its first turn."""
@@ -266,6 +300,11 @@ def _count_pending(node: MctsNode) -> MctsNode:
     for above in node.path():
         above.pending += 1
     return node
+
+
+def _text_of(messages: Sequence[Message]) -> tuple[tuple[Role, str], ...]:
+    """Return what messages say, without the ids of tool calls, which are sampled."""
+    return tuple((message.role, message.content) for message in messages)
 
 
 def _child(parent: MctsNode, turn: TurnRecord) -> MctsNode:

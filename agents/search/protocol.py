@@ -23,6 +23,7 @@ from envgym.agents.search.scorers import (
 )
 from envgym.agents.search.snapshots import Branching, resolve_branching
 from envgym.core.tree import Tree
+from envgym.core.turns import Ending
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
 from envgym.plugins import Choice
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NO_FIRST_TURN = "no turn could begin after the reset"
+NO_FURTHER_EPISODE = "further episodes repeat earlier ones, or spend nothing of the budget"
+"""Why a tree may have fewer leaves than its group asked for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
@@ -41,6 +46,8 @@ class Selection:
     by: str
     is_oracle: bool
     """True where that is hidden from the agent: such a result must be called oracle-selected."""
+    uses_ending: bool = False
+    """True where how an episode ended comes first: such a result must be called selected by ending."""
 
 
 @runtime_checkable
@@ -102,6 +109,9 @@ class TreeStrategy(Settings, ABC):
     select: Choice = Choice(name="majority")
     """By what `answer` chooses: `majority`, `likelihood`, `value`, `reward` (which is hidden from the agent:
     oracle-selected), or an `AnswerScorer` of your own."""
+    prefer_terminated: bool = False
+    """`answer` chooses among the episodes that the env ended, if there are any. Where only success ends an episode,
+    that is a choice by success: the result is called selected by ending."""
 
     @abstractmethod
     def num_trees(self, group_size: int) -> int:
@@ -115,7 +125,7 @@ class TreeStrategy(Settings, ABC):
     def selection(self) -> Selection:
         """How `answer` chooses."""
         by = self.select if self.select.name != VALUE_NAME or self.value is None else self.value
-        return Selection(by=by.name, is_oracle=self.answer_scorer.is_oracle)
+        return Selection(by=by.name, is_oracle=self.answer_scorer.is_oracle, uses_ending=self.prefer_terminated)
 
     @cached_property
     def answer_scorer(self) -> AnswerScorer:
@@ -148,19 +158,26 @@ class TreeStrategy(Settings, ABC):
     async def grow_tree(
         self, job: EpisodeJob, context: RolloutContext, *, group_size: int, abort: AbortHandle | None = None
     ) -> Tree:
-        """Grow one tree of a group, with its share of the budget and of the leaves."""
+        """Grow one tree of a group, with its share of the budget and of the leaves.
+
+        An episode that the budget cuts ends as an aborted one: its reward is invalid, as the policy did not fail.
+        """
         num_trees = self.num_trees(group_size)
-        tree = self._search_tree(job, context, self.budget.share(num_trees), abort)
-        await self._grow(tree, leaves=group_size // num_trees)
+        budget = self.budget.share(num_trees)
+        tree = self._search_tree(job, context, budget, abort=abort, budget_ending=Ending.ERROR_ABORTED)
+        num_leaves = group_size // num_trees
+        await self._grow(tree, leaves=num_leaves)
+        if len(tree.kept_branches) < num_leaves:
+            tree.shortfall = tree.stop_reason or (NO_FURTHER_EPISODE if tree.root is not None else NO_FIRST_TURN)
         return tree.record()
 
     async def answer(self, job: EpisodeJob, context: RolloutContext) -> Tree:
         """Grow one tree and keep one leaf."""
-        tree = self._search_tree(job, context, self.budget, None)
+        tree = self._search_tree(job, context, self.budget)
         await self._grow(tree, leaves=None)
         branches = tree.finished_branches
         if branches:
-            chosen = await choose_answer(branches, self.answer_scorer)
+            chosen = await choose_answer(branches, self.answer_scorer, prefer_terminated=self.prefer_terminated)
             for branch in branches:
                 if branch is not chosen and branch.pruned is None:
                     branch.pruned = f"not chosen by {self.selection.by}"
@@ -168,10 +185,23 @@ class TreeStrategy(Settings, ABC):
         return tree.record()
 
     def _search_tree(
-        self, job: EpisodeJob, context: RolloutContext, budget: SearchBudget, abort: AbortHandle | None
+        self,
+        job: EpisodeJob,
+        context: RolloutContext,
+        budget: SearchBudget,
+        *,
+        abort: AbortHandle | None = None,
+        budget_ending: Ending = Ending.TRUNCATED_BUDGET,
     ) -> SearchTree:
-        branching = self.branching if self.is_forking else None
-        return SearchTree(job, context, branching=branching, budget=budget, ordered=self.deterministic, abort=abort)
+        return SearchTree(
+            job,
+            context,
+            branching=self.branching if self.is_forking else None,
+            budget=budget,
+            ordered=self.deterministic,
+            abort=abort,
+            budget_ending=budget_ending,
+        )
 
     async def _grow(self, tree: SearchTree, *, leaves: int | None) -> None:
         """Begin a tree, expand it, and close its envs."""

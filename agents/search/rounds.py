@@ -13,6 +13,7 @@ from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.search.branches import Branch
 from envgym.agents.search.engine import SearchTree
 from envgym.agents.search.protocol import TreeStrategy, run_concurrently
+from envgym.agents.search.scorers import has_failed
 from envgym.env import Env
 from envgym.errors import SettingsError, sentence
 from envgym.seeds import generator
@@ -115,14 +116,9 @@ class RoundStrategy(TreeStrategy):
 
 def keep_leaves(tree: SearchTree, count: int) -> None:
     """Keep `count` leaves, drawn uniformly among those that did not fail, and prune the others."""
-    leaves = [branch for branch in tree.finished_branches if branch.pruned is None]
+    leaves = tree.kept_branches
     order = generator(tree.job.sampling_seed, "keep").permutation(len(leaves))
-    chosen = sorted((leaves[index] for index in order), key=_has_failed)[:count]
+    chosen = sorted((leaves[index] for index in order), key=has_failed)[:count]
     for branch in leaves:
         if branch not in chosen:
             branch.pruned = NOT_KEPT
-
-
-def _has_failed(branch: Branch) -> bool:
-    """Return whether a failure or an abort ended the branch."""
-    return branch.ending is not None and branch.ending.is_error

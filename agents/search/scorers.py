@@ -1,8 +1,8 @@
 """Scorers of finished episodes, by which an answer is chosen at test time, and values of the states of a search.
 
-A scorer may use what the agent can observe: its messages and tokens, and how probable they were. The reward is hidden
+A scorer is given what the agent can observe: its messages and tokens, and how probable they were. The reward is hidden
 at test time: a choice by it is called oracle-selected wherever its result is shown. The env's reply to the last action
-is not shown to a `ValueFn` either, as it may hold the verdict.
+and the ending are not shown either, as they may reveal the verdict.
 """
 
 import json
@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from envgym.agents.loop.path import PathNode
+from envgym.agents.protocols import Sampling
 from envgym.agents.search.branches import Branch, SearchState
-from envgym.core.messages import Action, Message
+from envgym.core.messages import Message, Role
 from envgym.core.segments import Origin
 from envgym.core.turns import Ending, Scored, total
+from envgym.errors import RunError, sentence
 from envgym.verifiers.extract import final
 
 if TYPE_CHECKING:
@@ -37,8 +39,14 @@ class SearchObservation:
     """[T] its tokens as the policy has them, those that were sampled last included."""
     num_turns: int
     is_over: bool
-    logprob: float
-    """Mean log-prob of the tokens that were sampled so far, nats a token; 0.0 where there are none."""
+    logprob: float | None
+    """Mean log-prob at temperature 1 of the tokens that were sampled so far, nats a token; 0.0 where there are none.
+
+    None where the policy gives only those of another distribution, which it sampled from.
+    """
+    reward: float | None = None
+    """Reward of an episode that has ended, None where it is invalid; hidden from the agent, so it is set only for an
+    `AnswerScorer` with `is_oracle`."""
 
 
 class ValueFn(Protocol):
@@ -58,11 +66,11 @@ class AnswerScorer(Protocol):
 
     @property
     def is_oracle(self) -> bool:
-        """True where it uses what is hidden from the agent."""
+        """True where it uses the reward, which is hidden from the agent; only then the observations have it."""
         ...
 
-    async def __call__(self, branches: Sequence[Branch]) -> Sequence[float]:
-        """Return one number for each; all of them have ended."""
+    async def __call__(self, observations: Sequence[SearchObservation], /) -> Sequence[float]:
+        """Return one number for each episode."""
         ...
 
 
@@ -71,21 +79,26 @@ class Majority:
 
     is_oracle = False
 
-    async def __call__(self, branches: Sequence[Branch]) -> list[float]:
+    async def __call__(self, observations: Sequence[SearchObservation]) -> list[float]:
         """Count the votes; an episode without an answer has none."""
-        answers = [answer_of(branch) for branch in branches]
+        answers = [answer_of(observation) for observation in observations]
         votes = Counter(answer for answer in answers if answer is not None)
         return [float(votes[answer]) if answer is not None else 0.0 for answer in answers]
 
 
 class Likelihood:
-    """The mean log-prob of the sampled tokens."""
+    """The mean log-prob of the sampled tokens, at temperature 1 whatever they were sampled at."""
 
     is_oracle = False
 
-    async def __call__(self, branches: Sequence[Branch]) -> list[float]:
-        """Return nats a token."""
-        return [observe_branch(branch).logprob for branch in branches]
+    async def __call__(self, observations: Sequence[SearchObservation]) -> list[float]:
+        """Return nats a token. Raises: RunError: the policy does not give the log-probs."""
+        logprobs = [observation.logprob for observation in observations if observation.logprob is not None]
+        if len(logprobs) < len(observations):
+            do = "sample at temperature 1 without top-k and top-p, or choose by majority"
+            must, got = "go with log-probs at temperature 1", "a policy that does not give them"
+            raise RunError(sentence("likelihood", must, got, where="select", do=do))
+        return logprobs
 
 
 class RewardScorer:
@@ -93,9 +106,9 @@ class RewardScorer:
 
     is_oracle = True
 
-    async def __call__(self, branches: Sequence[Branch]) -> list[float]:
+    async def __call__(self, observations: Sequence[SearchObservation]) -> list[float]:
         """Return episode rewards; an invalid one is below all others."""
-        return [-math.inf if (reward := reward_of(branch)) is None else reward for branch in branches]
+        return [-math.inf if item.reward is None else item.reward for item in observations]
 
 
 class ValueScorer:
@@ -106,9 +119,9 @@ class ValueScorer:
         self.value_fn = value_fn
         self.is_oracle = bool(getattr(value_fn, "is_oracle", False))
 
-    async def __call__(self, branches: Sequence[Branch]) -> Sequence[float]:
+    async def __call__(self, observations: Sequence[SearchObservation]) -> Sequence[float]:
         """Return its values."""
-        return await self.value_fn([observe_branch(branch) for branch in branches])
+        return await self.value_fn(observations)
 
 
 def check_tokenizer(value_fn: ValueFn, tokenizer: "PreTrainedTokenizerBase") -> None:
@@ -118,12 +131,34 @@ def check_tokenizer(value_fn: ValueFn, tokenizer: "PreTrainedTokenizerBase") -> 
         check(tokenizer)
 
 
-async def choose_answer(branches: Sequence[Branch], scorer: AnswerScorer) -> Branch:
-    """Return the best of the branches that ended best: terminated, else truncated, else out of budget, else failed."""
-    rank = min(_rank_ending(branch) for branch in branches)
-    candidates = [branch for branch in branches if _rank_ending(branch) == rank]
-    scores = await scorer(candidates)
-    return max(zip(scores, candidates, strict=True), key=lambda pair: pair[0])[1]
+async def score_answers(branches: Sequence[Branch], scorer: AnswerScorer) -> list[float]:
+    """Return the scores of finished episodes; -inf for one that infrastructure ended, which has no answer."""
+    valid = [branch for branch in branches if not has_failed(branch)]
+    observations = [observe_branch(branch, with_reward=scorer.is_oracle) for branch in valid]
+    scores = dict(zip(map(id, valid), await scorer(observations) if valid else [], strict=True))
+    return [scores.get(id(branch), -math.inf) for branch in branches]
+
+
+async def choose_answer(branches: Sequence[Branch], scorer: AnswerScorer, *, prefer_terminated: bool) -> Branch:
+    """Return the best of finished episodes, the first of equals.
+
+    Args:
+        branches: the episodes, at least one.
+        scorer: by what they are chosen. It is not given how they ended: where only success ends an episode early, the
+            ending is the verdict.
+        prefer_terminated: choose among those that the env ended, if there are any; else among those that were truncated
+            otherwise than by the search's budget, if there are any.
+    """
+    if prefer_terminated:
+        best = min(_rank_ending(branch) for branch in branches)
+        branches = [branch for branch in branches if _rank_ending(branch) == best]
+    scores = await score_answers(branches, scorer)
+    return max(zip(scores, branches, strict=True), key=lambda pair: pair[0])[1]
+
+
+def has_failed(branch: Branch) -> bool:
+    """Return whether a failure or an abort ended the branch."""
+    return branch.ending is not None and branch.ending.is_error
 
 
 def _rank_ending(branch: Branch) -> int:
@@ -138,19 +173,12 @@ def _rank_ending(branch: Branch) -> int:
 # ---- what is observed of a branch -----------------------------------------------------------------------------------
 
 
-def last_action(branch: Branch) -> Action | None:
-    """Return the last action on the branch's path that the env answered."""
-    node = branch.last_node
-    while node is not None and node.outcome is None:
-        node = node.parent
-    return node.outcome.action if node is not None and node.outcome is not None else None
-
-
-def answer_of(branch: Branch) -> str | None:
+def answer_of(observation: SearchObservation) -> str | None:
     r"""Return the answer in the last action: its calls, or its marked answer (`\boxed{}`, `<answer>`), or its text."""
-    action = last_action(branch)
-    if action is None:
+    actions = [message for message in observation.messages if message.role is Role.ASSISTANT]
+    if not observation.num_turns or not actions:
         return None
+    action = actions[-1]
     if action.tool_calls:
         return json.dumps([(call.name, call.arguments) for call in action.tool_calls], sort_keys=True, default=str)
     answer = final(action.content).answer
@@ -159,7 +187,7 @@ def answer_of(branch: Branch) -> str | None:
 
 def reward_of(branch: Branch) -> float | None:
     """Return the episode's reward, hidden from the agent; None where it is invalid."""
-    if branch.last_node is None or (branch.ending is not None and branch.ending.is_error):
+    if branch.last_node is None or has_failed(branch):
         return None
     reward = total(node.outcome.reward for node in branch.last_node.path() if node.outcome is not None)
     return reward.value if isinstance(reward, Scored) else None
@@ -172,12 +200,12 @@ def observe_state(state: SearchState) -> SearchObservation:
         token_ids=state.agent.context,
         num_turns=state.agent.num_turns,
         is_over=False,
-        logprob=_mean_logprob(state.node.path()),
+        logprob=_mean_logprob(state.node.path(), state.request.sampling),
     )
 
 
-def observe_branch(branch: Branch) -> SearchObservation:
-    """Return what the agent observes of its finished episode."""
+def observe_branch(branch: Branch, *, with_reward: bool = False) -> SearchObservation:
+    """Return what the agent observes of its finished episode, and for an oracle its reward."""
     turn, path = branch.turns[-1], branch.turns[-1].node.path()
     action = (turn.node.outcome.action.message,) if turn.node.outcome is not None else ()
     sampled = turn.generation.token_ids if turn.generation is not None else ()
@@ -186,11 +214,18 @@ def observe_branch(branch: Branch) -> SearchObservation:
         token_ids=turn.start.agent.context + sampled,
         num_turns=sum(node.outcome is not None for node in path),
         is_over=True,
-        logprob=_mean_logprob(path),
+        logprob=_mean_logprob(path, branch.start.request.sampling),
+        reward=reward_of(branch) if with_reward else None,
     )
 
 
-def _mean_logprob(path: Sequence[PathNode]) -> float:
+def _mean_logprob(path: Sequence[PathNode], sampling: Sampling) -> float | None:
+    """Return the mean log-prob at temperature 1; None where it is not known."""
     sampled = [segment for node in path for segment in node.edge.segments if segment.origin is Origin.POLICY]
-    logprobs = [logprob for segment in sampled for logprob in segment.behavior_logprobs or ()]
+    logprobs: list[float] = []
+    for segment in sampled:
+        values = segment.behavior_logprobs if segment.raw_logprobs is None and sampling.is_raw else segment.raw_logprobs
+        if values is None:
+            return None
+        logprobs += values
     return math.fsum(logprobs) / len(logprobs) if logprobs else 0.0

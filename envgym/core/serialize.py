@@ -109,7 +109,7 @@ def _stats_to_json(stats: SearchStats) -> Json:
         "prior": stats.prior,
         "pruned": stats.pruned,
         "spent": _cost_to_json(stats.spent),
-        **_without_absent(repeats=stats.repeats),
+        **_without_absent(repeats=stats.repeats, shortfall=stats.shortfall),
     }
 
 

@@ -42,6 +42,8 @@ class SearchStats:
     answered); None: neither."""
     spent: Cost = field(default_factory=Cost)
     """Budget spent below this node."""
+    shortfall: str | None = None
+    """Of the root: why the tree has fewer leaves than its group asked for; None where it has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,3 +153,9 @@ class Tree:
     def cost(self) -> Cost:
         """Spending of the whole tree, each edge counted once."""
         return sum((node.edge.cost for node in self.nodes), Cost())
+
+    @property
+    def total_cost(self) -> Cost:
+        """Spending of the whole tree and of its search, whose replays are on no edge."""
+        root = self.nodes[0]
+        return self.cost if root.stats is None else root.edge.cost + root.stats.spent

@@ -20,13 +20,13 @@ class Ending(StrEnum):
     TRUNCATED_TOKENS = "TRUNCATED_TOKENS"
     TRUNCATED_TIME = "TRUNCATED_TIME"
     TRUNCATED_BUDGET = "TRUNCATED_BUDGET"
-    """A search ran out of its counted budget."""
+    """A search that answers ran out of its counted budget."""
     ERROR_ENV = "ERROR_ENV"
     ERROR_TOOL_INFRA = "ERROR_TOOL_INFRA"
     ERROR_POLICY = "ERROR_POLICY"
     ERROR_PARTY = "ERROR_PARTY"
     ERROR_ABORTED = "ERROR_ABORTED"
-    """The collector gave the episode up (straggler, shutdown)."""
+    """The collector gave the episode up (straggler, shutdown), or a search whose budget for the group was spent."""
 
     @property
     def is_truncated(self) -> bool:

@@ -11,7 +11,7 @@ from itertools import chain
 
 from envgym.agents.evaluation.metrics import Endings, Lengths
 from envgym.core.trajectory import Group, Trajectory, Turn
-from envgym.core.tree import Rewrite
+from envgym.core.tree import Rewrite, Tree
 from envgym.core.turns import Cost, Invalid, Scored
 from envgym.errors import RunError, sentence
 from envgym.seeds import generator
@@ -34,6 +34,8 @@ def rollout_metrics(groups: Sequence[Group], *, success_at: float) -> Metrics:
         "rollout/invalid": float(len(episodes) - len(rewards)),
         "rollout/groups": float(len(groups)),
     }
+    if num_short := sum(_is_short(tree) for group in groups for tree in group.trees):
+        found["rollout/short_trees"] = float(num_short)
     if rewards:
         found |= _success(groups, success_at)
         found["reward/mean"] = statistics.fmean(reward.value for reward in rewards)
@@ -41,6 +43,12 @@ def rollout_metrics(groups: Sequence[Group], *, success_at: float) -> Metrics:
     if episodes:
         found |= {f"ending/{name}": share for name, share in Endings()(episodes).items()} | _lengths(episodes, groups)
     return found
+
+
+def _is_short(tree: Tree) -> bool:
+    """Return whether a search found fewer leaves than the group asked for; the root says why."""
+    stats = tree.nodes[0].stats
+    return stats is not None and stats.shortfall is not None
 
 
 def env_metrics(labels: Sequence[str], groups: Sequence[Group], *, success_at: float) -> Metrics:
@@ -92,12 +100,13 @@ def _components(rewards: Sequence[Scored]) -> Metrics:
 
 
 def _lengths(episodes: Sequence[Trajectory], groups: Sequence[Group]) -> Metrics:
-    cost = sum((tree.cost for group in groups for tree in group.trees), Cost())
+    trees = [tree for group in groups for tree in group.trees]
+    cost = sum((tree.total_cost for tree in trees), Cost())
     turns = [turn for episode in episodes for turn in episode.turns]
     errors = sum(turn.outcome.tool_errors for turn in turns if turn.outcome is not None)
     return {
         **{f"rollout/{name}": value for name, value in Lengths()(episodes).items()},
-        "rollout/tool_calls": cost.tool_calls / len(episodes),
+        "rollout/tool_calls": sum(tree.cost.tool_calls for tree in trees) / len(episodes),
         "rollout/tool_errors": errors / len(episodes),
         "cost/tokens_generated": float(cost.tokens_generated),
         "cost/tokens_prefilled": float(cost.tokens_prefilled),

@@ -144,6 +144,7 @@ def answer(
     *,
     make_env: Callable[[], Parrot] = lambda: Parrot(max_turns=4),
     agent: Agent | None = None,
+    sampling: Sampling | None = None,
     seed: int = 7,
 ) -> Tree:
     """Let a strategy answer a parrot's task."""
@@ -152,7 +153,7 @@ def answer(
         context = RolloutContext(
             agent=agent or char_agent(max_turn_tokens=12),
             policy=policy,
-            sampling=Sampling(),
+            sampling=sampling or Sampling(),
             slots=asyncio.Semaphore(8),
             clock=zero,
         )

@@ -9,11 +9,12 @@ from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
 from envgym.agents.search import BestOf
 from envgym.agents.search.budget import SearchBudget
+from envgym.agents.search.engine import OUT_OF_BUDGET
 from envgym.agents.search.scorers import SearchObservation
 from envgym.core.messages import Action, Role
-from envgym.core.trajectory import Trajectory, trajectories
+from envgym.core.trajectory import Group, Trajectory, trajectories
 from envgym.core.tree import Tree
-from envgym.core.turns import Ending, Scored
+from envgym.core.turns import Ending, Invalid, Scored
 from envgym.env import ForkCapability
 from envgym.errors import PolicyFailure, SettingsError, UnknownName
 from envgym.plugins import Choice
@@ -167,3 +168,20 @@ def test_budget_of_few_episodes_is_not_spread_over_many() -> None:
     tree = answer(BestOf(n=None, parallel=8, budget=SearchBudget(env_steps=10)), Babbler(end=1 - 1e-9))
     endings = [tree.nodes[leaf].ending for leaf in ended(tree)]
     assert endings == [Ending.TRUNCATED_TURNS, Ending.TRUNCATED_TURNS, Ending.TRUNCATED_BUDGET]
+
+
+def test_episode_that_the_budget_cut_is_an_invalid_one_of_its_group() -> None:
+    # An episode of four turns costs 4 steps and earns 4 x 0.25; 6 steps hold one and two turns of another.
+    strategy = BestOf(n=None, budget=SearchBudget(env_steps=6))
+    group = Group(key="g", trees=grow(strategy, Babbler(end=1 - 1e-9), group_size=2).trees)
+    assert [episode.reward for episode in group.trajectories] == [
+        Scored(value=1.0),
+        Invalid(cause=Ending.ERROR_ABORTED, reason=OUT_OF_BUDGET),
+    ]
+    assert [episode.ending for episode in group.valid] == [Ending.TRUNCATED_TURNS]
+
+
+def test_best_of_a_group_takes_no_failed_episode_before_a_valid_one() -> None:
+    policy = ScriptedPolicy([PolicyFailure("gone"), said("7"), said("7"), said("42")])
+    (tree,) = grow(BestOf(n=4), policy, make_env=Quiz, agent=char_agent(), group_size=3).trees
+    assert [episode.ending for episode in trajectories(tree)] == [Ending.TERMINATED] * 3

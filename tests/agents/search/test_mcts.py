@@ -11,15 +11,19 @@ from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
 from envgym.agents.search import Mcts
 from envgym.agents.search.budget import SearchBudget
-from envgym.agents.search.mcts_tree import MERGED, UNFINISHED
+from envgym.agents.search.engine import OUT_OF_BUDGET
+from envgym.agents.search.mcts_tree import MAX_REPEATS, MERGED, UNFINISHED
+from envgym.agents.search.protocol import NO_FURTHER_EPISODE
 from envgym.agents.search.scorers import SearchObservation
 from envgym.core.messages import Action, Role
-from envgym.core.trajectory import Trajectory, trajectories
+from envgym.core.serialize import tree_from_json, tree_to_json
+from envgym.core.trajectory import Group, Trajectory, trajectories
 from envgym.core.tree import SearchStats, Tree
 from envgym.core.turns import Ending, Scored
 from envgym.errors import SettingsError, UnknownName
 from envgym.plugins import Choice
 from envgym.records import Reply
+from envgym.trainer.metrics.rollout import rollout_metrics
 from tests.agents.search.growing import Babbler, answer, ended, grow
 from tests.support.parrots import END, Parrot, char_agent, said
 
@@ -102,6 +106,76 @@ def wanders(request: GenerateRequest) -> tuple[int, ...]:
     return said("ab"[request.seed % 2] if request.token_ids.count(END) == 1 else chr(ord("c") + request.seed % 20))
 
 
+def ends_often(request: GenerateRequest) -> tuple[int, ...]:
+    """Say one of two letters that go on, or with probability 0.7 one of six that end the episode."""
+    draw = request.seed % 100
+    return said("ab"[draw % 2] if draw < 30 else "cdefgh"[draw % 6])
+
+
+class Short(Ladder):
+    """Ends at any other letter than a and b."""
+
+    def respond(self, action: Action) -> Reply:
+        """Pay for a c."""
+        return Reply(observation="?", reward=float(action.content == "c"), terminated=action.content not in "ab")
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_group_has_its_size_where_many_leaves_repeat_earlier_ones(deterministic: bool) -> None:
+    num_merged = 0
+    for seed in range(6):
+        (tree,) = grow(
+            Mcts(simulations=8, rule="uct", frontier=True, deterministic=deterministic),
+            ScriptedPolicy(ends_often),
+            make_env=Short,
+            group_size=8,
+            agent=char_agent(),
+            seed=seed,
+        ).trees
+        assert len(trajectories(tree)) == 8
+        assert tree.nodes[0].stats is not None
+        assert tree.nodes[0].stats.shortfall is None
+        num_merged += sum(stats.pruned == MERGED for stats in stats_of(tree))
+    assert num_merged > 6
+
+
+def test_group_of_a_policy_that_repeats_itself_is_short_for_a_recorded_reason() -> None:
+    policy = ScriptedPolicy(lambda request: said("b"))
+    (tree,) = grow(Mcts(simulations=2), policy, make_env=Ladder, group_size=4, agent=char_agent()).trees
+    assert len(tree.leaves) == 1
+    assert len(ended(tree)) == 2 + MAX_REPEATS
+    assert tree.nodes[0].stats is not None
+    assert tree.nodes[0].stats.shortfall == NO_FURTHER_EPISODE
+    assert tree_from_json(tree_to_json(tree)) == tree
+    assert rollout_metrics([Group(key="g", trees=(tree,))], success_at=1.0)["rollout/short_trees"] == 1.0
+
+
+def test_group_is_short_where_the_budget_is_spent() -> None:
+    strategy = Mcts(simulations=2, budget=SearchBudget(env_steps=9))
+    (tree,) = grow(strategy, Babbler("abc"), make_env=Ladder, group_size=6).trees
+    assert tree.nodes[0].stats is not None
+    assert tree.nodes[0].stats.shortfall == OUT_OF_BUDGET
+
+
+class Rooms(Parrot):
+    """Shows the number of the room that the agent is in: room 0, whatever it says, but for one letter."""
+
+    def respond(self, action: Action) -> Reply:
+        """Go to room 1 at a z."""
+        return Reply(observation=f"room {int(action.content == 'z')}", reward=0.0)
+
+
+def test_novelty_is_of_what_the_env_shows_not_of_what_was_sampled() -> None:
+    # Every simulation samples other words. Room 0 is shown in the first one, room 1 never: one of 12 is novel.
+    strategy = Mcts(simulations=12, novelty=1.2, width=20, widening=1.0)
+    policy = ScriptedPolicy(lambda request: said(str(request.seed)))
+    tree = answer(strategy, policy, make_env=lambda: Rooms(max_turns=1), agent=char_agent())
+    assert len({node.outcome.action.content for node in tree.nodes if node.outcome is not None}) == 12
+    assert tree.nodes[0].stats is not None
+    assert tree.nodes[0].stats.visits == 12
+    assert tree.nodes[0].stats.value == pytest.approx(0.1)
+
+
 @pytest.mark.parametrize("rule", ["uct", "puct"])
 def test_simulations_go_where_rewards_are(rule: Literal["uct", "puct"]) -> None:
     strategy = Mcts(simulations=24, rule=rule, c=0.3, width=12, widening=0.8)
@@ -168,11 +242,15 @@ def test_broken_simulation_is_not_a_visit() -> None:
 def test_decayed_values_of_a_success_stand_on_its_path() -> None:
     strategy = Mcts(simulations=1, backup="decayed")
     (tree,) = grow(
-        strategy, ScriptedPolicy(lambda request: said("b")), make_env=Ladder, group_size=2, agent=char_agent()
+        strategy,
+        ScriptedPolicy(lambda request: said(f"b{request.seed % 1000}")),
+        make_env=Ladder,
+        group_size=2,
+        agent=char_agent(),
     ).trees
     first = [node.stats.value for node in tree.nodes[:4] if node.stats is not None]
-    # Two episodes of four nodes, both the same success: gamma = 1/4, 2/4, 3/4, 1, twice.
-    assert first == [0.5, 1.0, 1.5, 2.0]
+    # Two successes of four nodes that part at the last turn: gamma = 1/4, 2/4, 3/4, twice, and 1.
+    assert first == [0.5, 1.0, 1.5, 1.0]
 
 
 def test_what_cannot_be_searched_is_refused() -> None:

@@ -8,11 +8,16 @@ from hypothesis import strategies as st
 
 from envgym.agents.search import Chain, RandomExpand
 from envgym.agents.search.budget import SearchBudget
+from envgym.agents.search.engine import OUT_OF_BUDGET
 from envgym.agents.search.random_expand import draw
 from envgym.agents.search.rounds import NOT_KEPT, GroupShape
+from envgym.agents.search.snapshots import Branching
+from envgym.core.messages import Action
 from envgym.core.trajectory import Group
 from envgym.core.turns import Ending
 from envgym.errors import SettingsError
+from envgym.records import Reply
+from envgym.trainer.metrics.rollout import rollout_metrics
 from tests.agents.search.growing import Babbler, ended, episodes, grow
 from tests.support.parrots import Parrot
 
@@ -79,8 +84,12 @@ def test_trees_grow_until_the_budget_is_spent(deterministic: bool) -> None:
     )
     grown = grow(strategy, group_size=8)
     assert [tree.cost.env_steps for tree in grown.trees] == [30, 30]
-    cut = [episode for episode in episodes(grown.trees) if episode.ending is Ending.TRUNCATED_BUDGET]
-    assert len(cut) <= 4
+    group = Group(key="g", trees=grown.trees)
+    cut = [episode for episode in group.trajectories if not episode.is_valid]
+    assert 1 <= len(cut) <= 4
+    assert {(episode.ending, episode.tree.nodes[episode.leaf].error) for episode in cut} == {
+        (Ending.ERROR_ABORTED, OUT_OF_BUDGET)
+    }
 
 
 @pytest.mark.parametrize("pace", [1, 2, 3])
@@ -130,3 +139,23 @@ def test_a_group_is_made_of_as_many_leaves_of_a_tree_as_there_are(group_size: in
 def test_a_size_that_leaves_do_not_make_up_is_refused(group_size: int, fields: dict[str, int], sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
         RandomExpand.model_validate(fields).group_shape(group_size)
+
+
+class CountedParrot(Parrot):
+    """Counts the steps of all its episodes."""
+
+    num_steps = 0
+
+    def respond(self, action: Action) -> Reply:
+        """Repeat the action."""
+        CountedParrot.num_steps += 1
+        return super().respond(action)
+
+
+def test_cost_of_a_step_counts_the_replays_of_its_searches() -> None:
+    CountedParrot.num_steps = 0
+    strategy = RandomExpand(trees=2, nodes=2, rounds=2, branching=Branching.REPLAY)
+    grown = grow(strategy, Babbler("abc"), make_env=lambda: CountedParrot(max_turns=4), group_size=6)
+    metrics = rollout_metrics([Group(key="g", trees=grown.trees)], success_at=1.0)
+    assert sum(tree.cost.env_steps for tree in grown.trees) < CountedParrot.num_steps
+    assert metrics["cost/env_steps"] == CountedParrot.num_steps

@@ -38,6 +38,14 @@ def test_what_was_chosen_by_the_reward_says_so_everywhere(command: Command, fold
     assert "held-out oracle-selected" in (folder / "out/report.html").read_text()
 
 
+def test_what_was_chosen_by_its_ending_says_so_everywhere(command: Command, folder: Path) -> None:
+    _, out, _ = command(*BEST, "--search-set", "prefer_terminated=true")
+    assert out.splitlines()[0].startswith("worlds:Vowels, held-out selected by ending: 4 tasks")
+    (record,) = RunDirectory.open(folder / "out").evals()
+    assert (record["label"], record["uses_ending"]) == ("held-out selected by ending", True)
+    assert "held-out selected by ending" in (folder / "out/report.html").read_text()
+
+
 def test_budget_is_kept_for_every_task(command: Command, folder: Path) -> None:
     command(*BEST, "--search-set", "n=null", "--search-set", "budget.tokens_generated=40")
     trees = trees_of(RunDirectory.open(folder / "out").episodes(label="held-out"))
