@@ -28,19 +28,6 @@ from envgym.records import Reply, ResetRecord, ResetResult, StepRecord, StepResu
 from envgym.spaces import UnicodeText
 from envgym.tools import Tool, collect_tools, run_calls
 
-__all__ = [
-    "MAX_ACTION_CHARS",
-    "Env",
-    "ForkCapability",
-    "NoOracle",
-    "Reply",
-    "ResetRecord",
-    "ResetResult",
-    "StepRecord",
-    "StepResult",
-    "ending_of",
-]
-
 StateT = TypeVar("StateT")
 
 MAX_ACTION_CHARS = 200_000

@@ -70,12 +70,12 @@ def add_env_arguments(parser: argparse.ArgumentParser) -> None:
     add_set_argument(parser)
 
 
-def add_set_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `--set KEY=VALUE`, keyword arguments of the env."""
-    parser.add_argument(
-        "--set", dest="settings", metavar="KEY=VALUE", action="append", default=[],
-        help="keyword argument of the environment, as level=3; repeatable",
-    )  # fmt: skip
+def add_set_argument(
+    parser: argparse.ArgumentParser, text: str = "keyword argument of the environment, as level=3"
+) -> None:
+    """Add `--set KEY=VALUE`: what `text` says."""
+    help_set = f"{text}; repeatable"
+    parser.add_argument("--set", dest="settings", metavar="KEY=VALUE", action="append", default=[], help=help_set)
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:

@@ -193,24 +193,14 @@ def _trained(path: Path) -> dict[str, Any]:
 
 
 def _model(args: argparse.Namespace, source: Mapping[str, Any]) -> dict[str, Any]:
-    model: dict[str, Any] = dict(source.get("model", {"name": args.model}))
-    if args.dtype is not None:
-        model["dtype"] = args.dtype
-    if args.tokenizer is not None:
-        model["tokenizer"] = args.tokenizer
-    return model
+    given = {name: value for name in ("dtype", "tokenizer") if (value := getattr(args, name)) is not None}
+    return {**source.get("model", {"name": args.model}), **given}
 
 
 def _engine(args: argparse.Namespace) -> dict[str, Any]:
     """Return what samples; vLLM at an endpoint samples by token ids, any other service by messages."""
-    engine: dict[str, Any] = {
-        "backend": args.backend,
-        "device": args.device,
-        "threads": args.threads,
-        "concurrency": args.concurrency,
-        "max_batch": args.max_batch,
-        "cache_gib": args.cache_gib,
-    }
+    names = ("backend", "device", "threads", "concurrency", "max_batch", "cache_gib")
+    engine: dict[str, Any] = {name: getattr(args, name) for name in names}
     if args.endpoint is not None:
         served = {"transformers": "openai", "vllm": "vllm_server"}
         engine["backend"] = served.get(args.backend, args.backend)

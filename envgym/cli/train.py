@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envgym.cli.common import add_json_argument, at_least_0, print_json, set_command
+from envgym.cli.common import add_json_argument, add_set_argument, at_least_0, print_json, set_command
 from envgym.errors import InvalidInput, SettingsError, sentence
 from envgym.settings import apply_overrides, places
 
@@ -41,10 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Add CONFIG, `--set`, `--resume` and `--json`."""
     parser.add_argument("config", metavar="CONFIG", help="YAML file of settings; with --resume also a run directory")
-    parser.add_argument(
-        "--set", dest="settings", metavar="KEY=VALUE", action="append", default=[],
-        help="replace a setting, as optim.lr=1e-4 or envs.0.settings.level=2; repeatable",
-    )  # fmt: skip
+    add_set_argument(parser, "replace a setting, as optim.lr=1e-4 or envs.0.settings.level=2")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run directory")
     add_json_argument(parser)
 
@@ -182,8 +179,7 @@ def add_value_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="directory of a training run; it is only read")
     help_episodes = "episodes on train tasks (default: 2048)"
     parser.add_argument("--episodes", type=at_least_0, default=2048, metavar="N", help=help_episodes)
-    parser.add_argument("--set", dest="overrides", metavar="KEY=VALUE", action="append", default=[],
-                        help="setting of the fit, as optim.epochs=8; repeatable")  # fmt: skip
+    add_set_argument(parser, "setting of the fit, as optim.epochs=8")
     parser.add_argument("--out", metavar="DIR", help="write here (default: RUN-value)")
     add_json_argument(parser)
 
@@ -195,7 +191,7 @@ def _run_value(args: argparse.Namespace) -> int:
 
     source = Path(args.run)
     out = None if args.out is None else Path(args.out)
-    settings = value_settings(source, episodes=args.episodes, directory=out, overrides=args.overrides)
+    settings = value_settings(source, episodes=args.episodes, directory=out, overrides=args.settings)
     fit = fit_value(settings, source, on_progress=Ticker())
     if args.json:
         print_json({"directory": str(fit.directory), "metrics": dict(fit.metrics)})

@@ -8,11 +8,11 @@ from typing import Any
 
 from envgym.core.messages import Action
 from envgym.core.turns import Scored
-from envgym.env import Reply, ResetResult
 from envgym.envs.attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
 from envgym.envs.code._function_grading import FunctionGrade, FunctionProblem, extract_program, grade
 from envgym.envs.code._human_eval import load_tasks, problem_of
 from envgym.errors import InvalidInput, sentence
+from envgym.records import Reply, ResetResult
 from envgym.sandbox import MIB, Limits, PythonSession
 
 _HINT = "Answer with one Python code block that holds the whole function."

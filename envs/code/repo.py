@@ -12,12 +12,13 @@ from envgym.core.json_types import well_formed
 from envgym.core.messages import GUIDE, Action, Message, Observation, Role
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import Env, Reply
+from envgym.env import Env
 from envgym.envs.code._repo_grading import RepoGrade, grade
 from envgym.envs.code._repo_patch import Hunk, read_patch
 from envgym.envs.code._repo_tasks import RepoTask, checkout, read_repo_task, shipped_tasks
 from envgym.errors import InvalidInput, ToolError, sentence
 from envgym.parsing import tool_call_action
+from envgym.records import Reply
 from envgym.sandbox import MIB, BwrapSandbox, Limits, RunEnding
 from envgym.sandbox.shell import ShellResult, ShellSession
 from envgym.tools import tool

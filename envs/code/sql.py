@@ -8,7 +8,7 @@ from typing import Any
 from envgym.core.messages import Action
 from envgym.core.tasks import Task, TaskSource
 from envgym.core.turns import Scored
-from envgym.env import Env, Reply
+from envgym.env import Env
 from envgym.envs.code._sql.files import DatabaseFolder, questions_in
 from envgym.envs.code._sql.question_sets import (
     LEVELS,
@@ -23,6 +23,7 @@ from envgym.envs.code._sql.runner import QueryLimits, QueryRunner
 from envgym.envs.code._sql.schema import generated_schemas
 from envgym.errors import EnvFailure, InvalidInput, ToolError, sentence, unknown_name
 from envgym.parsing import tool_call_action
+from envgym.records import Reply
 from envgym.tools import tool
 
 PART_SHARE = 0.5

@@ -15,13 +15,14 @@ from envgym.authoring import ColumnNames, FileTasks, ListTasks, TaskDraft
 from envgym.core.messages import Action
 from envgym.core.tasks import Task, TaskSource
 from envgym.core.turns import Scored
-from envgym.env import Env, Reply
+from envgym.env import Env
 from envgym.envs.code._languages import Language
 from envgym.envs.code._languages import language as find_language
 from envgym.envs.code._stdio_classics import classics
 from envgym.envs.code._stdio_pipelines import pipelines
 from envgym.envs.code._stdio_problems import NUM_PUBLIC, draft_of
 from envgym.errors import EnvFailure, InvalidInput, ToolInfraFailure, sentence
+from envgym.records import Reply
 from envgym.sandbox import MIB, Limits, RunEnding, has_program, make_sandbox
 
 LEVELS = (1, 2, 3)

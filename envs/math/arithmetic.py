@@ -9,12 +9,13 @@ import numpy as np
 from envgym.authoring import GeneratedTasks, TaskDraft
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
-from envgym.env import Env, Reply
+from envgym.env import Env
 from envgym.envs.math._calculator import calculate, show
 from envgym.envs.math._expressions import canonical, draw_expression, evaluate, num_operations, write
 from envgym.envs.math._stories import draw_story
 from envgym.errors import InvalidInput, sentence, unknown_name
 from envgym.parsing import tool_call_action
+from envgym.records import Reply
 from envgym.rubric import Rubric
 from envgym.tools import Tool, tool
 from envgym.verifiers.numeric import Numeric

@@ -9,13 +9,13 @@ from typing import Any
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, TaskSource
 from envgym.core.turns import Scored
-from envgym.env import Reply
 from envgym.envs.attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
 from envgym.envs.math._judging import WorkedOut, bare_expression
 from envgym.envs.math._problem import FAMILIES, PREAMBLE
 from envgym.envs.math._problem_sets import LEVELS, MAX_COUNT, PRESETS, ProblemSelection, ProblemTasks, shipped
 from envgym.errors import InvalidInput, sentence, unknown_name
 from envgym.parsing import tool_call_action
+from envgym.records import Reply
 from envgym.sandbox import MIB, Limits
 from envgym.verifiers.base import text_keys_of
 from envgym.verifiers.math import Math

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import Env, Reply
+from envgym.env import Env
+from envgym.records import Reply
 
 Codes = NDArray[np.uint8]
 """One code per row."""

@@ -10,9 +10,10 @@ from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import Env, Reply
+from envgym.env import Env
 from envgym.envs.puzzles._grids import MOVES, board_of, canonical_rows, neighbors, rows_of
 from envgym.errors import InvalidInput, sentence
+from envgym.records import Reply
 from envgym.verifiers.extract import plain_answer
 
 ICE, HOLE, GOAL, AGENT = ".OGA"

@@ -10,9 +10,9 @@ import numpy as np
 from envgym.authoring import GeneratedTasks, TaskDraft, ToolObjectEnv
 from envgym.core.messages import Action, Observation
 from envgym.core.turns import Scored
-from envgym.env import Reply
 from envgym.errors import InvalidInput, ToolError, sentence
 from envgym.parsing import tool_call_action
+from envgym.records import Reply
 
 TURN_SHARE = 0.5
 """What perfect narrowing down is worth, with `turn_reward`, where the number is never said."""

@@ -12,7 +12,7 @@ from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import Env, Reply
+from envgym.env import Env
 from envgym.envs.puzzles._statements import (
     KINDS,
     Statement,
@@ -22,6 +22,7 @@ from envgym.envs.puzzles._statements import (
     is_true,
     words,
 )
+from envgym.records import Reply
 from envgym.verifiers.extract import plain_answer
 
 NAMES = (

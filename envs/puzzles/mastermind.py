@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
-from envgym.env import Reply
 from envgym.envs.puzzles._codes import Codes, GuessingEnv, Hint, chance_score
 from envgym.errors import InvalidInput, sentence
+from envgym.records import Reply
 from envgym.verifiers.extract import plain_answer
 
 LETTERS = "ABCDEFGHIJ"

@@ -10,10 +10,11 @@ from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import Env, Reply
+from envgym.env import Env
 from envgym.envs.puzzles._grids import board_of, canonical_rows, rows_of
 from envgym.envs.puzzles._minesweeper import UNKNOWN, View, conclusions, draw_mines, open_cells
 from envgym.errors import InvalidInput, sentence
+from envgym.records import Reply
 from envgym.verifiers.extract import plain_answer
 
 MINE, START, SAFE = "*s."

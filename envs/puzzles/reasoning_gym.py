@@ -15,9 +15,10 @@ from envgym.core.json_types import JsonObject, JsonValue, canonical
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import NoOracle, Reply
+from envgym.env import NoOracle
 from envgym.envs.puzzles._reasoning_client import ItemGenerator, config_keys, dataset_names
 from envgym.errors import EnvFailure, InvalidInput, sentence, unknown_name
+from envgym.records import Reply
 from envgym.verifiers import Verdict, wrong
 
 NUM_ITEMS = 20_000

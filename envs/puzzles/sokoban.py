@@ -9,7 +9,7 @@ from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import Env, Reply
+from envgym.env import Env
 from envgym.envs.puzzles._grids import MOVES, board_of, canonical_rows
 from envgym.envs.puzzles._sokoban import (
     SokobanBoard,
@@ -21,6 +21,7 @@ from envgym.envs.puzzles._sokoban import (
     read_board,
     write_board,
 )
+from envgym.records import Reply
 from envgym.verifiers.extract import plain_answer
 
 TURN_SHARE = 0.5

@@ -11,9 +11,10 @@ from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import Env, Reply
+from envgym.env import Env
 from envgym.envs.puzzles._latin import BOXES, Grid, GridSymmetry, canonical_symmetry, draw_puzzle
 from envgym.errors import InvalidInput, sentence
+from envgym.records import Reply
 from envgym.verifiers.extract import plain_answer
 
 TURN_SHARE = 0.5

@@ -9,11 +9,12 @@ from envgym.core.json_types import JsonObject
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import Env, NoOracle, Reply
+from envgym.env import Env, NoOracle
 from envgym.envs.puzzles._textarena import TextArenaGame, check_installed, move_of
 from envgym.envs.puzzles._textarena_games import GAMES
 from envgym.envs.puzzles._textarena_oracles import ORACLES
 from envgym.errors import EnvFailure, InvalidInput, sentence, unknown_name
+from envgym.records import Reply
 
 MAX_STARTS = 200
 """Starts that are drawn for one task: those that the oracle cannot win are passed over."""

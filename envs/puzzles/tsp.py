@@ -12,8 +12,9 @@ from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import Env, Reply
+from envgym.env import Env
 from envgym.envs.puzzles._tours import SIDE, Cities, canonical_cities, length, mean_length, shortest
+from envgym.records import Reply
 from envgym.verifiers.extract import plain_answer
 
 CHANCE = {

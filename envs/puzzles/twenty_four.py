@@ -12,9 +12,10 @@ from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Scored
-from envgym.env import Env, Reply
+from envgym.env import Env
 from envgym.envs.puzzles._expressions import OPERATORS, UnreadableExpression, find_solution, read_expression
 from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.records import Reply
 from envgym.verifiers.extract import plain_answer
 
 NUM_CARDS = 4

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from envgym.authoring import ListTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
-from envgym.env import Reply
 from envgym.envs.puzzles._codes import Codes, GuessingEnv, Hint, chance_score
 from envgym.envs.puzzles._wordle import LENGTH, encode_words, hidden_codes, load_words, mark_letters, number_marks
+from envgym.records import Reply
 from envgym.seeds import generator
 from envgym.verifiers.extract import plain_answer
 

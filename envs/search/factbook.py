@@ -7,7 +7,6 @@ from typing import Any, cast
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import Reply
 from envgym.envs.search._browsing import BrowsingEnv, BrowsingLimits, BrowsingState
 from envgym.envs.search._grading import FactbookMatch
 from envgym.envs.search._library import chance_of, factbook, load_questions, retriever_of
@@ -15,6 +14,7 @@ from envgym.envs.search._questions import KINDS, UNKNOWN
 from envgym.envs.world_factbook.countries import LineReference
 from envgym.errors import InvalidInput, sentence, unknown_name
 from envgym.parsing import tool_call_action
+from envgym.records import Reply
 from envgym.retrieval import Corpus, Document
 
 _WHERE = "search/factbook-v0"

@@ -12,12 +12,12 @@ from envgym.cache import source_key
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Scored
-from envgym.env import Reply
 from envgym.envs.search._browsing import BrowsingEnv, BrowsingLimits, BrowsingState
 from envgym.envs.search._grading import F1_CHANCE, TEXT_SCORES
 from envgym.envs.search._qa import QaTasks, context_documents
 from envgym.errors import InvalidInput, sentence, unknown_name
 from envgym.parsing import tool_call_action
+from envgym.records import Reply
 from envgym.retrieval import Bm25, Cached, Document, Retriever
 from envgym.retrieval.corpus import corpus_at, open_corpus
 from envgym.verifiers.base import Verdict, right, wrong

@@ -11,7 +11,7 @@ from envgym.core.json_types import JsonObject, JsonValue
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import Env, Reply
+from envgym.env import Env
 from envgym.envs.tools._office.apps import OfficeTools, office_tools
 from envgym.envs.tools._office.plans import PlannedCall, TaskPlan, apply_calls, find_flaw, join_plans
 from envgym.envs.tools._office.sampler import OfficeSampler, UnsuitableOffice, spoken_day
@@ -19,6 +19,7 @@ from envgym.envs.tools._office.state import Change, OfficeState, find_changes, f
 from envgym.envs.tools._office.task_kinds import TASK_KINDS, TaskKind
 from envgym.errors import InvalidInput, ToolError, sentence
 from envgym.parsing import tool_call_action
+from envgym.records import Reply
 from envgym.tools import Tool
 
 LEVELS = range(1, 6)

@@ -12,7 +12,7 @@ from envgym.authoring import ListTasks
 from envgym.core.json_types import JsonObject, content_hash, well_formed
 from envgym.core.messages import Action, Message, Role
 from envgym.core.tasks import Split, Task
-from envgym.env import Env, Reply
+from envgym.env import Env
 from envgym.envs.tools._tau2 import grading, source
 from envgym.envs.tools._tau2.databases import Called, Tau2Databases, agent_tools, phone_tools
 from envgym.envs.tools._tau2.phone import asking
@@ -20,6 +20,7 @@ from envgym.envs.tools._tau2.user import GREETING, OUT_OF_SCOPE, STOP, TRANSFER,
 from envgym.errors import PartyFailure, unknown_name
 from envgym.parsing import parse_action, tool_call_action
 from envgym.party import Party
+from envgym.records import Reply
 from envgym.tools import Tool, run_calls
 
 CHANCE = MappingProxyType({"airline": 13 / 30, "retail": 5 / 74, "telecom": 0.0})

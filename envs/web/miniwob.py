@@ -11,7 +11,7 @@ from envgym.authoring import GeneratedTasks, TaskDraft
 from envgym.core.messages import Action, Observation, TextPart
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import Env, ForkCapability, NoOracle, Reply
+from envgym.env import Env, ForkCapability, NoOracle
 from envgym.envs.web._browser import LIMIT_S, check_browser
 from envgym.envs.web._miniwob_actions import GRAMMAR, ActionRefused, PageCommand, check_command, parse_command
 from envgym.envs.web._miniwob_oracles import EASY, ORACLES
@@ -19,6 +19,7 @@ from envgym.envs.web._miniwob_page import Input, MiniWobPage, page_names
 from envgym.envs.web._miniwob_tools import PageTools
 from envgym.envs.web._miniwob_view import PageView, show_elements
 from envgym.errors import InvalidInput, ToolError, sentence, unknown_name
+from envgym.records import Reply
 
 _WHERE = "web/miniwob-v0"
 MAX_SEED = 10**9

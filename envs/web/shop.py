@@ -7,7 +7,7 @@ from envgym.authoring import check_range
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Task
-from envgym.env import Env, Reply
+from envgym.env import Env
 from envgym.envs.web._shop_catalogue import Catalogue, catalogue
 from envgym.envs.web._shop_clients import ShopClient, ShopView, TextShop
 from envgym.envs.web._shop_goals import GoalItem, ShopTasks, order_reward, read_goals
@@ -16,6 +16,7 @@ from envgym.envs.web._shop_pages import PageAction
 from envgym.envs.web._shop_store import MAX_QUERY, ShopVisit, search_products
 from envgym.errors import InvalidInput, ToolError, sentence
 from envgym.parsing import tool_call_action
+from envgym.records import Reply
 from envgym.tools import tool
 
 CHANCE, CHANCE_TYPE_ONLY = 0.04, 0.07

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from envgym.core.messages import Action, Observation, Role, ToolCall
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending, Invalid, Reward, Scored
-from envgym.env import MAX_ACTION_CHARS, Env, ForkCapability, Reply, StepRecord
+from envgym.env import MAX_ACTION_CHARS, Env, ForkCapability
 from envgym.errors import (
     EnvFailure,
     ForkUnsupported,
@@ -25,6 +25,7 @@ from envgym.errors import (
     ToolInfraFailure,
     UnknownName,
 )
+from envgym.records import Reply, StepRecord
 from tests.support.toys import Counter, CounterTasks, Sums
 
 

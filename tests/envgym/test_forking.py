@@ -8,9 +8,10 @@ import pytest
 
 from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.tasks import Task
-from envgym.env import ForkCapability, Reply
+from envgym.env import ForkCapability
 from envgym.errors import ForkUnsupported, ResetNeeded
 from envgym.forking import copy_generator
+from envgym.records import Reply
 from tests.support.toys import Counter
 
 CALL = '<tool_call>{"name": "add", "arguments": {"amount": 5}}</tool_call>'

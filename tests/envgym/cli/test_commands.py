@@ -22,9 +22,9 @@ from envgym.cli.show import card_of
 from envgym.conformance import CHECKS
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
-from envgym.env import Reply
 from envgym.errors import InvalidInput
 from envgym.parsing import parse_action
+from envgym.records import Reply
 from envgym.tools import ToolSpec
 from tests.support.toys import Counter, Sums, SumTasks
 

@@ -11,10 +11,10 @@ from envgym.authoring import ListTasks
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending
-from envgym.env import Reply
 from envgym.envs.search._browsing import BrowsingEnv, BrowsingLimits, BrowsingState
 from envgym.errors import InvalidInput, ToolInfraFailure
 from envgym.parsing import tool_call_action
+from envgym.records import Reply
 from envgym.retrieval import Bm25, Cached, Document, Retriever
 from envgym.retrieval.base import Hit
 from envgym.retrieval.corpus import corpus_at
