@@ -88,11 +88,7 @@ def record_evaluation(
         endings=dict(Counter(episode.ending.value for episode in episodes)),
         costs={
             "turns": sum(len(episode.turns) for episode in episodes) / size,
-            "tokens_generated": cost.tokens_generated / size,
-            "tokens_prefilled": cost.tokens_prefilled / size,
-            "tool_calls": cost.tool_calls / size,
-            "env_steps": cost.env_steps / size,
-            "seconds": cost.seconds / size,
+            **{name: value / size for name, value in asdict(cost).items()},
         },
         seconds=seconds,
         search=plan.search,

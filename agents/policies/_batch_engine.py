@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from envgym.agents.policies._cached_model import CachedModel
-from envgym.agents.policies._prefixes import Ints, PrefixTable
-from envgym.agents.policies._requests import BatchRows, Bools, FinishedRow, TicketT
+from envgym.agents.policies._prefixes import PrefixTable
+from envgym.agents.policies._requests import BatchRows, Bools, FinishedRow, Ints, TicketT, max_sampled_tokens
 from envgym.agents.policies._sampling import SamplingRules, sample
 from envgym.agents.protocols import GenerateRequest
 
@@ -53,11 +53,6 @@ class BatchEngine(Generic[TicketT]):
         """Return how many sequences may join."""
         return self.rows.capacity - len(self.rows)
 
-    def limit(self, request: GenerateRequest) -> int:
-        """Return the most tokens that `request` can get: its own limit, or where the model's positions end."""
-        wanted, positions = request.sampling.max_new_tokens, self.model.max_positions
-        return wanted if positions is None else min(wanted, positions - len(request.token_ids))
-
     def admit(self, requests: Sequence[tuple[TicketT, GenerateRequest]], version: int) -> None:
         """Let sequences join; at most `room()` of them, sorted by length where speed matters."""
         if not requests:
@@ -75,8 +70,9 @@ class BatchEngine(Generic[TicketT]):
             self.model.prefill([contexts[index] for index in wave.contexts], wave.starts, wave.first_row)
             for index, start in zip(wave.contexts, wave.starts, strict=True):
                 ticket, request = requests[index]
+                limit = max_sampled_tokens(request, positions=self.model.max_positions, where="BatchEngine")
                 prefilled = len(request.token_ids) - start
-                self.rows.add(ticket, request, limit=self.limit(request), version=version, prefilled=prefilled)
+                self.rows.add(ticket, request, limit=limit, version=version, prefilled=prefilled)
         last = [requests[index][1].token_ids[-1] for wave in waves for index in wave.contexts]
         self._tokens = torch.cat([self._tokens.to(device), torch.tensor(last, device=device)])
         self._rules = None

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from envgym.agents.policies._requests import Bools, Ints
 
 MIN_SHARED = 32
 """Fewer tokens are computed again rather than copied, or waited for."""

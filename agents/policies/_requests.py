@@ -12,22 +12,23 @@ from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
 from envgym.errors import InvalidInput, PolicyFailure, sentence
 
 
-def check_context(request: GenerateRequest, *, limit: int, positions: int | None, where: str) -> None:
-    """See that there is a context with room after it.
+def max_sampled_tokens(request: GenerateRequest, *, positions: int | None, where: str) -> int:
+    """Return the most tokens that a request can get: its own limit, or where the model's positions end.
 
     Args:
         request: to be served.
-        limit: tokens that may be sampled.
-        positions: all that context and sample have, for the sentence.
+        positions: of the model, for context and sample; None: unlimited.
         where: the policy.
 
-    Raises: InvalidInput: an empty context. PolicyFailure: no position is left.
+    Raises: InvalidInput: an empty context. PolicyFailure: no position is left after the context.
     """
     if not request.token_ids:
         raise InvalidInput(sentence("context", "hold a token", "none", where=where, do="render a prompt"))
-    if limit < 1:
-        rule, got = f"leave one of the model's {positions} positions", f"{len(request.token_ids)} tokens"
-        raise PolicyFailure(sentence("context", rule, got, where=where, do="lower max_context_tokens"))
+    limit, length = request.sampling.max_new_tokens, len(request.token_ids)
+    if positions is not None and length >= positions:
+        rule = f"leave one of the model's {positions} positions"
+        raise PolicyFailure(sentence("context", rule, f"{length} tokens", where=where, do="lower max_context_tokens"))
+    return limit if positions is None else min(limit, positions - length)
 
 
 TicketT = TypeVar("TicketT")

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from envgym.agents.policies._batch_engine import BatchEngine
 from envgym.agents.policies._cached_model import CachedModel
-from envgym.agents.policies._requests import FinishedRow, canonical, check_context
+from envgym.agents.policies._requests import FinishedRow, canonical, max_sampled_tokens
 from envgym.agents.protocols import GenerateRequest, Generation, Policy
 from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
 
@@ -104,8 +104,7 @@ class TransformersPolicy(Policy):
         if self._is_asleep:
             raise PolicyFailure(sentence("policy", "be awake", "asleep", where=_WHERE, do="call wake first"))
         self.check_sampling(request.sampling)
-        limit = self._engine.limit(request)
-        check_context(request, limit=limit, positions=self._model.max_positions, where=_WHERE)
+        max_sampled_tokens(request, positions=self._model.max_positions, where=_WHERE)  # raises where there is no room
         loop = asyncio.get_running_loop()
         ticket = _PendingRequest(loop, loop.create_future())
         with self._queue_lock:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envgym.agents.policies._requests import check_context
+from envgym.agents.policies._requests import max_sampled_tokens
 from envgym.agents.policies._vllm_engine import VllmEngine, VllmLaunchSettings, one_line
 from envgym.agents.policies._vllm_wire import read_generation, read_row_logprobs, sampling_arguments
 from envgym.agents.policies._vllm_worker import WeightStaging
@@ -98,8 +98,7 @@ class VllmPolicy(Policy):
             context, or is asleep. InvalidInput: an empty context, or sampling settings out of range.
         """
         self.check_sampling(request.sampling)
-        limit = min(request.sampling.max_new_tokens, self._positions - len(request.token_ids))
-        check_context(request, limit=limit, positions=self._positions, where=_WHERE)
+        limit = max_sampled_tokens(request, positions=self._positions, where=_WHERE)
         self._check_awake()
         return await asyncio.wrap_future(self._engine.submit(self._generate(request, limit)))
 

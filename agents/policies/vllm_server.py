@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from envgym.agents.policies import _vllm_wire as wire
-from envgym.agents.policies._requests import check_context
+from envgym.agents.policies._requests import max_sampled_tokens
 from envgym.agents.policies.endpoint import Endpoint, Json, Sleep
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
 from envgym.agents.settings import EndpointSettings
@@ -99,10 +99,7 @@ class VllmServerPolicy(Policy):
             without token ids. InvalidInput: an empty context, or sampling settings out of range.
         """
         self.check_sampling(request.sampling)
-        limit = request.sampling.max_new_tokens
-        if self._positions is not None:
-            limit = min(limit, self._positions - len(request.token_ids))
-        check_context(request, limit=limit, positions=self._positions, where=self._where)
+        limit = max_sampled_tokens(request, positions=self._positions, where=self._where)
         return await self._sample(request, limit=limit)
 
     async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:

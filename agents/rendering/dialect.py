@@ -203,9 +203,5 @@ def escaped_json(value: JsonValue, escape: Escape) -> JsonValue:
 
 
 def _tool_result(message: Message, content: str) -> TemplateMessage:
-    made: TemplateMessage = {"role": "tool", "content": content}
-    if message.name is not None:
-        made["name"] = message.name
-    if message.tool_call_id is not None:
-        made["tool_call_id"] = message.tool_call_id
-    return made
+    made = {"role": "tool", "content": content, "name": message.name, "tool_call_id": message.tool_call_id}
+    return {key: value for key, value in made.items() if value is not None}

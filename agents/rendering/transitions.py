@@ -109,17 +109,16 @@ class TransitionProbe:
         seen = {case: self._observe(case, roles) for case in cases}
         plain = [glue for _, glue in seen.values() if glue is not None]
         glue = plain[0] if plain else None
+        unknown = Transition(glue=None, strips=(), num_control=0, exact=dict.fromkeys(cases, False))
         if glue is None:
-            return Transition(glue=None, strips=(), num_control=0, exact=dict.fromkeys(cases, False))
+            return unknown
         transition = Transition(
             glue=glue,
             strips=tuple(self._strips(roles, index) for index in range(len(roles))),
             num_control=self.codec.count_control(self.codec.encode("".join(glue)).ids),
             exact={case: is_exact and found == glue for case, (is_exact, found) in seen.items()},
         )
-        if self._is_faithful(transition, roles):
-            return transition
-        return Transition(glue=None, strips=(), num_control=0, exact=dict.fromkeys(cases, False))
+        return transition if self._is_faithful(transition, roles) else unknown
 
     def _observe(self, case: TurnForm, roles: Sequence[str]) -> tuple[bool, tuple[str, ...] | None]:
         """Return (appending is exact for such turns, the glue) over early and late turns, with tools and without."""

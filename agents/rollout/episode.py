@@ -57,10 +57,10 @@ EpisodeFactory = Callable[[int], EpisodeJob]
 class EpisodeEnv:
     """The env of one episode. An env that declares `blocking` gets one thread for all its calls, in order."""
 
-    def __init__(self, job: EpisodeJob) -> None:
+    def __init__(self, job: EpisodeJob, first_observation: Observation = _EMPTY) -> None:
         """Hold `job`; nothing is made before `reset`."""
         self.job = job
-        self.first_observation = _EMPTY
+        self.first_observation = first_observation
         """What `reset` returned."""
         self._env: Env[Any] | None = None
         self._thread: ThreadPoolExecutor | None = None
@@ -92,8 +92,7 @@ class EpisodeEnv:
 
     async def fork(self) -> "EpisodeEnv":
         """Return an independent copy that continues from here. Raises: InfrastructureError: the copy failed."""
-        copy = EpisodeEnv(self.job)
-        copy.first_observation = self.first_observation
+        copy = EpisodeEnv(self.job, self.first_observation)
 
         def fork() -> None:
             copy._env = self.env.fork()
@@ -110,8 +109,7 @@ class EpisodeEnv:
 
     def move(self) -> "EpisodeEnv":
         """Hand the env over to the one that is returned; closing this one does nothing any more."""
-        owner = EpisodeEnv(self.job)
-        owner.first_observation = self.first_observation
+        owner = EpisodeEnv(self.job, self.first_observation)
         owner._env, owner._thread = self._env, self._thread
         self._env = self._thread = None
         return owner
