@@ -33,12 +33,12 @@ WRAPPER: Final["PluginKind[Wrapper]"] = PluginKind(
     protocols=("envgym.wrappers.base:Wrapper",),
     arguments=("env",),
     table={
-        "horizon": "envgym.wrappers.horizon:Horizon",
+        "horizon": "envgym.wrappers.chaining:Horizon",
         "record": "envgym.wrappers.record:Record",
-        "text_only": "envgym.wrappers.text_only:TextOnly",
-        "time_limit": "envgym.wrappers.time_limit:TimeLimit",
-        "try_again": "envgym.wrappers.try_again:TryAgain",
-        "turn_limit": "envgym.wrappers.turn_limit:TurnLimit",
+        "text_only": "envgym.wrappers.base:TextOnly",
+        "time_limit": "envgym.wrappers.limits:TimeLimit",
+        "try_again": "envgym.wrappers.chaining:TryAgain",
+        "turn_limit": "envgym.wrappers.limits:TurnLimit",
     },
 )
 """What is changed about an environment; a wrapper is built from the env, then its settings."""
@@ -58,7 +58,7 @@ TEXT_FORMAT: Final["PluginKind[TextFormat]"] = PluginKind(
         "code_block": "envgym.parsing.code_block:CodeBlock",
         "xml_tags": "envgym.parsing.xml_tags:XmlTags",
         "react": "envgym.parsing.react:React",
-        "plain": "envgym.parsing.plain:Plain",
+        "plain": "envgym.parsing.formats:Plain",
     },
 )
 """How thinking and tool calls are written as text."""

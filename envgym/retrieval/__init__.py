@@ -5,9 +5,8 @@ both, `http_client` asks a server and `server` is one; these four are imported b
 environment, and only the model of `dense` brings torch, in the process that serves it.
 """
 
-from envgym.retrieval.base import MAX_QUERY_CHARS, BadQuery, Document, Hit, Retriever
+from envgym.retrieval.base import MAX_QUERY_CHARS, BadQuery, Cached, Document, Hit, Retriever
 from envgym.retrieval.bm25 import Bm25
-from envgym.retrieval.cached import Cached
 from envgym.retrieval.corpus import Corpus
 
 __all__ = ["MAX_QUERY_CHARS", "BadQuery", "Bm25", "Cached", "Corpus", "Document", "Hit", "Retriever"]

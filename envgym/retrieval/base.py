@@ -1,7 +1,9 @@
-"""What is searched, what a search gives, and which queries are answered."""
+"""What is searched, what a search gives, which queries are answered, and a memory of the last answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
 from typing import Protocol
 
 from envgym.errors import InvalidInput, sentence
@@ -63,3 +65,36 @@ def checked_query(query: str, count: int = 1) -> str:
     if not 1 <= count <= MAX_HITS:
         raise BadQuery(sentence("number of hits", f"be 1 to {MAX_HITS}", count, where="search", do="ask for e.g. 5"))
     return stripped
+
+
+CACHED_QUERIES = 4_096
+
+
+class Cached:
+    """Answers an identical query from memory; a failure is not remembered."""
+
+    def __init__(self, retriever: Retriever, size: int = CACHED_QUERIES) -> None:
+        """Wrap `retriever` and keep its last `size` answers."""
+        self.retriever, self.size = retriever, size
+        self.blocking = retriever.blocking
+        self.num_asked = 0
+        """Queries that the retriever itself has answered."""
+        self._search, self._lock = lru_cache(maxsize=size)(self._ask), Lock()
+
+    def __reduce__(self) -> tuple[type["Cached"], tuple[Retriever, int]]:
+        """Travel without the memory."""
+        return Cached, (self.retriever, self.size)
+
+    def search(self, query: str, count: int) -> Sequence[Hit]:
+        """Return what the retriever finds, or found before. Raises: what the retriever raises."""
+        return self._search(query, count)
+
+    def _ask(self, query: str, count: int) -> Sequence[Hit]:
+        hits = tuple(self.retriever.search(query, count))
+        with self._lock:
+            self.num_asked += 1
+        return hits
+
+    def find(self, document_id: str) -> Document | None:
+        """Return a document by its id, or None. Raises: what the retriever raises."""
+        return self.retriever.find(document_id)
