@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
-from envgym.conformance.env_under_test import EnvUnderTest, ObservedEpisode
-from envgym.conformance.report import CheckFailed, CheckSkipped
+from envgym.conformance.env_under_test import CheckFailed, CheckSkipped, EnvUnderTest, ObservedEpisode
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split
 from envgym.errors import InvalidInput
