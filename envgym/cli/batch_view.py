@@ -8,7 +8,7 @@ from rich.text import Text
 
 from envgym.core.rewards import Scored
 from envgym.core.segments import Origin, Segment
-from envgym.trainer.workflows.dry_run import BatchRow, Cost, DryRun
+from envgym.trainer.workflows.dry_run import BatchRow, DryRun, StepCost
 from envgym.trainer.workflows.overfit import OverfitPoint
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _shown(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _cost_lines(cost: Cost, steps: int) -> Iterable[str]:
+def _cost_lines(cost: StepCost, steps: int) -> Iterable[str]:
     state = cost.state
     parts = {
         "weights": state.weights,

@@ -38,6 +38,7 @@ from envgym.stats import (
     pass_hat_k,
     task_means,
 )
+from envgym.stats.rates import valid_samples
 
 Successes = Mapping[str, Sequence[bool | None]]
 """Task id -> whether each of its samples succeeded; None where the sample is invalid."""
@@ -68,7 +69,7 @@ def build_evaluation(
 
     pass@k is taken over the tasks that have at least k valid samples.
     """
-    valid = _valid(successes)
+    valid = valid_samples(successes)
     most = max(map(len, successes.values()), default=0)
     ks = [k for k in (2**i for i in range(most.bit_length())) if any(len(v) >= k for v in valid.values())]
     means = task_means(valid) if valid else {}
@@ -99,7 +100,7 @@ def build_comparison(
     Raises:
         InvalidInput: the tasks differ and `intersect` is not set, or none is common.
     """
-    valid_before, valid_after = _valid(before), _valid(after)
+    valid_before, valid_after = valid_samples(before), valid_samples(after)
     paired = compare_paired(
         valid_before,
         valid_after,
@@ -212,12 +213,6 @@ def edge_segments(
 
 def _rounded(values: Iterable[float]) -> tuple[float, ...]:
     return tuple(round(value, _DIGITS) for value in values)
-
-
-def _valid(successes: Successes) -> dict[str, list[bool]]:
-    """Return the valid samples of the tasks that have one."""
-    kept = {task_id: [value for value in values if value is not None] for task_id, values in successes.items()}
-    return {task_id: values for task_id, values in kept.items() if values}
 
 
 def _pass_rates(valid: Samples, k: int, rng: np.random.Generator) -> PassRates:

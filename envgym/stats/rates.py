@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from envgym.stats.intervals import (
     estimate_task_values,
     task_means,
 )
+
+ValueT = TypeVar("ValueT", bound=float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +55,7 @@ def bound_invalid(
     Args:
         samples: values in [0, 1] by task id; None marks an invalid sample.
     """
-    kept = {task_id: [value for value in values if value is not None] for task_id, values in samples.items()}
-    valid = {task_id: values for task_id, values in kept.items() if values}
+    valid = valid_samples(samples)
     num_samples = sum(len(values) for values in samples.values())
 
     def estimate(filled: Mapping[str, Sequence[float]]) -> Estimate:
@@ -63,9 +65,15 @@ def bound_invalid(
         as_failure=estimate(_filled(samples, 0.0)),
         as_success=estimate(_filled(samples, 1.0)),
         valid=estimate(valid) if valid else None,
-        num_invalid=num_samples - sum(len(values) for values in kept.values()),
+        num_invalid=num_samples - count_samples(valid),
         num_samples=num_samples,
     )
+
+
+def valid_samples(samples: Mapping[str, Sequence[ValueT | None]]) -> dict[str, list[ValueT]]:
+    """Return the valid samples of the tasks that have one."""
+    kept = {task_id: [value for value in values if value is not None] for task_id, values in samples.items()}
+    return {task_id: values for task_id, values in kept.items() if values}
 
 
 def _filled(samples: Mapping[str, Sequence[float | None]], value: float) -> dict[str, list[float]]:

@@ -21,8 +21,7 @@ from envgym.trainer.build import RunContext
 from envgym.trainer.env_source import supplies
 from envgym.trainer.methods.protocols import TaskRequest
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.rollout.groups import GroupRollout, GroupRunner
-from envgym.trainer.rollout.task_stats import Stats
+from envgym.trainer.rollout.groups import GroupRollout, GroupRunner, Stats
 from envgym.trainer.settings import RolloutSettings, TrainSettings
 
 OnFinished = Callable[[Tree], None]

@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from envgym.core.rewards import Scored
 from envgym.core.trajectory import Group, Row, Trajectory
 from envgym.core.tree import Tree
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.learner.learner import needs_old_logprobs_pass
+from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import FilterResult
 from envgym.trainer.rollout.collector import collect
 from envgym.trainer.settings import TrainSettings
@@ -130,7 +130,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class StepCost:
     """What a step of this size takes: measured on one micro-batch, and carried over to the others."""
 
     state: StateMemory
@@ -171,18 +171,18 @@ class DryRun:
     batch: Batch
     shown: tuple[BatchRow, ...]
     """What was measured: the batch's rows, or those of the dropped groups where the filter dropped all."""
-    cost: Cost | None
+    cost: StepCost | None
     """None where no episode gave a row to measure."""
 
     def counts(self) -> dict[str, object]:
         """Return what was collected, in numbers."""
         groups, rows = self.batch.groups, self.batch.train_rows
-        episodes = [episode for group in groups for episode in group.trajectories]
-        rewards = [reward.value for episode in episodes if isinstance(reward := episode.reward, Scored)]
+        num_episodes = sum(len(group.trajectories) for group in groups)
+        rewards = [reward for group in groups for reward in episode_rewards(group)]
         return {
             "groups": len(groups),
-            "episodes": len(episodes),
-            "invalid": len(episodes) - len(rewards),
+            "episodes": num_episodes,
+            "invalid": num_episodes - len(rewards),
             "mean_reward": sum(rewards) / len(rewards) if rewards else None,
             "kept_groups": len(self.batch.filtered.kept),
             "dropped_groups": dict(Counter(reason for _, reason in self.batch.filtered.dropped)),
@@ -204,7 +204,7 @@ def dry_run(settings: TrainSettings, *, on_finished: Callable[[Tree], None] | No
     started = time.perf_counter()
     batch = collect_batch(bench, settings, on_finished=on_finished)
     seconds = time.perf_counter() - started
-    shown = batch.rows or _lay_out(bench, batch.groups)
+    shown = batch.rows or _batch_rows(bench, batch.groups)
     cost = _measure(bench, settings, [row.train for row in shown], collect_s=seconds) if shown else None
     return DryRun(batch=batch, shown=shown, cost=cost)
 
@@ -212,15 +212,13 @@ def dry_run(settings: TrainSettings, *, on_finished: Callable[[Tree], None] | No
 def collect_batch(
     bench: RunContext, settings: TrainSettings, *, on_finished: Callable[[Tree], None] | None = None
 ) -> Batch:
-    """Collect the first step's groups, filter them, and lay out the rows with their advantages."""
-    work = collect(bench, settings, step=0, stats={}, on_finished=on_finished)
-    with asyncio.Runner() as runner:
-        groups = runner.run(work).groups
+    """Collect the first step's groups, filter them, and build the rows with their advantages."""
+    groups = asyncio.run(collect(bench, settings, step=0, stats={}, on_finished=on_finished)).groups
     filtered = bench.method.filter(groups)
-    return Batch(groups=tuple(groups), filtered=filtered, rows=_lay_out(bench, filtered.kept))
+    return Batch(groups=tuple(groups), filtered=filtered, rows=_batch_rows(bench, filtered.kept))
 
 
-def _lay_out(bench: RunContext, groups: Sequence[Group]) -> tuple[BatchRow, ...]:
+def _batch_rows(bench: RunContext, groups: Sequence[Group]) -> tuple[BatchRow, ...]:
     """Return the rows of some groups beside the episodes that they come from."""
     credits, batch = bench.build_batch(groups)
     sources = [(credit.trajectory, row) for credit in credits for row in credit.trajectory.rows if any(row.loss_mask)]
@@ -229,7 +227,7 @@ def _lay_out(bench: RunContext, groups: Sequence[Group]) -> tuple[BatchRow, ...]
     )
 
 
-def _measure(bench: RunContext, settings: TrainSettings, rows: list[TrainRow], *, collect_s: float) -> Cost:
+def _measure(bench: RunContext, settings: TrainSettings, rows: list[TrainRow], *, collect_s: float) -> StepCost:
     """Run forward and backward of the largest micro-batch twice: for its memory, and warm for its time."""
     learner, objective = bench.learner, bench.method.objective
     has_reference = bool(settings.objective.kl_coef)
@@ -246,7 +244,7 @@ def _measure(bench: RunContext, settings: TrainSettings, rows: list[TrainRow], *
     references = has_reference * (1 if has_old else settings.optim.epochs)
     scored = has_old + references + (learner.critic is not None)
     passes = settings.optim.epochs + scored * _FORWARD_SHARE
-    return Cost(
+    return StepCost(
         state=state,
         activations=max(peak.num_bytes - state.gradients, 0),
         num_micro_batches=len(batches),

@@ -52,8 +52,7 @@ def overfit(
     """
     bench = build_run_context(settings)
     if settings.sft is not None:
-        with asyncio.Runner() as runner:
-            runner.run(warm_start(bench, settings, settings.sft, on_progress=on_progress))
+        asyncio.run(warm_start(bench, settings, settings.sft, on_progress=on_progress))
         bench.sync(0)
     rows = collect_batch(bench, settings).train_rows
     if not any(advantage for row in rows for advantage in row.advantages):

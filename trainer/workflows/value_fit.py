@@ -24,7 +24,7 @@ from envgym.settings import apply_overrides, places
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, ValueTarget
 from envgym.trainer.batch.value_targets import build_critic_batch
 from envgym.trainer.build import RunContext, build_run_context
-from envgym.trainer.checks.groups import check_invalid
+from envgym.trainer.checks.preflight import check_invalid
 from envgym.trainer.learner.checkpoint import TrainState, checkpoints, save_checkpoint
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, supervised_tokens
 from envgym.trainer.learner.learner import Learner, LossFn, set_learning_rate
@@ -133,8 +133,7 @@ def _collect(bench: RunContext, settings: TrainSettings, on_progress: Callable[[
         done += 1
         on_progress("collect", done, total)
 
-    with asyncio.Runner() as runner:
-        groups = runner.run(collect(bench, settings, step=0, stats={}, on_finished=count)).groups
+    groups = asyncio.run(collect(bench, settings, step=0, stats={}, on_finished=count)).groups
     check_invalid(groups, limit=settings.run.max_invalid_rate, step=0)
     return groups
 
