@@ -131,37 +131,39 @@ MAX_REPLAYED_TURNS = 4
 
 def fork_agrees(subject: EnvUnderTest) -> str:
     """Fork at every turn of each script: the same actions must give the same results on both sides."""
-    count = 0
-    for script in subject.scripts:
-        with closing(subject.make()) as env:
-            if env.fork_capability is ForkCapability.NONE:
-                return _refuses(env)
-            expected = script.play(env)
-            for turn in range(_play_forked(env, expected)):
-                begun = script.play(env, turn)
-                with closing(env.fork()) as twin, closing(twin.fork()) as grandchild:
-                    for name, copy in (("the fork", twin), ("the original", env), ("the fork of the fork", grandchild)):
-                        _agree(
-                            expected,
-                            script.continue_episode(copy, begun),
-                            f"{name} after turn {turn}, seed {script.seed}",
-                        )
-                count += 1
-    return f"{count} forks, each with its original and its own fork"
+    return _fork_at_every_turn(subject, _play_alike, "forks, each with its original and its own fork")
 
 
 def forks_are_independent(subject: EnvUnderTest) -> str:
     """Play other actions on one side, then the script on the other: it must not notice."""
+    return _fork_at_every_turn(subject, _play_apart, "forks that went another way")
+
+
+def _fork_at_every_turn(
+    subject: EnvUnderTest, check: Callable[[AnyEnv, ActionScript, ObservedEpisode, int], None], what: str
+) -> str:
+    """Call `check` with an env, a script, the episode that it gives, and each turn to fork after."""
     count = 0
     for script in subject.scripts:
         with closing(subject.make()) as env:
             if env.fork_capability is ForkCapability.NONE:
                 return _refuses(env)
             expected = script.play(env)
-            for turn in range(_play_forked(env, expected)):
-                _play_apart(env, script, expected, turn)
-                count += 1
-    return f"{count} forks that went another way"
+            is_replayed = env.fork_capability is ForkCapability.REPLAY
+            num_turns = min(len(expected.turns), MAX_REPLAYED_TURNS) if is_replayed else len(expected.turns)
+            for turn in range(num_turns):
+                check(env, script, expected, turn)
+            count += num_turns
+    return f"{count} {what}"
+
+
+def _play_alike(env: AnyEnv, script: ActionScript, expected: ObservedEpisode, turn: int) -> None:
+    """Let the fork, the original and the fork of the fork go on with the script."""
+    begun = script.play(env, turn)
+    with closing(env.fork()) as twin, closing(twin.fork()) as grandchild:
+        for name, copy in (("the fork", twin), ("the original", env), ("the fork of the fork", grandchild)):
+            where = f"{name} after turn {turn}, seed {script.seed}"
+            _agree(expected, script.continue_episode(copy, begun), where)
 
 
 def _play_apart(env: AnyEnv, script: ActionScript, expected: ObservedEpisode, turn: int) -> None:
@@ -174,12 +176,6 @@ def _play_apart(env: AnyEnv, script: ActionScript, expected: ObservedEpisode, tu
         where = f"after turn {turn}, seed {script.seed}"
         _agree(expected, script.continue_episode(env, begun), f"the original, whose fork went another way {where},")
         _agree(expected, script.continue_episode(other, begun), f"a fork, whose original and sibling went on {where},")
-
-
-def _play_forked(env: AnyEnv, expected: ObservedEpisode) -> int:
-    if env.fork_capability is ForkCapability.REPLAY:
-        return min(len(expected.turns), MAX_REPLAYED_TURNS)
-    return len(expected.turns)
 
 
 def _refuses(env: AnyEnv) -> str:

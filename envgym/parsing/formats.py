@@ -84,15 +84,9 @@ def check_round_trip(text: str, action: Action, parsed: Action) -> str:
     """Return `text` if reading it back gave `action`. Raises: InvalidInput: the format cannot express the action."""
     for part in ("thinking", "content", "tool_calls", "malformed"):
         if getattr(parsed, part) != getattr(action, part):
-            raise InvalidInput(
-                sentence(
-                    f"{part} of the action",
-                    "survive being written and read",
-                    repr(getattr(action, part)),
-                    where="write",
-                    do="strip it of the format's markup and of outer spaces, or use another format",
-                )
-            )
+            must, got = "survive being written and read", repr(getattr(action, part))
+            do = "strip it of the format's markup and of outer spaces, or use another format"
+            raise InvalidInput(sentence(f"{part} of the action", must, got, where="write", do=do))
     return text
 
 

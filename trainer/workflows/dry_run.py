@@ -54,16 +54,11 @@ def peak_memory(device: torch.device) -> Iterator[Peak]:
         yield peak
         peak.num_bytes = torch.cuda.max_memory_allocated(device) - before
         return
-    before = _reset_resident_peak()
+    with suppress(OSError):  # the peak is set back where the system can: not on another system, or not allowed here
+        _CLEAR.write_text(_CLEAR_PEAK)
+    before = _resident_peak()
     yield peak
     peak.num_bytes = max(_resident_peak() - before, 0)
-
-
-def _reset_resident_peak() -> int:
-    """Set the peak back where the system can, and return it."""
-    with suppress(OSError):  # another system, or not allowed here
-        _CLEAR.write_text(_CLEAR_PEAK)
-    return _resident_peak()
 
 
 def _resident_peak() -> int:
