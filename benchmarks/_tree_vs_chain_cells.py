@@ -21,11 +21,11 @@ from envgym.runs import write_json
 from envgym.settings import Settings
 from envgym.trainer.batch.rows import train_rows
 from envgym.trainer.build import RunContext, build_run_context
-from envgym.trainer.checks.groups import check_invalid
+from envgym.trainer.checks.preflight import check_invalid
 from envgym.trainer.learner.checkpoint import TrainState, save_checkpoint
 from envgym.trainer.metrics.rollout import rollout_metrics
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.rollout.task_stats import Stats, updated_stats
+from envgym.trainer.rollout.groups import Stats, updated_stats
 from envgym.trainer.settings import TrainSettings, load_train_settings
 from envgym.trainer.train import evaluation_metrics
 from envgym.trainer.workflows.sft import warm_start

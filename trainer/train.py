@@ -23,9 +23,8 @@ from envgym.runs import RunDirectory
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.batch.value_targets import TrainingBatch
 from envgym.trainer.build import RunContext, build_method, build_run_context
-from envgym.trainer.checks.groups import check_invalid
 from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
-from envgym.trainer.checks.preflight import open_run_directory
+from envgym.trainer.checks.preflight import check_invalid, open_run_directory
 from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
 from envgym.trainer.learner.checkpoint import (
     TrainState,
@@ -50,7 +49,7 @@ from envgym.trainer.metrics.rollout import (
 )
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.collector import Collected
-from envgym.trainer.rollout.task_stats import Stats, updated_stats
+from envgym.trainer.rollout.groups import Stats, updated_stats
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.workflows.demonstrations import demonstration_sources
 from envgym.trainer.workflows.sft import warm_start

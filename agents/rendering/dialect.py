@@ -13,8 +13,7 @@ from envgym.agents.rendering.template import ChatTemplate, TemplateMessage, plai
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, Message, Role, ToolCall, text_of
 from envgym.errors import InvalidInput
-from envgym.parsing.formats import TextFormat
-from envgym.parsing.thinking import join_thinking, split_thinking
+from envgym.parsing.formats import TextFormat, join_thinking, split_thinking
 from envgym.tools import ToolSpec
 
 Escape = Callable[[str, bool], str]

@@ -8,7 +8,7 @@ import jinja2
 
 from envgym.core.json_types import JsonValue
 from envgym.errors import InvalidInput, sentence
-from envgym.parsing.thinking import OPEN
+from envgym.parsing.formats import THINK_OPEN
 from envgym.tools import ToolSpec
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class ChatTemplate:
 
 def opened_thinking(opening: str) -> str:
     """Return the thinking that a turn's opening leaves open (`<think>` and what follows it), mostly nothing."""
-    _, found, suffix = opening.rpartition(OPEN)
+    _, found, suffix = opening.rpartition(THINK_OPEN)
     return found + suffix if found and not suffix.strip() else ""
 
 

@@ -17,7 +17,7 @@ from envgym.agents.rendering.dialect import PROBE_CALL, PROBE_TOOL, Dialect
 from envgym.agents.rendering.template import ChatTemplate, TemplateMessage
 from envgym.agents.rendering.tokens import Encoded, TokenCodec
 from envgym.core.messages import Action, Message, Role
-from envgym.parsing.thinking import join_thinking
+from envgym.parsing.formats import join_thinking
 from envgym.tools import ToolSpec
 
 

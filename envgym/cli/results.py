@@ -8,9 +8,8 @@ from typing import Any
 
 from envgym.cli.common import styled
 from envgym.core.json_types import JsonValue
-from envgym.report.data import ComparisonData, EvaluationData
+from envgym.report.data import ComparisonData, EvaluationData, to_json
 from envgym.report.from_run import comparisons_of_run, declare, evaluations_of_run
-from envgym.report.schema import to_json
 from envgym.runs import RunDirectory
 from envgym.stats import Estimate
 

@@ -53,8 +53,8 @@ def _retriever(args: argparse.Namespace) -> "Retriever":
     if not args.model:
         do = "pass a sentence-transformers directory"
         raise InvalidInput(sentence("--model", "be given", "none", where=f"--index {args.index}", do=do))
+    from envgym.retrieval.base import Hybrid
     from envgym.retrieval.dense import Dense
-    from envgym.retrieval.hybrid import Hybrid
 
     dense = Dense(corpus, args.model, device=args.device)
     return Cached(dense if args.index == "dense" else Hybrid(Bm25(corpus), dense))

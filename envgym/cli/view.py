@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the page and print its path, or print what it shows."""
+    from envgym.report.data import to_json
     from envgym.report.from_run import report_of_run, tree_of_run, write_run_report, write_run_tree
-    from envgym.report.schema import to_json
     from envgym.runs import RunDirectory
 
     found = RunDirectory.open(Path(args.run))

@@ -1,7 +1,6 @@
 """The conformance suite of `envgym check`: what every environment must keep, as functions and as a test class."""
 
-from envgym.conformance.mixin import EnvConformance
-from envgym.conformance.report import Check, CheckStatus, as_text, is_passed
-from envgym.conformance.suite import CHECKS, check_env_conformance
+from envgym.conformance.env_under_test import Check, CheckStatus, as_text, is_passed
+from envgym.conformance.suite import CHECKS, EnvConformance, check_env_conformance
 
 __all__ = ["CHECKS", "Check", "CheckStatus", "EnvConformance", "as_text", "check_env_conformance", "is_passed"]

@@ -1,7 +1,9 @@
 """Agents that do not read the task, and the hostile texts that any env must bear."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from envgym.tools import ToolSpec
 Agent = Callable[[int, str], str]
 """(turn, last observation) -> action."""
 
+TEXTS: Mapping[str, Any] = json.loads(files(__package__).joinpath("texts.json").read_text(encoding="ascii"))  # JSON
+"""What agents say that do not read the task: lists of texts, the hostile ones also as [part, times] pairs."""
 WORDS = ("yes", "no", "true", "false", "A", "B", "C", "D", "E", "none", "unknown", "done", "DONE", "stop")
 
 
@@ -86,45 +90,8 @@ def _random_value(schema: JsonValue, draw: np.random.Generator, text: str | None
     return None
 
 
-HOSTILE_TEXTS: tuple[str, ...] = (
-    "",
-    " \t\n" * 100,
-    "\x00\x01\x1b[2J\x7f",
-    "\ud800 \udfff a lone surrogate",
-    "\u202e right to left \u200b\ufeff",
-    "\U0001f600" * 5_000,
-    "{0.__class__.__mro__} {} %s %n $(id) `id` ${jndi:x}",
-    "'; DROP TABLE tasks; -- <script>alert(1)</script> &amp; ]]>",
-    "../../../../etc/passwd",
-    "__import__('os')._exit(1)",
-    "9" * 5_000,
-    "1e999",
-    "nan",
-    "-inf",
-    "1/0",
-    "9**9**9**9",
-    "(" * 3_000 + ")" * 3_000,
-    "[" * 20_000,
-    '{"a":' * 5_000,
-    "a" * 150_000,
-    "a " * 75_000 + "!",
-    "a" * 1_000_001,
-    "<think>",
-    "</think>" * 100,
-    "\\boxed{" * 1_000,
-    "<answer>" * 1_000 + "</answer>",
-    "```python\n" * 100,
-    "Action: x\nAction Input: {",
-    "<tool_call>",
-    "<tool_call>" * 1_000,
-    "<tool_call>{</tool_call>",
-    "<tool_call>null</tool_call>",
-    "<tool_call>[]</tool_call>",
-    '<tool_call>{"name": 1, "arguments": 2}</tool_call>',
-    '<tool_call>{"name": "no_such_tool", "arguments": {}}</tool_call>',
-    '<tool_call>{"arguments": {}}</tool_call>',
-    '<tool_call>{"name": "__class__", "arguments": {"self": 1}}</tool_call>',
-    "<tool_call>" + '{"a":' * 3_000 + "</tool_call>",
+HOSTILE_TEXTS: tuple[str, ...] = tuple(
+    parts if isinstance(parts, str) else "".join(part * times for part, times in parts) for parts in TEXTS["hostile"]
 )
 """Texts that crash, hang or confuse careless parsers and graders."""
 

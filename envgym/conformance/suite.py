@@ -1,28 +1,30 @@
-"""The table of checks, and the one way to run them."""
+"""The table of checks, the one way to run them, and a test class for pytest and unittest."""
 
 import time
+import unittest
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any, ClassVar
 
-from envgym.conformance import contract, forks, gymnasium_api, red_team, repeats, task_source
-from envgym.conformance.env_under_test import EnvUnderTest
-from envgym.conformance.report import Check, CheckFailed, CheckSkipped, CheckStatus
+import envgym
+from envgym.conformance import contract, red_team, repeats, task_source
+from envgym.conformance.env_under_test import Check, CheckFailed, CheckSkipped, CheckStatus, EnvUnderTest
 from envgym.wrappers import AnyEnv
 
 CHECKS: Mapping[str, Callable[[EnvUnderTest], str]] = MappingProxyType(
     {
         check.__name__: check
         for check in (
-            gymnasium_api.passes_gymnasium_checker,
-            gymnasium_api.runs_in_vector_env,
+            contract.passes_gymnasium_checker,
+            contract.runs_in_vector_env,
             repeats.same_seed_same_episode,
             repeats.no_global_rng,
             repeats.interleaved_with_another,
             repeats.in_two_threads,
             repeats.survives_pickle,
-            forks.fork_agrees,
-            forks.forks_are_independent,
-            forks.order_is_enforced,
+            repeats.fork_agrees,
+            repeats.forks_are_independent,
+            repeats.order_is_enforced,
             contract.records_are_consistent,
             contract.hostile_actions_are_answered,
             contract.rewards_in_range,
@@ -37,7 +39,7 @@ CHECKS: Mapping[str, Callable[[EnvUnderTest], str]] = MappingProxyType(
             red_team.prompt_echo_pays_nothing,
             red_team.injections_pay_nothing,
             red_team.grader_files_pay_nothing,
-            gymnasium_api.costs_are_known,
+            contract.costs_are_known,
         )
     }
 )
@@ -72,3 +74,43 @@ def check_env_conformance(make: Callable[[], AnyEnv], *, num_tasks: int = 20, se
     """
     subject = EnvUnderTest(make=make, num_tasks=num_tasks, seed=seed)
     return tuple(run_check(name, subject) for name in CHECKS)
+
+
+class EnvConformance:
+    """One test per check: four lines per environment.
+
+    Example:
+        class TestMyEnv(EnvConformance):
+            env_id = "my_games/my_env-v0"
+    """
+
+    env_id: ClassVar[str] = ""
+    """Registered id, or import path `module:Class`."""
+    env_kwargs: ClassVar[dict[str, Any]] = {}  # the env's own keyword arguments
+    num_tasks: ClassVar[int] = 20
+
+    @classmethod
+    def make_env(cls) -> AnyEnv:
+        """Make an instance; override it where an id is not enough."""
+        return envgym.make(cls.env_id, **cls.env_kwargs)
+
+
+_SUBJECTS: dict[type, EnvUnderTest] = {}
+"""One for each test class, so that its checks share the oracle's episodes."""
+
+
+def _test(name: str) -> Callable[[EnvConformance], None]:
+    def test(self: EnvConformance) -> None:
+        new = EnvUnderTest(make=self.make_env, num_tasks=self.num_tasks)
+        check = run_check(name, _SUBJECTS.setdefault(type(self), new))
+        if check.status is CheckStatus.SKIP:
+            raise unittest.SkipTest(check.detail)
+        assert check.status is CheckStatus.PASS, check.detail
+
+    test.__name__ = f"test_{name}"
+    test.__doc__ = CHECKS[name].__doc__
+    return test
+
+
+for _name in CHECKS:
+    setattr(EnvConformance, f"test_{_name}", _test(_name))

@@ -2,11 +2,10 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
-from envgym.conformance.env_under_test import EnvUnderTest, ObservedEpisode
-from envgym.conformance.report import CheckFailed, CheckSkipped
+from envgym.conformance.env_under_test import CheckFailed, CheckSkipped, EnvUnderTest, ObservedEpisode
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split
 from envgym.errors import InvalidInput
@@ -122,15 +121,14 @@ def _answers(episode: ObservedEpisode) -> Iterator[tuple[str, str]]:
 
 
 def _leaves(value: JsonValue, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        if str(value):
-            yield path, str(value)
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _leaves(part, f"{path}.{name}" if path else name)
     elif isinstance(value, list):
         for part in value:
             yield from _leaves(part, path)
-    elif value is not None and not isinstance(value, bool):
-        for name, part in value.items():
-            yield from _leaves(part, f"{path}.{name}" if path else name)
+    elif value not in (None, "") and not isinstance(value, bool):
+        yield path, str(value)
 
 
 def _words_before_answer(found: Sequence[tuple[ObservedEpisode, str]]) -> str | None:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from envgym.core.messages import Action, ToolCall
-from envgym.parsing.formats import build_action, check_round_trip, join_parts
-from envgym.parsing.thinking import split_thinking
+from envgym.parsing.formats import build_action, check_round_trip, join_parts, split_thinking
 from envgym.tools import ToolSpec
 
 TOOL = "python"

@@ -10,10 +10,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from envgym.core.messages import Action, ToolCall
-from envgym.parsing.formats import build_action, check_round_trip, compact, list_tools, without_fence
+from envgym.parsing.formats import (
+    build_action,
+    check_round_trip,
+    compact,
+    join_thinking,
+    list_tools,
+    split_thinking,
+    without_fence,
+)
 from envgym.parsing.hermes import read_arguments
 from envgym.parsing.strict_json import read_json
-from envgym.parsing.thinking import join_thinking, split_thinking
 from envgym.tools import ToolSpec
 
 _LABEL = re.compile(r"^[ \t]*(Thought|Action Input|Action|Observation|Final Answer)[ \t]*:", re.MULTILINE)

@@ -16,9 +16,8 @@ from typing import ClassVar
 
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, ToolCall
-from envgym.parsing.formats import check_round_trip, compact, join_parts
+from envgym.parsing.formats import check_round_trip, compact, explain_tagged, join_parts, parse_tagged
 from envgym.parsing.strict_json import read_json
-from envgym.parsing.tagged import explain_tagged, parse_tagged
 from envgym.tools import ToolSpec
 
 _TAG = re.compile(r"<(/?)tool(?=[\s>])([^<>]{0,200})>")

@@ -1,4 +1,7 @@
-"""Builds the records of a report from trajectories, samples and metrics."""
+"""Builds the records of a report from trajectories, trees, samples and metrics.
+
+A tree is shown with every node once, and with what a search and training knew of it.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from envgym.core.segments import Segment
-from envgym.core.trajectory import Trajectory, Turn
-from envgym.core.tree import Rewrite
+from envgym.core.trajectory import Trajectory, Turn, trajectories
+from envgym.core.tree import Node, Rewrite, Tree
 from envgym.core.turns import Ending, Scored, TurnOutcome
 from envgym.errors import InvalidInput, sentence
 from envgym.report.data import (
@@ -16,8 +19,10 @@ from envgym.report.data import (
     EpisodeData,
     EvaluationData,
     MetricRow,
+    NodeData,
     PassRates,
     SegmentData,
+    TreeData,
     TurnData,
 )
 from envgym.stats import (
@@ -31,12 +36,13 @@ from envgym.stats import (
     pass_hat_k,
     task_means,
 )
+from envgym.stats.rates import valid_samples
 
 Successes = Mapping[str, Sequence[bool | None]]
 """Task id -> whether each of its samples succeeded; None where the sample is invalid."""
 
-NodeAdvantages = Sequence[float | tuple[float, ...]]
-"""One entry per node of a path: a float for every sampled token of its edge, or one entry per such token."""
+NodeAdvantage = float | tuple[float, ...]
+"""Of a node: one value for every sampled token of its edge, or one per such token."""
 
 _DIGITS = 6
 """Decimals kept of per-token numbers: a viewer shows four, and it halves the file."""
@@ -61,7 +67,7 @@ def build_evaluation(
 
     pass@k is taken over the tasks that have at least k valid samples.
     """
-    valid = _valid(successes)
+    valid = valid_samples(successes)
     most = max(map(len, successes.values()), default=0)
     ks = [k for k in (2**i for i in range(most.bit_length())) if any(len(v) >= k for v in valid.values())]
     means = task_means(valid) if valid else {}
@@ -92,7 +98,7 @@ def build_comparison(
     Raises:
         InvalidInput: the tasks differ and `intersect` is not set, or none is common.
     """
-    valid_before, valid_after = _valid(before), _valid(after)
+    valid_before, valid_after = valid_samples(before), valid_samples(after)
     paired = compare_paired(
         valid_before,
         valid_after,
@@ -117,7 +123,7 @@ def build_episode(
     step: int,
     source: str = TRAIN,
     trained: bool = False,
-    advantages: NodeAdvantages = (),
+    advantages: Sequence[NodeAdvantage] = (),
 ) -> EpisodeData:
     """Return one episode as it is shown.
 
@@ -151,9 +157,7 @@ def build_episode(
     )
 
 
-def _turn(
-    trajectory: Trajectory, turn: Turn, trained: bool, by_node: Mapping[int, float | tuple[float, ...]]
-) -> TurnData:
+def _turn(trajectory: Trajectory, turn: Turn, trained: bool, by_node: Mapping[int, NodeAdvantage]) -> TurnData:
     nodes = trajectory.tree.nodes
     segments = (
         segment
@@ -180,7 +184,7 @@ def turn_data(
 
 
 def edge_segments(
-    segments: Iterable[Segment], *, trained: bool, advantage: float | tuple[float, ...] | None
+    segments: Iterable[Segment], *, trained: bool, advantage: NodeAdvantage | None
 ) -> tuple[SegmentData, ...]:
     """Return the segments of one edge, its advantage spread over their sampled tokens."""
     shown: list[SegmentData] = []
@@ -209,13 +213,119 @@ def _rounded(values: Iterable[float]) -> tuple[float, ...]:
     return tuple(round(value, _DIGITS) for value in values)
 
 
-def _valid(successes: Successes) -> dict[str, list[bool]]:
-    """Return the valid samples of the tasks that have one."""
-    kept = {task_id: [value for value in values if value is not None] for task_id, values in successes.items()}
-    return {task_id: values for task_id, values in kept.items() if values}
-
-
 def _pass_rates(valid: Samples, k: int, rng: np.random.Generator) -> PassRates:
     enough = {task_id: values for task_id, values in valid.items() if len(values) >= k}
     at_k, hat_k = (estimate_pass_rate(formula, enough, k, rng=rng) for formula in (pass_at_k, pass_hat_k))
     return PassRates(k=k, at_k=at_k, hat_k=hat_k)
+
+
+# ---- trees -----------------------------------------------------------------------------------------------------------
+
+
+def build_tree(
+    tree: Tree,
+    *,
+    step: int,
+    source: str = TRAIN,
+    advantages: Mapping[int, Sequence[NodeAdvantage]] | None = None,
+    dropped: str = "",
+) -> TreeData:
+    """Return one tree as it is shown.
+
+    Args:
+        tree: as it was recorded.
+        step: train step, or train steps done before the evaluation.
+        source: `TRAIN`, or the label of the evaluation.
+        advantages: leaf -> `TrajectoryCredit.advantages` of the episode that ended there, for those learned from.
+        dropped: why a filter dropped the tree's group.
+
+    Raises:
+        InvalidInput: the advantages are of another tree.
+    """
+    by_node = _by_node(tree, advantages or {})
+    rewards = _rewards_below(tree)
+    turns = _turns(tree)
+    return TreeData(
+        id=view_id(source, step, tree.id),
+        tree_id=tree.id,
+        env_id=tree.env_id,
+        task_id=tree.task_id,
+        split=tree.split,
+        seed=str(tree.seed),
+        step=step,
+        source=source,
+        dropped=dropped,
+        nodes=tuple(_node(node, turns[i], rewards[i], by_node[i]) for i, node in tree.walk()),
+        cost=tree.cost,
+    )
+
+
+def view_id(source: str, step: int, tree_id: str) -> str:
+    """Return the name of a tree that is unique in its run."""
+    return f"{source}/{step}/{tree_id}"
+
+
+def _node(node: Node, turn: int, rewards: Sequence[float | None], entries: Mapping[int, NodeAdvantage]) -> NodeData:
+    edge = node.edge
+    sampled = sum(len(segment) for segment in edge.segments if segment.trains)
+    columns = [_column(entry, sampled) for entry in entries.values()]
+    advantage = tuple(_mean(values) for values in zip(*columns, strict=True)) if columns else None
+    valid = [reward for reward in rewards if reward is not None]
+    segments = edge_segments(edge.segments, trained=bool(columns), advantage=advantage)
+    return NodeData(
+        parent=node.parent,
+        turn=turn,
+        ends_turn=edge.ends_turn,
+        content=turn_data(segments, node.outcome, edge.rewrite),
+        ending=node.ending,
+        error=node.error or "",
+        num_episodes=len(rewards),
+        num_valid=len(valid),
+        mean_reward=_mean(valid) if valid else None,
+        advantages={leaf: _mean(column) for leaf, column in zip(entries, columns, strict=True) if column},
+        cost=edge.cost,
+        stats=node.stats,
+    )
+
+
+def _turns(tree: Tree) -> list[int]:
+    """Return the turn of every node: how many turns ended above it."""
+    turns = [-1]
+    for node in tree.nodes[1:]:
+        assert node.parent is not None, "only the root has none"
+        is_next = tree.nodes[node.parent].edge.ends_turn or node.parent == 0
+        turns.append(turns[node.parent] + is_next)
+    return turns
+
+
+def _rewards_below(tree: Tree) -> list[list[float | None]]:
+    """Return for every node the rewards of the episodes through it; None where invalid."""
+    rewards: list[list[float | None]] = [[] for _ in tree.nodes]
+    for episode in trajectories(tree):
+        reward = episode.reward
+        for index in episode.path:
+            rewards[index].append(reward.value if isinstance(reward, Scored) else None)
+    return rewards
+
+
+def _by_node(tree: Tree, advantages: Mapping[int, Sequence[NodeAdvantage]]) -> list[dict[int, NodeAdvantage]]:
+    """Return for every node the entries of the episodes through it, by leaf."""
+    entries_of: list[dict[int, NodeAdvantage]] = [{} for _ in tree.nodes]
+    for leaf, entries in advantages.items():
+        path = tree.path(leaf) if leaf in tree.leaves else ()
+        if len(entries) != len(path):
+            must = f"be of its leaves {tree.leaves}, one entry per node of the path"
+            got = f"{len(entries)} entries for node {leaf}"
+            raise InvalidInput(sentence("advantages", must, got, where=f"tree {tree.id}", do="give those of its row"))
+        for index, entry in zip(path, entries, strict=True):
+            entries_of[index][leaf] = entry
+    return entries_of
+
+
+def _column(entry: NodeAdvantage, sampled: int) -> tuple[float, ...]:
+    """Return one advantage per sampled token."""
+    return entry if isinstance(entry, tuple) else (entry,) * sampled
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

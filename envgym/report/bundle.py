@@ -1,7 +1,8 @@
 """Writes a report: one page made of the files in `static/`, with the data embedded.
 
-The page needs nothing else: no network, no server, no build. Scripts are joined in the order of `SCRIPTS`, each may use
-those before it. A view (report, tree, and later app) is a name in `EG.views` of `main.js`.
+The page needs nothing else: no network, no server, no build. Styles and scripts are joined in the order of
+`static/bundle.json`; a script may use those before it. A view (report, tree, and later app) is a name in
+`EG.views` of `main.js`.
 """
 
 import base64
@@ -17,37 +18,8 @@ from typing import Literal
 
 from envgym.core.json_types import JsonValue
 from envgym.errors import InvalidInput, sentence
-from envgym.report.data import TRAIN, ReportData, TreeData
-from envgym.report.schema import to_json
+from envgym.report.data import TRAIN, ReportData, TreeData, to_json
 from envgym.runs import write_atomic
-
-STYLES = ("base.css", "charts.css", "episodes.css", "trees.css")
-SCRIPTS = (
-    "dom.js",
-    "format.js",
-    "scale.js",
-    "store.js",
-    "data.js",
-    "palette.js",
-    "frame.js",
-    "lines.js",
-    "stacks.js",
-    "intervals.js",
-    "header.js",
-    "panels.js",
-    "curves.js",
-    "evaluation.js",
-    "tokens.js",
-    "episode.js",
-    "episodes.js",
-    "treemodel.js",
-    "treemap.js",
-    "outline.js",
-    "node.js",
-    "trees.js",
-    "setup.js",
-    "main.js",
-)
 
 _SLOT = re.compile(r"\{\{([A-Z]+)\}\}")
 
@@ -110,14 +82,17 @@ def embed_json(data: JsonValue) -> str:
 @cache
 def style_text() -> str:
     """Return the style sheet."""
-    return "\n".join(_read(f"css/{name}") for name in STYLES)
+    return _read_all("css")
 
 
 @cache
 def script_text() -> str:
     """Return the script, all modules in one scope of their own."""
-    modules = "\n".join(_read(f"js/{name}") for name in SCRIPTS)
-    return f'(() => {{\n"use strict";\n{modules}}})();\n'
+    return f'(() => {{\n"use strict";\n{_read_all("js")}}})();\n'
+
+
+def _read_all(folder: Literal["css", "js"]) -> str:
+    return "\n".join(_read(f"{folder}/{name}") for name in json.loads(_read("bundle.json"))[folder])
 
 
 def _read(name: str) -> str:

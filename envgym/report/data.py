@@ -1,4 +1,4 @@
-"""What a report shows: one tree of frozen records, plain enough to be JSON.
+"""What a report shows: one tree of frozen records, and their JSON form.
 
 Report, tree view and app read the same JSON; `schema.json` beside this module is its published form. Per-token columns
 are `[T] or empty`, where empty means that no token of the segment has the value.
@@ -7,6 +7,9 @@ are `[T] or empty`, where empty means that no token of the segment has the value
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pydantic_core import to_jsonable_python
+
+from envgym.core.json_types import JsonValue
 from envgym.core.segments import Origin
 from envgym.core.tasks import Split
 from envgym.core.tree import Rewrite, SearchStats
@@ -251,3 +254,9 @@ class ReportData:
 
 def _column_error(what: str, must: str, got: object) -> InvalidInput:
     return InvalidInput(sentence(what, must, got, where="SegmentData", do="use build_episode"))
+
+
+def to_json(value: object) -> JsonValue:
+    """Turn records, enums, mappings and tuples into plain JSON types; a float that is not finite becomes None."""
+    plain: JsonValue = to_jsonable_python(value, inf_nan_mode="null", fallback=dict)  # a read-only mapping is a dict
+    return plain

@@ -16,8 +16,7 @@ from envgym.core.trajectory import trajectories
 from envgym.core.turns import Ending
 from envgym.episodes import trees_of
 from envgym.errors import RunError, UnknownName, near_names, sentence
-from envgym.report.build import build_comparison, build_episode, build_evaluation, build_metric_row
-from envgym.report.build_tree import build_tree, view_id
+from envgym.report.build import build_comparison, build_episode, build_evaluation, build_metric_row, build_tree, view_id
 from envgym.report.bundle import write_report
 from envgym.report.data import (
     TRAIN,

@@ -1,7 +1,9 @@
-"""What is searched, what a search gives, and which queries are answered."""
+"""What is searched, what a search gives, which queries are answered; answers from memory, and of several retrievers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
 from typing import Protocol
 
 from envgym.errors import InvalidInput, sentence
@@ -63,3 +65,76 @@ def checked_query(query: str, count: int = 1) -> str:
     if not 1 <= count <= MAX_HITS:
         raise BadQuery(sentence("number of hits", f"be 1 to {MAX_HITS}", count, where="search", do="ask for e.g. 5"))
     return stripped
+
+
+CACHED_QUERIES = 4_096
+
+
+class Cached:
+    """Answers an identical query from memory; a failure is not remembered."""
+
+    def __init__(self, retriever: Retriever, size: int = CACHED_QUERIES) -> None:
+        """Wrap `retriever` and keep its last `size` answers."""
+        self.retriever, self.size = retriever, size
+        self.blocking = retriever.blocking
+        self.num_asked = 0
+        """Queries that the retriever itself has answered."""
+        self._search, self._lock = lru_cache(maxsize=size)(self._ask), Lock()
+
+    def __reduce__(self) -> tuple[type["Cached"], tuple[Retriever, int]]:
+        """Travel without the memory."""
+        return Cached, (self.retriever, self.size)
+
+    def search(self, query: str, count: int) -> Sequence[Hit]:
+        """Return what the retriever finds, or found before. Raises: what the retriever raises."""
+        return self._search(query, count)
+
+    def _ask(self, query: str, count: int) -> Sequence[Hit]:
+        hits = tuple(self.retriever.search(query, count))
+        with self._lock:
+            self.num_asked += 1
+        return hits
+
+    def find(self, document_id: str) -> Document | None:
+        """Return a document by its id, or None. Raises: what the retriever raises."""
+        return self.retriever.find(document_id)
+
+
+RANK_OFFSET = 60
+DEPTH = 50
+"""Hits that each retriever is asked for at least."""
+
+
+class Hybrid:
+    """Fuses what its retrievers find, by reciprocal rank fusion; they search the same corpus.
+
+    score(d) = sum over retrievers of 1 / (60 + rank of d there).
+    Source: Cormack, Clarke and Büttcher, SIGIR 2009, with their constant 60.
+    """
+
+    def __init__(self, *retrievers: Retriever) -> None:
+        """Take the retrievers. Raises: InvalidInput: fewer than two."""
+        if len(retrievers) < 2:
+            got, do = len(retrievers), "pass e.g. a Bm25 and a Dense"
+            raise InvalidInput(sentence("retrievers", "be at least two", got, where="Hybrid", do=do))
+        self.retrievers = retrievers
+        self.blocking = any(item.blocking for item in retrievers)
+
+    def search(self, query: str, count: int) -> Sequence[Hit]:
+        """Return the hits of highest score; of equal ones, those of the first retriever first.
+
+        Raises: BadQuery: as `checked_query`. What a retriever raises.
+        """
+        checked_query(query, count)
+        scores: dict[str, float] = {}
+        documents: dict[str, Document] = {}
+        for retriever in self.retrievers:
+            for rank, hit in enumerate(retriever.search(query, min(MAX_HITS, max(count, DEPTH))), start=1):
+                documents.setdefault(hit.document.id, hit.document)
+                scores[hit.document.id] = scores.get(hit.document.id, 0.0) + 1.0 / (RANK_OFFSET + rank)
+        best = sorted(scores, key=lambda name: -scores[name])[:count]
+        return [Hit(document=documents[name], score=scores[name]) for name in best]
+
+    def find(self, document_id: str) -> Document | None:
+        """Return a document by its id, or None. Raises: what a retriever raises."""
+        return self.retrievers[0].find(document_id)

@@ -5,6 +5,7 @@ score(q, d) = cosine of their vectors. The model runs on torch, so an environmen
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -51,7 +52,7 @@ class Dense:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Travel as the names of corpus and model."""
-        return _rebuild, (self.corpus, self.model, self.device)
+        return partial(Dense, device=self.device), (self.corpus, self.model)
 
     def search(self, query: str, count: int) -> Sequence[Hit]:
         """Return the documents nearest to the query. Raises: BadQuery: as `checked_query`."""
@@ -76,10 +77,6 @@ class Dense:
             index.add(vectors)
         assert index is not None, "a corpus holds documents"
         faiss.write_index(index, str(folder / _INDEX))
-
-
-def _rebuild(corpus: Corpus, model: str, device: str | None) -> Dense:
-    return Dense(corpus, model, device=device)
 
 
 def _load(model: str, device: str | None) -> "SentenceTransformer":

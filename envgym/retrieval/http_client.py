@@ -1,9 +1,20 @@
-"""A retriever that asks a server over HTTP."""
+"""A retriever that asks a server over HTTP, and the protocol between them.
+
+It is that of Search-R1, and one request more to open a document by its id:
+
+    POST /retrieve   {"queries": [text], "topk": k, "return_scores": true}
+                     -> {"result": [[{"document": {"id", "contents"}, "score"}]]}, one list per query, best first
+    POST /documents  {"ids": [id]} -> {"documents": [{"id", "contents"} or null]}
+    GET  /health     -> {"status": "ok", "retriever": name}
+
+`contents` is the title in quotes, a line break, and the text. Source: 2503.09516 (Search-R1).
+"""
 
 import json
 import time
 import weakref
 from collections.abc import Sequence
+from functools import partial
 
 import httpx
 
@@ -11,7 +22,40 @@ from envgym.core.json_types import JsonObject, JsonValue
 from envgym.errors import InvalidInput, ToolInfraFailure, sentence
 from envgym.retrieval.base import Document, Hit, checked_query
 from envgym.retrieval.corpus import document_of
-from envgym.retrieval.wire import DOCUMENTS, RETRIEVE, hits_of
+
+RETRIEVE, DOCUMENTS, HEALTH = "/retrieve", "/documents", "/health"
+
+
+def document_to_json(item: Document) -> JsonObject:
+    """Write a document."""
+    return {"id": item.id, "contents": f'"{item.title}"\n{item.text}'}
+
+
+def hit_to_json(hit: Hit) -> JsonObject:
+    """Write a hit."""
+    return {"document": document_to_json(hit.document), "score": hit.score}
+
+
+def hits_of(reply: JsonValue, where: str) -> Sequence[Hit]:
+    """Read the answer to one query, with or without scores. Raises: InvalidInput: it has another form."""
+    result = reply.get("result") if isinstance(reply, dict) else None
+    rows = result[0] if isinstance(result, list) and len(result) == 1 else None
+    if not isinstance(rows, list):
+        do = "check that the server speaks Search-R1's protocol"
+        raise InvalidInput(sentence("reply", "hold one list of results", reply, where=where, do=do))
+    return [_hit(row, place, where) for place, row in enumerate(rows)]
+
+
+def _hit(row: JsonValue, place: int, where: str) -> Hit:
+    """Read one result: `{"document", "score"}`, or a bare document, which scores by its place."""
+    document = row.get("document", row) if isinstance(row, dict) else row
+    score = row.get("score") if isinstance(row, dict) else None
+    is_number = isinstance(score, int | float) and not isinstance(score, bool)
+    return Hit(
+        document=document_of(document, f"result-{place}", where=where),
+        score=float(score) if is_number else 1.0 / (1 + place),  # type: ignore[arg-type]  # checked by is_number
+    )
+
 
 FIRST_WAIT_S = 0.1
 MAX_REPLY_BYTES = 32 << 20
@@ -47,7 +91,7 @@ class HttpRetriever:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Travel as the address."""
-        return _rebuild, (self.url, self.timeout_s, self.retries)
+        return partial(HttpRetriever, timeout_s=self.timeout_s, retries=self.retries), (self.url,)
 
     def search(self, query: str, count: int) -> Sequence[Hit]:
         """Return what the server finds.
@@ -122,10 +166,6 @@ class HttpRetriever:
                 if time.monotonic() > deadline:
                     raise httpx.ReadTimeout("the reply drips")
         return response.status_code, content
-
-
-def _rebuild(url: str, timeout_s: float, retries: int) -> HttpRetriever:
-    return HttpRetriever(url, timeout_s=timeout_s, retries=retries)
 
 
 def _decode(status: int, content: bytes, where: str) -> JsonValue:

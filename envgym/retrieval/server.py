@@ -1,4 +1,4 @@
-"""A retrieval server: any retriever behind the protocol of `wire`, with the standard library alone."""
+"""A retrieval server: any retriever that answers in the protocol of `http_client`, with the standard library alone."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from envgym.core.json_types import JsonObject, JsonValue, well_formed
 from envgym.errors import InfrastructureError, InvalidInput, sentence
 from envgym.retrieval.base import Retriever
-from envgym.retrieval.wire import DOCUMENTS, HEALTH, RETRIEVE, document_to_json, hit_to_json
+from envgym.retrieval.http_client import DOCUMENTS, HEALTH, RETRIEVE, document_to_json, hit_to_json
 
 MAX_BODY_BYTES = 4 << 20
 MAX_BATCH = 256

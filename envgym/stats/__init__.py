@@ -10,15 +10,16 @@ from envgym.stats.intervals import (
     Estimate,
     Interval,
     IntervalMethod,
+    Samples,
     ValueRange,
     bootstrap_interval,
     estimate_mean,
     estimate_success,
+    successes_of,
+    task_means,
     wilson_interval,
 )
-from envgym.stats.invalid import InvalidBounds, bound_invalid
 from envgym.stats.paired import PairedComparison, PValueMethod, compare_paired, sign_flip_p_value
-from envgym.stats.pass_at_k import estimate_pass_rate, pass_at_k, pass_hat_k
 from envgym.stats.power import (
     paired_variance,
     power_of,
@@ -26,7 +27,7 @@ from envgym.stats.power import (
     smallest_detectable_effect,
     task_mean_variance,
 )
-from envgym.stats.samples import Samples, successes_of, task_means
+from envgym.stats.rates import InvalidBounds, bound_invalid, estimate_pass_rate, pass_at_k, pass_hat_k
 
 __all__ = [
     "DEFAULT_LEVEL",

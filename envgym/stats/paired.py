@@ -10,10 +10,13 @@ from envgym.stats.intervals import (
     DEFAULT_LEVEL,
     DEFAULT_NUM_RESAMPLES,
     Estimate,
+    FloatArray,
+    Samples,
     ValueRange,
+    count_samples,
     estimate_task_values,
+    task_means,
 )
-from envgym.stats.samples import FloatArray, Samples, count_samples, task_means
 
 _MAX_EXACT = 16
 """Up to this many changed tasks all 2^m sign patterns are summed."""

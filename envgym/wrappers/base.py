@@ -1,4 +1,4 @@
-"""The base of all wrappers: passes everything through, keeps the order of reset and step, and forks."""
+"""The base of all wrappers (passes everything through, keeps the order of reset and step, forks), and plain text."""
 
 import copy
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from envgym.core.turns import Ending
 from envgym.env import Env, ForkCapability
 from envgym.errors import InvalidInput, ResetNeeded, sentence
 from envgym.records import ResetRecord, ResetResult, StepRecord, StepResult, step_result
+from envgym.signatures import usage
 
 AnyEnv = Union[Env[Any], "Wrapper"]  # every env has its own state type
 
@@ -125,3 +126,32 @@ def cut_off(result: StepResult, ending: Ending) -> StepResult:
     """Return the turn with `ending`, where the episode was still going on."""
     record = record_of(result)
     return step_result(replace(record, ending=ending)) if record.ending is None else result
+
+
+_HOW_TO_CALL = '<tool_call>{"name": "...", "arguments": {...}}</tool_call>'
+
+
+class TextOnly(Wrapper):
+    """Shows everything as one plain `str`: instructions, tools and how to call them, and the observation.
+
+    The typed records stay in `info`.
+    """
+
+    def on_reset(self, result: ResetResult) -> ResetResult:
+        """Put what a chat template would show before the first observation."""
+        return ResetResult(opening(reset_record_of(result)), result.info)
+
+    def on_step(self, action: str) -> StepResult:
+        """Play the turn and drop the observation's type."""
+        result = self.env.step(action)
+        return result._replace(observation=str(result.observation))
+
+
+def opening(record: ResetRecord) -> str:
+    """Return instructions, tools and first observation as one text."""
+    parts = [record.system_prompt]
+    if record.tools:
+        tools = [f"- {usage(tool.name, tool.parameters)}: {tool.description}" for tool in record.tools]
+        parts.append("\n".join(["Tools:", *tools, f"To call one, write {_HOW_TO_CALL}"]))
+    parts.append(str(record.observation))
+    return "\n\n".join(part for part in parts if part)

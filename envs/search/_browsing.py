@@ -9,7 +9,7 @@ from math import log
 from envgym.env import Env
 from envgym.errors import InvalidInput, ToolError, sentence
 from envgym.retrieval import BadQuery, Document, Retriever
-from envgym.retrieval.words import words_of
+from envgym.retrieval.bm25 import words_of
 from envgym.tools import tool
 
 MAX_RESULTS = 20

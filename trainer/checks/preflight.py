@@ -1,5 +1,10 @@
-"""What can be refused of a run before anything heavy is loaded: its directory and the ids of its envs."""
+"""What stops a run: a directory or env ids that cannot be used, before anything heavy is loaded; too many failures."""
 
+from collections.abc import Sequence
+
+from envgym.core.trajectory import Group
+from envgym.core.turns import Ending, Invalid
+from envgym.errors import RunError, sentence
 from envgym.registry import find
 from envgym.runs import RunDirectory, check_new, check_same
 from envgym.trainer.settings import TrainSettings, train_settings
@@ -25,3 +30,14 @@ def open_run_directory(settings: TrainSettings, *, resume: bool) -> RunDirectory
     theirs = train_settings(run.config, where=str(path / "config.json")).model_dump(mode="json")
     check_same(theirs, settings.model_dump(mode="json"), where=path, but=("run.directory",))
     return run
+
+
+def check_invalid(groups: Sequence[Group], *, limit: float, step: int) -> None:
+    """See that few episodes failed; those that a step went on without did not. Raises: RunError: above the limit."""
+    episodes = [episode for group in groups for episode in group.trajectories]
+    invalid = [episode.reward for episode in episodes if isinstance(episode.reward, Invalid)]
+    reasons = [reward.reason for reward in invalid if reward.cause is not Ending.ERROR_ABORTED]
+    if len(reasons) > limit * len(episodes):
+        got = f"{len(reasons)} of {len(episodes)}, such as: {reasons[0]}"
+        do = "mend the env or its services, then resume"
+        raise RunError(sentence("invalid episodes", f"stay below {limit:.0%}", got, where=f"step {step}", do=do))

@@ -51,8 +51,7 @@ class TensorBoard(Callback):
 
     def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
         """Write the evaluation's numbers."""
-        for name, value in metrics.items() if self._writer is not None else ():
-            self._writer.add_scalar(f"{label}/{name}", value, step)
+        self.on_step(step, {f"{label}/{name}": value for name, value in metrics.items()})
 
     def on_end(self, report: Path | None) -> None:
         """Close the writer."""
@@ -85,7 +84,7 @@ class Wandb(Callback):
 
     def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
         """Log the evaluation's numbers."""
-        self._wandb.log({f"{label}/{name}": value for name, value in metrics.items()}, step=step)
+        self.on_step(step, {f"{label}/{name}": value for name, value in metrics.items()})
 
     def on_end(self, report: Path | None) -> None:
         """Close the run."""

@@ -16,6 +16,7 @@ from envgym.core.turns import Cost, Invalid, Scored
 from envgym.errors import RunError, sentence
 from envgym.seeds import generator
 from envgym.stats import UNIT_RANGE, bootstrap_interval
+from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import FilterResult, TrajectoryCredit
 from envgym.trainer.metrics.update import Metrics
 
@@ -57,10 +58,7 @@ def env_metrics(labels: Sequence[str], groups: Sequence[Group], *, success_at: f
     for label in sorted(set(labels)):
         own = [group for name, group in zip(labels, groups, strict=True) if name == label]
         found[f"envs/{label}/groups"] = float(len(own))
-        rewards = [
-            reward.value for group in own for episode in group.valid if isinstance(reward := episode.reward, Scored)
-        ]
-        if rewards:
+        if rewards := [reward for group in own for reward in episode_rewards(group)]:
             found[f"envs/{label}/success"] = statistics.fmean(_success_of_groups(own, success_at))
             found[f"envs/{label}/reward"] = statistics.fmean(rewards)
     return found
@@ -68,13 +66,8 @@ def env_metrics(labels: Sequence[str], groups: Sequence[Group], *, success_at: f
 
 def _success_of_groups(groups: Sequence[Group], success_at: float) -> list[float]:
     """Return the success rate of each group that has valid episodes."""
-    return [
-        statistics.fmean(
-            float(reward.value >= success_at) for episode in group.valid if isinstance(reward := episode.reward, Scored)
-        )
-        for group in groups
-        if group.valid
-    ]
+    rewards = [episode_rewards(group) for group in groups if group.valid]
+    return [statistics.fmean(float(reward >= success_at) for reward in of_group) for of_group in rewards]
 
 
 def _success(groups: Sequence[Group], success_at: float) -> Metrics:

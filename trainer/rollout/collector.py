@@ -21,8 +21,7 @@ from envgym.core.tree import Tree
 from envgym.trainer.env_source import EnvSource, supplies
 from envgym.trainer.methods.protocols import Curriculum, Filter, TaskRequest
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.rollout.groups import GroupRollout, GroupRunner
-from envgym.trainer.rollout.task_stats import Stats
+from envgym.trainer.rollout.groups import GroupRollout, GroupRunner, Stats
 from envgym.trainer.settings import RolloutSettings
 
 OnFinished = Callable[[Tree], None]

@@ -1,6 +1,6 @@
-"""Groups under way: each is begun once; its trees then grow and end by themselves."""
+"""Groups under way (each is begun once; its trees then grow and end by themselves), and what is known of each task."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from envgym.agents.rollout.episode import EpisodeFactory, EpisodeJob
@@ -11,7 +11,27 @@ from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.seeds import derive_seed
 from envgym.trainer.env_source import EnvSource
-from envgym.trainer.methods.protocols import TaskRequest
+from envgym.trainer.methods.credit.outcome import episode_rewards
+from envgym.trainer.methods.protocols import TaskRequest, TaskStats
+
+Stats = Mapping[tuple[str, int], TaskStats]
+"""(env, task index) -> what was seen."""
+
+
+def updated_stats(stats: Stats, requests: Sequence[TaskRequest], groups: Sequence[Group], *, step: int) -> Stats:
+    """Return the task statistics with this step's valid episodes added."""
+    updated = dict(stats)
+    for request, group in zip(requests, groups, strict=True):
+        key = (request.env, request.index)
+        old = updated.get(key, TaskStats(0, 0.0, 0.0, step))
+        rewards = episode_rewards(group)
+        updated[key] = TaskStats(
+            attempts=old.attempts + len(rewards),
+            rewards=old.rewards + sum(rewards),
+            squares=old.squares + sum(reward * reward for reward in rewards),
+            last_step=step,
+        )
+    return updated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from envgym.agents.models.loading import prepare_device
@@ -130,12 +129,17 @@ def critic(run: str) -> CriticValue:
 
     Raises: RunError: there is no such run, it has no checkpoint, or none with a critic that judges finished episodes.
     """
-    found = RunDirectory.open(Path(run))
-    saved = checkpoints(found.checkpoints)
+    path = Path(run)
+    return _read(path.resolve(), newest_checkpoint(path).resolve())
+
+
+def newest_checkpoint(run: Path) -> Path:
+    """Return the newest checkpoint of a training run. Raises: RunError: there is no such run, or it has none."""
+    saved = checkpoints(RunDirectory.open(run).checkpoints)
     if not saved:
         do = "name a training run that has saved one"
-        raise RunError(sentence("run", "hold a checkpoint", "none", where=run, do=do))
-    return _read(found.path.resolve(), saved[-1].resolve())
+        raise RunError(sentence("run", "hold a checkpoint", "none", where=str(run), do=do))
+    return saved[-1]
 
 
 @lru_cache(maxsize=_KEPT)
@@ -147,7 +151,8 @@ def _read(run: Path, checkpoint: Path) -> CriticValue:
     value = Critic(model, settings.critic or CriticSettings(), settings.optim, device=device)
     load_critic(checkpoint, value)
     forward = ForwardPass(model, settings.optim, device=device, autocast=autocast_dtype(settings.model))
-    return CriticValue(forward, value, tokenizer, max_positions=_positions(model))
+    config = model.config.get_text_config()
+    return CriticValue(forward, value, tokenizer, max_positions=getattr(config, "max_position_embeddings", None))
 
 
 def _check_credit(settings: TrainSettings, run: Path) -> None:
@@ -160,9 +165,3 @@ def _check_credit(settings: TrainSettings, run: Path) -> None:
     if not credit.trains_at_turn_ends:
         must = "have learned at the ends of turns, too"
         raise RunError(sentence("critic", must, f"credit {name}", where=str(run), do=do))
-
-
-def _positions(model: nn.Module) -> int | None:
-    config = model.config.get_text_config()  # type: ignore[union-attr, operator]  # nn.Module types attributes as tensors
-    found: int | None = getattr(config, "max_position_embeddings", None)
-    return found

@@ -18,10 +18,10 @@ from torch import nn
 
 from envgym.core.trajectory import Group, Row, Trajectory
 from envgym.core.tree import Tree
-from envgym.core.turns import Scored
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.learner.learner import needs_old_logprobs_pass
+from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import FilterResult
 from envgym.trainer.settings import RolloutSettings, TrainSettings
 
@@ -53,16 +53,11 @@ def peak_memory(device: torch.device) -> Iterator[Peak]:
         yield peak
         peak.num_bytes = torch.cuda.max_memory_allocated(device) - before
         return
-    before = _reset_resident_peak()
+    with suppress(OSError):  # the peak is set back where the system can: not on another system, or not allowed here
+        _CLEAR.write_text(_CLEAR_PEAK)
+    before = _resident_peak()
     yield peak
     peak.num_bytes = max(_resident_peak() - before, 0)
-
-
-def _reset_resident_peak() -> int:
-    """Set the peak back where the system can, and return it."""
-    with suppress(OSError):  # another system, or not allowed here
-        _CLEAR.write_text(_CLEAR_PEAK)
-    return _resident_peak()
 
 
 def _resident_peak() -> int:
@@ -176,12 +171,12 @@ class DryRun:
     def counts(self) -> dict[str, object]:
         """Return what was collected, in numbers."""
         groups, rows = self.batch.groups, self.batch.train_rows
-        episodes = [episode for group in groups for episode in group.trajectories]
-        rewards = [reward.value for episode in episodes if isinstance(reward := episode.reward, Scored)]
+        num_episodes = sum(len(group.trajectories) for group in groups)
+        rewards = [reward for group in groups for reward in episode_rewards(group)]
         return {
             "groups": len(groups),
-            "episodes": len(episodes),
-            "invalid": len(episodes) - len(rewards),
+            "episodes": num_episodes,
+            "invalid": num_episodes - len(rewards),
             "mean_reward": sum(rewards) / len(rewards) if rewards else None,
             "kept_groups": len(self.batch.filtered.kept),
             "dropped_groups": dict(Counter(reason for _, reason in self.batch.filtered.dropped)),

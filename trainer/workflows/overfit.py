@@ -52,8 +52,7 @@ def overfit(
     """
     context = build_run_context(settings)
     if settings.sft is not None:
-        with asyncio.Runner() as runner:
-            runner.run(warm_start(context, settings, settings.sft, on_progress=on_progress))
+        asyncio.run(warm_start(context, settings, settings.sft, on_progress=on_progress))
         context.update_policy(0)
     rows = collect_batch(context, settings).train_rows
     if not any(advantage for row in rows for advantage in row.advantages):

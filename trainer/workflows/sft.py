@@ -18,12 +18,7 @@ from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.settings import ObjectiveSettings, RolloutSettings, SftSettings, TrainSettings
 from envgym.trainer.workflows.demonstrations import DemonstrationRequest, DemonstrationSource, demonstration_sources
 
-LIKELIHOOD = Objective(
-    loss=Reinforce(),
-    correction=NoCorrection(),
-    settings=ObjectiveSettings(),
-    temperature=1.0,
-)
+LIKELIHOOD = Objective(loss=Reinforce(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)
 """-A log pi with A = 1, averaged over tokens: the negative log-likelihood."""
 
 
@@ -41,12 +36,11 @@ async def warm_start(
     sources = demonstration_sources(sft)
     for source in sources:
         source.check_agent(context.agent)
-    first, *others = [
+    metrics = [
         await _run_phase(context, settings, phase, source, on_progress)
         for phase, source in zip(sft.phases, sources, strict=True)
     ]
-    del others
-    return first
+    return metrics[0]
 
 
 async def _run_phase(

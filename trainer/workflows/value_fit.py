@@ -17,21 +17,22 @@ from torch import Tensor
 
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
-from envgym.errors import RunError, SettingsError, sentence
+from envgym.errors import SettingsError, sentence
 from envgym.runs import RunDirectory, check_new
 from envgym.seeds import derive_seed
 from envgym.settings import apply_overrides, places
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, ValueTarget
 from envgym.trainer.batch.value_targets import build_critic_batch
 from envgym.trainer.build import RunContext, build_run_context
-from envgym.trainer.checks.groups import check_invalid
-from envgym.trainer.learner.checkpoint import TrainState, checkpoints, save_checkpoint
+from envgym.trainer.checks.preflight import check_invalid
+from envgym.trainer.learner.checkpoint import TrainState, save_checkpoint
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, supervised_tokens
 from envgym.trainer.learner.learner import Learner, LossFn, set_learning_rate
 from envgym.trainer.learner.optimizer import schedule
 from envgym.trainer.methods.protocols import CriticCredit
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
 from envgym.trainer.settings import TrainSettings, train_settings
+from envgym.trainer.workflows.critic_value import newest_checkpoint
 from envgym.trainer.workflows.dry_run import collect_first_step
 
 _PLAN: Final[Mapping[str, Any]] = {
@@ -93,12 +94,9 @@ def fit_value(
 
     Raises: SettingsError, RunError: settings or directories that do not fit; nothing has been written then.
     """
-    saved = checkpoints(RunDirectory.open(source).checkpoints)
-    if not saved:
-        do = "name a training run that has saved one"
-        raise RunError(sentence("run", "hold a checkpoint", "none", where=str(source), do=do))
+    checkpoint = newest_checkpoint(source)
     check_new(settings.run.path)
-    context = build_run_context(settings, checkpoint=saved[-1])
+    context = build_run_context(settings, checkpoint=checkpoint)
     critic = context.learner.critic
     if critic is None or critic.settings.detach:
         do = "leave credit and critic.detach as they are"

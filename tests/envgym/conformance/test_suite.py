@@ -1,17 +1,18 @@
 """Each defect that the suite knows is planted in an env and found by the check meant for it."""
 
+import unittest
 from typing import Any, ClassVar
 
 import pytest
 
-from envgym.conformance import CHECKS, check_env_conformance, gymnasium_api, is_passed
-from envgym.conformance.env_under_test import EnvUnderTest
-from envgym.conformance.report import CheckStatus
+from envgym.conformance import CHECKS, EnvConformance, check_env_conformance, contract, is_passed
+from envgym.conformance.env_under_test import Check, CheckStatus, EnvUnderTest, as_text
 from envgym.conformance.suite import run_check
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.env import Env, ForkCapability
 from envgym.records import Reply
+from envgym.wrappers import AnyEnv, TurnLimit
 from tests.envgym.conformance import broken_tasks, broken_worlds
 from tests.support.toys import Counter, CounterState, CounterTasks, Sums
 
@@ -43,7 +44,7 @@ def test_slow_turns_must_be_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     class Waiting(Counter):
         blocking = True
 
-    monkeypatch.setattr(gymnasium_api, "_SLOW_TURN_S", 0.0)
+    monkeypatch.setattr(contract, "_SLOW_TURN_S", 0.0)
     assert run_check("costs_are_known", EnvUnderTest(make=Waiting)).status is CheckStatus.PASS
     check = run_check("costs_are_known", EnvUnderTest(make=Counter))
     assert (check.status, "must be declared with blocking = True" in check.detail) == (CheckStatus.FAIL, True)
@@ -105,3 +106,63 @@ def test_replayed_env_passes() -> None:
 
     checks = check_env_conformance(Replayed, num_tasks=5)
     assert [check for check in checks if check.status is CheckStatus.FAIL] == []
+
+
+class TestCounter(EnvConformance):
+    env_id = "tests.support.toys:Counter"
+    env_kwargs = {"max_turns": 6}  # noqa: RUF012  # declared as a ClassVar in the base
+
+
+class TestWrappedSums(EnvConformance):
+    num_tasks = 8
+
+    @classmethod
+    def make_env(cls) -> AnyEnv:
+        return TurnLimit(Sums(), 3)
+
+
+def test_there_is_one_test_per_check() -> None:
+    assert {name for name in dir(EnvConformance) if name.startswith("test_")} == {f"test_{name}" for name in CHECKS}
+
+
+def test_suite_runs_under_unittest_and_reports_what_is_wrong() -> None:
+    class Wrong(Sums):
+        optimum = 0.5
+
+    class WrongCase(EnvConformance, unittest.TestCase):
+        num_tasks = 5
+
+        @classmethod
+        def make_env(cls) -> AnyEnv:
+            return Wrong()
+
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(WrongCase).run(result)
+    assert result.testsRun == len(CHECKS)
+    failed = {case.id().rpartition("test_")[2] for case, _ in result.failures}
+    assert failed == {"oracle_reaches_optimum", "survives_pickle"}, "a class inside a function cannot be pickled"
+    assert result.errors == []
+
+
+THREE_CHECKS = (
+    Check(name="first", status=CheckStatus.PASS, detail="6 scripts", seconds=0.123),
+    Check(name="second_one", status=CheckStatus.FAIL, detail="a rule is broken", seconds=1.0),
+    Check(name="third", status=CheckStatus.SKIP, detail="no oracle", seconds=0.0),
+)
+
+
+def test_text_has_one_line_per_check_and_names_what_was_not_checked() -> None:
+    assert as_text("toys/counter-v0", THREE_CHECKS).splitlines() == [
+        "toys/counter-v0",
+        "  PASS  first        0.12 s  6 scripts",
+        "  FAIL  second_one   1.00 s  a rule is broken",
+        "  SKIP  third        0.00 s  no oracle",
+        "  1 passed, 1 failed, 1 not checked",
+        "  not checked: third",
+    ]
+
+
+def test_passed_means_that_nothing_failed() -> None:
+    assert not is_passed(THREE_CHECKS)
+    assert is_passed(THREE_CHECKS[::2])
+    assert is_passed(())

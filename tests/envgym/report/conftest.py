@@ -13,21 +13,15 @@ from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Edge, Rewrite
 from envgym.core.turns import Ending, Scored, TurnOutcome
-from envgym.report import (
-    ComparisonData,
-    Declared,
-    EpisodeData,
-    EvaluationData,
-    Meta,
-    MetricRow,
-    ReportData,
+from envgym.report.build import (
+    Successes,
     build_comparison,
     build_episode,
     build_evaluation,
     build_metric_row,
     build_tree,
 )
-from envgym.report.build import Successes
+from envgym.report.data import ComparisonData, Declared, EpisodeData, EvaluationData, Meta, MetricRow, ReportData
 from tests.envgym.report.search_tree import HOSTILE, outcome_advantages, search_tree, segment
 
 NUM_STEPS = 80

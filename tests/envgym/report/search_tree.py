@@ -1,6 +1,7 @@
 """A made-up search for a hidden number: forks after turns and inside them, pruned, broken and unfinished."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Edge, SearchStats, Tree
 from envgym.core.turns import ZERO, Cost, Ending, Scored, TurnOutcome
-from envgym.report.build import NodeAdvantages
+from envgym.report.build import NodeAdvantage
 
 HOSTILE = "</script><script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\">"
 """What a policy may say."""
@@ -140,7 +141,7 @@ def search_tree(num_nodes: int = 60, seed: int = 0) -> Tree:
     return Search(num_nodes=num_nodes, seed=seed).freeze()
 
 
-def outcome_advantages(tree: Tree) -> dict[int, NodeAdvantages]:
+def outcome_advantages(tree: Tree) -> dict[int, Sequence[NodeAdvantage]]:
     """Return reward minus the mean for every valid episode, on all of its edges: GRPO without a scale."""
     rewards = {item.leaf: item.reward.value for item in trajectories(tree) if isinstance(item.reward, Scored)}
     mean = sum(rewards.values()) / max(len(rewards), 1)

@@ -7,8 +7,8 @@ from envgym.core.segments import Origin
 from envgym.core.trajectory import trajectories
 from envgym.core.turns import Ending
 from envgym.errors import InvalidInput
-from envgym.report import TRAIN, SegmentData, build_comparison, build_episode, build_evaluation, build_metric_row
-from envgym.report.build import Successes
+from envgym.report.build import Successes, build_comparison, build_episode, build_evaluation, build_metric_row
+from envgym.report.data import TRAIN, SegmentData
 from tests.support import example_trees
 
 

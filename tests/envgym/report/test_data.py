@@ -7,15 +7,27 @@ from importlib.resources import files
 
 import jsonschema
 import pytest
+from pydantic import TypeAdapter
 
 from envgym.core.segments import Origin
 from envgym.core.turns import Ending
 from envgym.errors import InvalidInput
-from envgym.report import EpisodeData, Meta, MetricRow, ReportData, SegmentData
-from envgym.report.schema import schema_text, to_json
+from envgym.report.data import SCHEMA_VERSION, EpisodeData, Meta, MetricRow, ReportData, SegmentData, to_json
 
 EMPTY = Meta(name="", env_ids=(), model="")
 SCHEMA = json.loads(files("envgym.report").joinpath("schema.json").read_text())
+
+
+def schema_text() -> str:
+    """Return the text of `schema.json`: the JSON schema of what `to_json` makes of a `ReportData`."""
+    schema = TypeAdapter(ReportData).json_schema(mode="serialization")
+    for record in (schema, *schema["$defs"].values()):
+        if "properties" in record:
+            # Every field is always written, and no other.
+            record["required"] = sorted(record["properties"])
+            record["additionalProperties"] = False
+    schema["$comment"] = f"Schema version {SCHEMA_VERSION} of the data that report, tree view and app read."
+    return json.dumps(schema, indent=1, sort_keys=True) + "\n"
 
 
 def test_published_schema_is_that_of_the_records() -> None:

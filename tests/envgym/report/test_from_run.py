@@ -12,7 +12,8 @@ from envgym.core.tree import Tree
 from envgym.core.turns import Ending
 from envgym.episodes import episode_rows
 from envgym.errors import RunError, UnknownName
-from envgym.report import build_tree, from_run
+from envgym.report import from_run
+from envgym.report.build import build_tree
 from envgym.report.from_run import evaluation_data, report_of_run, tree_of_run, write_run_report, write_run_tree
 from envgym.runs import RunDirectory
 from tests.envgym.report.search_tree import outcome_advantages, search_tree

@@ -11,7 +11,9 @@ import pytest
 
 from envgym.core.tree import Tree
 from envgym.episodes import episode_rows
-from envgym.report import Meta, ReportData, build_tree, write_report
+from envgym.report.build import build_tree
+from envgym.report.bundle import write_report
+from envgym.report.data import Meta, ReportData
 from envgym.report.from_run import write_run_tree
 from envgym.runs import RunDirectory
 from tests.envgym.report.search_tree import PRUNED, outcome_advantages, search_tree

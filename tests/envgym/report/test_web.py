@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from envgym.core.turns import Ending
-from envgym.report import EpisodeData, Meta, MetricRow, ReportData, TurnData, write_report
+from envgym.report.bundle import write_report
+from envgym.report.data import EpisodeData, Meta, MetricRow, ReportData, TurnData
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

@@ -10,9 +10,8 @@ import jsonschema
 import pytest
 
 from envgym.errors import InvalidInput
-from envgym.report import ReportData, write_report
-from envgym.report.data import TRAIN
-from envgym.report.schema import to_json
+from envgym.report.bundle import write_report
+from envgym.report.data import TRAIN, ReportData, to_json
 
 
 def embedded(page: str) -> object:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgym.retrieval.base import MAX_QUERY_CHARS, BadQuery
+from envgym.retrieval.bm25 import words_of
 from envgym.retrieval.corpus import Corpus
 
 pytest.importorskip("bm25s")
@@ -66,3 +67,19 @@ def test_a_bad_query_is_refused_in_one_sentence(lakes: Corpus, query: str, count
 def test_best_rows_are_a_stable_sort_without_zeros(scores: list[float], count: int) -> None:
     expected = [row for row in sorted(range(len(scores)), key=lambda row: (-scores[row], row)) if scores[row] > 0]
     assert best_rows(np.array(scores, dtype=np.float32), count) == expected[:count]
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("The coastlines of Kenya", ["coastline", "kenya"]),
+        ("Countries, country; CITIES", ["country", "country", "city"]),
+        ("1,642 m and 1642.5", ["1642", "m", "1642.5"]),
+        ("Côte d'Ivoire", ["cote", "d", "ivoire"]),
+        ("US gas census basis glass", ["us", "gas", "census", "basis", "glass"]),
+        ("what is the", []),
+        ("\u200b_ --", []),
+    ],
+)
+def test_words_are_plain_and_singular(text: str, words: list[str]) -> None:
+    assert words_of(text) == words

@@ -14,9 +14,8 @@ import pytest
 pytest.importorskip("bm25s")
 
 from envgym.errors import InvalidInput, ToolInfraFailure
-from envgym.retrieval.base import BadQuery
+from envgym.retrieval.base import BadQuery, Cached
 from envgym.retrieval.bm25 import Bm25
-from envgym.retrieval.cached import Cached
 from envgym.retrieval.corpus import Corpus
 from envgym.retrieval.http_client import HttpRetriever
 from envgym.retrieval.server import MAX_BATCH, MAX_BODY_BYTES, RetrievalServer

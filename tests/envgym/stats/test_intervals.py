@@ -1,4 +1,4 @@
-"""Tests of Wilson and bootstrap intervals."""
+"""Tests of samples, and of Wilson and bootstrap intervals."""
 
 from math import comb
 
@@ -16,6 +16,7 @@ from envgym.stats import (
     bootstrap_interval,
     estimate_mean,
     estimate_success,
+    successes_of,
     wilson_interval,
 )
 
@@ -186,3 +187,7 @@ def test_bad_input_is_refused() -> None:
         Interval(low=1, high=0, level=0.95, method=IntervalMethod.WILSON)
     with pytest.raises(InvalidInput, match="hold at least one task"):
         bootstrap_interval([], rng=rng(), value_range=ValueRange(0, 1))
+
+
+def test_success_is_a_reward_of_at_least_the_mark_and_invalid_stays_invalid() -> None:
+    assert successes_of({"a": (0.49, 0.5, None, 1.0), "b": ()}, 0.5) == {"a": [False, True, None, True], "b": []}

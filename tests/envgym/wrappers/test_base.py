@@ -1,4 +1,4 @@
-"""What holds for every wrapper: order, records, forks, the rest of the contract."""
+"""What holds for every wrapper: order, records, forks, the rest of the contract; and plain text both ways."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +12,7 @@ from envgym.errors import InvalidInput, ResetNeeded
 from envgym.records import StepRecord
 from envgym.wrappers import AnyEnv, Faults, Horizon, Record, TextOnly, TimeLimit, TryAgain, TurnLimit, Wrapper
 from envgym.wrappers.faults import FaultRates
-from tests.support.toys import Counter
+from tests.support.toys import Counter, Sums
 
 CALL = '<tool_call>{"name": "add", "arguments": {"amount": 5}}</tool_call>'
 Wrap = Callable[[AnyEnv, Path], Wrapper]
@@ -90,3 +90,29 @@ def test_only_an_envgym_env_can_be_wrapped() -> None:
     stranger: Any = object()
     with pytest.raises(InvalidInput, match=r"env must be an envgym.Env, .*\(TurnLimit\)"):
         partial(TurnLimit, max_turns=1)(stranger)
+
+
+def test_first_text_holds_instructions_tools_and_task() -> None:
+    env = TextOnly(Counter())
+    text = env.reset(seed=1).observation
+    assert type(text) is str
+    assert text == (
+        "Use the tool to count, then say DONE.\n\n"
+        "Tools:\n"
+        "- add(amount: integer): Add to the counter.\n"
+        'To call one, write <tool_call>{"name": "...", "arguments": {...}}</tool_call>\n\n'
+        f"{Counter().reset(seed=1).observation}"
+    )
+
+
+def test_later_texts_are_plain_observations() -> None:
+    env = TextOnly(Counter())
+    env.reset(seed=1)
+    result = env.step('<tool_call>{"name": "add", "arguments": {"amount": 5}}</tool_call>')
+    assert type(result.observation) is str
+    assert result.observation == str(result.info["envgym"].observation)
+    assert result.info["envgym"].tool_calls == 1
+
+
+def test_without_instructions_and_tools_the_task_stands_alone() -> None:
+    assert TextOnly(Sums()).reset(seed=1).observation == Sums().reset(seed=1).observation

@@ -17,7 +17,7 @@ from envgym.core.turns import Ending, Invalid
 from envgym.errors import SettingsError
 from envgym.plugins import Choice
 from envgym.trainer.build import RunContext, build_run_context
-from envgym.trainer.checks.groups import check_invalid
+from envgym.trainer.checks.preflight import check_invalid
 from envgym.trainer.rollout.collector import Collected
 from envgym.trainer.settings import TrainSettings, train_settings
 

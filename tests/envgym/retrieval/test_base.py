@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from envgym.errors import InvalidInput
-from envgym.retrieval.base import BadQuery, Document, Hit
-from envgym.retrieval.hybrid import Hybrid
+from envgym.retrieval.base import BadQuery, Document, Hit, Hybrid
 
 
 class Fixed:
