@@ -9,6 +9,7 @@ from contextlib import suppress
 from envgym.sandbox._tree import descendants
 
 _STOP_S = 5.0
+_DYING_S = 1.0
 
 
 class CloneRefused(Exception):
@@ -47,7 +48,7 @@ def end(pid: int) -> None:
         return
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    select.select([process], [], [], _STOP_S)
+    select.select([process], [], [], _DYING_S)
     os.close(process)
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
@@ -55,9 +56,17 @@ def end(pid: int) -> None:
 
 def children_of(pid: int) -> list[int]:
     """Return the living children of a process."""
-    return [
-        child for child in descendants(pid)[1:] if state_of(child) not in "XZ" and status_of(child)["PPid"] == str(pid)
-    ]
+    return [child for child in descendants(pid)[1:] if _is_child(child, pid)]
+
+
+def _is_child(pid: int, parent: int) -> bool:
+    """Tell whether a process lives and has this parent; its first thread may have ended before others."""
+    try:
+        status = status_of(pid)
+        has_ended = status["State"][0] in "XZ" and status["Threads"] == "1"
+        return not has_ended and status["PPid"] == str(parent)
+    except (OSError, KeyError):
+        return False
 
 
 def has_own_namespaces(pid: int, other: int) -> bool:
@@ -70,5 +79,9 @@ def has_own_namespaces(pid: int, other: int) -> bool:
 
 def sockets_of(pid: int) -> list[str]:
     """Return the sockets that a process holds, as /proc names them."""
-    links = (os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd"))
+    links = []
+    with suppress(OSError):  # it has ended
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):  # it has closed this one
+                links.append(os.readlink(f"/proc/{pid}/fd/{number}"))
     return [link for link in links if link.startswith("socket:")]

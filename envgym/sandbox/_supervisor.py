@@ -4,20 +4,26 @@ Every session is a process in namespaces of its own, below the supervisor's. A f
 session's process makes of itself; the process that was cloned is stopped for good, and the clone may go on only after
 the supervisor has checked that it holds nothing that another session holds: no memory, no descriptor, no directory.
 
-Standard library only. Requests and answers are JSON packets on standard input, from the host; see the methods `do_...`
-of `SessionSupervisor`.
+What takes time, or waits for a process of a session, is done by a short-lived helper process: a session that disturbs
+its own copying or checking delays no other one, and any error there is the refusal of that one request.
+
+Standard library only. Requests are JSON packets on standard input, from the host, each with the socket that gets its
+answer; see the methods `do_...` of `SessionSupervisor`.
 """
 
 import json
 import os
 import resource
+import selectors
 import shutil
 import signal
 import socket
 import stat
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from envgym.sandbox._interpreter import Interpreter, warm_up
 from envgym.sandbox._namespaces import (
@@ -49,7 +55,21 @@ from envgym.sandbox._tree import descendants, usage
 Fields = dict[str, Any]  # decoded JSON
 WORK, OUTPUT = "/tmp", "/dev/shm"
 MAX_PACKET = 150_000
+MAX_DESCRIPTORS = 8
+_HELPER_S = 20
+"""Seconds that a helper process may take."""
 _HIDDEN = ("/proc", "/dev/pts", "/sys")
+
+
+class HelperTask(NamedTuple):
+    """What a helper process does for a request."""
+
+    work: Callable[[], None]
+    """Runs in the helper process."""
+    finish: Callable[[], Fields]
+    """Makes the answer after the work is done."""
+    undo: Callable[[], None]
+    """Runs after the work has failed."""
 
 
 class SessionSupervisor:
@@ -60,67 +80,130 @@ class SessionSupervisor:
         self._user = user
         self._parents: dict[int, int] = {}  # process -> the one that it was cloned from, 0 for none
         self._sizes: dict[int, tuple[int, int]] = {}  # process -> bytes of its files and of its output
+        self._selector = selectors.DefaultSelector()
+
+    def serve(self, control: socket.socket) -> None:
+        """Answer requests until the host closes its end."""
+        self._selector.register(control, selectors.EVENT_READ)
+        while True:
+            for key, _ in self._selector.select():
+                if key.data is not None:
+                    key.data()
+                    continue
+                message, descriptors, _, _ = socket.recv_fds(control, MAX_PACKET, MAX_DESCRIPTORS)
+                if not message:
+                    return
+                self._answer(json.loads(message), descriptors)
+
+    def _answer(self, fields: Fields, descriptors: list[int]) -> None:
+        """Answer a request on the first of its descriptors, at once or when its helper process has ended."""
+        reply = socket.socket(fileno=descriptors[0])
+        try:
+            answer = getattr(self, f"do_{fields['op']}")(fields, descriptors[1:])
+            if isinstance(answer, HelperTask):
+                self._start_helper(answer, reply)
+                return
+        except OSError as error:
+            answer = {"failed": f"{fields['op']}: {error.strerror or error}"}
+        finally:
+            for descriptor in descriptors[1:]:
+                os.close(descriptor)
+        _send(reply, answer)
+
+    def _start_helper(self, task: HelperTask, reply: socket.socket) -> None:
+        """Start a helper process; answer when it has ended."""
+        reading, writing = os.pipe()
+        try:
+            helper = os.fork()
+        except OSError:
+            os.close(reading)
+            os.close(writing)
+            raise
+        if helper == 0:
+            _run_helper(task, writing)
+        os.close(writing)
+
+        def finish() -> None:
+            self._selector.unregister(reading)
+            refusal = os.read(reading, 1000).decode(errors="replace")
+            os.close(reading)
+            if os.waitpid(helper, 0)[1] == 0:
+                answer = task.finish()
+            else:
+                task.undo()
+                answer = {"refused": refusal or "it takes too long to be copied"}
+            _send(reply, answer)
+
+        self._selector.register(reading, selectors.EVENT_READ, finish)
 
     # ---- requests --------------------------------------------------------------------------------------------
 
     def do_spawn(self, fields: Fields, descriptors: list[int]) -> Fields:
         """Start a session on the socket sent along: {"limits", "disk", "output"} -> {"id"}."""
         waiting, going = os.pipe()
-        pid = clone_into_namespaces()
-        if pid == 0:
+        try:
+            pid = clone_into_namespaces()
+            if pid == 0:
+                os.close(going)
+                os.read(waiting, 1)
+                self._become_session(fields, descriptors[0])
+            try:
+                map_user(pid, self._user)
+            except OSError:
+                end(pid)
+                raise
+        finally:
+            os.close(waiting)
             os.close(going)
-            os.read(waiting, 1)
-            self._become_session(fields, descriptors[0])
-        os.close(waiting)
-        os.close(descriptors[0])
-        map_user(pid, self._user)
-        os.close(going)
         self._parents[pid], self._sizes[pid] = 0, (fields["disk"], fields["output"])
         return {"id": pid}
 
-    def do_adopt(self, fields: Fields, descriptors: list[int]) -> Fields:
+    def do_adopt(self, fields: Fields, descriptors: list[int]) -> HelperTask:
         """Stop a session that has cloned itself, give each clone a copy of its files: {"id", "sockets"} -> {"ids"}."""
-        origin = fields["id"]
-        stop(origin)
-        try:
-            return {"ids": self._adopted(origin, fields["sockets"])}
-        except CloneRefused:
-            self._undo(origin, [pid for pid in children_of(origin) if has_own_namespaces(pid, origin)])
-            raise
+        origin, sockets = fields["id"], fields["sockets"]
 
-    def _adopted(self, origin: int, sockets: list[str]) -> list[int]:
-        clones = {pid for pid in children_of(origin) if has_own_namespaces(pid, origin)}
-        by_socket = {socket: pid for pid in clones for socket in sockets_of(pid)}
-        ids = [by_socket[socket] for socket in sockets if socket in by_socket]
-        if not len(ids) == len(sockets) == len(clones) or {*children_of(origin), *ids} != clones:
-            raise CloneRefused("it has programs of its own running")
-        for pid in clones:
-            self._parents[pid], self._sizes[pid] = origin, self._sizes[origin]
-        helpers = [self._give_files(pid) for pid in clones]
-        failures = [helper for helper in helpers if os.waitpid(helper, 0)[1] != 0]
-        if failures:
-            raise CloneRefused("its files could not be copied")
-        return ids
+        def work() -> None:
+            stop(origin)
+            self._give_all_files(_clones_by_socket(origin, sockets), self._sizes[origin])
+
+        def finish() -> Fields:
+            try:
+                ids = _clones_by_socket(origin, sockets)
+            except (CloneRefused, OSError):
+                undo()
+                return {"refused": "its clones have ended"}
+            for pid in ids:
+                self._parents[pid], self._sizes[pid] = origin, self._sizes[origin]
+            return {"ids": ids}
+
+        def undo() -> None:
+            self._undo(origin, [pid for pid in children_of(origin) if _is_apart(pid, origin)])
+
+        return HelperTask(work, finish, undo)
+
+    def do_check(self, fields: Fields, descriptors: list[int]) -> HelperTask:
+        """See that clones hold nothing of others: {"id", "ids", "sockets"} -> {}."""
+
+        def work() -> None:
+            for pid, own in zip(fields["ids"], fields["sockets"], strict=True):
+                stop(pid)
+                _check_alone(pid, own)
+
+        def finish() -> Fields:
+            for pid in fields["ids"]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+            return {}
+
+        return HelperTask(work, finish, lambda: self._undo(fields["id"], fields["ids"]))
 
     def _undo(self, origin: int, clones: list[int]) -> None:
         for pid in clones:
             end(pid)
             self._parents.pop(pid, None)
             self._sizes.pop(pid, None)
-        os.kill(origin, signal.SIGCONT)
-
-    def do_check(self, fields: Fields, descriptors: list[int]) -> Fields:
-        """See that clones hold nothing of others: {"id", "ids", "sockets"} -> {}."""
-        try:
-            for pid, own in zip(fields["ids"], fields["sockets"], strict=True):
-                stop(pid)
-                _check_alone(pid, own)
-        except CloneRefused:
-            self._undo(fields["id"], fields["ids"])
-            raise
-        for pid in fields["ids"]:
-            os.kill(pid, signal.SIGCONT)
-        return {}
+        with suppress(ProcessLookupError):
+            os.kill(origin, signal.SIGCONT)
 
     def do_undo(self, fields: Fields, descriptors: list[int]) -> Fields:
         """End clones, and let the session that was cloned go on: {"id", "ids"} -> {}."""
@@ -177,24 +260,23 @@ class SessionSupervisor:
         finally:
             os._exit(code)
 
-    def _give_files(self, pid: int) -> int:
-        """Start a helper that gives a clone a disk of its own, with a copy of what it sees there; return the helper."""
-        helper = os.fork()
-        if helper == 0:
-            code = 1
-            try:
-                enter(pid, "user")
-                map_user(pid, self._user)
-                enter(pid, "ipc", "mnt")
-                old = os.open(WORK, os.O_RDONLY | os.O_DIRECTORY)
-                _mount_places(*self._sizes[pid])
-                if os.listdir(old):
-                    os.fchdir(old)
-                    shutil.copytree(".", WORK, symlinks=True, dirs_exist_ok=True, ignore=_special)
-                code = 0
-            finally:
-                os._exit(code)
-        return helper
+    def _give_all_files(self, clones: list[int], sizes: tuple[int, int]) -> None:
+        """Give each clone a copy of the files that it sees. Raises: CloneRefused: it fails for one."""
+        copying = [_fork_helper(partial(self._give_files, pid, sizes)) for pid in clones]
+        statuses = [os.waitpid(helper, 0)[1] for helper in copying]
+        if any(statuses):
+            raise CloneRefused("its files could not be copied")
+
+    def _give_files(self, pid: int, sizes: tuple[int, int]) -> None:
+        """Give a clone a disk of its own, with a copy of what it sees there; the caller enters its namespaces."""
+        enter(pid, "user")
+        map_user(pid, self._user)
+        enter(pid, "ipc", "mnt")
+        old = os.open(WORK, os.O_RDONLY | os.O_DIRECTORY)
+        _mount_places(*sizes)
+        if os.listdir(old):
+            os.fchdir(old)
+            shutil.copytree(".", WORK, symlinks=True, dirs_exist_ok=True, ignore=_special)
 
 
 def _mount_places(disk: int, output: int) -> None:
@@ -250,6 +332,59 @@ def _has_shared_memory(pid: int) -> bool:
     return any({b"sh", b"mw"} <= found for found in flags)
 
 
+def _clones_by_socket(origin: int, sockets: list[str]) -> list[int]:
+    """Return the clones of a stopped session in the order of their sockets. Raises: CloneRefused: others run too."""
+    children = children_of(origin)
+    clones = {pid for pid in children if _is_apart(pid, origin)}
+    by_socket = {socket: pid for pid in clones for socket in sockets_of(pid)}
+    ids = [by_socket[socket] for socket in sockets if socket in by_socket]
+    if not len(ids) == len(sockets) == len(clones) or {*children, *ids} != clones:
+        raise CloneRefused("it has programs of its own running")
+    return ids
+
+
+def _is_apart(pid: int, origin: int) -> bool:
+    """Tell whether a process lives in namespaces of its own; one that has just ended does not."""
+    try:
+        return has_own_namespaces(pid, origin)
+    except OSError:
+        return False
+
+
+def _fork_helper(work: Callable[[], None]) -> int:
+    """Run `work` in a child process that exits with 0 when it is done; return the child."""
+    helper = os.fork()
+    if helper == 0:
+        code = 1
+        try:
+            signal.alarm(_HELPER_S)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return helper
+
+
+def _run_helper(task: HelperTask, writing: int) -> None:
+    """Do a task's work, write why it is refused; never returns. What a session changes meanwhile is its own fault."""
+    code = 1
+    try:
+        signal.alarm(_HELPER_S)
+        task.work()
+        code = 0
+    except CloneRefused as refusal:
+        os.write(writing, str(refusal).encode())
+    except Exception as error:  # noqa: BLE001  # a hostile process may make /proc say anything
+        os.write(writing, f"it changes while it is copied ({type(error).__name__})".encode())
+    finally:
+        os._exit(code)
+
+
+def _send(reply: socket.socket, answer: Fields) -> None:
+    with reply, suppress(OSError):  # the host waits no longer
+        reply.send(json.dumps(answer).encode())
+
+
 def main() -> None:
     """Serve until the host closes its end. argv: the filter for sessions in hexadecimal, the user's number."""
     control = socket.socket(fileno=os.dup(0))
@@ -257,18 +392,7 @@ def main() -> None:
     supervisor = SessionSupervisor(bytes.fromhex(sys.argv[1]), sys.argv[2])
     warm_up()
     control.send(b"{}")
-    while True:
-        message, descriptors, _, _ = socket.recv_fds(control, MAX_PACKET, 8)
-        if not message:
-            return
-        fields = json.loads(message)
-        try:
-            answer = getattr(supervisor, f"do_{fields['op']}")(fields, descriptors)
-        except CloneRefused as refusal:
-            answer = {"refused": str(refusal)}
-        except OSError as error:
-            answer = {"failed": f"{fields['op']}: {error.strerror or error}"}
-        control.send(json.dumps(answer).encode())
+    supervisor.serve(control)
 
 
 if __name__ == "__main__":

@@ -111,38 +111,62 @@ class SupervisorClient:
         os.register_at_fork(after_in_child=self._forget)
         atexit.register(self.close)
 
-    def request(self, op: str, descriptors: Sequence[int] = (), **fields: object) -> Fields:
-        """Ask the supervisor. Raises: ToolInfraFailure: there is none, or the system refuses it something."""
-        with self.lock:
-            control = self._started()
-            message = json.dumps({"op": op, **fields}).encode()
+    def request(
+        self, op: str, descriptors: Sequence[int] = (), /, *, generation: int | None = None, **fields: object
+    ) -> Fields:
+        """Ask the supervisor; other threads may ask meanwhile.
+
+        Args:
+            op: Name of the request.
+            descriptors: Sent along.
+            generation: The supervisor that the session in question belongs to; None: any.
+            fields: Of the request.
+
+        Raises: ToolInfraFailure: there is none, it is another one, or the system refuses it something.
+        """
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with here:
+            with there, self.lock:
+                if generation is not None and (self._control is None or generation != self.generation):
+                    raise _dead("another one in its place")
+                control = self._started()
+                asked = self.generation
+                message = json.dumps({"op": op, **fields}).encode()
+                try:
+                    socket.send_fds(control, [message], [there.fileno(), *descriptors])
+                except OSError as error:
+                    self._stop()
+                    raise _dead(str(error)) from None
+            here.settimeout(ANSWER_S)
             try:
-                socket.send_fds(control, [message], descriptors)
-                answer: Fields = json.loads(control.recv(MAX_PACKET) or b'{"failed": "it has ended"}')
+                text, got = here.recv(MAX_PACKET), "it has ended"
             except OSError as error:
-                answer = {"failed": str(error)}
-            if "failed" in answer:
-                self._stop()
-                raise _dead(str(answer["failed"]))
-            return answer
+                text, got = b"", str(error)
+        if not text:
+            with self.lock:
+                if self.generation == asked:
+                    self._stop()
+            raise _dead(got)
+        answer: Fields = json.loads(text)
+        if "failed" in answer:  # this request; others are served
+            raise _dead(str(answer["failed"]))
+        return answer
 
     def sweep(self) -> None:
         """End what nobody uses any more."""
         with self.lock:
             garbage, self.garbage = self.garbage, []
-            for remote in garbage:
-                remote.channel.close()
-            ids = [remote.id for remote in garbage if remote.generation == self.generation]
-            if ids and self._control is not None:
-                with suppress(ToolInfraFailure):
-                    self.request("kill", ids=ids)
+            generation = self.generation if self._control is not None else -1
+        for remote in garbage:
+            remote.channel.close()
+        ids = [remote.id for remote in garbage if remote.generation == generation]
+        if ids:
+            with suppress(ToolInfraFailure):
+                self.request("kill", generation=generation, ids=ids)
 
     def confirm(self, remote: RemoteSession) -> None:
         """See that a session's end is its own. Raises: ToolInfraFailure: its supervisor is gone too."""
-        with self.lock:
-            if remote.generation != self.generation or self._control is None:
-                raise _dead("another one in its place")
-            self.request("ping")
+        self.request("ping", generation=remote.generation)
 
     def spawn(self, limits: Sequence[tuple[int, int]], disk: int, output: int) -> RemoteSession:
         """Start a session's process, under a new supervisor where the old one has died. Raises: ToolInfraFailure."""
@@ -151,14 +175,17 @@ class SupervisorClient:
         try:
             with self.lock:
                 if self._control is not None and select.select([self._control], [], [], 0)[0]:
-                    self._stop()  # it speaks only when it is spoken to, so this is its end
-            answer = self.request("spawn", [there.fileno()], limits=limits, disk=disk, output=output)
+                    self._stop()  # it speaks here only when it starts, so this is its end
+                self._started()
+                generation = self.generation
+            fields = {"limits": limits, "disk": disk, "output": output}
+            answer = self.request("spawn", [there.fileno()], generation=generation, **fields)
         except ToolInfraFailure:
             here.close()
             raise
         finally:
             there.close()
-        return RemoteSession(id=int(answer["id"]), channel=here, name=name, generation=self.generation)
+        return RemoteSession(id=int(answer["id"]), channel=here, name=name, generation=generation)
 
     def _started(self) -> socket.socket:
         if self._control is not None:
