@@ -1,4 +1,4 @@
-"""One session's fault ends that session only: others run on while it is copied, checked, refused or ended."""
+"""Sessions cannot meet, and one session's fault ends that session only: others run on while it is copied or ended."""
 
 import os
 import threading
@@ -132,3 +132,58 @@ def test_a_refused_fork_leaves_no_descriptor_in_session_supervisor_or_host(pytho
     for _ in range(3):
         assert not has_fork(python)
     assert counts() == before
+
+
+MEETING = {
+    "datagrams_bound_to_a_name": "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); a.bind(b'\\0meet')",
+    "packets_bound_to_a_name": "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET); a.bind(b'\\0meet')",
+    "streams_bound_to_a_name": "a, b = socket.socketpair(); a.bind(b'\\0meet')",
+    "streams_that_listen": "a, b = socket.socketpair(); a.listen()",
+    "streams_that_accept": "a, b = socket.socketpair(); a.accept()",
+    "streams_that_connect": "a, b = socket.socketpair(); a.connect(b'\\0meet')",
+    "streams_that_send_to_a_name": "a, b = socket.socketpair(); a.sendto(b'stolen', b'\\0meet')",
+    "descriptors_sent_to_a_name": "a, b = socket.socketpair()\n"
+    "a.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0]))], 0, b'\\0meet')",
+    "the_sessions_channel_bound_to_a_name": "socket.socket(fileno=os.dup(3)).bind(b'\\0meet')",
+    "pairs_of_other_families": "socket.socketpair(30, socket.SOCK_STREAM)",  # TIPC
+    "raw_pairs": "socket.socketpair(socket.AF_UNIX, socket.SOCK_RAW)",  # datagrams by another name
+    "pairs_with_flags": "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)",
+    "netlink": "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+    "packets_of_the_network": "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
+    "kernel_cryptography": "socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET)",
+    "message_queues": "check(libc.syscall(240, b'meet', 66, 0o600, None))",
+    "system_v_shared_memory": "check(libc.shmget(4242, 4096, 0o1666))",
+    "system_v_messages": "check(libc.msgget(4242, 0o1666))",
+    "system_v_semaphores": "check(libc.semget(4242, 1, 0o1666))",
+    "keys_of_the_user": "check(libc.syscall(248, b'user', b'meet', b'x', 1, -4))",
+    "files_without_a_name": "check(libc.syscall(319, b'meet', 0))",
+    "io_uring": "check(libc.syscall(425, 4, ctypes.create_string_buffer(120)))",
+    "memory_of_others": "check(libc.syscall(310, 1, None, 0, None, 0, 0))",
+    "descriptors_of_others": "check(libc.syscall(438, os.pidfd_open(1), 0, 0))",
+    "namespaces_of_others": "check(libc.setns(os.pidfd_open(1), 0x40000000))",
+    "files_by_handle": "check(libc.syscall(304, 3, None, 0))",
+    "watches_on_files_of_all": "check(libc.inotify_init())",
+    "watches_with_flags": "check(libc.inotify_init1(0))",
+    "marks_on_files_of_all": "check(libc.syscall(300, 0, 0))",
+    "host_name": "check(libc.sethostname(b'stolen', 6))",
+    "a_user_namespace": "check(libc.unshare(0x10000000))",
+    "a_network_namespace": "check(libc.syscall(56, 0x40000011, 0, 0, 0, 0))",
+    "clone3": "check(libc.syscall(435, ctypes.create_string_buffer(88), 88))",
+    "mounts": "check(libc.mount(b't', b'/tmp', b'tmpfs', 0, 0))",
+    "events_of_the_machine": "check(libc.syscall(298, ctypes.create_string_buffer(128), 0, -1, -1, 0))",
+    "more_processes": "resource.setrlimit(resource.RLIMIT_NPROC, (-1, -1))",
+}
+
+
+@pytest.mark.parametrize("name", MEETING)
+def test_a_session_cannot_make_what_another_could_meet(python: PythonSession, name: str) -> None:
+    code = (
+        "import array, ctypes, os, resource, socket\nlibc = ctypes.CDLL(None, use_errno=True)\ndef check(result):\n"
+        "  if result < 0: raise OSError(ctypes.get_errno(), 'refused')\n"
+    )
+    assert python.run(code + MEETING[name]).error in ("OSError", "PermissionError", "ValueError")
+    assert python.run("1").output == "1\n"
+
+
+def test_event_loops_work_in_a_session(python: PythonSession) -> None:
+    assert python.run("import asyncio\nasync def one(): return 1\nasyncio.run(one())").output == "1\n"
