@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _LOAD, _JEQ, _JGE, _JSET, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
-_NR, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24
+_NR, _ARCH, _ARG0, _ARG1, _ARG2 = 0, 4, 16, 24, 32
 _X32 = 0x40000000
 _AUDIT_ARCH: Mapping[str, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 CLONE_NAMESPACES = 0x7E020080
 """CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET."""
 _UNIX, _STREAM, _KIND_MASK = 1, 1, 0xF
+_SETSOCKOPT, _SOCKET_LEVEL, _BUFFER_SIZES = (54, 208), 1, (7, 8)  # SOL_SOCKET; SO_SNDBUF, SO_RCVBUF
 _NAMING: Mapping[str, tuple[int, int]] = {
     "accept": (43, 202), "accept4": (288, 242), "bind": (49, 200), "connect": (42, 203), "listen": (50, 201),
 }  # fmt: skip
@@ -73,6 +74,7 @@ def seccomp_filter(*, sockets: bool, fork_flags: int | None = None) -> bytes:
     refusal = [_op(_RETURN, _ERRNO | _EAFNOSUPPORT)]
     steps += _on(_SOCKET[index], _socket_rule() if sockets else refusal)
     steps += _on(_SOCKETPAIR[index], _socket_rule() if sockets else _stream_pair_rule())
+    steps += _on(_SETSOCKOPT[index], _buffer_rule())
     for call in _NAMING.values() if not sockets else ():
         steps += _on(call[index], refusal)
     for numbers in _DENIED.values():
@@ -99,6 +101,13 @@ def _stream_pair_rule() -> list[bytes]:
     """Allow pairs of Unix streams: a datagram socket of a pair could still send to any address."""
     kind = [_op(_LOAD, _ARG1), _op(_AND, _KIND_MASK), _op(_JEQ, _STREAM, 0, 1), _op(_RETURN, _ALLOW)]
     return [_op(_LOAD, _ARG0), _op(_JEQ, _UNIX, 0, len(kind)), *kind, _op(_RETURN, _ERRNO | _EAFNOSUPPORT)]
+
+
+def _buffer_rule() -> list[bytes]:
+    """Let a request for larger socket buffers succeed without an effect, as one beyond the system's maximum does."""
+    sizes = [step for size in _BUFFER_SIZES for step in (_op(_JEQ, size, 0, 1), _op(_RETURN, _ERRNO))]
+    option = [_op(_LOAD, _ARG2), *sizes]
+    return [_op(_LOAD, _ARG1), _op(_JEQ, _SOCKET_LEVEL, 0, len(option)), *option, _op(_RETURN, _ALLOW)]
 
 
 def _on(number: int, rule: Sequence[bytes]) -> list[bytes]:

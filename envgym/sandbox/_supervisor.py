@@ -20,6 +20,7 @@ import signal
 import socket
 import stat
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -41,21 +42,23 @@ from envgym.sandbox._namespaces import (
     mount,
 )
 from envgym.sandbox._processes import (
+    OUTPUT,
+    WORK,
     CloneRefused,
+    check_alone,
     children_of,
+    clones_by_socket,
     end,
-    has_own_namespaces,
-    sockets_of,
+    is_apart,
     state_of,
-    status_of,
     stop,
 )
-from envgym.sandbox._tree import descendants, usage
+from envgym.sandbox._session_watch import SessionWatch
 
 Fields = dict[str, Any]  # decoded JSON
-WORK, OUTPUT = "/tmp", "/dev/shm"
 MAX_PACKET = 150_000
 MAX_DESCRIPTORS = 8
+_LOOK_S = 0.25
 _HELPER_S = 20
 """Seconds that a helper process may take."""
 _HIDDEN = ("/proc", "/dev/pts", "/sys")
@@ -80,20 +83,40 @@ class SessionSupervisor:
         self._user = user
         self._parents: dict[int, int] = {}  # process -> the one that it was cloned from, 0 for none
         self._sizes: dict[int, tuple[int, int]] = {}  # process -> bytes of its files and of its output
+        self._watches: dict[int, SessionWatch] = {}
+        self._next_look_s = 0.0
         self._selector = selectors.DefaultSelector()
 
     def serve(self, control: socket.socket) -> None:
         """Answer requests until the host closes its end."""
         self._selector.register(control, selectors.EVENT_READ)
         while True:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(_LOOK_S if self._watches else None):
                 if key.data is not None:
                     key.data()
                     continue
                 message, descriptors, _, _ = socket.recv_fds(control, MAX_PACKET, MAX_DESCRIPTORS)
                 if not message:
                     return
-                self._answer(json.loads(message), descriptors)
+                fields = json.loads(message)
+                if fields["op"] == "begin":
+                    self._begin_run(fields)
+                else:
+                    self._answer(fields, descriptors)
+            if time.monotonic() >= self._next_look_s:
+                self._watch()
+                self._next_look_s = time.monotonic() + _LOOK_S
+
+    def _begin_run(self, fields: Fields) -> None:
+        """Hold a run's limits from now on, without an answer: {"id", "memory", "processes", "cpu_s"}."""
+        watch = self._watches.get(fields["id"])
+        if watch is not None:
+            watch.begin_run(fields)
+
+    def _watch(self) -> None:
+        """End sessions that break a limit, between runs too; those that were cloned stand still."""
+        for pid in {*self._watches} - {*self._parents.values()}:
+            self._watches[pid].hold_limits()
 
     def _answer(self, fields: Fields, descriptors: list[int]) -> None:
         """Answer a request on the first of its descriptors, at once or when its helper process has ended."""
@@ -103,8 +126,8 @@ class SessionSupervisor:
             if isinstance(answer, HelperTask):
                 self._start_helper(answer, reply)
                 return
-        except OSError as error:
-            answer = {"failed": f"{fields['op']}: {error.strerror or error}"}
+        except (OSError, LookupError, ValueError) as error:
+            answer = {"failed": f"{fields['op']}: {error}"}
         finally:
             for descriptor in descriptors[1:]:
                 os.close(descriptor)
@@ -139,7 +162,8 @@ class SessionSupervisor:
     # ---- requests --------------------------------------------------------------------------------------------
 
     def do_spawn(self, fields: Fields, descriptors: list[int]) -> Fields:
-        """Start a session on the socket sent along: {"limits", "disk", "output"} -> {"id"}."""
+        """Start a session on the socket sent along: the kernel's {"limits"}, {"disk", "output", "memory",
+        "processes", "cpu_s"} -> {"id"}."""
         waiting, going = os.pipe()
         try:
             pid = clone_into_namespaces()
@@ -156,6 +180,7 @@ class SessionSupervisor:
             os.close(waiting)
             os.close(going)
         self._parents[pid], self._sizes[pid] = 0, (fields["disk"], fields["output"])
+        self._watches[pid] = SessionWatch(pid, fields)
         return {"id": pid}
 
     def do_adopt(self, fields: Fields, descriptors: list[int]) -> HelperTask:
@@ -164,20 +189,21 @@ class SessionSupervisor:
 
         def work() -> None:
             stop(origin)
-            self._give_all_files(_clones_by_socket(origin, sockets), self._sizes[origin])
+            self._give_all_files(clones_by_socket(origin, sockets), self._sizes[origin])
 
         def finish() -> Fields:
             try:
-                ids = _clones_by_socket(origin, sockets)
+                ids = clones_by_socket(origin, sockets)
             except (CloneRefused, OSError):
                 undo()
                 return {"refused": "its clones have ended"}
             for pid in ids:
                 self._parents[pid], self._sizes[pid] = origin, self._sizes[origin]
+                self._watches[pid] = SessionWatch(pid, self._watches[origin].limits)
             return {"ids": ids}
 
         def undo() -> None:
-            self._undo(origin, [pid for pid in children_of(origin) if _is_apart(pid, origin)])
+            self._undo(origin, [pid for pid in children_of(origin) if is_apart(pid, origin)])
 
         return HelperTask(work, finish, undo)
 
@@ -187,7 +213,7 @@ class SessionSupervisor:
         def work() -> None:
             for pid, own in zip(fields["ids"], fields["sockets"], strict=True):
                 stop(pid)
-                _check_alone(pid, own)
+                check_alone(pid, own)
 
         def finish() -> Fields:
             for pid in fields["ids"]:
@@ -202,6 +228,7 @@ class SessionSupervisor:
             end(pid)
             self._parents.pop(pid, None)
             self._sizes.pop(pid, None)
+            self._watches.pop(pid, None)
         with suppress(ProcessLookupError):
             os.kill(origin, signal.SIGCONT)
 
@@ -211,12 +238,13 @@ class SessionSupervisor:
         return {}
 
     def do_usage(self, fields: Fields, descriptors: list[int]) -> Fields:
-        """Answer what a session uses: {"id"} -> {"cpu_s", "memory", "processes"}."""
-        return dict(usage(fields["id"])._asdict())
+        """Answer what a session has used since its run began: {"id"} -> {"cpu_s", "memory", "processes"}."""
+        return dict(self._watches[fields["id"]].measure()._asdict())
 
-    def do_ping(self, fields: Fields, descriptors: list[int]) -> Fields:
-        """Answer."""
-        return {}
+    def do_ending(self, fields: Fields, descriptors: list[int]) -> Fields:
+        """Answer the limit that ended a session, EXITED where none did: {"id"} -> {"ending"}."""
+        watch = self._watches.get(fields["id"])
+        return {"ending": watch.ending if watch else "EXITED"}
 
     def do_interrupt(self, fields: Fields, descriptors: list[int]) -> Fields:
         """Raise KeyboardInterrupt in a session: {"id"} -> {}."""
@@ -230,7 +258,7 @@ class SessionSupervisor:
             is_wanted = True
             while is_wanted and pid in self._parents and pid not in self._parents.values():
                 end(pid)
-                self._sizes.pop(pid)
+                del self._sizes[pid], self._watches[pid]
                 pid = self._parents.pop(pid)
                 is_wanted = pid != 0 and state_of(pid) == "T"  # who was cloned stands still; others are the host's
         return {}
@@ -291,64 +319,6 @@ def _special(directory: str, names: list[str]) -> list[str]:
     return [
         name for name, mode in paths.items() if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
     ]
-
-
-def _check_alone(pid: int, own: str) -> None:
-    """See that a stopped clone shares nothing that can be written. Raises: CloneRefused."""
-    status = status_of(pid)
-    if status["Threads"] != "1" or len(descendants(pid)) != 1:
-        raise CloneRefused("it has threads or programs of its own running")
-    if any(int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")):
-        raise CloneRefused("it has kept rights")
-    if os.getpgid(pid) != pid:
-        raise CloneRefused("it is in a process group with others")
-    own_places = {os.stat(f"/proc/{pid}/root{path}").st_dev for path in (WORK, OUTPUT)}
-    if os.stat(f"/proc/{pid}/cwd").st_dev not in own_places:
-        raise CloneRefused("its directory is not its own")
-    for number in os.listdir(f"/proc/{pid}/fd"):
-        path = f"/proc/{pid}/fd/{number}"
-        if os.readlink(path) == own:
-            continue
-        found = os.stat(path)
-        is_harmless = stat.S_ISCHR(found.st_mode) and os.path.samestat(found, os.stat(os.devnull))
-        if not is_harmless and not (stat.S_ISREG(found.st_mode) and found.st_dev in own_places):
-            raise CloneRefused("it holds a descriptor that others may hold")
-    if _has_shared_memory(pid):
-        raise CloneRefused("it holds memory that others may hold")
-
-
-def _has_shared_memory(pid: int) -> bool:
-    """Tell whether a process holds shared memory that it can write, or can make writable."""
-    system = os.stat("/usr").st_dev
-    read_only = (
-        f"{os.major(system):02x}:{os.minor(system):02x}".encode()
-    )  # mounted so: nobody has opened it for writing
-    with open(f"/proc/{pid}/maps", "rb") as maps:
-        fields = [line.split(maxsplit=4) for line in maps]
-    if not any(line[1].endswith(b"s") and line[3] != read_only for line in fields):
-        return False
-    with open(f"/proc/{pid}/smaps", "rb") as details:
-        flags = [set(line.split()[1:]) for line in details if line.startswith(b"VmFlags:")]
-    return any({b"sh", b"mw"} <= found for found in flags)
-
-
-def _clones_by_socket(origin: int, sockets: list[str]) -> list[int]:
-    """Return the clones of a stopped session in the order of their sockets. Raises: CloneRefused: others run too."""
-    children = children_of(origin)
-    clones = {pid for pid in children if _is_apart(pid, origin)}
-    by_socket = {socket: pid for pid in clones for socket in sockets_of(pid)}
-    ids = [by_socket[socket] for socket in sockets if socket in by_socket]
-    if not len(ids) == len(sockets) == len(clones) or {*children, *ids} != clones:
-        raise CloneRefused("it has programs of its own running")
-    return ids
-
-
-def _is_apart(pid: int, origin: int) -> bool:
-    """Tell whether a process lives in namespaces of its own; one that has just ended does not."""
-    try:
-        return has_own_namespaces(pid, origin)
-    except OSError:
-        return False
 
 
 def _fork_helper(work: Callable[[], None]) -> int:
