@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 from envgym.sandbox._namespaces import filter_calls
 from envgym.sandbox._seccomp import seccomp_filter
-from envgym.sandbox._tree import Usage, shared_once, usage
+from envgym.sandbox._tree import Usage, UsageMeter
 
 READY = b"ready\n"
 REPORT_SIZE = 256
@@ -149,13 +149,14 @@ def _follow(first: int, order: Fields) -> tuple[int, str | None, int]:
     waking, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    meter = UsageMeter(os.getpid(), has_own_network=True)
     over, peak, look = None, 0, time.monotonic() + _LOOK_S
     while over is None and (code := _reap(first)) is None:
         ready, _, _ = select.select([0, waking], [], [], max(0.0, look - time.monotonic()))
         if waking in ready:
             os.read(waking, 4096)
         if time.monotonic() >= look:
-            used = _used_by_others()
+            used = _used_by_others(meter.measure(order["memory"] + _own_memory()))
             over, peak, look = _over(used, order), max(peak, used.memory), time.monotonic() + _LOOK_S
         if 0 in ready:
             over = "HOST"  # it tells to stop, or has gone
@@ -184,9 +185,9 @@ def _end_all() -> None:
             os.waitpid(-1, 0)
 
 
-def _used_by_others() -> Usage:
+def _used_by_others(used: Usage) -> Usage:
     """Return what all processes but this one use."""
-    used, own = usage(os.getpid()), os.times()
+    own = os.times()
     return Usage(used.cpu_s - own.user - own.system, used.memory - _own_memory(), used.processes - 1)
 
 
@@ -199,7 +200,7 @@ def _over(used: Usage, order: Fields) -> str | None:
     """Return the limit that the program breaks."""
     if _was_out_of_memory():
         return "MEMORY"
-    if used.memory > order["memory"] and shared_once(os.getpid()) - _own_memory() > order["memory"]:
+    if used.memory > order["memory"]:
         return "MEMORY"
     if used.cpu_s > order["cpu_s"]:
         return "CPU_TIME"

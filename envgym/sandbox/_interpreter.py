@@ -107,27 +107,28 @@ class Interpreter:
 
     def do_fork(self, fields: Fields, blob: bytes, descriptors: list[int]) -> tuple[Fields | None, bytes]:
         """Clone this process once for each descriptor, the socket of the clone; a clone answers nothing."""
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
-        self._directory, self._files, state = os.getcwd(), self._open_files(descriptors), random.getstate()
-        ready, telling = os.pipe()
+        ready, telling = -1, -1
         is_clone = False
         try:
-            for number, descriptor in enumerate(descriptors):
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(Exception):
+                    stream.flush()
+            self._directory, self._files, state = os.getcwd(), self._open_files(descriptors), random.getstate()
+            ready, telling = os.pipe()
+            for descriptor in descriptors:
                 if is_clone := clone_into_namespaces() == 0:
                     drop_capabilities()
                     os.dup2(descriptor, self._channel.fileno())
-                    for other in descriptors[number:]:
-                        os.close(other)
                     random.setstate(state)  # Python would draw a new one: both sides go on alike
                     return None, b""
-                os.close(descriptor)
         finally:
-            os.close(telling)
-            if not is_clone:
-                os.read(ready, 1)  # ends when every clone has closed what is the others'
-            os.close(ready)
+            for descriptor in (*descriptors, telling):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            if ready >= 0:
+                if not is_clone:
+                    os.read(ready, 1)  # ends when every clone has closed what is the others'
+                os.close(ready)
         return {}, b""
 
     def do_refresh(self, fields: Fields, blob: bytes, descriptors: list[int]) -> tuple[Fields, bytes]:

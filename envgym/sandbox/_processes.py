@@ -1,21 +1,25 @@
-"""Stopping, ending and looking at processes, by /proc. Standard library only: it runs inside sandboxes."""
+"""Stopping, ending and checking processes, by /proc. Standard library only: it runs inside sandboxes."""
 
 import os
 import select
 import signal
+import stat
 import time
 from contextlib import suppress
 
 from envgym.sandbox._tree import descendants
 
+WORK, OUTPUT = "/tmp", "/dev/shm"
+"""What a session can write: its files, and its output."""
 _STOP_S = 5.0
+_DYING_S = 1.0
 
 
 class CloneRefused(Exception):
     """A session cannot be copied; the reason is for the host."""
 
 
-def status_of(pid: int) -> dict[str, str]:
+def _status_of(pid: int) -> dict[str, str]:
     """Return the fields of /proc/PID/status. Raises: OSError: there is no such process."""
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
         return dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
@@ -47,7 +51,7 @@ def end(pid: int) -> None:
         return
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    select.select([process], [], [], _STOP_S)
+    select.select([process], [], [], _DYING_S)
     os.close(process)
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
@@ -55,12 +59,20 @@ def end(pid: int) -> None:
 
 def children_of(pid: int) -> list[int]:
     """Return the living children of a process."""
-    return [
-        child for child in descendants(pid)[1:] if state_of(child) not in "XZ" and status_of(child)["PPid"] == str(pid)
-    ]
+    return [child for child in descendants(pid)[1:] if _is_child(child, pid)]
 
 
-def has_own_namespaces(pid: int, other: int) -> bool:
+def _is_child(pid: int, parent: int) -> bool:
+    """Tell whether a process lives and has this parent; its first thread may have ended before others."""
+    try:
+        status = _status_of(pid)
+        has_ended = status["State"][0] in "XZ" and status["Threads"] == "1"
+        return not has_ended and status["PPid"] == str(parent)
+    except (OSError, KeyError):
+        return False
+
+
+def _has_own_namespaces(pid: int, other: int) -> bool:
     """Tell whether two processes share none of the namespaces of a session."""
     return all(
         os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/{other}/ns/{kind}")
@@ -68,7 +80,69 @@ def has_own_namespaces(pid: int, other: int) -> bool:
     )
 
 
-def sockets_of(pid: int) -> list[str]:
+def _sockets_of(pid: int) -> list[str]:
     """Return the sockets that a process holds, as /proc names them."""
-    links = (os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd"))
+    links = []
+    with suppress(OSError):  # it has ended
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):  # it has closed this one
+                links.append(os.readlink(f"/proc/{pid}/fd/{number}"))
     return [link for link in links if link.startswith("socket:")]
+
+
+def clones_by_socket(origin: int, sockets: list[str]) -> list[int]:
+    """Return the clones of a stopped session in the order of their sockets. Raises: CloneRefused: others run too."""
+    children = children_of(origin)
+    clones = {pid for pid in children if is_apart(pid, origin)}
+    by_socket = {socket: pid for pid in clones for socket in _sockets_of(pid)}
+    ids = [by_socket[socket] for socket in sockets if socket in by_socket]
+    if not len(ids) == len(sockets) == len(clones) or {*children, *ids} != clones:
+        raise CloneRefused("it has programs of its own running")
+    return ids
+
+
+def is_apart(pid: int, origin: int) -> bool:
+    """Tell whether a process lives in namespaces of its own; one that has just ended does not."""
+    try:
+        return _has_own_namespaces(pid, origin)
+    except OSError:
+        return False
+
+
+def check_alone(pid: int, own: str) -> None:
+    """See that a stopped clone shares nothing that can be written. Raises: CloneRefused."""
+    status = _status_of(pid)
+    if status["Threads"] != "1" or len(descendants(pid)) != 1:
+        raise CloneRefused("it has threads or programs of its own running")
+    if any(int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")):
+        raise CloneRefused("it has kept rights")
+    if os.getpgid(pid) != pid:
+        raise CloneRefused("it is in a process group with others")
+    own_places = {os.stat(f"/proc/{pid}/root{path}").st_dev for path in (WORK, OUTPUT)}
+    if os.stat(f"/proc/{pid}/cwd").st_dev not in own_places:
+        raise CloneRefused("its directory is not its own")
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{number}"
+        if os.readlink(path) == own:
+            continue
+        found = os.stat(path)
+        is_harmless = stat.S_ISCHR(found.st_mode) and os.path.samestat(found, os.stat(os.devnull))
+        if not is_harmless and not (stat.S_ISREG(found.st_mode) and found.st_dev in own_places):
+            raise CloneRefused("it holds a descriptor that others may hold")
+    if _has_shared_memory(pid):
+        raise CloneRefused("it holds memory that others may hold")
+
+
+def _has_shared_memory(pid: int) -> bool:
+    """Tell whether a process holds shared memory that it can write, or can make writable."""
+    system = os.stat("/usr").st_dev
+    read_only = (
+        f"{os.major(system):02x}:{os.minor(system):02x}".encode()
+    )  # mounted so: nobody has opened it for writing
+    with open(f"/proc/{pid}/maps", "rb") as maps:
+        fields = [line.split(maxsplit=4) for line in maps]
+    if not any(line[1].endswith(b"s") and line[3] != read_only for line in fields):
+        return False
+    with open(f"/proc/{pid}/smaps", "rb") as details:
+        flags = [set(line.split()[1:]) for line in details if line.startswith(b"VmFlags:")]
+    return any({b"sh", b"mw"} <= found for found in flags)

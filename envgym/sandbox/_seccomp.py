@@ -11,21 +11,28 @@ from collections.abc import Mapping, Sequence
 
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
-_LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NR, _ARCH, _ARG0 = 0, 4, 16
+_LOAD, _JEQ, _JGE, _JSET, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+_NR, _ARCH, _ARG0, _ARG1, _ARG2 = 0, 4, 16, 24, 32
 _X32 = 0x40000000
 _AUDIT_ARCH: Mapping[str, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 CLONE_NAMESPACES = 0x7E020080
 """CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET."""
-_FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6: they end at the network namespace, vsock and others need not
+_UNIX, _STREAM, _KIND_MASK = 1, 1, 0xF
+_SETSOCKOPT, _SOCKET_LEVEL, _BUFFER_SIZES = (54, 208), 1, (7, 8)  # SOL_SOCKET; SO_SNDBUF, SO_RCVBUF
+_NAMING: Mapping[str, tuple[int, int]] = {
+    "accept": (43, 202), "accept4": (288, 242), "bind": (49, 200), "connect": (42, 203), "listen": (50, 201),
+}  # fmt: skip
+"""What gives a socket an address, or finds another by one."""
+_FAMILIES = (_UNIX, 2, 10)  # AF_UNIX, AF_INET, AF_INET6: they end at the network namespace, vsock and others need not
 
 # name: (x86_64, aarch64); None where the architecture has no such call
 _DENIED: Mapping[str, tuple[int | None, int | None]] = {
     "acct": (163, 89), "add_key": (248, 217), "adjtimex": (159, 171), "bpf": (321, 280), "chroot": (161, 51),
     "clock_adjtime": (305, 266), "clock_settime": (227, 112), "delete_module": (176, 106),
     "fanotify_init": (300, 262), "finit_module": (313, 273), "fsconfig": (431, 431), "fsmount": (432, 432),
-    "fsopen": (430, 430), "fspick": (433, 433), "init_module": (175, 105), "io_uring_enter": (426, 426),
+    "fsopen": (430, 430), "fspick": (433, 433), "init_module": (175, 105), "inotify_init": (253, None),
+    "inotify_init1": (294, 26), "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427), "io_uring_setup": (425, 425), "ioperm": (173, None), "iopl": (172, None),
     "kcmp": (312, 272), "kexec_file_load": (320, 294), "kexec_load": (246, 104), "keyctl": (250, 219),
     "lookup_dcookie": (212, 18), "mbind": (237, 235), "memfd_create": (319, 279), "memfd_secret": (447, 447),
@@ -40,7 +47,7 @@ _DENIED: Mapping[str, tuple[int | None, int | None]] = {
     "swapon": (167, 224), "syslog": (103, 116), "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282),
     "vhangup": (153, 58),
 }  # fmt: skip
-_CLONE, _CLONE3, _SOCKET = (56, 220), (435, 435), (41, 198)
+_CLONE, _CLONE3, _SOCKET, _SOCKETPAIR = (56, 220), (435, 435), (41, 198), (53, 199)
 
 
 def is_known() -> bool:
@@ -52,7 +59,8 @@ def seccomp_filter(*, sockets: bool, fork_flags: int | None = None) -> bytes:
     """Return the program, as `struct sock_filter[]`; empty where the architecture is unknown.
 
     Args:
-        sockets: Whether Unix and internet sockets may be made, inside whatever network namespace there is.
+        sockets: Whether Unix and internet sockets may be made, inside whatever network namespace there is. Without
+            them there are pairs of connected streams only, which can reach no third socket.
         fork_flags: The one set of namespace flags that `clone` may carry; None: no namespace may be made.
     """
     if not is_known():
@@ -63,7 +71,12 @@ def seccomp_filter(*, sockets: bool, fork_flags: int | None = None) -> bytes:
         steps += [_op(_JGE, _X32, 0, 1), _op(_RETURN, _KILL)]
     steps += _on(_CLONE3[index], [_op(_RETURN, _ERRNO | _ENOSYS)])  # its flags lie in memory: clone is used instead
     steps += _on(_CLONE[index], _clone_rule(fork_flags))
-    steps += _on(_SOCKET[index], _socket_rule() if sockets else [_op(_RETURN, _ERRNO | _EAFNOSUPPORT)])
+    refusal = [_op(_RETURN, _ERRNO | _EAFNOSUPPORT)]
+    steps += _on(_SOCKET[index], _socket_rule() if sockets else refusal)
+    steps += _on(_SOCKETPAIR[index], _socket_rule() if sockets else _stream_pair_rule())
+    steps += _on(_SETSOCKOPT[index], _buffer_rule())
+    for call in _NAMING.values() if not sockets else ():
+        steps += _on(call[index], refusal)
     for numbers in _DENIED.values():
         number = numbers[index]
         if number is not None:
@@ -82,6 +95,19 @@ def _clone_rule(fork_flags: int | None) -> list[bytes]:
 def _socket_rule() -> list[bytes]:
     families = [step for family in _FAMILIES for step in (_op(_JEQ, family, 0, 1), _op(_RETURN, _ALLOW))]
     return [_op(_LOAD, _ARG0), *families, _op(_RETURN, _ERRNO | _EAFNOSUPPORT)]
+
+
+def _stream_pair_rule() -> list[bytes]:
+    """Allow pairs of Unix streams: a datagram socket of a pair could still send to any address."""
+    kind = [_op(_LOAD, _ARG1), _op(_AND, _KIND_MASK), _op(_JEQ, _STREAM, 0, 1), _op(_RETURN, _ALLOW)]
+    return [_op(_LOAD, _ARG0), _op(_JEQ, _UNIX, 0, len(kind)), *kind, _op(_RETURN, _ERRNO | _EAFNOSUPPORT)]
+
+
+def _buffer_rule() -> list[bytes]:
+    """Let a request for larger socket buffers succeed without an effect, as one beyond the system's maximum does."""
+    sizes = [step for size in _BUFFER_SIZES for step in (_op(_JEQ, size, 0, 1), _op(_RETURN, _ERRNO))]
+    option = [_op(_LOAD, _ARG2), *sizes]
+    return [_op(_LOAD, _ARG1), _op(_JEQ, _SOCKET_LEVEL, 0, len(option)), *option, _op(_RETURN, _ALLOW)]
 
 
 def _on(number: int, rule: Sequence[bytes]) -> list[bytes]:

@@ -4,20 +4,27 @@ Every session is a process in namespaces of its own, below the supervisor's. A f
 session's process makes of itself; the process that was cloned is stopped for good, and the clone may go on only after
 the supervisor has checked that it holds nothing that another session holds: no memory, no descriptor, no directory.
 
-Standard library only. Requests and answers are JSON packets on standard input, from the host; see the methods `do_...`
-of `SessionSupervisor`.
+What takes time, or waits for a process of a session, is done by a short-lived helper process: a session that disturbs
+its own copying or checking delays no other one, and any error there is the refusal of that one request.
+
+Standard library only. Requests are JSON packets on standard input, from the host, each with the socket that gets its
+answer; see the methods `do_...` of `SessionSupervisor`.
 """
 
 import json
 import os
 import resource
+import selectors
 import shutil
 import signal
 import socket
 import stat
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from envgym.sandbox._interpreter import Interpreter, warm_up
 from envgym.sandbox._namespaces import (
@@ -35,21 +42,37 @@ from envgym.sandbox._namespaces import (
     mount,
 )
 from envgym.sandbox._processes import (
+    OUTPUT,
+    WORK,
     CloneRefused,
+    check_alone,
     children_of,
+    clones_by_socket,
     end,
-    has_own_namespaces,
-    sockets_of,
+    is_apart,
     state_of,
-    status_of,
     stop,
 )
-from envgym.sandbox._tree import descendants, usage
+from envgym.sandbox._session_watch import SessionWatch
 
 Fields = dict[str, Any]  # decoded JSON
-WORK, OUTPUT = "/tmp", "/dev/shm"
 MAX_PACKET = 150_000
+MAX_DESCRIPTORS = 8
+_LOOK_S = 0.25
+_HELPER_S = 20
+"""Seconds that a helper process may take."""
 _HIDDEN = ("/proc", "/dev/pts", "/sys")
+
+
+class HelperTask(NamedTuple):
+    """What a helper process does for a request."""
+
+    work: Callable[[], None]
+    """Runs in the helper process."""
+    finish: Callable[[], Fields]
+    """Makes the answer after the work is done."""
+    undo: Callable[[], None]
+    """Runs after the work has failed."""
 
 
 class SessionSupervisor:
@@ -60,67 +83,154 @@ class SessionSupervisor:
         self._user = user
         self._parents: dict[int, int] = {}  # process -> the one that it was cloned from, 0 for none
         self._sizes: dict[int, tuple[int, int]] = {}  # process -> bytes of its files and of its output
+        self._watches: dict[int, SessionWatch] = {}
+        self._next_look_s = 0.0
+        self._selector = selectors.DefaultSelector()
+
+    def serve(self, control: socket.socket) -> None:
+        """Answer requests until the host closes its end."""
+        self._selector.register(control, selectors.EVENT_READ)
+        while True:
+            for key, _ in self._selector.select(_LOOK_S if self._watches else None):
+                if key.data is not None:
+                    key.data()
+                    continue
+                message, descriptors, _, _ = socket.recv_fds(control, MAX_PACKET, MAX_DESCRIPTORS)
+                if not message:
+                    return
+                fields = json.loads(message)
+                if fields["op"] == "begin":
+                    self._begin_run(fields)
+                else:
+                    self._answer(fields, descriptors)
+            if time.monotonic() >= self._next_look_s:
+                self._watch()
+                self._next_look_s = time.monotonic() + _LOOK_S
+
+    def _begin_run(self, fields: Fields) -> None:
+        """Hold a run's limits from now on, without an answer: {"id", "memory", "processes", "cpu_s"}."""
+        watch = self._watches.get(fields["id"])
+        if watch is not None:
+            watch.begin_run(fields)
+
+    def _watch(self) -> None:
+        """End sessions that break a limit, between runs too; those that were cloned stand still."""
+        for pid in {*self._watches} - {*self._parents.values()}:
+            self._watches[pid].hold_limits()
+
+    def _answer(self, fields: Fields, descriptors: list[int]) -> None:
+        """Answer a request on the first of its descriptors, at once or when its helper process has ended."""
+        reply = socket.socket(fileno=descriptors[0])
+        try:
+            answer = getattr(self, f"do_{fields['op']}")(fields, descriptors[1:])
+            if isinstance(answer, HelperTask):
+                self._start_helper(answer, reply)
+                return
+        except (OSError, LookupError, ValueError) as error:
+            answer = {"failed": f"{fields['op']}: {error}"}
+        finally:
+            for descriptor in descriptors[1:]:
+                os.close(descriptor)
+        _send(reply, answer)
+
+    def _start_helper(self, task: HelperTask, reply: socket.socket) -> None:
+        """Start a helper process; answer when it has ended."""
+        reading, writing = os.pipe()
+        try:
+            helper = os.fork()
+        except OSError:
+            os.close(reading)
+            os.close(writing)
+            raise
+        if helper == 0:
+            _run_helper(task, writing)
+        os.close(writing)
+
+        def finish() -> None:
+            self._selector.unregister(reading)
+            refusal = os.read(reading, 1000).decode(errors="replace")
+            os.close(reading)
+            if os.waitpid(helper, 0)[1] == 0:
+                answer = task.finish()
+            else:
+                task.undo()
+                answer = {"refused": refusal or "it takes too long to be copied"}
+            _send(reply, answer)
+
+        self._selector.register(reading, selectors.EVENT_READ, finish)
 
     # ---- requests --------------------------------------------------------------------------------------------
 
     def do_spawn(self, fields: Fields, descriptors: list[int]) -> Fields:
-        """Start a session on the socket sent along: {"limits", "disk", "output"} -> {"id"}."""
+        """Start a session on the socket sent along: the kernel's {"limits"}, {"disk", "output", "memory",
+        "processes", "cpu_s"} -> {"id"}."""
         waiting, going = os.pipe()
-        pid = clone_into_namespaces()
-        if pid == 0:
+        try:
+            pid = clone_into_namespaces()
+            if pid == 0:
+                os.close(going)
+                os.read(waiting, 1)
+                self._become_session(fields, descriptors[0])
+            try:
+                map_user(pid, self._user)
+            except OSError:
+                end(pid)
+                raise
+        finally:
+            os.close(waiting)
             os.close(going)
-            os.read(waiting, 1)
-            self._become_session(fields, descriptors[0])
-        os.close(waiting)
-        os.close(descriptors[0])
-        map_user(pid, self._user)
-        os.close(going)
         self._parents[pid], self._sizes[pid] = 0, (fields["disk"], fields["output"])
+        self._watches[pid] = SessionWatch(pid, fields)
         return {"id": pid}
 
-    def do_adopt(self, fields: Fields, descriptors: list[int]) -> Fields:
+    def do_adopt(self, fields: Fields, descriptors: list[int]) -> HelperTask:
         """Stop a session that has cloned itself, give each clone a copy of its files: {"id", "sockets"} -> {"ids"}."""
-        origin = fields["id"]
-        stop(origin)
-        try:
-            return {"ids": self._adopted(origin, fields["sockets"])}
-        except CloneRefused:
-            self._undo(origin, [pid for pid in children_of(origin) if has_own_namespaces(pid, origin)])
-            raise
+        origin, sockets = fields["id"], fields["sockets"]
 
-    def _adopted(self, origin: int, sockets: list[str]) -> list[int]:
-        clones = {pid for pid in children_of(origin) if has_own_namespaces(pid, origin)}
-        by_socket = {socket: pid for pid in clones for socket in sockets_of(pid)}
-        ids = [by_socket[socket] for socket in sockets if socket in by_socket]
-        if not len(ids) == len(sockets) == len(clones) or {*children_of(origin), *ids} != clones:
-            raise CloneRefused("it has programs of its own running")
-        for pid in clones:
-            self._parents[pid], self._sizes[pid] = origin, self._sizes[origin]
-        helpers = [self._give_files(pid) for pid in clones]
-        failures = [helper for helper in helpers if os.waitpid(helper, 0)[1] != 0]
-        if failures:
-            raise CloneRefused("its files could not be copied")
-        return ids
+        def work() -> None:
+            stop(origin)
+            self._give_all_files(clones_by_socket(origin, sockets), self._sizes[origin])
+
+        def finish() -> Fields:
+            try:
+                ids = clones_by_socket(origin, sockets)
+            except (CloneRefused, OSError):
+                undo()
+                return {"refused": "its clones have ended"}
+            for pid in ids:
+                self._parents[pid], self._sizes[pid] = origin, self._sizes[origin]
+                self._watches[pid] = SessionWatch(pid, self._watches[origin].limits)
+            return {"ids": ids}
+
+        def undo() -> None:
+            self._undo(origin, [pid for pid in children_of(origin) if is_apart(pid, origin)])
+
+        return HelperTask(work, finish, undo)
+
+    def do_check(self, fields: Fields, descriptors: list[int]) -> HelperTask:
+        """See that clones hold nothing of others: {"id", "ids", "sockets"} -> {}."""
+
+        def work() -> None:
+            for pid, own in zip(fields["ids"], fields["sockets"], strict=True):
+                stop(pid)
+                check_alone(pid, own)
+
+        def finish() -> Fields:
+            for pid in fields["ids"]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+            return {}
+
+        return HelperTask(work, finish, lambda: self._undo(fields["id"], fields["ids"]))
 
     def _undo(self, origin: int, clones: list[int]) -> None:
         for pid in clones:
             end(pid)
             self._parents.pop(pid, None)
             self._sizes.pop(pid, None)
-        os.kill(origin, signal.SIGCONT)
-
-    def do_check(self, fields: Fields, descriptors: list[int]) -> Fields:
-        """See that clones hold nothing of others: {"id", "ids", "sockets"} -> {}."""
-        try:
-            for pid, own in zip(fields["ids"], fields["sockets"], strict=True):
-                stop(pid)
-                _check_alone(pid, own)
-        except CloneRefused:
-            self._undo(fields["id"], fields["ids"])
-            raise
-        for pid in fields["ids"]:
-            os.kill(pid, signal.SIGCONT)
-        return {}
+            self._watches.pop(pid, None)
+        with suppress(ProcessLookupError):
+            os.kill(origin, signal.SIGCONT)
 
     def do_undo(self, fields: Fields, descriptors: list[int]) -> Fields:
         """End clones, and let the session that was cloned go on: {"id", "ids"} -> {}."""
@@ -128,12 +238,13 @@ class SessionSupervisor:
         return {}
 
     def do_usage(self, fields: Fields, descriptors: list[int]) -> Fields:
-        """Answer what a session uses: {"id"} -> {"cpu_s", "memory", "processes"}."""
-        return dict(usage(fields["id"])._asdict())
+        """Answer what a session has used since its run began: {"id"} -> {"cpu_s", "memory", "processes"}."""
+        return dict(self._watches[fields["id"]].measure()._asdict())
 
-    def do_ping(self, fields: Fields, descriptors: list[int]) -> Fields:
-        """Answer."""
-        return {}
+    def do_ending(self, fields: Fields, descriptors: list[int]) -> Fields:
+        """Answer the limit that ended a session, EXITED where none did: {"id"} -> {"ending"}."""
+        watch = self._watches.get(fields["id"])
+        return {"ending": watch.ending if watch else "EXITED"}
 
     def do_interrupt(self, fields: Fields, descriptors: list[int]) -> Fields:
         """Raise KeyboardInterrupt in a session: {"id"} -> {}."""
@@ -147,7 +258,7 @@ class SessionSupervisor:
             is_wanted = True
             while is_wanted and pid in self._parents and pid not in self._parents.values():
                 end(pid)
-                self._sizes.pop(pid)
+                del self._sizes[pid], self._watches[pid]
                 pid = self._parents.pop(pid)
                 is_wanted = pid != 0 and state_of(pid) == "T"  # who was cloned stands still; others are the host's
         return {}
@@ -177,24 +288,23 @@ class SessionSupervisor:
         finally:
             os._exit(code)
 
-    def _give_files(self, pid: int) -> int:
-        """Start a helper that gives a clone a disk of its own, with a copy of what it sees there; return the helper."""
-        helper = os.fork()
-        if helper == 0:
-            code = 1
-            try:
-                enter(pid, "user")
-                map_user(pid, self._user)
-                enter(pid, "ipc", "mnt")
-                old = os.open(WORK, os.O_RDONLY | os.O_DIRECTORY)
-                _mount_places(*self._sizes[pid])
-                if os.listdir(old):
-                    os.fchdir(old)
-                    shutil.copytree(".", WORK, symlinks=True, dirs_exist_ok=True, ignore=_special)
-                code = 0
-            finally:
-                os._exit(code)
-        return helper
+    def _give_all_files(self, clones: list[int], sizes: tuple[int, int]) -> None:
+        """Give each clone a copy of the files that it sees. Raises: CloneRefused: it fails for one."""
+        copying = [_fork_helper(partial(self._give_files, pid, sizes)) for pid in clones]
+        statuses = [os.waitpid(helper, 0)[1] for helper in copying]
+        if any(statuses):
+            raise CloneRefused("its files could not be copied")
+
+    def _give_files(self, pid: int, sizes: tuple[int, int]) -> None:
+        """Give a clone a disk of its own, with a copy of what it sees there; the caller enters its namespaces."""
+        enter(pid, "user")
+        map_user(pid, self._user)
+        enter(pid, "ipc", "mnt")
+        old = os.open(WORK, os.O_RDONLY | os.O_DIRECTORY)
+        _mount_places(*sizes)
+        if os.listdir(old):
+            os.fchdir(old)
+            shutil.copytree(".", WORK, symlinks=True, dirs_exist_ok=True, ignore=_special)
 
 
 def _mount_places(disk: int, output: int) -> None:
@@ -211,43 +321,38 @@ def _special(directory: str, names: list[str]) -> list[str]:
     ]
 
 
-def _check_alone(pid: int, own: str) -> None:
-    """See that a stopped clone shares nothing that can be written. Raises: CloneRefused."""
-    status = status_of(pid)
-    if status["Threads"] != "1" or len(descendants(pid)) != 1:
-        raise CloneRefused("it has threads or programs of its own running")
-    if any(int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")):
-        raise CloneRefused("it has kept rights")
-    if os.getpgid(pid) != pid:
-        raise CloneRefused("it is in a process group with others")
-    own_places = {os.stat(f"/proc/{pid}/root{path}").st_dev for path in (WORK, OUTPUT)}
-    if os.stat(f"/proc/{pid}/cwd").st_dev not in own_places:
-        raise CloneRefused("its directory is not its own")
-    for number in os.listdir(f"/proc/{pid}/fd"):
-        path = f"/proc/{pid}/fd/{number}"
-        if os.readlink(path) == own:
-            continue
-        found = os.stat(path)
-        is_harmless = stat.S_ISCHR(found.st_mode) and os.path.samestat(found, os.stat(os.devnull))
-        if not is_harmless and not (stat.S_ISREG(found.st_mode) and found.st_dev in own_places):
-            raise CloneRefused("it holds a descriptor that others may hold")
-    if _has_shared_memory(pid):
-        raise CloneRefused("it holds memory that others may hold")
+def _fork_helper(work: Callable[[], None]) -> int:
+    """Run `work` in a child process that exits with 0 when it is done; return the child."""
+    helper = os.fork()
+    if helper == 0:
+        code = 1
+        try:
+            signal.alarm(_HELPER_S)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return helper
 
 
-def _has_shared_memory(pid: int) -> bool:
-    """Tell whether a process holds shared memory that it can write, or can make writable."""
-    system = os.stat("/usr").st_dev
-    read_only = (
-        f"{os.major(system):02x}:{os.minor(system):02x}".encode()
-    )  # mounted so: nobody has opened it for writing
-    with open(f"/proc/{pid}/maps", "rb") as maps:
-        fields = [line.split(maxsplit=4) for line in maps]
-    if not any(line[1].endswith(b"s") and line[3] != read_only for line in fields):
-        return False
-    with open(f"/proc/{pid}/smaps", "rb") as details:
-        flags = [set(line.split()[1:]) for line in details if line.startswith(b"VmFlags:")]
-    return any({b"sh", b"mw"} <= found for found in flags)
+def _run_helper(task: HelperTask, writing: int) -> None:
+    """Do a task's work, write why it is refused; never returns. What a session changes meanwhile is its own fault."""
+    code = 1
+    try:
+        signal.alarm(_HELPER_S)
+        task.work()
+        code = 0
+    except CloneRefused as refusal:
+        os.write(writing, str(refusal).encode())
+    except Exception as error:  # noqa: BLE001  # a hostile process may make /proc say anything
+        os.write(writing, f"it changes while it is copied ({type(error).__name__})".encode())
+    finally:
+        os._exit(code)
+
+
+def _send(reply: socket.socket, answer: Fields) -> None:
+    with reply, suppress(OSError):  # the host waits no longer
+        reply.send(json.dumps(answer).encode())
 
 
 def main() -> None:
@@ -257,18 +362,7 @@ def main() -> None:
     supervisor = SessionSupervisor(bytes.fromhex(sys.argv[1]), sys.argv[2])
     warm_up()
     control.send(b"{}")
-    while True:
-        message, descriptors, _, _ = socket.recv_fds(control, MAX_PACKET, 8)
-        if not message:
-            return
-        fields = json.loads(message)
-        try:
-            answer = getattr(supervisor, f"do_{fields['op']}")(fields, descriptors)
-        except CloneRefused as refusal:
-            answer = {"refused": str(refusal)}
-        except OSError as error:
-            answer = {"failed": f"{fields['op']}: {error.strerror or error}"}
-        control.send(json.dumps(answer).encode())
+    supervisor.serve(control)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from envgym.sandbox._namespaces import FORK_FLAGS
 from envgym.sandbox._seccomp import seccomp_filter
 from envgym.sandbox._supervisor import MAX_PACKET
 from envgym.sandbox._watch import close_all
-from envgym.sandbox.records import MIB
+from envgym.sandbox.records import MIB, Limits, RunEnding
 
 ANSWER_S = 60.0
-_MODULES = ("_supervisor", "_interpreter", "_namespaces", "_processes", "_tree")
+_MODULES = ("_supervisor", "_interpreter", "_namespaces", "_processes", "_session_watch", "_tree")
 _MAX_FIELDS = 65536
+_HEAD = struct.Struct("=II")
 _DYING_S = 10.0
 
 Fields = Mapping[str, Any]  # decoded JSON
@@ -37,10 +38,6 @@ Fields = Mapping[str, Any]  # decoded JSON
 
 class SessionEnded(Exception):
     """The process of a session is gone, or sends an invalid reply."""
-
-
-class SessionSlow(Exception):
-    """A session has not answered in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,46 +51,54 @@ class RemoteSession:
     """Of the socket at its end, as /proc tells it."""
     generation: int
     """Of the supervisor; a later one knows nothing of it."""
+    received: bytearray = field(default_factory=bytearray)
+    """What has come of the next answer."""
 
     def send(self, fields: Fields, blob: bytes = b"", descriptors: Sequence[int] = ()) -> None:
         """Ask for something. Raises: SessionEnded."""
         text = json.dumps(fields).encode()
         try:
             self.channel.settimeout(ANSWER_S)
-            socket.send_fds(self.channel, [struct.pack("=II", len(text), len(blob))], descriptors)
+            socket.send_fds(self.channel, [_HEAD.pack(len(text), len(blob))], descriptors)
             self.channel.sendall(text + blob)
         except OSError:
             raise SessionEnded("it does not listen") from None
 
     def receive(self, seconds: float, max_blob: int) -> tuple[Fields, bytes] | None:
-        """Return an answer, None where there is none in time. Raises: SessionEnded; SessionSlow: it stops half way."""
-        if not select.select([self.channel], [], [], seconds)[0]:
-            return None
-        num_fields, num_blob = struct.unpack("=II", self._exactly(8))
-        if num_fields > _MAX_FIELDS or num_blob > max_blob:
-            raise SessionEnded("it says too much")
-        try:
-            fields = json.loads(self._exactly(num_fields))
-        except (ValueError, RecursionError):
-            raise SessionEnded("it says what is no JSON") from None
-        if not isinstance(fields, dict):
-            raise SessionEnded("it says what is no answer")
-        return fields, self._exactly(num_blob)
-
-    def _exactly(self, size: int) -> bytes:
-        chunks, deadline = bytearray(), time.monotonic() + ANSWER_S
-        while len(chunks) < size:
+        """Return an answer, None where it is not complete in time. Raises: SessionEnded."""
+        deadline = time.monotonic() + seconds
+        while (answer := self._complete_answer(max_blob)) is None:
+            left = deadline - time.monotonic()
+            if left < 0 or not select.select([self.channel], [], [], left)[0]:
+                return None
             try:
-                self.channel.settimeout(max(0.001, deadline - time.monotonic()))
-                chunk = self.channel.recv(min(size - len(chunks), MIB))
-            except TimeoutError:
-                raise SessionSlow("it stops within an answer") from None
+                chunk = self.channel.recv(MIB)
             except OSError:
                 chunk = b""
             if not chunk:
                 raise SessionEnded("it has closed its end")
-            chunks += chunk
-        return bytes(chunks)
+            self.received.extend(chunk)
+        return answer
+
+    def _complete_answer(self, max_blob: int) -> tuple[Fields, bytes] | None:
+        """Take an answer from what has come, None where some of it is missing. Raises: SessionEnded."""
+        if len(self.received) < _HEAD.size:
+            return None
+        num_fields, num_blob = _HEAD.unpack_from(self.received)
+        if num_fields > _MAX_FIELDS or num_blob > max_blob:
+            raise SessionEnded("it answers too much")
+        size = _HEAD.size + num_fields + num_blob
+        if len(self.received) < size:
+            return None
+        text, blob = self.received[_HEAD.size : size - num_blob], bytes(self.received[size - num_blob : size])
+        del self.received[:size]
+        try:
+            fields = json.loads(text)
+        except (ValueError, RecursionError):
+            raise SessionEnded("it answers what is no JSON") from None
+        if not isinstance(fields, dict):
+            raise SessionEnded("it answers what is no answer")
+        return fields, blob
 
 
 class SupervisorClient:
@@ -111,54 +116,92 @@ class SupervisorClient:
         os.register_at_fork(after_in_child=self._forget)
         atexit.register(self.close)
 
-    def request(self, op: str, descriptors: Sequence[int] = (), **fields: object) -> Fields:
-        """Ask the supervisor. Raises: ToolInfraFailure: there is none, or the system refuses it something."""
-        with self.lock:
-            control = self._started()
-            message = json.dumps({"op": op, **fields}).encode()
+    def request(
+        self, op: str, descriptors: Sequence[int] = (), /, *, generation: int | None = None, **fields: object
+    ) -> Fields:
+        """Ask the supervisor; other threads may ask meanwhile.
+
+        Args:
+            op: Name of the request.
+            descriptors: Sent along.
+            generation: The supervisor that the session in question belongs to; None: any.
+            fields: Of the request.
+
+        Raises: ToolInfraFailure: there is none, it is another one, or the system refuses it something.
+        """
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with here:
+            with there, self.lock:
+                if generation is not None and (self._control is None or generation != self.generation):
+                    raise _dead("another one in its place")
+                control = self._started()
+                asked = self.generation
+                message = json.dumps({"op": op, **fields}).encode()
+                try:
+                    socket.send_fds(control, [message], [there.fileno(), *descriptors])
+                except OSError as error:
+                    self._stop()
+                    raise _dead(str(error)) from None
+            here.settimeout(ANSWER_S)
             try:
-                socket.send_fds(control, [message], descriptors)
-                answer: Fields = json.loads(control.recv(MAX_PACKET) or b'{"failed": "it has ended"}')
+                text, got = here.recv(MAX_PACKET), "it has ended"
             except OSError as error:
-                answer = {"failed": str(error)}
-            if "failed" in answer:
-                self._stop()
-                raise _dead(str(answer["failed"]))
-            return answer
+                text, got = b"", str(error)
+        if not text:
+            with self.lock:
+                if self.generation == asked:
+                    self._stop()
+            raise _dead(got)
+        answer: Fields = json.loads(text)
+        if "failed" in answer:  # this request; others are served
+            raise _dead(str(answer["failed"]))
+        return answer
 
     def sweep(self) -> None:
         """End what nobody uses any more."""
         with self.lock:
             garbage, self.garbage = self.garbage, []
-            for remote in garbage:
-                remote.channel.close()
-            ids = [remote.id for remote in garbage if remote.generation == self.generation]
-            if ids and self._control is not None:
-                with suppress(ToolInfraFailure):
-                    self.request("kill", ids=ids)
+            generation = self.generation if self._control is not None else -1
+        for remote in garbage:
+            remote.channel.close()
+        ids = [remote.id for remote in garbage if remote.generation == generation]
+        if ids:
+            with suppress(ToolInfraFailure):
+                self.request("kill", generation=generation, ids=ids)
 
-    def confirm(self, remote: RemoteSession) -> None:
-        """See that a session's end is its own. Raises: ToolInfraFailure: its supervisor is gone too."""
-        with self.lock:
-            if remote.generation != self.generation or self._control is None:
-                raise _dead("another one in its place")
-            self.request("ping")
+    def begin_run(self, remote: RemoteSession, limits: Limits) -> None:
+        """Tell the supervisor that a run begins, without waiting; its limits hold until the next one begins."""
+        fields = {"memory": limits.memory, "processes": limits.processes, "cpu_s": limits.cpu_s}
+        message = json.dumps({"op": "begin", "id": remote.id, **fields}).encode()
+        with self.lock, suppress(OSError):  # the next request tells of its end
+            if self._control is not None and remote.generation == self.generation:
+                self._control.send(message)
 
-    def spawn(self, limits: Sequence[tuple[int, int]], disk: int, output: int) -> RemoteSession:
+    def confirm_end(self, remote: RemoteSession) -> RunEnding:
+        """See that a session's end is its own; return the limit that ended it, `EXITED` where none did.
+
+        Raises: ToolInfraFailure: its supervisor is gone too.
+        """
+        return RunEnding(self.request("ending", generation=remote.generation, id=remote.id)["ending"])
+
+    def spawn(self, kernel_limits: Sequence[tuple[int, int]], limits: Limits) -> RemoteSession:
         """Start a session's process, under a new supervisor where the old one has died. Raises: ToolInfraFailure."""
         here, there = socket.socketpair()
         name = socket_name(there)
         try:
             with self.lock:
                 if self._control is not None and select.select([self._control], [], [], 0)[0]:
-                    self._stop()  # it speaks only when it is spoken to, so this is its end
-            answer = self.request("spawn", [there.fileno()], limits=limits, disk=disk, output=output)
+                    self._stop()  # it speaks here only when it starts, so this is its end
+                self._started()
+                generation = self.generation
+            fields = {"limits": kernel_limits, **asdict(limits)}
+            answer = self.request("spawn", [there.fileno()], generation=generation, **fields)
         except ToolInfraFailure:
             here.close()
             raise
         finally:
             there.close()
-        return RemoteSession(id=int(answer["id"]), channel=here, name=name, generation=self.generation)
+        return RemoteSession(id=int(answer["id"]), channel=here, name=name, generation=generation)
 
     def _started(self) -> socket.socket:
         if self._control is not None:

@@ -1,21 +1,27 @@
 """What a process and all its descendants use, read from /proc. Standard library only: it also runs inside sandboxes."""
 
 import os
+import re
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MAX_LOOKED_AT = 2000
+_SHARED = b"/dev/zero (deleted)"
+"""How the kernel names anonymous memory that can be shared; no file of a sandbox has this path."""
+_MAPPING = re.compile(rb"^([0-9a-f]+-[0-9a-f]+) \S{3}s ([0-9a-f]+) \S+ (\d+) +" + re.escape(_SHARED), re.MULTILINE)
+_HEAD = re.compile(rb"[0-9a-f]+-[0-9a-f]+ ")
 
 
 class Usage(NamedTuple):
     """Totals over a tree of processes."""
 
     cpu_s: float
-    """Living and waited-for processes."""
     memory: int
-    """Resident bytes; what processes share counts once per process."""
+    """Bytes."""
     processes: int
     """Threads count too."""
 
@@ -34,22 +40,190 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def usage(pid: int) -> Usage:
-    """Return what `pid` and its descendants use."""
-    cpu, memory, processes = 0, 0, 0
+class UsageMeter:
+    """Measures a tree of processes again and again, and counts also what cannot be seen at one time only.
+
+    Memory: resident and swapped pages, page tables, all of shared memory (also where no page table maps it any more),
+    and what sockets can hold. Processor time: also of children that nobody waited for.
+    """
+
+    def __init__(self, pid: int, *, has_own_network: bool) -> None:
+        """Prepare to measure `pid` and its descendants.
+
+        Args:
+            pid: The first process.
+            has_own_network: Whether every socket in its network namespace is one of theirs.
+        """
+        self._pid = pid
+        self._has_own_network = has_own_network
+        self._records: dict[int, _ProcessRecord] = {}
+        self._ticks, self._waited_ticks, self._brief_ticks = 0, 0, 0.0
+        self._measured_s = time.monotonic()
+        self._extents: dict[bytes, int] = {}
+
+    def measure(self, max_memory: int) -> Usage:
+        """Return what is used now; exact about shared pages only where the upper bound is over `max_memory` bytes."""
+        records = _records(self._pid)
+        self._count_cpu(records)
+        tasks = [_task_with_memory(pid) for pid in records]
+        hidden = self._shared_memory(tasks) + self._socket_memory(list(records))
+        hidden += sum(record.page_tables for record in records.values())
+        memory = hidden + sum(record.memory for record in records.values())
+        if memory > max_memory:
+            memory = hidden + sum(map(_proportional_memory, tasks))
+        ticks = self._ticks + max(0.0, self._brief_ticks - self._waited_ticks)
+        return Usage(ticks * _TICK_S, memory, sum(record.threads for record in records.values()))
+
+    def _count_cpu(self, records: dict[int, "_ProcessRecord"]) -> None:
+        """Add the processor time since the last measurement.
+
+        A process that has ended is in its parent's total of waited-for children, less what was counted while it lived.
+        Processes that nobody waits for may begin and end between two measurements. So one that was running at a single
+        measurement stands for the time from the one before; that sum counts as far as it is over the total of
+        waited-for children, which tells the truth where somebody waits.
+        """
+        now, before = time.monotonic(), self._records
+        own = waited = 0
+        for pid, record in records.items():
+            last = before.get(pid)
+            own += max(0, record.own_ticks - (last.own_ticks if last else 0))
+            waited += max(0, record.waited_ticks - (last.waited_ticks if last else 0))
+            if last is None and record.is_running and before:
+                records[pid] = record._replace(brief_ticks=_running_share(pid) * (now - self._measured_s) / _TICK_S)
+        ended = [record for pid, record in before.items() if pid not in records]
+        counted = sum(record.own_ticks + record.waited_ticks for record in ended)
+        self._ticks += own + max(0, waited - counted)
+        self._waited_ticks += waited
+        self._brief_ticks += sum(max(0.0, record.brief_ticks - record.own_ticks) for record in ended)
+        self._records, self._measured_s = records, now
+
+    def _shared_memory(self, tasks: Sequence[str]) -> int:
+        """Return the bytes of anonymous memory that can be shared, each piece once."""
+        pieces: dict[bytes, int] = {}
+        for task in tasks:
+            with suppress(OSError), open(f"{task}/maps", "rb") as maps:
+                for place, offset, inode in _MAPPING.findall(maps.read()):
+                    first, last = (int(address, 16) for address in place.split(b"-"))
+                    size = int(offset, 16) + last - first
+                    with suppress(OSError):  # only a privileged process may look, and then knows what is allocated
+                        size = os.stat(f"{task}/map_files/{place.decode()}").st_blocks * 512
+                    pieces[inode] = max(size, pieces.get(inode, 0), self._extents.get(inode, 0))
+        self._extents = pieces
+        return sum(pieces.values())
+
+    def _socket_memory(self, pids: Sequence[int]) -> int:
+        """Return the bytes that sockets hold, as far as that is known, else what they can hold."""
+        if not self._has_own_network:
+            return len({inode for pid in pids for inode in _sockets_of(pid)}) * _socket_buffer()
+        try:
+            with open(f"/proc/{self._pid}/net/sockstat", "rb") as sockstat:
+                num_sockets = int(sockstat.readline().split()[-1])  # also those on their way, and closed unread ones
+            if num_sockets == 0:
+                return 0
+            queues = [fields[4] for name in ("tcp", "tcp6", "udp", "udp6") for fields in _rows(self._pid, name)]
+            waiting = sum(int(size, 16) for queue in queues for size in queue.split(b":"))
+            return num_sockets * _socket_buffer() + 2 * waiting  # a packet takes more than what it carries
+        except (OSError, IndexError, ValueError):  # it has ended
+            return 0
+
+
+class _ProcessRecord(NamedTuple):
+    """One process at one time."""
+
+    own_ticks: int
+    waited_ticks: int
+    """Of children that it has waited for."""
+    memory: int
+    """Bytes, resident or swapped."""
+    page_tables: int
+    threads: int
+    is_running: bool
+    brief_ticks: float
+    """What it stands for if it is seen once only."""
+
+
+def _records(pid: int) -> dict[int, _ProcessRecord]:
+    """Return a process and its descendants by their ids."""
+    records = {}
     for current in descendants(pid):
-        with suppress(OSError), open(f"/proc/{current}/stat", "rb") as stat:
+        with suppress(OSError, IndexError, ValueError), open(f"/proc/{current}/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()
-            cpu += sum(int(field) for field in fields[11:15])  # utime, stime, cutime, cstime
-            processes += int(fields[17])
-            memory += int(fields[21]) * _PAGE
-    return Usage(cpu * _TICK_S, memory, processes)
+            utime, stime, cutime, cstime = map(int, fields[11:15])
+            sizes = _sizes(_task_with_memory(current))
+            records[current] = _ProcessRecord(
+                utime + stime,
+                cutime + cstime,
+                sizes.get(b"VmRSS", 0) + sizes.get(b"VmSwap", 0),
+                sizes.get(b"VmPTE", 0),
+                int(fields[17]),
+                fields[0] == b"R",
+                0.0,
+            )
+    return records
 
 
-def shared_once(pid: int) -> int:
-    """Return the resident bytes of a tree, shared pages divided among those who share them."""
-    total = 0
-    for current in descendants(pid):
-        with suppress(OSError), open(f"/proc/{current}/smaps_rollup", "rb") as rollup:
-            total += sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith(b"Pss:"))
+def _running_share(pid: int) -> float:
+    """Return the share of its time that a process ran while it could, 1 where it had no competitors."""
+    with suppress(OSError, ValueError), open(f"/proc/{pid}/schedstat", "rb") as schedstat:
+        running, waiting, _ = map(int, schedstat.read().split())
+        return running / max(1, running + waiting)
+    return 0.0
+
+
+def _sizes(task: str) -> dict[bytes, int]:
+    """Return the sizes in a task's status, in bytes."""
+    with suppress(OSError), open(f"{task}/status", "rb") as status:
+        lines = [line.split() for line in status if line.endswith(b"kB\n")]
+        return {line[0].rstrip(b":"): int(line[1]) * 1024 for line in lines}
+    return {}
+
+
+def _task_with_memory(pid: int) -> str:
+    """Return the directory of a thread that knows the memory of its process: the first one may have ended."""
+    with suppress(OSError, IndexError, ValueError):
+        with open(f"/proc/{pid}/statm", "rb") as statm:
+            if int(statm.read().split()[0]) > 0:
+                return f"/proc/{pid}"
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat", "rb") as stat:
+                if stat.read().rpartition(b")")[2].split()[0] not in b"ZX":
+                    return f"/proc/{pid}/task/{thread}"
+    return f"/proc/{pid}"
+
+
+def _proportional_memory(task: str) -> int:
+    """Return a process' resident and swapped bytes, shared pages divided among those who share them.
+
+    Anonymous shared memory is left out: `UsageMeter` counts all of it.
+    """
+    total, is_left_out = 0, False
+    with suppress(OSError), open(f"{task}/smaps", "rb") as details:
+        for line in details:
+            if line.startswith((b"Pss:", b"SwapPss:")):
+                total += 0 if is_left_out else int(line.split()[1]) * 1024
+            elif _HEAD.match(line):
+                is_left_out = line.rstrip().endswith(_SHARED)
     return total
+
+
+def _rows(pid: int, name: str) -> Iterator[list[bytes]]:
+    """Return the rows of a table of sockets in a process' network namespace."""
+    with suppress(OSError), open(f"/proc/{pid}/net/{name}", "rb") as table:
+        next(table, None)
+        yield from (line.split() for line in table)
+
+
+def _sockets_of(pid: int) -> Iterator[str]:
+    with suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                link = os.readlink(f"/proc/{pid}/fd/{number}")
+                if link.startswith("socket:"):
+                    yield link
+
+
+def _socket_buffer() -> int:
+    """Return what a socket holds at most of what it has sent; the filter of system calls lets no program raise it."""
+    with suppress(OSError, ValueError), open("/proc/sys/net/core/wmem_default", "rb") as size:
+        return int(size.read())
+    return 212_992

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from envgym.errors import ToolInfraFailure, sentence
-from envgym.sandbox._tree import shared_once, usage
+from envgym.sandbox._tree import UsageMeter
 from envgym.sandbox.records import Completed, Limits, RunEnding
 
 _LOOK_S = 0.02
@@ -33,7 +33,7 @@ class RunningProgram:
     """Descriptors of this side; whoever starts a program closes them."""
     stderr: int
     is_private: bool = True
-    """Whether it sees files of its own only."""
+    """Whether it sees files and sockets of its own only."""
     report: int
     """Gives {"code", "cpu_s", "memory"} as JSON when all processes have ended."""
 
@@ -44,6 +44,7 @@ def watch(started: RunningProgram, limits: Limits) -> Completed:
     streams = (started.stdout, started.stderr, started.report)
     chunks: dict[int, bytearray] = {stream: bytearray() for stream in streams}
     ending: RunEnding | None = None
+    meter = UsageMeter(started.pid, has_own_network=started.is_private)
     peak, deadline, look = 0, begun + limits.wall_s, begun + _LOOK_S
     with selectors.DefaultSelector() as selector:
         for stream in streams:
@@ -51,7 +52,7 @@ def watch(started: RunningProgram, limits: Limits) -> Completed:
         while selector.get_map():
             now = time.monotonic()
             if ending is None and now >= look:
-                ending, memory = _find_limit(started, limits)
+                ending, memory = _find_limit(started, meter, limits)
                 peak, look = max(peak, memory), time.monotonic() + _LOOK_S
             if ending is None and now >= deadline:
                 ending = RunEnding.WALL_TIME
@@ -97,18 +98,17 @@ def _make_completed(
     )
 
 
-def _find_limit(started: RunningProgram, limits: Limits) -> tuple[RunEnding | None, int]:
+def _find_limit(started: RunningProgram, meter: UsageMeter, limits: Limits) -> tuple[RunEnding | None, int]:
     """Return the limit that a tree of processes breaks, and its memory."""
-    used = usage(started.pid)
-    memory = used.memory if used.memory <= limits.memory else shared_once(started.pid)
-    if memory > limits.memory:
-        return RunEnding.MEMORY, memory
+    used = meter.measure(limits.memory)
+    if used.memory > limits.memory:
+        return RunEnding.MEMORY, used.memory
     if used.processes > limits.processes + 2:  # bwrap's own process, and one that just ends
-        return RunEnding.PROCESSES, memory
+        return RunEnding.PROCESSES, used.memory
     if used.cpu_s > limits.cpu_s:
-        return RunEnding.CPU_TIME, memory
+        return RunEnding.CPU_TIME, used.memory
     has_too_many = started.is_private and _num_files(started.pid) > MAX_NUM_FILES
-    return (RunEnding.DISK if has_too_many else None), memory
+    return (RunEnding.DISK if has_too_many else None), used.memory
 
 
 def _num_files(pid: int) -> int:

@@ -6,21 +6,22 @@ and files, and none can see, signal or write the other's.
 
 import resource
 import socket
+import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Self
 
 from envgym.errors import ForkUnsupported, InvalidInput, ToolError, sentence
 from envgym.sandbox._bwrap_start import kernel_limits
 from envgym.sandbox._layout import WORK
+from envgym.sandbox._session_watch import MAX_CLONES
 from envgym.sandbox._supervisor_client import (
     ANSWER_S,
     Fields,
     RemoteSession,
     SessionEnded,
-    SessionSlow,
     SupervisorClient,
     shared_supervisor,
     socket_name,
@@ -33,7 +34,8 @@ MAX_FILE = 8 * 1024**2
 """Bytes of a file that can be read out."""
 _LOOK_S = 0.05
 _GRACE_S = 1.0
-_MOST_CLONES = 16
+FORK_S = 15.0
+"""Seconds that a session has to clone itself, and its clones to turn to their own files."""
 _ENDED = "The Python process has ended: its variables are lost, its files too. The next run starts a new one."
 
 
@@ -64,6 +66,8 @@ class _ForkGroup:
     """Sessions forked from one another."""
 
     num_alive: int = 1
+    lock: AbstractContextManager[bool] = field(default_factory=threading.RLock)
+    """Held by a fork, and by what ends a state that others were forked from."""
 
 
 class PythonSession:
@@ -86,12 +90,13 @@ class PythonSession:
         begun = time.monotonic()
         remote = self._own()
         try:
+            self._supervisor.begin_run(remote, self.limits)
             remote.send({"op": "run"}, code.encode(errors="replace"))
             ending, (fields, output) = self._wait(remote, begun)
-        except (SessionEnded, SessionSlow) as end:
+        except SessionEnded as end:
             self._drop()
-            self._supervisor.confirm(remote)
-            ending = end.args[1] if len(end.args) > 1 else RunEnding.EXITED
+            ending = self._supervisor.confirm_end(remote)
+            ending = end.args[1] if len(end.args) > 1 else ending
             return SessionResult(output=_ENDED, error="SessionEnded", ending=ending, seconds=time.monotonic() - begun)
         text = output.decode(errors="replace")
         error = fields.get("error")
@@ -116,8 +121,8 @@ class PythonSession:
             ToolInfraFailure: the sandbox does not work.
         """
         twin = type(self)(self.limits)
-        with self._supervisor.lock:
-            self._supervisor.sweep()
+        self._supervisor.sweep()
+        with self._fork_group.lock:
             if self._fork_group.num_alive >= MAX_LIVE_FORKS:
                 do = "close some, or drop the last reference to them"
                 got = str(self._fork_group.num_alive + 1)
@@ -155,17 +160,17 @@ class PythonSession:
         """Return the process, which is about to leave the state that its clones have."""
         if self._is_closed:
             raise InvalidInput(sentence("session", "be open", "a closed one", where="session", do="start a new one"))
-        with self._supervisor.lock:
-            self._supervisor.sweep()
+        self._supervisor.sweep()
+        with self._fork_group.lock:
             self._leave_pool()
-            if self._remote is None:
-                self._remote = self._supervisor.spawn(_kernel_limits(self.limits), self.limits.disk, self.limits.output)
+        if self._remote is None:
+            self._remote = self._supervisor.spawn(_kernel_limits(self.limits), self.limits)
         return self._remote
 
     def _spare(self, remote: RemoteSession) -> RemoteSession:
         """Return a process in the state of this session's, which has not run since."""
         if self._pool is None or not self._pool.spares:
-            size = 2 if self._pool is None else min(2 * self._pool.size, _MOST_CLONES)
+            size = 2 if self._pool is None else min(2 * self._pool.size, MAX_CLONES)
             self._remote, *spares = self._clones(remote, size)
             self._pool = self._pool or _ClonePool(size)
             self._pool.size, self._pool.spares = size, spares
@@ -178,7 +183,7 @@ class PythonSession:
         names = [socket_name(there) for _, there in pairs]
         try:
             self._let_clone(remote, [there.fileno() for _, there in pairs])
-            adopted = self._supervisor.request("adopt", id=remote.id, sockets=names)
+            adopted = _request(self._supervisor, "adopt", remote, sockets=names)
             if "refused" in adopted:
                 raise _unforkable(adopted["refused"])
             clones = [
@@ -200,13 +205,13 @@ class PythonSession:
         """Let a process clone itself, once for each socket. Raises: ForkUnsupported: it cannot."""
         try:
             remote.send({"op": "fork"}, b"", sockets)
-            _answer(remote, 0)
+            _answer(remote, 0, FORK_S)
         except ToolError as refusal:
             is_deep = "No space left" in str(refusal)  # for another namespace within namespaces
             raise _unforkable("a chain of too many forks with runs between them" if is_deep else str(refusal)) from None
-        except (SessionEnded, SessionSlow) as end:
+        except SessionEnded as end:
             self._drop()
-            self._supervisor.confirm(remote)
+            self._supervisor.confirm_end(remote)
             raise _unforkable(str(end.args[0])) from None
 
     def _leave_pool(self) -> None:
@@ -236,31 +241,29 @@ class PythonSession:
         remote = self._own()
         try:
             remote.send(fields, blob)
-            return _answer(remote, max_blob)
-        except (SessionEnded, SessionSlow):
+            return _answer(remote, max_blob, ANSWER_S)
+        except SessionEnded:
             self._drop()
-            self._supervisor.confirm(remote)
+            self._supervisor.confirm_end(remote)
             raise ToolError(_ENDED) from None
 
     def _wait(self, remote: RemoteSession, begun: float) -> tuple[RunEnding, tuple[Fields, bytes]]:
         """Wait for the end of a run; interrupt it at a limit, end its process where it does not heed."""
         limits, ending = self.limits, RunEnding.EXITED
         deadline, last = begun + limits.wall_s, float("inf")
-        cpu_before: float | None = None
         while (answer := remote.receive(_LOOK_S, limits.output)) is None:
             now = time.monotonic()
-            used = self._supervisor.request("usage", id=remote.id)
-            cpu_before = used["cpu_s"] if cpu_before is None else cpu_before
+            used = _request(self._supervisor, "usage", remote)
             if used["memory"] > limits.memory:
                 raise SessionEnded("it uses too much memory", RunEnding.MEMORY)
             if used["processes"] > limits.processes:
                 raise SessionEnded("it has too many processes", RunEnding.PROCESSES)
             if now >= last:
                 raise SessionEnded("it does not heed an interrupt", ending)
-            is_late, is_costly = now >= deadline, used["cpu_s"] - cpu_before > limits.cpu_s
+            is_late, is_costly = now >= deadline, used["cpu_s"] > limits.cpu_s
             if ending is RunEnding.EXITED and (is_late or is_costly):
                 ending, last = RunEnding.WALL_TIME if is_late else RunEnding.CPU_TIME, now + _GRACE_S
-                self._supervisor.request("interrupt", id=remote.id)
+                _request(self._supervisor, "interrupt", remote)
         return ending, answer
 
 
@@ -275,25 +278,30 @@ def _kernel_limits(limits: Limits) -> list[tuple[int, int]]:
 
 def _refresh(supervisor: SupervisorClient, remote: RemoteSession, clones: Sequence[RemoteSession]) -> None:
     """Let clones turn to their own files, and have them checked. Raises: ForkUnsupported; `remote` goes on."""
-    ids = [clone.id for clone in clones]
+    ids, deadline = [clone.id for clone in clones], time.monotonic() + FORK_S
     try:
         for clone in clones:
             clone.send({"op": "refresh"})
         for clone in clones:
-            _answer(clone, 0)
-    except (SessionEnded, SessionSlow, ToolError) as end:
-        supervisor.request("undo", id=remote.id, ids=ids)
+            _answer(clone, 0, deadline - time.monotonic())
+    except (SessionEnded, ToolError) as end:
+        _request(supervisor, "undo", remote, ids=ids)
         raise _unforkable(str(end.args[0])) from None
-    checked = supervisor.request("check", id=remote.id, ids=ids, sockets=[clone.name for clone in clones])
+    checked = _request(supervisor, "check", remote, ids=ids, sockets=[clone.name for clone in clones])
     if "refused" in checked:
         raise _unforkable(checked["refused"])
 
 
-def _answer(remote: RemoteSession, max_blob: int) -> tuple[Fields, bytes]:
-    """Return what a process answers at once. Raises: ToolError: it refuses. SessionSlow, SessionEnded: it does not."""
-    answer = remote.receive(ANSWER_S, max_blob)
+def _request(supervisor: SupervisorClient, op: str, remote: RemoteSession, **fields: object) -> Fields:
+    """Ask a session's own supervisor about it. Raises: ToolInfraFailure: that one is gone."""
+    return supervisor.request(op, generation=remote.generation, id=remote.id, **fields)
+
+
+def _answer(remote: RemoteSession, max_blob: int, seconds: float) -> tuple[Fields, bytes]:
+    """Return what a process answers at once. Raises: ToolError: it refuses. SessionEnded: it does not."""
+    answer = remote.receive(max(0.0, seconds), max_blob)
     if answer is None:
-        raise SessionSlow("it does not answer")
+        raise SessionEnded("it does not answer")
     if "failed" in answer[0]:
         raise ToolError(str(answer[0]["failed"])[:200])
     return answer
