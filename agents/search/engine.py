@@ -124,7 +124,7 @@ class SearchTree:
         agent = begin(context.agent, sampling=context.sampling, seed=self.job.sampling_seed)
         async with context.hold_slot(self._abort), EnvCloser(env, self._abort):
             with self._abort:
-                agent, request = await self._drive(agent, None, env, _TurnSampler(context.policy, None))
+                agent, request = await _TurnSampler(context, None, self._abort).run(agent, None, env)
                 self._root_node = agent.path
                 if isinstance(request, Generate):
                     self._snapshots.resolve(env)
@@ -249,8 +249,8 @@ class SearchTree:
     async def _run_turn(self, branch: Branch, env: EpisodeEnv, *, is_last: bool) -> TurnRecord:
         """Run the next turn of a branch."""
         prefix, (agent, request) = branch.next_prefix, branch.next_turn()
-        sampler = _TurnSampler(self.context.policy, prefix)
-        agent, following = await self._drive(agent, Generate(request), env, sampler)
+        sampler = _TurnSampler(self.context, prefix, self._abort)
+        agent, following = await sampler.run(agent, Generate(request), env)
         if prefix is not None and sampler.generation is not None:
             agent = prefix.subtract_cost(agent)
         end = None
@@ -259,21 +259,6 @@ class SearchTree:
         turn = branch.add_turn(sampler.generation, agent, end)
         self.tracker.add_turn(branch.number, turn.node.edge.cost)
         return turn
-
-    async def _drive(
-        self, agent: AgentState, request: TokenRequest | None, env: EpisodeEnv, sampler: "_TurnSampler"
-    ) -> tuple[AgentState, TokenRequest]:
-        """Drive one turn, or the reset."""
-        return await drive(
-            agent,
-            request,
-            env,
-            advance=advance,
-            generate=sampler.generate,
-            clock=self.context.clock,
-            abort=self._abort,
-            one_turn=True,
-        )
 
     async def _search_state(
         self, agent: AgentState, request: GenerateRequest, env: EpisodeEnv, *, moves_env: bool = False
@@ -290,18 +275,35 @@ class SearchTree:
 
 
 class _TurnSampler:
-    """Samples one turn, after the tokens that it shares with an earlier sibling."""
+    """Drives the reset or one turn, and samples that turn after the tokens that it shares with an earlier sibling."""
 
-    def __init__(self, policy: Policy, prefix: SharedPrefix | None) -> None:
-        self._policy, self._prefix = policy, prefix
+    def __init__(self, context: RolloutContext, prefix: SharedPrefix | None, abort: AbortHandle) -> None:
+        self._context, self._prefix, self._abort = context, prefix, abort
         self.generation: Generation | None = None
         """The whole turn; None where the policy failed."""
 
-    async def generate(self, request: GenerateRequest) -> Generation:
+    async def run(
+        self, agent: AgentState, request: TokenRequest | None, env: EpisodeEnv
+    ) -> tuple[AgentState, TokenRequest]:
+        """Drive the agent from its request, or from the reset, up to the next turn or to the end of its episode."""
+        return await drive(
+            agent,
+            request,
+            env,
+            advance=advance,
+            generate=self._generate,
+            clock=self._context.clock,
+            abort=self._abort,
+            one_turn=True,
+        )
+
+    async def _generate(self, request: GenerateRequest) -> Generation:
         """Sample what comes after the shared tokens, and return both."""
+        policy = self._context.policy
         if self._prefix is None:
-            self.generation = await self._policy.generate(request)
+            self.generation = await policy.generate(request)
         else:
-            sampled = await self._policy.generate(self._prefix.continue_request(request))
-            self.generation = self._prefix.join_generation(sampled)
+            self.generation = self._prefix.join_generation(
+                await policy.generate(self._prefix.continue_request(request))
+            )
         return self.generation

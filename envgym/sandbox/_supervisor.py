@@ -170,7 +170,7 @@ class SessionSupervisor:
             if pid == 0:
                 os.close(going)
                 os.read(waiting, 1)
-                self._become_session(fields, descriptors[0])
+                _become_session(fields, descriptors[0], self._seccomp)
             try:
                 map_user(pid, self._user)
             except OSError:
@@ -189,7 +189,7 @@ class SessionSupervisor:
 
         def work() -> None:
             stop(origin)
-            self._give_all_files(clones_by_socket(origin, sockets), self._sizes[origin])
+            _give_all_files(clones_by_socket(origin, sockets), self._sizes[origin], self._user)
 
         def finish() -> Fields:
             try:
@@ -263,48 +263,49 @@ class SessionSupervisor:
                 is_wanted = pid != 0 and state_of(pid) == "T"  # who was cloned stands still; others are the host's
         return {}
 
-    # ---- how -------------------------------------------------------------------------------------------------
 
-    def _become_session(self, fields: Fields, descriptor: int) -> None:
-        """Turn a fresh clone of the supervisor into a session; never returns."""
-        code = 1
-        try:
-            os.dup2(descriptor, 3)
-            clean_descriptors([3])
-            os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-            clean_descriptors([3])
-            mount("none", "/", RECURSIVE | PRIVATE)
-            for path in _HIDDEN:
-                if os.path.isdir(path):
-                    mount("tmpfs", path, READ_ONLY | NO_SUID | NO_DEV, "size=4k,mode=555")
-            _mount_places(fields["disk"], fields["output"])
-            os.chdir(WORK)
-            for kind, value in fields["limits"]:
-                resource.setrlimit(kind, (value, value))
-            drop_capabilities()
-            filter_calls(self._seccomp)
-            Interpreter(socket.socket(fileno=3), fields["output"]).serve()
-            code = 0
-        finally:
-            os._exit(code)
+def _become_session(fields: Fields, descriptor: int, seccomp: bytes) -> None:
+    """Turn a fresh clone of the supervisor into a session; never returns."""
+    code = 1
+    try:
+        os.dup2(descriptor, 3)
+        clean_descriptors([3])
+        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+        clean_descriptors([3])
+        mount("none", "/", RECURSIVE | PRIVATE)
+        for path in _HIDDEN:
+            if os.path.isdir(path):
+                mount("tmpfs", path, READ_ONLY | NO_SUID | NO_DEV, "size=4k,mode=555")
+        _mount_places(fields["disk"], fields["output"])
+        os.chdir(WORK)
+        for kind, value in fields["limits"]:
+            resource.setrlimit(kind, (value, value))
+        drop_capabilities()
+        filter_calls(seccomp)
+        Interpreter(socket.socket(fileno=3), fields["output"]).serve()
+        code = 0
+    finally:
+        os._exit(code)
 
-    def _give_all_files(self, clones: list[int], sizes: tuple[int, int]) -> None:
-        """Give each clone a copy of the files that it sees. Raises: CloneRefused: it fails for one."""
-        copying = [_fork_helper(partial(self._give_files, pid, sizes)) for pid in clones]
-        statuses = [os.waitpid(helper, 0)[1] for helper in copying]
-        if any(statuses):
-            raise CloneRefused("its files could not be copied")
 
-    def _give_files(self, pid: int, sizes: tuple[int, int]) -> None:
-        """Give a clone a disk of its own, with a copy of what it sees there; the caller enters its namespaces."""
-        enter(pid, "user")
-        map_user(pid, self._user)
-        enter(pid, "ipc", "mnt")
-        old = os.open(WORK, os.O_RDONLY | os.O_DIRECTORY)
-        _mount_places(*sizes)
-        if os.listdir(old):
-            os.fchdir(old)
-            shutil.copytree(".", WORK, symlinks=True, dirs_exist_ok=True, ignore=_special)
+def _give_all_files(clones: list[int], sizes: tuple[int, int], user: str) -> None:
+    """Give each clone a copy of the files that it sees. Raises: CloneRefused: it fails for one."""
+    copying = [_fork_helper(partial(_give_files, pid, sizes, user)) for pid in clones]
+    statuses = [os.waitpid(helper, 0)[1] for helper in copying]
+    if any(statuses):
+        raise CloneRefused("its files could not be copied")
+
+
+def _give_files(pid: int, sizes: tuple[int, int], user: str) -> None:
+    """Give a clone a disk of its own, with a copy of what it sees there; the caller enters its namespaces."""
+    enter(pid, "user")
+    map_user(pid, user)
+    enter(pid, "ipc", "mnt")
+    old = os.open(WORK, os.O_RDONLY | os.O_DIRECTORY)
+    _mount_places(*sizes)
+    if os.listdir(old):
+        os.fchdir(old)
+        shutil.copytree(".", WORK, symlinks=True, dirs_exist_ok=True, ignore=_special)
 
 
 def _mount_places(disk: int, output: int) -> None:
