@@ -38,7 +38,7 @@ class SearchStats:
     pruned: str | None = None
     """Why the node was cut, None where it was kept. A leaf that was cut is no episode of the tree."""
     repeats: str | None = None
-    """What of an elder sibling this node repeats: `tokens` (all that was sampled), or `observation` (what the env
+    """What of an earlier sibling this node repeats: `tokens` (all that was sampled), or `observation` (what the env
     answered); None: neither."""
     spent: Cost = field(default_factory=Cost)
     """Budget spent below this node."""
