@@ -69,7 +69,7 @@ class AnswerScorer(Protocol):
         """True where it uses the reward, which is hidden from the agent; only then the observations have it."""
         ...
 
-    async def __call__(self, observations: Sequence[SearchObservation], /) -> Sequence[float]:
+    async def score(self, observations: Sequence[SearchObservation], /) -> Sequence[float]:
         """Return one number for each episode."""
         ...
 
@@ -79,7 +79,7 @@ class Majority:
 
     is_oracle = False
 
-    async def __call__(self, observations: Sequence[SearchObservation]) -> list[float]:
+    async def score(self, observations: Sequence[SearchObservation]) -> list[float]:
         """Count the votes; an episode without an answer has none."""
         answers = [answer_of(observation) for observation in observations]
         votes = Counter(answer for answer in answers if answer is not None)
@@ -91,7 +91,7 @@ class Likelihood:
 
     is_oracle = False
 
-    async def __call__(self, observations: Sequence[SearchObservation]) -> list[float]:
+    async def score(self, observations: Sequence[SearchObservation]) -> list[float]:
         """Return nats a token. Raises: RunError: the policy does not give the log-probs."""
         logprobs = [observation.logprob for observation in observations if observation.logprob is not None]
         if len(logprobs) < len(observations):
@@ -106,7 +106,7 @@ class RewardScorer:
 
     is_oracle = True
 
-    async def __call__(self, observations: Sequence[SearchObservation]) -> list[float]:
+    async def score(self, observations: Sequence[SearchObservation]) -> list[float]:
         """Return episode rewards; an invalid one is below all others."""
         return [-math.inf if item.reward is None else item.reward for item in observations]
 
@@ -119,7 +119,7 @@ class ValueScorer:
         self.value_fn = value_fn
         self.is_oracle = bool(getattr(value_fn, "is_oracle", False))
 
-    async def __call__(self, observations: Sequence[SearchObservation]) -> Sequence[float]:
+    async def score(self, observations: Sequence[SearchObservation]) -> Sequence[float]:
         """Return its values."""
         return await self.value_fn(observations)
 
@@ -135,7 +135,7 @@ async def score_answers(branches: Sequence[Branch], scorer: AnswerScorer) -> lis
     """Return the scores of finished episodes; -inf for one that infrastructure ended, which has no answer."""
     valid = [branch for branch in branches if not has_failed(branch)]
     observations = [observe_branch(branch, with_reward=scorer.is_oracle) for branch in valid]
-    scores = dict(zip(map(id, valid), await scorer(observations) if valid else [], strict=True))
+    scores = dict(zip(map(id, valid), await scorer.score(observations) if valid else [], strict=True))
     return [scores.get(id(branch), -math.inf) for branch in branches]
 
 

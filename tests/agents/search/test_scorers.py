@@ -116,7 +116,7 @@ def test_public_scorer_is_not_given_the_reward_nor_the_last_reply_and_an_oracle_
     assert all(item.messages[-1].content.isdigit() for item in Noise.observations)
     oracle = ANSWER_SCORER.build(Choice(name="reward"))
     observation = SearchObservation(messages=(), token_ids=(), num_turns=1, is_over=True, logprob=0.0, reward=0.5)
-    assert asyncio.run(oracle([observation])) == [0.5]
+    assert asyncio.run(oracle.score([observation])) == [0.5]
     (episode,) = trajectories(answers_of(BestOf(n=64, select=Choice(name="reward")), num_tasks=1)[0])
     assert episode.ending is Ending.TERMINATED
 
@@ -149,7 +149,7 @@ def test_likelihood_is_of_the_policy_at_temperature_1_whatever_it_was_sampled_at
     greedy = samples_at(Sampling(temperature=0.0), raw_logprobs=(-1.0, -0.5), behavior=(0.0, 0.0))
     tempered = samples_at(Sampling(temperature=0.5), raw_logprobs=(-1.0, -0.7), behavior=(-0.4, -0.1))
     raw = samples_at(Sampling(), raw_logprobs=None, behavior=(-0.3, -0.1))
-    assert asyncio.run(likelihood([greedy, tempered, raw])) == pytest.approx([-0.75, -0.85, -0.2])
+    assert asyncio.run(likelihood.score([greedy, tempered, raw])) == pytest.approx([-0.75, -0.85, -0.2])
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0.5), Sampling(top_p=0.9), Sampling(top_k=3)])
@@ -157,4 +157,4 @@ def test_likelihood_without_the_log_probs_of_temperature_1_is_refused(sampling: 
     observation = samples_at(sampling, raw_logprobs=None, behavior=(-0.3, -0.1))
     assert observation.logprob is None
     with pytest.raises(RunError, match="likelihood must go with log-probs at temperature 1"):
-        asyncio.run(ANSWER_SCORER.build(Choice(name="likelihood"))([observation]))
+        asyncio.run(ANSWER_SCORER.build(Choice(name="likelihood")).score([observation]))

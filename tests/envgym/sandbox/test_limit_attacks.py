@@ -56,13 +56,14 @@ CLOSED_SENDERS = (
     )
 )
 IN_FLIGHT = (
-    "import array, os, socket, time\nheld = []\n"
+    "import array, os, socket, time\nkept = []\n"
     + FILL
     + (
         "for _ in range(2): os.fork()\ncarrier = socket.socketpair()\nfor _ in range(60):\n"
         "  pair = socket.socketpair()\n  for end in pair: fill(end)\n"
         "  held = array.array('i', [end.fileno() for end in pair])\n"
-        "  carrier[0].sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, held)])\n"
+        "  try: carrier[0].sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, held)])\n"
+        "  except OSError: kept.append(pair); continue  # the user has no more descriptors on their way\n"
         "  for end in pair: end.close()\ntime.sleep(99)"
     )
 )
