@@ -14,7 +14,7 @@ METRIC_PREFIXES: Final[Mapping[str, str]] = {
 """Beginning of a metric's old name -> of its new one; the longest that fits counts."""
 
 
-_CRITIC_PATH: Final = "envgym.trainer.workflows.critic_value:critic"
+_CRITIC_PATH: Final = "envgym.trainer.value_fn:critic"
 
 
 def migrate_config(config: Mapping[str, Any], *, schema: int) -> Config:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from envgym.trainer.settings import TrainSettings
 
 _EXAMPLES = """  envgym train examples/demo.yaml
-  envgym train examples/demo.yaml --set run.name=hot --set rollout.temperature=1.2
+  envgym train examples/demo.yaml --set run.name=hot --set sampling.temperature=1.2
   envgym train examples/demo.yaml --dry-run
   envgym train runs/demo --resume"""
 _SFT_EXAMPLES = """  envgym sft examples/demo.yaml

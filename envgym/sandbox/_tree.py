@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _MAX_LOOKED_AT = 2000
 _SHARED = b"/dev/zero (deleted)"
 """How the kernel names anonymous memory that can be shared; no file of a sandbox has this path."""

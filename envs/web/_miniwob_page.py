@@ -149,9 +149,10 @@ class MiniWobPage:
 
     def screenshot(self) -> bytes:
         """Return the page as a PNG, without MiniWoB's own display beside it."""
-        return self._tab.run(
+        picture: bytes = self._tab.run(
             lambda page: page.screenshot(clip={"x": 0, "y": 0, "width": 160, "height": 210}), limit_s=self._limit_s
         )
+        return picture
 
     def close(self) -> None:
         """Leave the tab to the next env, if it is whole; close it otherwise."""

@@ -78,7 +78,8 @@ class BrowserShop:
         """Return a picture of the page, as PNG. Raises: EnvFailure: the browser failed."""
 
         async def job(document: "Document") -> bytes:
-            return await document.screenshot()
+            picture: bytes = await document.screenshot()
+            return picture
 
         return self._tab.run(job)
 

@@ -57,7 +57,7 @@ def test_settings_of_an_old_evaluation_are_todays() -> None:
 
 
 def test_critic_of_an_old_search_is_a_choice() -> None:
-    value = "envgym.trainer.workflows.critic_value:critic:runs/demo-value"
+    value = "envgym.trainer.value_fn:critic:runs/demo-value"
     search = migrate_config({"rollout": {}, "search": {"name": "mcts", "value": value}}, schema=1)["search"]
     assert search["value"] == {"name": "critic", "run": "runs/demo-value"}
     search = migrate_config({"rollout": {}, "search": {"name": "best_of", "select": value}}, schema=1)["search"]

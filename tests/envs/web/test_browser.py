@@ -147,7 +147,8 @@ def test_only_this_machine_is_reached_and_nothing_where_offline() -> None:
 
         async def open_page(page: "Page") -> str:
             await page.goto(url)
-            return await page.inner_text("body")
+            text: str = await page.inner_text("body")
+            return text
 
         with closing(Tab()) as online, closing(Tab(offline=True)) as offline:
             assert online.run(open_page) == "hello"
