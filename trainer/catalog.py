@@ -1,9 +1,15 @@
-"""The plug-ins of the trainer: every choice of a run that its method and its reports make."""
+"""The plug-ins of the trainer: every choice of a run that its method and its reports make; and the recipes.
 
+A recipe is one choice per plug-in point, after a paper; a run's settings replace any of them.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from envgym.plugins import PluginKind, read_kinds
+from envgym.settings import read_settings_file
 
 if TYPE_CHECKING:
     from envgym.trainer.methods.corrections.base import Correction
@@ -12,8 +18,21 @@ if TYPE_CHECKING:
     from envgym.trainer.methods.losses.kl import KlEstimator
     from envgym.trainer.methods.protocols import Credit, CriticCredit, Curriculum, Filter, Shaping
     from envgym.trainer.metrics.callbacks import Callback
-    from envgym.trainer.recipes import RecipeEntry
     from envgym.trainer.workflows.demonstrations import DemonstrationSource
+
+
+class RecipeEntry(NamedTuple):
+    """One recipe of `recipes.yaml`."""
+
+    summary: str
+    """The paper, and how the recipe deviates from it."""
+    choices: Mapping[str, Any]
+    """Sections of a run's settings; what is left out keeps its default."""
+
+
+_RECIPE_ROWS: Final = read_settings_file(Path(__file__).with_name("recipes.yaml"))
+RECIPES: Final = SimpleNamespace(**{name: RecipeEntry(**row) for name, row in _RECIPE_ROWS.items()})
+"""The recipes as attributes, so that each has an import path."""
 
 KINDS: Final = read_kinds(Path(__file__).with_suffix(".toml"))
 """Name -> kind."""
@@ -27,5 +46,5 @@ CORRECTION: Final[PluginKind["Correction"]] = KINDS["correction"]
 KL_ESTIMATOR: Final[PluginKind["KlEstimator"]] = KINDS["kl_estimator"]
 AGGREGATION: Final[PluginKind["Aggregation"]] = KINDS["aggregation"]
 DEMONSTRATIONS: Final[PluginKind["DemonstrationSource"]] = KINDS["demonstrations"]
-RECIPE: Final[PluginKind["RecipeEntry"]] = KINDS["recipe"]
+RECIPE: Final[PluginKind[RecipeEntry]] = KINDS["recipe"]
 TRACKER: Final[PluginKind["Callback"]] = KINDS["tracker"]
