@@ -104,7 +104,7 @@ def run(job: Job, root: str) -> CommandEnd:
     _, status, used = os.wait4(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if ending == "EXITED" and code < 0:
-        # The kernel holds the limit in ticks of its clock, which on a busy machine run ahead of the time that wait4 tells.
+        # The kernel holds the limit in ticks, which on a busy machine run ahead of the time that wait4 tells.
         is_cpu = -code in (signal.SIGXCPU, signal.SIGKILL) and used.ru_utime + used.ru_stime > 0.5 * job["cpu_s"]
         ending = "CPU_TIME" if is_cpu else "SIGNALED"
     os.set_blocking(where, False)
