@@ -60,9 +60,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
     """Repeat a test marked `fuzz`, with new examples each time, until its share of the budget is used."""
+    begun = time.monotonic()
     result = yield
     if pyfuncitem.get_closest_marker("fuzz") is not None:
-        deadline = time.monotonic() + pyfuncitem.config.stash[_fuzz_share]
+        deadline = begun + pyfuncitem.config.stash[_fuzz_share]
         arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
         while time.monotonic() < deadline:
             pyfuncitem.obj(**arguments)
