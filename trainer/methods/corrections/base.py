@@ -29,8 +29,6 @@ class CorrectionStats(BatchStats):
     """Σ weight over the tokens that still train."""
     weight_square_sum: Float[Tensor, ""]
     """Σ weight²; (Σ weight)² / Σ weight² is the effective sample size in tokens."""
-    weight_max: Float[Tensor, ""]
-    """The largest weight; -inf without trained tokens."""
     gap_sum: Float[Tensor, ""]
     """Σ |gap| in nats."""
     gap_max: Float[Tensor, ""]
@@ -127,7 +125,6 @@ def correction_result(
         truncated_tokens=(truncated_BT & kept_mask_BT).sum(),
         weight_sum=weights_BT.sum(),
         weight_square_sum=weights_BT.square().sum(),
-        weight_max=masked_max(weights_BT, kept_mask_BT),
         gap_sum=masked_sum(gap_BT.abs(), loss_mask_BT),
         gap_max=masked_max(gap_BT.abs(), loss_mask_BT),
         kl_sum=masked_sum(k3(-gap_BT), loss_mask_BT),
