@@ -1,17 +1,20 @@
 """An environment so small that expectations are sums: the true gradient, and what an estimator gives on average.
 
 Three states, two actions of one token each, a random transition, turn rewards and episodes of one to three turns.
-Samples are real trees and credits real plug-ins, so what is measured is the code that trains.
+Samples are real trees, credits real plug-ins, and rows, denominators and loss those of the learner, so what is measured
+is the code that trains.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from envgym.core.builder import TreeBuilder
@@ -19,9 +22,16 @@ from envgym.core.messages import Action, Observation
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import Group
-from envgym.core.tree import Edge, Tree
+from envgym.core.tree import Edge, Rewrite, Tree
 from envgym.core.turns import Ending, Scored, TurnOutcome
+from envgym.trainer.batch.rows import TrainRow, pad, train_rows
+from envgym.trainer.learner.logprobs import TokenLogprobs
+from envgym.trainer.learner.objective import Objective, denominator_of_rows, policy_loss
+from envgym.trainer.methods.corrections import Correction, NoCorrection
+from envgym.trainer.methods.losses import Aggregation, Reinforce, SeqMeanTokenSum
 from envgym.trainer.methods.protocols import Credit, TrajectoryCredit
+from envgym.trainer.metrics.update import UpdateMetrics
+from envgym.trainer.settings import ObjectiveSettings
 
 Array = NDArray[np.float64]
 END = -1
@@ -51,23 +61,67 @@ LOGITS: Array = np.array([[0.2, -0.3], [-0.5, 0.4], [0.1, 0.6]])
 
 
 class Visit(NamedTuple):
-    """One turn as it was sampled; `above` is the place of the turn before it in a sampled tree, -1 at the start."""
+    """One turn as it was sampled; `above` is the place of the turn before it among a tree's turns, -1 at the start."""
 
     above: int
     state: int
     action: int
+    logprob: float
+    """Of the action, under the policy that sampled."""
     reward: float
     following: int
 
+    @property
+    def token_id(self) -> int:
+        """The action as a token; it tells the state, too."""
+        return 1 + 2 * self.state + self.action
+
 
 Sampled = tuple[float, tuple[Visit, ...]]
-"""(probability, turns of one tree, depth first)."""
+"""(probability, turns of one tree, each after the one before it)."""
 
 
 def probabilities(logits: Array) -> Array:
     """Return π(action | state)."""
     weights = np.exp(logits)
     return np.asarray(weights / weights.sum(axis=1, keepdims=True), dtype=np.float64)
+
+
+def _start_of_simulation(visits: Sequence[Visit]) -> int:
+    """Return the turn after which the next simulation begins, -1 at the start: the best by UCT with room."""
+    episodes = [list(_path(visits, leaf)) for leaf, visit in enumerate(visits) if visit.following == END]
+    rewards = [sum(visits[turn].reward for turn in path) for path in episodes]
+    through = {-1: rewards}
+    through |= {
+        turn: [reward for path, reward in zip(episodes, rewards, strict=True) if turn in path]
+        for turn, visit in enumerate(visits)
+        if visit.following != END
+    }
+    children = Counter(visit.above for visit in visits)
+    room = [turn for turn in through if children[turn] < 2] or [-1]
+
+    def score(turn: int) -> float:
+        mean = sum(through[turn]) / len(through[turn])
+        return mean + math.sqrt(math.log(1 + len(episodes)) / len(through[turn]))
+
+    return max(room, key=score)
+
+
+def _path(visits: Sequence[Visit], turn: int) -> Iterator[int]:
+    """Yield a turn and those above it."""
+    while turn >= 0:
+        yield turn
+        turn = visits[turn].above
+
+
+def _repeats(visits: Sequence[Visit], start: int, below: Sequence[Visit]) -> bool:
+    """Return whether the turns that continue from `start` were all sampled there before."""
+    for visit in below:
+        same = [n for n, old in enumerate(visits) if old.above == start and old.token_id == visit.token_id]
+        if not same or visits[same[0]].following != visit.following:
+            return False
+        start = same[0]
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +135,7 @@ class Enumerable:
         policy = probabilities(self.logits)[state]
         for action in range(2):
             for answer in ANSWERS[state, action]:
-                visit = Visit(above, state, action, answer.reward, answer.state)
+                visit = Visit(above, state, action, math.log(policy[action]), answer.reward, answer.state)
                 yield float(policy[action]) * answer.probability, visit
 
     def grown(self, children: Callable[[int], int], state: int = 0, above: int = -1, place: int = 0) -> list[Sampled]:
@@ -135,6 +189,23 @@ class Enumerable:
                 found.append((chance * chance_below, (*visits, *below)))
         return found
 
+    def searched(self, simulations: int = 3) -> list[Sampled]:
+        """Return every tree of whole episodes, each but the first from where UCT on the rewards seen begins it.
+
+        As in `mcts`, a place is sampled from at most twice, and an episode that repeats another is left out.
+        """
+        found: list[Sampled] = self.chains()
+        for _ in range(simulations - 1):
+            grown: list[Sampled] = []
+            for chance, visits in found:
+                start = _start_of_simulation(visits)
+                state = visits[start].following if start >= 0 else 0
+                for chance_below, below in self.chains(state, start, len(visits)):
+                    is_new = not _repeats(visits, start, below)
+                    grown.append((chance * chance_below, (*visits, *below) if is_new else visits))
+            found = grown
+        return found
+
     def true_gradient(self) -> Array:
         """Return ∇ E[R] = Σ over episodes of p R ∇ log p."""
         total = np.zeros_like(self.logits)
@@ -154,20 +225,14 @@ class Enumerable:
             scores[state, action, state, action] += 1.0
         return scores
 
-    def gradient(self, credits: Sequence[TrajectoryCredit], visits: Mapping[str, Sequence[Visit]]) -> Array:
-        """Return an estimate: Σ over rows and tokens of A ∇ log π, divided by the rows (`seq-mean-token-sum`).
-
-        Args:
-            credits: of one group.
-            visits: tree id -> its turns; node n of the tree is turn n - 1.
-        """
+    def estimate(self, credits: Sequence[TrajectoryCredit]) -> Array:
+        """Return Σ over episodes and turns of A ∇ log π, divided by the episodes: the formula, of one group."""
         total = np.zeros_like(self.logits)
         for credit in credits:
-            of_tree = visits[credit.trajectory.tree.id]
-            for node, entry in zip(credit.trajectory.path[1:], credit.advantages[1:], strict=True):
+            for turn, entry in zip(credit.trajectory.turns, credit.advantages[1:], strict=True):
                 (advantage,) = entry if isinstance(entry, tuple) else (entry,)
-                visit = of_tree[node - 1]
-                total += advantage * self._scores[visit.state, visit.action]
+                (token_id,) = next(part for part in turn.segments if part.origin is Origin.POLICY).token_ids
+                total += advantage * self._scores[divmod(token_id - 1, 2)]
         return total / max(len(credits), 1)
 
 
@@ -176,48 +241,83 @@ class SampledGroup(NamedTuple):
 
     probability: float
     group: Group
-    visits: Mapping[str, Sequence[Visit]]
-    """Tree id -> its turns."""
 
 
-def groups(samples: Sequence[Sampled], size: int) -> list[SampledGroup]:
-    """Return every group of `size` independent trees."""
-    trees = [[tree_of(f"t{member}", visits) for member in range(size)] for _, visits in samples]
+def groups(samples: Sequence[Sampled], size: int, *, rewritten: bool = False) -> list[SampledGroup]:
+    """Return every group of `size` independent trees; `rewritten`: each turn after the first has a new context."""
+    trees = [[tree_of(f"t{member}", visits, rewritten=rewritten) for member in range(size)] for _, visits in samples]
     found: list[SampledGroup] = []
     for chosen in product(range(len(samples)), repeat=size):
         chance = math.prod(samples[number][0] for number in chosen)
         members = tuple(trees[number][member] for member, number in enumerate(chosen))
-        visits = {f"t{member}": samples[number][1] for member, number in enumerate(chosen)}
-        found.append(SampledGroup(chance, Group(key="group", trees=members), visits))
+        found.append(SampledGroup(chance, Group(key="group", trees=members)))
     return found
 
 
-def expected_gradient(world: Enumerable, credit: Credit, sampled: Iterable[SampledGroup]) -> Array:
-    """Return the mean of an estimate over all groups that can be sampled."""
-    total = np.zeros_like(world.logits)
-    for item in sampled:
-        total += item.probability * world.gradient(credit(item.group), item.visits)
-    return total
+def objective(aggregation: Aggregation | None = None, correction: Correction | None = None) -> Objective:
+    """Return the policy gradient, by default summed over an episode's tokens and on-policy."""
+    return Objective(
+        loss=Reinforce(),
+        correction=correction or NoCorrection(),
+        aggregation=aggregation or SeqMeanTokenSum(),
+        settings=ObjectiveSettings(),
+        temperature=1.0,
+    )
+
+
+def expected_gradient(
+    world: Enumerable, credit: Credit, sampled: Iterable[SampledGroup], minimised: Objective | None = None
+) -> Array:
+    """Return the mean over all groups that can be sampled of the gradient that the learner ascends, in float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        logits = torch.tensor(world.logits, requires_grad=True)
+        logprobs_V = torch.cat([torch.zeros(1), logits.log_softmax(dim=1).flatten()])  # by `Visit.token_id`
+        losses = [
+            item.probability * _loss(logprobs_V, train_rows(credit(item.group), once=False), minimised or objective())
+            for item in sampled
+        ]
+        (gradient,) = torch.autograd.grad(-torch.stack(losses).sum(), logits)
+        return gradient.numpy()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _loss(logprobs_V: torch.Tensor, rows: Sequence[TrainRow], minimised: Objective) -> torch.Tensor:
+    """Return the learner's loss of one update on `rows`, which a table of log-probs scores."""
+    batch = pad(rows, range(len(rows)), torch.device("cpu"))
+    logprobs_BT = logprobs_V[batch.input_ids_BT]
+    scored = TokenLogprobs(logprobs_BT, torch.zeros_like(logprobs_BT))
+    old = minimised.old_logprobs(logprobs_BT.detach(), batch, None, lambda model: logprobs_BT)
+    return policy_loss(scored, batch, old, minimised, denominator=denominator_of_rows(rows), metrics=UpdateMetrics())
 
 
 _TASK = Task(id="enumerable", prompt="Go.", payload={}, split=Split.TRAIN)
 
 
-def tree_of(name: str, visits: Sequence[Visit]) -> Tree:
-    """Record a sampled tree; node n of the tree is turn n - 1."""
+def tree_of(name: str, visits: Sequence[Visit], *, rewritten: bool = False) -> Tree:
+    """Record a sampled tree."""
     prompt = Segment(origin=Origin.PROMPT, token_ids=(0,))
     builder = TreeBuilder(id=name, env_id="enumerable", task=_TASK, seed=0, prompt=[prompt])
     handles: list[int] = []
     for visit in visits:
-        said = Segment(origin=Origin.POLICY, token_ids=(visit.action,), behavior_logprobs=(0.0,), policy_version=0)
+        said = Segment(
+            origin=Origin.POLICY, token_ids=(visit.token_id,), behavior_logprobs=(visit.logprob,), policy_version=0
+        )
         reply = Segment(origin=Origin.TOOL, token_ids=(0,))
+        is_rewritten = rewritten and visit.above >= 0
         ends = visit.following == END
         outcome = TurnOutcome(
             action=Action(str(visit.action)),
             observation=Observation("" if ends else f"state {visit.following}"),
             reward=Scored(value=visit.reward),
         )
-        edge = Edge(segments=(said,) if ends else (said, reply), ends_turn=True)
+        edge = Edge(
+            segments=(*[prompt] * is_rewritten, said, *[reply] * (not ends)),
+            ends_turn=True,
+            rewrite=Rewrite.TURNS_DROPPED if is_rewritten else None,
+        )
         parent = builder.root if visit.above < 0 else handles[visit.above]
         handles.append(builder.add(parent, edge, outcome=outcome, ending=Ending.TERMINATED if ends else None))
     return builder.freeze()

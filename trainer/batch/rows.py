@@ -3,6 +3,7 @@
 What is a number per row and token is padded on the right; order and grouping are a function of the rows alone.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -35,12 +36,19 @@ class TrainRow:
     """Nats, 0.0 where the mask is False."""
     weights: tuple[float, ...]
     """Share of this row in a token that several rows hold."""
+    episode_share: float = 1.0
+    """Share of this row in its episode's trained tokens, by their weights; below 1 where a context was rewritten."""
     value_targets: tuple[ValueTarget | None, ...] = ()
     """None where the critic learns nothing; () where there is no critic."""
 
     def __len__(self) -> int:
         """Return the number of tokens."""
         return len(self.token_ids)
+
+    @property
+    def trained_weight(self) -> float:
+        """Sum of the weights of the tokens that train."""
+        return math.fsum(weight for weight, trains in zip(self.weights, self.loss_mask, strict=True) if trains)
 
     @property
     def supervised(self) -> list[tuple[int, ValueTarget]]:
@@ -63,6 +71,7 @@ class MicroBatch:
     advantages_BT: Float[Tensor, "B T"]
     behavior_logprobs_BT: Float[Tensor, "B T"]
     weights_BT: Float[Tensor, "B T"]
+    episode_shares_B: Float[Tensor, " B"]
     pack: Pack | None = None
     """The same rows with each shared prefix once, which is what the model runs on; None: it runs on the rows."""
 
@@ -84,11 +93,19 @@ def train_rows(credits: Sequence[TrajectoryCredit], *, once: bool) -> list[Train
         credits: of valid episodes.
         once: a token that k rows share weighs 1/k in each; False: 1 in each.
     """
-    pairs = [(credit, row) for credit in credits for row in credit.trajectory.rows if any(row.loss_mask)]
+    pairs = [(number, row) for number, credit in enumerate(credits) for row in credit.trajectory.rows]
+    pairs = [(number, row) for number, row in pairs if any(row.loss_mask)]
     counts = share_counts([row for _, row in pairs]) if once else None
+    rows = [
+        train_row(row, token_advantages(credits[number], row), None if counts is None else [1 / k for k in counts[at]])
+        for at, (number, row) in enumerate(pairs)
+    ]
+    totals = [0.0] * len(credits)
+    for (number, _), row in zip(pairs, rows, strict=True):
+        totals[number] += row.trained_weight
     return [
-        train_row(row, token_advantages(credit, row), None if counts is None else [1 / k for k in counts[place]])
-        for place, (credit, row) in enumerate(pairs)
+        replace(row, episode_share=row.trained_weight / totals[number])
+        for (number, _), row in zip(pairs, rows, strict=True)
     ]
 
 
@@ -158,4 +175,5 @@ def pad(rows: Sequence[TrainRow], chosen: Sequence[int], device: torch.device) -
         advantages_BT=advantages_BT.to(device),
         behavior_logprobs_BT=behavior_logprobs_BT.to(device),
         weights_BT=weights_BT.to(device),
+        episode_shares_B=torch.tensor([rows[number].episode_share for number in chosen], device=device),
     )

@@ -149,12 +149,19 @@ def policy_loss(
     if settings.entropy_coef:
         losses_BT = losses_BT + settings.entropy_coef * entropy_bonus(entropies_BT, mask_BT)
     # What the correction rejected adds 0 and goes on counting, in the means over a row as in the denominator.
-    return objective.aggregation(losses_BT, batch.loss_mask_BT, batch.weights_BT, denominator=denominator)
+    return objective.aggregation(
+        losses_BT, batch.loss_mask_BT, batch.weights_BT, batch.episode_shares_B, denominator=denominator
+    )
 
 
 def denominator_of_rows(rows: Sequence[TrainRow]) -> Denominator:
     """Return the denominator of an update; correction masks do not change it."""
     parts = (
-        denominator_of(torch.tensor([row.loss_mask]), torch.tensor([row.weights], dtype=torch.float64)) for row in rows
+        denominator_of(
+            torch.tensor([row.loss_mask]),
+            torch.tensor([row.weights], dtype=torch.float64),
+            torch.tensor([row.episode_share], dtype=torch.float64),
+        )
+        for row in rows
     )
     return sum(parts, Denominator(tokens=0.0, sequences=0.0))

@@ -71,6 +71,15 @@ def test_sampled_tokens_train_with_the_advantage_of_their_episode() -> None:
     assert list(wrong.advantages) == [0, 0, 0, 0, -0.5, -0.5, 0, -0.5]
 
 
+@pytest.mark.parametrize("once", [False, True])
+def test_rows_of_a_rewritten_episode_share_it_by_their_trained_tokens(once: bool) -> None:
+    sizes = [sum(row.loss_mask) for row in rows_of(context_rewrite(), 1.0, once=once)]
+    assert len(sizes) > 1
+    shares = [row.episode_share for row in rows_of(context_rewrite(), 1.0, once=once)]
+    assert shares == pytest.approx([size / sum(sizes) for size in sizes])
+    assert [row.episode_share for row in rows_of(shared_prefix_both_signs(), 0.5, -0.5, once=once)] == [1.0, 1.0]
+
+
 def test_shared_token_weighs_its_share_once_and_a_whole_per_path() -> None:
     tree = shared_prefix_both_signs()
     once = rows_of(tree, 0.5, -0.5, once=True)

@@ -25,8 +25,7 @@ class Denominator:
     tokens: float
     """Σ w m: trained tokens, each with its row weight."""
     sequences: float
-    """Rows with at least one trained token. A caller that wants to count otherwise (episodes instead of the rows
-    they were split into, or every sampled row) sets its own number."""
+    """Σ share: episodes with a trained token. The rows of an episode whose context was rewritten add up to one."""
 
     def __add__(self, other: "Denominator") -> "Denominator":
         """Return the denominator of both parts together."""
@@ -34,7 +33,9 @@ class Denominator:
 
 
 def denominator_of(
-    loss_mask_BT: Bool[Tensor, "B T"], row_weights_BT: Float[Tensor, "B T"] | None = None
+    loss_mask_BT: Bool[Tensor, "B T"],
+    row_weights_BT: Float[Tensor, "B T"] | None = None,
+    shares_B: Float[Tensor, " B"] | None = None,
 ) -> Denominator:
     """Count what a batch is divided by.
 
@@ -44,23 +45,27 @@ def denominator_of(
         loss_mask_BT: [B, T] bool, True = trains.
         row_weights_BT: [B, T] float >= 0, the share of this row in a token it has in common with others (1/k for a
             token trained once by k rows); None = 1 everywhere.
+        shares_B: [B] the share of each row in its episode's Σ w m; None = every row is a whole episode.
     """
     weights_BT = _token_weights(loss_mask_BT, row_weights_BT)
-    return Denominator(
-        tokens=weights_BT.sum(dtype=torch.float64).item(),
-        sequences=float((weights_BT > 0).any(dim=-1).sum().item()),
-    )
+    trains_B = (weights_BT > 0).any(dim=-1)
+    sequences = trains_B.sum() if shares_B is None else torch.where(trains_B, shares_B, 0.0).sum(dtype=torch.float64)
+    return Denominator(tokens=weights_BT.sum(dtype=torch.float64).item(), sequences=float(sequences))
 
 
 @runtime_checkable
 class Aggregation(Protocol):
-    """How the losses of a batch become one number; w: row weight, m: loss mask, l: loss, b: row, t: token."""
+    """How the losses of a batch become one number; w: row weight, m: loss mask, l: loss, b: row, t: token.
+
+    A sequence is an episode: one row, or several where its context was rewritten.
+    """
 
     def __call__(
         self,
         losses_BT: Float[Tensor, "B T"],
         loss_mask_BT: Bool[Tensor, "B T"],
         row_weights_BT: Float[Tensor, "B T"] | None = None,
+        shares_B: Float[Tensor, " B"] | None = None,
         *,
         denominator: Denominator,
     ) -> Float[Tensor, ""]:
@@ -70,6 +75,7 @@ class Aggregation(Protocol):
             losses_BT: [B, T] float; values under the mask are ignored, NaN included.
             loss_mask_BT: [B, T] bool, True = trains.
             row_weights_BT: as for `denominator_of`.
+            shares_B: as for `denominator_of`.
             denominator: of the *whole* batch, of which these may be some rows.
 
         Returns:
@@ -86,6 +92,7 @@ class SumOverDivisor(Settings, ABC):
         losses_BT: Float[Tensor, "B T"],
         loss_mask_BT: Bool[Tensor, "B T"],
         row_weights_BT: Float[Tensor, "B T"] | None = None,
+        shares_B: Float[Tensor, " B"] | None = None,
         *,
         denominator: Denominator,
     ) -> Float[Tensor, ""]:
@@ -93,12 +100,15 @@ class SumOverDivisor(Settings, ABC):
         check_rows(loss_mask_BT, {"losses": losses_BT}, where="an aggregation")
         weights_BT = _token_weights(loss_mask_BT, row_weights_BT)
         row_sums_B = (torch.where(loss_mask_BT, losses_BT, 0.0) * weights_BT).sum(dim=-1)
+        shares_B = row_sums_B.new_ones(len(row_sums_B)) if shares_B is None else shares_B
         divisor = self.divisor(denominator)
-        return self.row_values(row_sums_B, weights_BT).sum() * (1.0 / divisor if divisor > 0 else 0.0)
+        return self.row_values(row_sums_B, weights_BT, shares_B).sum() * (1.0 / divisor if divisor > 0 else 0.0)
 
-    def row_values(self, row_sums_B: Float[Tensor, " B"], weights_BT: Float[Tensor, "B T"]) -> Float[Tensor, " B"]:
+    def row_values(
+        self, row_sums_B: Float[Tensor, " B"], weights_BT: Float[Tensor, "B T"], shares_B: Float[Tensor, " B"]
+    ) -> Float[Tensor, " B"]:
         """Return what each row adds; its weighted sum Σ_t w m l."""
-        del weights_BT
+        del weights_BT, shares_B
         return row_sums_B
 
     @abstractmethod
@@ -134,15 +144,17 @@ class SeqMeanTokenSum(SumOverDivisor):
 
 
 class SeqMeanTokenMean(SeqMeanTokenSum):
-    """Mean over sequences of the mean over tokens: Σ_b (Σ_t w m l / Σ_t w m) / #sequences. Every row counts the same.
+    """Mean over sequences of the mean over tokens, Σ w m l / Σ w m of each / #sequences: all count the same.
 
     Source: 2402.03300 (GRPO).
     """
 
-    def row_values(self, row_sums_B: Float[Tensor, " B"], weights_BT: Float[Tensor, "B T"]) -> Float[Tensor, " B"]:
-        """Return the mean over each row's tokens."""
+    def row_values(
+        self, row_sums_B: Float[Tensor, " B"], weights_BT: Float[Tensor, "B T"], shares_B: Float[Tensor, " B"]
+    ) -> Float[Tensor, " B"]:
+        """Return what each row adds to the mean over its sequence's tokens."""
         tokens_B = weights_BT.sum(dim=-1)
-        return row_sums_B / torch.where(tokens_B > 0, tokens_B, 1.0)
+        return row_sums_B * shares_B / torch.where(tokens_B > 0, tokens_B, 1.0)
 
 
 class SeqMeanTokenSumNorm(SumOverDivisor):

@@ -4,16 +4,31 @@ import numpy as np
 import pytest
 
 from envgym.core.trajectory import Group
+from envgym.trainer.methods.corrections import Tis, TisLevel
 from envgym.trainer.methods.credit.dr_grpo import DrGrpo
 from envgym.trainer.methods.credit.gae_turn import GaeTurn
+from envgym.trainer.methods.credit.grpo import Grpo
 from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards
 from envgym.trainer.methods.credit.rloo import Rloo
 from envgym.trainer.methods.credit.sibling import Sibling
 from envgym.trainer.methods.credit.turn_grpo import TurnGrpo
+from envgym.trainer.methods.losses import SeqMeanTokenMean, SeqMeanTokenSumNorm
 from envgym.trainer.methods.protocols import Credit, TrajectoryCredit, TrajectoryValues
-from tests.support.enumerable import LOGITS, Enumerable, SampledGroup, expected_gradient, groups, probabilities
+from tests.support.enumerable import (
+    LOGITS,
+    Enumerable,
+    SampledGroup,
+    expected_gradient,
+    groups,
+    objective,
+    probabilities,
+)
+from tests.support.plugins import CREDITS
 
 WORLD = Enumerable(logits=LOGITS)
+OLDER = Enumerable(logits=LOGITS + np.array([[0.3, -0.2], [0.1, 0.5], [-0.6, 0.2]]))
+"""The policy that sampled what is stale."""
+EXACT_ON_CHAINS: dict[str, Credit] = {"rloo": Rloo(), "turn_grpo": TurnGrpo(), "sibling": Sibling()}
 
 
 def without_baseline(group: Group) -> tuple[TrajectoryCredit, ...]:
@@ -38,17 +53,57 @@ def test_true_gradient_agrees_with_differences() -> None:
 
 
 def test_every_way_to_sample_has_probability_one() -> None:
-    for found in (WORLD.chains(), WORLD.grown(lambda depth: 2), WORLD.expanded_at_random(), WORLD.forked_at_surprise()):
+    chosen = [WORLD.expanded_at_random(), WORLD.forked_at_surprise(), WORLD.searched()]
+    for found in (WORLD.chains(), WORLD.grown(lambda depth: 2), *chosen):
         assert sum(chance for chance, _ in found) == pytest.approx(1.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize(
-    "credit", [Rloo(), TurnGrpo(), Sibling(), without_baseline], ids=["rloo", "turn_grpo", "sibling", "reinforce"]
-)
-def test_unbiased_on_groups_of_chains(credit: Credit, size: int, sampled: dict[int, list[SampledGroup]]) -> None:
-    found = expected_gradient(WORLD, credit, sampled[size])
+@pytest.mark.parametrize("name", EXACT_ON_CHAINS)
+def test_unbiased_on_groups_of_chains(name: str, size: int, sampled: dict[int, list[SampledGroup]]) -> None:
+    found = expected_gradient(WORLD, EXACT_ON_CHAINS[name], sampled[size])
     assert found == pytest.approx(WORLD.true_gradient(), abs=1e-10)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("name", EXACT_ON_CHAINS)
+def test_unbiased_where_contexts_are_rewritten(name: str, size: int) -> None:
+    """An episode in several rows counts once, as `drop_oldest_turns` makes them."""
+    rewritten = groups(WORLD.chains(), size, rewritten=True)
+    truth = WORLD.true_gradient()
+    assert expected_gradient(WORLD, EXACT_ON_CHAINS[name], rewritten) == pytest.approx(truth, abs=1e-10)
+    # Dr. GRPO: a constant instead of the length, and a mean that counts the episode itself
+    over_constant = objective(SeqMeanTokenSumNorm(max_tokens=4))
+    found = 4 * size / (size - 1) * expected_gradient(WORLD, DrGrpo(), rewritten, over_constant)
+    assert found == pytest.approx(truth, abs=1e-10)
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+@pytest.mark.parametrize("name", ["grpo", "rloo", "turn_grpo", "sibling", "tree_grpo", "tree_rl", "deep_search"])
+def test_learner_ascends_the_estimate_over_the_episodes_of_searched_trees(name: str, rewritten: bool) -> None:
+    """Branching follows the rewards here, so no estimate is exact; but it is the one that the formula gives."""
+    credit: Credit = CREDITS[name]()
+    sampled = groups(WORLD.searched(), 1, rewritten=rewritten)
+    assert max(len(item.group.valid) for item in sampled) == 3
+    expected = sum(item.probability * WORLD.estimate(credit(item.group)) for item in sampled)
+    assert expected_gradient(WORLD, credit, sampled) == pytest.approx(expected, abs=1e-10)
+
+
+def test_mean_over_an_episode_is_the_same_in_one_row_and_in_several() -> None:
+    """GRPO's mean over tokens is over those of the episode, so a rewrite changes nothing."""
+    in_one, in_several = (groups(WORLD.chains(), 2, rewritten=rewritten) for rewritten in (False, True))
+    over_tokens = objective(SeqMeanTokenMean())
+    expected = expected_gradient(WORLD, Grpo(), in_one, over_tokens)
+    assert expected_gradient(WORLD, Grpo(), in_several, over_tokens) == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize("name", EXACT_ON_CHAINS)
+def test_unbiased_on_stale_samples_with_the_ratio_of_the_whole_episode(name: str) -> None:
+    stale = groups(OLDER.chains(), 2)
+    whole = objective(correction=Tis(level=TisLevel.SEQUENCE, cap=1e9))
+    truth = WORLD.true_gradient()
+    assert expected_gradient(WORLD, EXACT_ON_CHAINS[name], stale, whole) == pytest.approx(truth, abs=1e-10)
+    assert expected_gradient(WORLD, EXACT_ON_CHAINS[name], stale) != pytest.approx(truth, abs=1e-2)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.7])
@@ -64,8 +119,9 @@ def test_turn_level_gae_without_decay_is_unbiased_for_any_critic(
     assert expected_gradient(WORLD, with_critic, sampled[2]) == pytest.approx(WORLD.true_gradient(), abs=1e-10)
 
 
-def test_reinforce_is_unbiased_on_single_episodes(sampled: dict[int, list[SampledGroup]]) -> None:
-    found = expected_gradient(WORLD, without_baseline, sampled[1])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_reinforce_is_unbiased(size: int, sampled: dict[int, list[SampledGroup]]) -> None:
+    found = expected_gradient(WORLD, without_baseline, sampled[size])
     assert found == pytest.approx(WORLD.true_gradient(), abs=1e-10)
 
 

@@ -72,21 +72,28 @@ def test_row_weights_count_in_numerator_and_token_denominator(mode: Aggregation,
 
 
 @pytest.mark.parametrize("mode", MODES)
-@given(seed=st.integers(0, 10_000), rows=st.integers(1, 6), cut=st.integers(0, 6), weighted=st.booleans())
+@given(
+    seed=st.integers(0, 10_000),
+    rows=st.integers(1, 6),
+    cut=st.integers(0, 6),
+    weighted=st.booleans(),
+    shared=st.booleans(),
+)
 def test_micro_batches_add_up_to_the_batch_in_value_and_gradient(
-    mode: Aggregation, seed: int, rows: int, cut: int, weighted: bool
+    mode: Aggregation, seed: int, rows: int, cut: int, weighted: bool, shared: bool
 ) -> None:
     losses, mask, drawn = _batch(seed, rows, 5)
     weights = drawn if weighted else None
-    denominator = denominator_of(mask, weights)
+    shares = drawn[:, 0] if shared else None
+    denominator = denominator_of(mask, weights, shares)
     whole = losses.clone().requires_grad_()
-    value = mode(whole, mask, weights, denominator=denominator)
+    value = mode(whole, mask, weights, shares, denominator=denominator)
     value.backward()
     parts = losses.clone().requires_grad_()
     total = torch.zeros((), dtype=torch.float64)
     for part in (slice(None, cut), slice(cut, None)):
-        share = None if weights is None else weights[part]
-        loss = mode(parts[part], mask[part], share, denominator=denominator)
+        of_rows = [None if given is None else given[part] for given in (weights, shares)]
+        loss = mode(parts[part], mask[part], *of_rows, denominator=denominator)
         loss.backward()
         total += loss.detach()
     torch.testing.assert_close(total, value.detach(), rtol=1e-12, atol=1e-12)
@@ -97,10 +104,11 @@ def test_micro_batches_add_up_to_the_batch_in_value_and_gradient(
 @given(seed=st.integers(0, 10_000), cut=st.integers(0, 5))
 def test_denominators_of_parts_add_up_to_the_batch(seed: int, cut: int) -> None:
     _, mask, weights = _batch(seed, 5, 4)
-    parts = denominator_of(mask[:cut], weights[:cut]) + denominator_of(mask[cut:], weights[cut:])
-    whole = denominator_of(mask, weights)
+    shares = weights[:, 0]
+    first, rest = (denominator_of(mask[part], weights[part], shares[part]) for part in (slice(cut), slice(cut, None)))
+    parts, whole = first + rest, denominator_of(mask, weights, shares)
     assert parts.tokens == pytest.approx(whole.tokens, abs=1e-9)
-    assert parts.sequences == whole.sequences
+    assert parts.sequences == pytest.approx(whole.sequences, abs=1e-9)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -154,11 +162,21 @@ def test_a_batch_without_trained_tokens_gives_zero_with_zero_gradient(mode: Aggr
     assert losses.grad.tolist() == [[0.0] * 3] * rows
 
 
-def test_a_caller_may_count_episodes_instead_of_rows() -> None:
-    # One episode in two rows: 15 / 1 instead of 15 / 2.
-    denominator = Denominator(tokens=5.0, sequences=1.0)
-    value = SeqMeanTokenSum()(LOSSES, MASK, denominator=denominator)
-    assert value.item() == pytest.approx(15.0)
+@pytest.mark.parametrize(
+    "mode, expected",
+    [
+        (TokenMean(), 3.0),  # (1 + 2 + 3 + 4 + 5) / 5, as in rows of their own
+        (TokenSum(), 15.0),
+        (SeqMeanTokenSum(), 15.0),  # 15 / 1
+        (SeqMeanTokenMean(), 3.0),  # 15 / 5 tokens of the episode, / 1
+        (NORM, 5.0),  # 15 / (1 * 3)
+    ],
+)
+def test_an_episode_in_two_rows_counts_once(mode: Aggregation, expected: float) -> None:
+    shares = torch.tensor([2 / 5, 3 / 5])
+    denominator = denominator_of(MASK, None, shares)
+    assert denominator.sequences == pytest.approx(1.0)
+    assert mode(LOSSES, MASK, None, shares, denominator=denominator).item() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(
