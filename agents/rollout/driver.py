@@ -7,7 +7,8 @@ are closed even then. Search drives single turns of its branches with the same l
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
 from envgym.agents.loop.agent import Agent
@@ -126,22 +127,15 @@ def aborted_event(abort: AbortHandle, seconds: float = 0.0) -> FailureEvent:
     return FailureEvent(Ending.ERROR_ABORTED, abort.reason, seconds)
 
 
-class EnvCloser:
-    """Closes an env at the end of a block; without waiting after an error."""
-
-    def __init__(self, env: EpisodeEnv, abort: AbortHandle) -> None:
-        """Close `env`, whose episode `abort` belongs to."""
-        self._env, self._abort = env, abort
-
-    async def __aenter__(self) -> None:
-        """Begin the block."""
-
-    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Close the env."""
-        if kind is not None:
-            self._env.abandon()
-        else:
-            await close_env(self._env, self._abort)
+@asynccontextmanager
+async def closing_env(env: EpisodeEnv, abort: AbortHandle) -> AsyncIterator[None]:
+    """Close `env`, whose episode `abort` belongs to, at the end of a block; without waiting after an error."""
+    try:
+        yield
+    except BaseException:
+        env.abandon()
+        raise
+    await close_env(env, abort)
 
 
 async def close_env(env: EpisodeEnv, abort: AbortHandle) -> None:
@@ -163,7 +157,7 @@ async def drive_episode(
 ) -> Tree:
     """Drive a whole episode from its reset, close its env, and return it as a tree with one leaf."""
     abort = abort or AbortHandle()
-    async with EnvCloser(env, abort):
+    async with closing_env(env, abort):
         with abort:
             state, _ = await drive(state, None, env, advance=advance, generate=generate, clock=clock, abort=abort)
     assert state.path is not None, "a finished episode has a leaf"

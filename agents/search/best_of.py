@@ -3,41 +3,25 @@
 By the majority of the answers it is self-consistency. Source: 2203.11171.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
-from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.search.engine import SearchTree
 from envgym.agents.search.protocol import TreeStrategy, run_concurrently
 from envgym.agents.search.scorers import score_answers
-from envgym.env import Env
-from envgym.errors import SettingsError, sentence
 
 
 class BestOf(TreeStrategy):
     """Sample n episodes and choose. In training the best `group_size` of them are the group, in one tree."""
 
     name: ClassVar[str] = "best_of"
+    bound: ClassVar[str] = "n"
     is_forking: ClassVar[bool] = False
     n: int | None = Field(default=8, ge=1)
     """Episodes; at least as many as a group has. None: until the budget is spent, or episodes spend nothing of it."""
     parallel: int = Field(default=8, ge=1)
     """With n=None: most episodes that begin at a time; the first runs alone, to measure what one costs."""
-
-    def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
-        """Refuse what cannot work. Raises: SettingsError."""
-        if self.n is None and not self.budget.is_limited:
-            do = "set its budget, such as budget.tokens_generated=4096"
-            raise SettingsError(sentence("n=None", "go with a budget", "none", where=self.name, do=do))
-        super().check(env, agent, group_size=group_size)
-
-    def num_trees(self, group_size: int) -> int:
-        """Return 1: all episodes have one root. Raises: SettingsError: a group of one."""
-        if group_size < 2:
-            do = "set rollout.group_size to at least 2"
-            raise SettingsError(sentence("group", "hold at least 2 episodes", group_size, where=self.name, do=do))
-        return 1
 
     async def expand(self, tree: SearchTree, *, leaves: int | None) -> None:
         """Run the episodes side by side, and keep the best `leaves`."""

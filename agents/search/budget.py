@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 
 from pydantic import Field
 
 from envgym.agents.loop.agent import AgentSettings
 from envgym.core.turns import Cost
-from envgym.errors import SettingsError, sentence
 from envgym.settings import Settings
 
 _NOTHING = Cost()
@@ -32,24 +32,26 @@ class SearchBudget(Settings):
     """Time spent in calls of policy and env, added up; the turns under way may exceed it, and who is cut depends on
     timing."""
 
+    @cached_property
+    def limits(self) -> dict[str, float]:
+        """What is limited -> its limit."""
+        return self.model_dump(exclude_none=True)
+
     @property
     def is_limited(self) -> bool:
         """True where anything is limited."""
-        return any(getattr(self, name) is not None for name in SearchBudget.model_fields)
+        return bool(self.limits)
 
     def share(self, parts: int) -> "SearchBudget":
         """Return one of `parts` equal shares, counts rounded down but to at least 1."""
-        shares: dict[str, float | int | None] = {}
-        for name in SearchBudget.model_fields:
-            limit = getattr(self, name)
-            is_count = isinstance(limit, int)
-            shares[name] = None if limit is None else max(limit // parts, 1) if is_count else limit / parts
+        shares = {
+            name: limit / parts if name == "seconds" else max(limit // parts, 1) for name, limit in self.limits.items()
+        }
         return SearchBudget.model_validate(shares)
 
     def is_spent(self, cost: Cost) -> bool:
         """Return whether `cost` has reached a limit."""
-        limits = ((getattr(cost, name), getattr(self, name)) for name in SearchBudget.model_fields)
-        return any(limit is not None and spent >= limit for spent, limit in limits)
+        return any(getattr(cost, name) >= limit for name, limit in self.limits.items())
 
 
 def largest_turn_cost(agent: AgentSettings) -> Cost:
@@ -60,15 +62,6 @@ def largest_turn_cost(agent: AgentSettings) -> Cost:
         tool_calls=agent.max_turn_tokens,
         env_steps=1,
     )
-
-
-def check_budget(budget: SearchBudget, *, max_turn_tokens: int, parts: int, where: str) -> None:
-    """Refuse a budget of which not even one turn's tokens are sure to fit. Raises: SettingsError."""
-    tokens = budget.tokens_generated
-    if tokens is not None and tokens // parts < max_turn_tokens:
-        got = f"{tokens} generated tokens for {parts} tree{'s' if parts > 1 else ''}"
-        must = f"hold at least one chain, and a turn alone may take {max_turn_tokens} tokens"
-        raise SettingsError(sentence("budget", must, got, where=where, do="raise it, or lower agent.max_turn_tokens"))
 
 
 @dataclass(slots=True, eq=False)
@@ -116,15 +109,13 @@ class BudgetTracker:
     def used(self) -> tuple[float, ...]:
         """What was spent of all that is limited. A search that continues without using any of it would not end."""
         spent = self.spent
-        return tuple(
-            getattr(spent, name) for name in SearchBudget.model_fields if getattr(self._budget, name) is not None
-        )
+        return tuple(getattr(spent, name) for name in self._budget.limits)
 
     @property
     def share_used(self) -> float:
         """Share of the budget that was spent, of the limit that is nearest; 0 where nothing is limited."""
-        limits = (getattr(self._budget, name) for name in SearchBudget.model_fields)
-        return max((used / limit for used, limit in zip(self.used, filter(None, limits), strict=True)), default=0.0)
+        limits = self._budget.limits.values()
+        return max((used / limit for used, limit in zip(self.used, limits, strict=True)), default=0.0)
 
     @property
     def is_exhausted(self) -> bool:

@@ -18,7 +18,7 @@ from envgym.agents.loop.events import FailureEvent, Generate
 from envgym.agents.loop.path import PathNode
 from envgym.agents.loop.state import AgentState, TokenRequest, advance, begin
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
-from envgym.agents.rollout.driver import EnvCloser, aborted_event, close_env, drive, failure_event
+from envgym.agents.rollout.driver import aborted_event, close_env, closing_env, drive, failure_event
 from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.rollout.recorder import record_tree
@@ -49,7 +49,14 @@ class RolloutContext:
     @asynccontextmanager
     async def hold_slot(self, abort: AbortHandle) -> AsyncIterator[None]:
         """Hold a slot for a branch; an aborted one needs none."""
-        is_held = await self._acquire(abort)
+        is_held = False
+        if abort.reason is None:
+            try:
+                with abort:
+                    is_held = await self.slots.acquire()
+            except asyncio.CancelledError:
+                if not abort.caught():
+                    raise
         try:
             yield
         finally:
@@ -65,16 +72,31 @@ class RolloutContext:
         finally:
             await self.slots.acquire()
 
-    async def _acquire(self, abort: AbortHandle) -> bool:
-        if abort.reason is not None:
-            return False
-        try:
-            with abort:
-                return await self.slots.acquire()
-        except asyncio.CancelledError:
-            if not abort.caught():
-                raise
-            return False
+    async def run_turn(
+        self,
+        agent: AgentState,
+        request: TokenRequest | None,
+        env: EpisodeEnv,
+        abort: AbortHandle,
+        prefix: SharedPrefix | None = None,
+    ) -> tuple[AgentState, TokenRequest, Generation | None]:
+        """Drive an agent from its request, or from the reset, up to the next turn or to the end of its episode.
+
+        Returns the agent, what it requests next, and what was sampled, with the tokens of `prefix` before it.
+        """
+        sampled: list[Generation] = []
+
+        async def generate(request: GenerateRequest) -> Generation:
+            if prefix is None:
+                sampled.append(await self.policy.generate(request))
+            else:
+                sampled.append(prefix.join_generation(await self.policy.generate(prefix.continue_request(request))))
+            return sampled[0]
+
+        agent, following = await drive(
+            agent, request, env, advance=advance, generate=generate, clock=self.clock, abort=abort, one_turn=True
+        )
+        return agent, following, sampled[0] if sampled else None
 
 
 class SearchTree:
@@ -122,9 +144,9 @@ class SearchTree:
         """Reset the env and render the prompt; return None where the episode ended with that."""
         context, env = self.context, EpisodeEnv(self.job)
         agent = begin(context.agent, sampling=context.sampling, seed=self.job.sampling_seed)
-        async with context.hold_slot(self._abort), EnvCloser(env, self._abort):
+        async with context.hold_slot(self._abort), closing_env(env, self._abort):
             with self._abort:
-                agent, request = await _TurnSampler(context, None, self._abort).run(agent, None, env)
+                agent, request, _ = await context.run_turn(agent, None, env, self._abort)
                 self._root_node = agent.path
                 if isinstance(request, Generate):
                     self._snapshots.resolve(env)
@@ -154,7 +176,7 @@ class SearchTree:
             async with self.context.hold_slot(self._abort):
                 env = await self._guard(branch, self._start(branch))
                 if env is not None:
-                    async with EnvCloser(env, self._abort):
+                    async with closing_env(env, self._abort):
                         await self._guard(branch, self._run_turns(branch, env, num_turns))
         finally:
             self.tracker.end_branch(branch.number)
@@ -249,14 +271,13 @@ class SearchTree:
     async def _run_turn(self, branch: Branch, env: EpisodeEnv, *, is_last: bool) -> TurnRecord:
         """Run the next turn of a branch."""
         prefix, (agent, request) = branch.next_prefix, branch.next_turn()
-        sampler = _TurnSampler(self.context, prefix, self._abort)
-        agent, following = await sampler.run(agent, Generate(request), env)
-        if prefix is not None and sampler.generation is not None:
+        agent, following, generation = await self.context.run_turn(agent, Generate(request), env, self._abort, prefix)
+        if prefix is not None and generation is not None:
             agent = prefix.subtract_cost(agent)
         end = None
         if isinstance(following, Generate):
             end = await self._search_state(agent, following.request, env, moves_env=is_last)
-        turn = branch.add_turn(sampler.generation, agent, end)
+        turn = branch.add_turn(generation, agent, end)
         self.tracker.add_turn(branch.number, turn.node.edge.cost)
         return turn
 
@@ -272,38 +293,3 @@ class SearchTree:
         agent, _ = advance(branch.next_turn()[0], failure)
         turn = branch.add_turn(None, agent, None)
         self.tracker.add_turn(branch.number, turn.node.edge.cost)
-
-
-class _TurnSampler:
-    """Drives the reset or one turn, and samples that turn after the tokens that it shares with an earlier sibling."""
-
-    def __init__(self, context: RolloutContext, prefix: SharedPrefix | None, abort: AbortHandle) -> None:
-        self._context, self._prefix, self._abort = context, prefix, abort
-        self.generation: Generation | None = None
-        """The whole turn; None where the policy failed."""
-
-    async def run(
-        self, agent: AgentState, request: TokenRequest | None, env: EpisodeEnv
-    ) -> tuple[AgentState, TokenRequest]:
-        """Drive the agent from its request, or from the reset, up to the next turn or to the end of its episode."""
-        return await drive(
-            agent,
-            request,
-            env,
-            advance=advance,
-            generate=self._generate,
-            clock=self._context.clock,
-            abort=self._abort,
-            one_turn=True,
-        )
-
-    async def _generate(self, request: GenerateRequest) -> Generation:
-        """Sample what comes after the shared tokens, and return both."""
-        policy = self._context.policy
-        if self._prefix is None:
-            self.generation = await policy.generate(request)
-        else:
-            self.generation = self._prefix.join_generation(
-                await policy.generate(self._prefix.continue_request(request))
-            )
-        return self.generation

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.search.engine import SearchTree
 from envgym.agents.search.mcts_tree import MctsNode, Simulations, SimulationSettings
-from envgym.agents.search.protocol import Selection, TreeStrategy
+from envgym.agents.search.protocol import Selection, TreeStrategy, run_concurrently
 from envgym.agents.search.rounds import keep_leaves
 from envgym.agents.search.scorers import VALUE_NAME, AnswerScorer, Majority
 from envgym.env import Env
@@ -29,14 +29,12 @@ class Mcts(SimulationSettings, TreeStrategy):
     """Search by simulations."""
 
     name: ClassVar[str] = "mcts"
+    bound: ClassVar[str] = "simulations"
     select: Choice = Choice(name=VALUE_NAME)
     """By what `answer` chooses: `value` is the `ValueFn`, and the majority where there is none."""
 
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
         """Refuse what cannot work. Raises: SettingsError."""
-        if self.simulations is None and not self.budget.is_limited:
-            do = "set its budget, such as budget.tokens_generated=4096"
-            raise SettingsError(sentence("simulations=None", "go with a budget", "none", where=self.name, do=do))
         if self.backup == "decayed" and self.value is not None:
             do = "set backup=mean, or leave value out"
             raise SettingsError(sentence("backup=decayed", "go with rewards", "a value", where=self.name, do=do))
@@ -58,22 +56,15 @@ class Mcts(SimulationSettings, TreeStrategy):
     def _is_by_default_majority(self) -> bool:
         return self.select.name == VALUE_NAME and self.value is None
 
-    def num_trees(self, group_size: int) -> int:
-        """Return 1. Raises: SettingsError: a group of one."""
-        if group_size < 2:
-            do = "set rollout.group_size to at least 2"
-            raise SettingsError(sentence("group", "hold at least 2 episodes", group_size, where=self.name, do=do))
-        return 1
-
     async def expand(self, tree: SearchTree, *, leaves: int | None) -> None:
         """Run the simulations, then add the leaves that are missing, from the most visited states first."""
         assert tree.root is not None, "the tree has begun"
         simulations = Simulations(self, tree, MctsNode(node=tree.root.node, state=tree.root), value_fn=self.value_fn)
         await simulations.run_to_end(simulations.root)
         if self.deterministic:
-            await simulations.run_in_waves()
+            await simulations.run_in_waves(self.parallel)
         else:
-            await simulations.run_continuously()
+            await run_concurrently([simulations.run_in_waves(1) for _ in range(self.parallel)])
         await simulations.add_leaves(leaves or 1)
         simulations.write_stats()
         if leaves is not None:

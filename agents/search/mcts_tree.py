@@ -108,9 +108,9 @@ class Simulations:
 
     # ---- the order of simulations ---------------------------------------------------------------------------------
 
-    async def run_in_waves(self) -> None:
-        """Choose `parallel` simulations at a time, and back all of them up when the last has ended."""
-        while starts := [node for _ in range(self._settings.parallel) if (node := self._choose()) is not None]:
+    async def run_in_waves(self, size: int) -> None:
+        """Choose `size` simulations at a time, and back all of them up when the last has ended."""
+        while starts := [node for _ in range(size) if (node := self._choose()) is not None]:
             used = self._tree.tracker.used
             branches = [self._begin(node) for node in starts]
             values = await run_concurrently([self._simulate(branch) for branch in branches])
@@ -118,19 +118,6 @@ class Simulations:
                 self._back_up(node, branch, value)
             if self._num_left is None and used == self._tree.tracker.used:
                 return
-
-    async def run_continuously(self) -> None:
-        """Keep `parallel` simulations under way."""
-
-        async def work() -> None:
-            while (node := self._choose()) is not None:
-                used = self._tree.tracker.used
-                branch = self._begin(node)
-                self._back_up(node, branch, await self._simulate(branch))
-                if self._num_left is None and used == self._tree.tracker.used:
-                    return
-
-        await run_concurrently([work() for _ in range(self._settings.parallel)])
 
     async def run_to_end(self, node: MctsNode) -> None:
         """Run one simulation from `node` to the end of the episode."""

@@ -11,16 +11,9 @@ from envgym.agents.catalog import ANSWER_SCORER, VALUE
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
-from envgym.agents.search.budget import SearchBudget, check_budget
+from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.engine import RolloutContext, SearchTree
-from envgym.agents.search.scorers import (
-    VALUE_NAME,
-    AnswerScorer,
-    ValueFn,
-    ValueScorer,
-    check_tokenizer,
-    choose_answer,
-)
+from envgym.agents.search.scorers import VALUE_NAME, AnswerScorer, ValueFn, ValueScorer, choose_answer
 from envgym.agents.search.snapshots import Branching, resolve_branching
 from envgym.core.tree import Tree
 from envgym.core.turns import Ending
@@ -95,6 +88,8 @@ class TreeStrategy(Settings, ABC):
     """Settings and flow of every strategy whose trees have several branches."""
 
     name: ClassVar[str]
+    bound: ClassVar[str]
+    """The setting that says when the search is over; None there: when its budget is spent."""
     is_forking: ClassVar[bool] = True
     """Whether branches begin inside episodes, so that the env must be forked or replayed."""
 
@@ -112,10 +107,6 @@ class TreeStrategy(Settings, ABC):
     prefer_terminated: bool = False
     """`answer` chooses among the episodes that the env ended, if there are any. Where only success ends an episode,
     that is a choice by success: the result is called selected by ending."""
-
-    @abstractmethod
-    def num_trees(self, group_size: int) -> int:
-        """Return how many trees a group has. Raises: SettingsError: a group of that size cannot be made."""
 
     @abstractmethod
     async def expand(self, tree: SearchTree, *, leaves: int | None) -> None:
@@ -145,14 +136,29 @@ class TreeStrategy(Settings, ABC):
     def check_tokenizer(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         """Refuse a policy whose tokens the `ValueFn` cannot read. Raises: InvalidInput."""
         if self.value_fn is not None:
-            check_tokenizer(self.value_fn, tokenizer)
+            getattr(self.value_fn, "check_tokenizer", lambda _: None)(tokenizer)
+
+    def num_trees(self, group_size: int) -> int:
+        """Return how many trees a group has: one. Raises: SettingsError: a group of that size cannot be made."""
+        if group_size < 2:
+            do = "set rollout.group_size to at least 2"
+            raise SettingsError(sentence("group", "hold at least 2 episodes", group_size, where=self.name, do=do))
+        return 1
 
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
-        """Refuse an env that cannot be branched, a group that cannot be made, and a budget that is too small."""
+        """Refuse a search without an end, an env or a group that does not fit, and a budget that is too small."""
+        if getattr(self, self.bound) is None and not self.budget.is_limited:
+            do = "set its budget, such as budget.tokens_generated=4096"
+            raise SettingsError(sentence(f"{self.bound}=None", "go with a budget", "none", where=self.name, do=do))
         if self.is_forking:
             resolve_branching(env, self.branching, where=self.name)
         parts = 1 if group_size is None else self.num_trees(group_size)
-        check_budget(self.budget, max_turn_tokens=agent.max_turn_tokens, parts=parts, where=self.name)
+        tokens = self.budget.tokens_generated
+        if tokens is not None and tokens // parts < agent.max_turn_tokens:
+            got = f"{tokens} generated tokens for {parts} tree{'s' if parts > 1 else ''}"
+            must = f"hold at least one chain, and a turn alone may take {agent.max_turn_tokens} tokens"
+            do = "raise it, or lower agent.max_turn_tokens"
+            raise SettingsError(sentence("budget", must, got, where=self.name, do=do))
         _ = self.answer_scorer  # refuses what cannot choose
 
     async def grow_tree(
@@ -163,9 +169,16 @@ class TreeStrategy(Settings, ABC):
         An episode that the budget cuts ends as an aborted one: its reward is invalid, as the policy did not fail.
         """
         num_trees = self.num_trees(group_size)
-        budget = self.budget.share(num_trees)
-        tree = self._search_tree(job, context, budget, abort=abort, budget_ending=Ending.ERROR_ABORTED)
         num_leaves = group_size // num_trees
+        tree = SearchTree(
+            job,
+            context,
+            branching=self.branching if self.is_forking else None,
+            budget=self.budget.share(num_trees),
+            ordered=self.deterministic,
+            abort=abort,
+            budget_ending=Ending.ERROR_ABORTED,
+        )
         await self._grow(tree, leaves=num_leaves)
         if len(tree.kept_branches) < num_leaves:
             tree.shortfall = tree.stop_reason or (NO_FURTHER_EPISODE if tree.root is not None else NO_FIRST_TURN)
@@ -173,7 +186,13 @@ class TreeStrategy(Settings, ABC):
 
     async def answer(self, job: EpisodeJob, context: RolloutContext) -> Tree:
         """Grow one tree and keep one leaf."""
-        tree = self._search_tree(job, context, self.budget)
+        tree = SearchTree(
+            job,
+            context,
+            branching=self.branching if self.is_forking else None,
+            budget=self.budget,
+            ordered=self.deterministic,
+        )
         await self._grow(tree, leaves=None)
         branches = tree.finished_branches
         if branches:
@@ -183,25 +202,6 @@ class TreeStrategy(Settings, ABC):
                     branch.pruned = f"not chosen by {self.selection.by}"
             chosen.pruned = None
         return tree.record()
-
-    def _search_tree(
-        self,
-        job: EpisodeJob,
-        context: RolloutContext,
-        budget: SearchBudget,
-        *,
-        abort: AbortHandle | None = None,
-        budget_ending: Ending = Ending.TRUNCATED_BUDGET,
-    ) -> SearchTree:
-        return SearchTree(
-            job,
-            context,
-            branching=self.branching if self.is_forking else None,
-            budget=budget,
-            ordered=self.deterministic,
-            abort=abort,
-            budget_ending=budget_ending,
-        )
 
     async def _grow(self, tree: SearchTree, *, leaves: int | None) -> None:
         """Begin a tree, expand it, and close its envs."""

@@ -5,16 +5,16 @@ tree are kept, drawn uniformly; those that failed are kept last.
 """
 
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from itertools import count
+from typing import ClassVar, NamedTuple
 
 from pydantic import Field
 
-from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.search.branches import Branch
 from envgym.agents.search.engine import SearchTree
 from envgym.agents.search.protocol import TreeStrategy, run_concurrently
 from envgym.agents.search.scorers import has_failed
-from envgym.env import Env
 from envgym.errors import SettingsError, sentence
 from envgym.seeds import generator
 
@@ -31,6 +31,7 @@ class GroupShape(NamedTuple):
 class RoundStrategy(TreeStrategy):
     """Settings and flow of a search in rounds."""
 
+    bound: ClassVar[str] = "rounds"
     trees: int | None = Field(default=None, ge=1)
     """M; None: as many as the group needs."""
     nodes: int = Field(default=2, ge=1)
@@ -49,13 +50,6 @@ class RoundStrategy(TreeStrategy):
         """Branches of one decision."""
         return 1
 
-    def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
-        """Refuse what cannot work. Raises: SettingsError."""
-        if self.rounds is None and not self.budget.is_limited:
-            do = "set its budget, such as budget.tokens_generated=4096"
-            raise SettingsError(sentence("rounds=None", "go with a budget", "none", where=self.name, do=do))
-        super().check(env, agent, group_size=group_size)
-
     def num_trees(self, group_size: int) -> int:
         """Return M."""
         return self.group_shape(group_size).num_trees
@@ -65,9 +59,7 @@ class RoundStrategy(TreeStrategy):
 
         Raises: SettingsError: a group of one, or a size that no whole number of leaves makes up.
         """
-        if group_size < 2:
-            do = "set rollout.group_size to at least 2"
-            raise SettingsError(sentence("group", "hold at least 2 episodes", group_size, where=self.name, do=do))
+        super().num_trees(group_size)  # refuses a group of one
         most = group_size if self.rounds is None else 1 + self.nodes * self.branches_per_decision * self.rounds
         for num_kept in range(min(most, group_size), 0, -1):
             shape = GroupShape(group_size // num_kept, num_kept)
@@ -86,32 +78,23 @@ class RoundStrategy(TreeStrategy):
         """Grow a tree; branches of one round run side by side, and no tree waits for another."""
         assert tree.root is not None, "the tree has begun"
         await tree.run(tree.add_branch(tree.root))
-        await (self._in_rounds(tree) if self.deterministic else self._as_they_end(tree))
+        # Either one line of whole rounds, or N lines of single decisions, each on the tree as it is by then.
+        size, num_lines = (self.nodes, 1) if self.deterministic else (1, self.nodes)
+        numbers = count() if self.rounds is None else iter(range(self.rounds * num_lines))
+        lines = [self._decide_in_turn(tree, size, numbers) for _ in range(num_lines)]
+        await (lines[0] if num_lines == 1 else run_concurrently(lines))
         if leaves is not None and self.rounds is not None:
             keep_leaves(tree, leaves)
 
-    async def _in_rounds(self, tree: SearchTree) -> None:
-        """Decide on a round when all episodes of the round before have ended."""
-        number, used = 0, None
-        while number != self.rounds and not tree.is_stopped and (self.rounds or used != tree.tracker.used):
+    async def _decide_in_turn(self, tree: SearchTree, size: int, numbers: Iterator[int]) -> None:
+        """Make `size` decisions for each number, the next ones when the episodes of these have ended."""
+        for number in numbers:
             used = tree.tracker.used
-            await run_concurrently([tree.run(branch) for branch in self.decide(tree, self.nodes, number)])
-            number += 1
-
-    async def _as_they_end(self, tree: SearchTree) -> None:
-        """Keep the branches of N decisions under way, each decided on the tree as it is by then."""
-        most = None if self.rounds is None else self.nodes * self.rounds
-        count = 0
-
-        async def work() -> None:
-            nonlocal count
-            while count != most and not tree.is_stopped:
-                number, count, used = count, count + 1, tree.tracker.used
-                await run_concurrently([tree.run(branch) for branch in self.decide(tree, 1, number)])
-                if most is None and used == tree.tracker.used:
-                    return
-
-        await run_concurrently([work() for _ in range(self.nodes)])
+            if tree.is_stopped:
+                return
+            await run_concurrently([tree.run(branch) for branch in self.decide(tree, size, number)])
+            if self.rounds is None and used == tree.tracker.used:
+                return
 
 
 def keep_leaves(tree: SearchTree, count: int) -> None:

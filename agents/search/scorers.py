@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from envgym.agents.loop.path import PathNode
 from envgym.agents.protocols import Sampling
@@ -20,10 +20,6 @@ from envgym.core.segments import Origin
 from envgym.core.turns import Ending, Scored, total
 from envgym.errors import RunError, sentence
 from envgym.verifiers.extract import final
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 
 VALUE_NAME = "value"
 """Stands in `select` for the `ValueFn` of the search."""
@@ -122,13 +118,6 @@ class ValueScorer:
     async def score(self, observations: Sequence[SearchObservation]) -> Sequence[float]:
         """Return its values."""
         return await self.value_fn(observations)
-
-
-def check_tokenizer(value_fn: ValueFn, tokenizer: "PreTrainedTokenizerBase") -> None:
-    """Pass the policy's tokenizer to a `ValueFn` that checks it. Raises: InvalidInput: it cannot read its tokens."""
-    check = getattr(value_fn, "check_tokenizer", None)
-    if check is not None:
-        check(tokenizer)
 
 
 async def score_answers(branches: Sequence[Branch], scorer: AnswerScorer) -> list[float]:

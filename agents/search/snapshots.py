@@ -4,9 +4,11 @@ A snapshot that cannot be opened raises an `InfrastructureError`; the branch tha
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from envgym.agents.loop.path import PathNode
 from envgym.agents.rollout.driver import close_env, failure_event
@@ -44,75 +46,14 @@ def resolve_branching(env: Env[Any], branching: Branching, *, where: str) -> Bra
     return branching
 
 
-class Snapshot(Protocol):
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
     """The way back to a state of an episode's env."""
 
-    @property
-    def cost(self) -> Cost:
-        """What `open` spends."""
-        ...
-
-    async def open(self) -> EpisodeEnv:
-        """Return an env that continues from here. Raises: InfrastructureError: there is no way back."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ForkSnapshot:
-    """An env that is never stepped, only copied."""
-
-    env: EpisodeEnv
+    open: Callable[[], Awaitable[EpisodeEnv]]
+    """Returns an env that continues from here. Raises: InfrastructureError: there is no way back."""
     cost: Cost = field(default_factory=Cost)
-
-    async def open(self) -> EpisodeEnv:
-        """Return a copy."""
-        return await self.env.fork()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FailedSnapshot:
-    """The state of an env that could not be copied."""
-
-    error: InfrastructureError
-    cost: Cost = field(default_factory=Cost)
-
-    async def open(self) -> EpisodeEnv:
-        """Raise the error of the copy."""
-        raise self.error
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ReplaySnapshot:
-    """The turns that lead to a state, to be replayed in a new env."""
-
-    job: EpisodeJob
-    first_observation: Observation
-    turns: tuple[TurnOutcome, ...]
-    cost: Cost
-
-    @classmethod
-    def of(cls, job: EpisodeJob, first_observation: Observation, node: PathNode) -> "ReplaySnapshot":
-        """Take the turns from the path to `node`."""
-        path = [one for one in node.path() if one.outcome is not None]
-        tool_calls = sum(one.edge.cost.tool_calls for one in path)
-        turns = tuple(one.outcome for one in path if one.outcome is not None)
-        return cls(job, first_observation, turns, Cost(tool_calls=tool_calls, env_steps=len(turns)))
-
-    async def open(self) -> EpisodeEnv:
-        """Replay the turns. Raises: InfrastructureError: the env failed, or a named value differs."""
-        env = EpisodeEnv(self.job)
-        try:
-            _check_equal("first observation", self.first_observation, (await env.reset()).observation, self.job)
-            for number, turn in enumerate(self.turns):
-                again = (await env.step(turn.action)).info["envgym"]
-                assert isinstance(again, StepRecord), "the env's contract"
-                _check_equal(f"observation of turn {number}", turn.observation, again.observation, self.job)
-                _check_equal(f"reward of turn {number}", turn.reward, again.reward, self.job)
-                _check_equal(f"ending of turn {number}", None, again.ending, self.job)
-        except BaseException:
-            env.abandon()
-            raise
-        return env
+    """What `open` spends."""
 
 
 class SnapshotStore:
@@ -142,23 +83,47 @@ class SnapshotStore:
             moves_env: keep the env itself instead of a copy.
         """
         if self._branching is Branching.REPLAY or (self._branching is None and node.parent is None):
-            return ReplaySnapshot.of(env.job, env.first_observation, node)
+            turns = [above for above in node.path() if above.outcome is not None]
+            outcomes = [turn.outcome for turn in turns if turn.outcome is not None]
+            cost = Cost(tool_calls=sum(turn.edge.cost.tool_calls for turn in turns), env_steps=len(turns))
+            return Snapshot(partial(_replay, env.job, env.first_observation, outcomes), cost)
         if self._branching is None:
             return None
         try:
             copy = env.move() if moves_env else await env.fork()
         except InfrastructureError as error:
-            return FailedSnapshot(error)
+            return Snapshot(partial(_fail, error))
         except asyncio.CancelledError as error:
             failure_event(error, self._abort)
             return None
         self._envs.append(copy)
-        return ForkSnapshot(copy)
+        return Snapshot(copy.fork)  # it is never stepped, only copied
 
     async def close(self) -> None:
         """Close the envs."""
         for env in self._envs:
             await close_env(env, self._abort)
+
+
+async def _fail(error: InfrastructureError) -> EpisodeEnv:
+    raise error
+
+
+async def _replay(job: EpisodeJob, first_observation: Observation, turns: Sequence[TurnOutcome]) -> EpisodeEnv:
+    """Replay recorded turns in a new env. Raises: InfrastructureError: the env failed, or a named value differs."""
+    env = EpisodeEnv(job)
+    try:
+        _check_equal("first observation", first_observation, (await env.reset()).observation, job)
+        for number, turn in enumerate(turns):
+            again = (await env.step(turn.action)).info["envgym"]
+            assert isinstance(again, StepRecord), "the env's contract"
+            _check_equal(f"observation of turn {number}", turn.observation, again.observation, job)
+            _check_equal(f"reward of turn {number}", turn.reward, again.reward, job)
+            _check_equal(f"ending of turn {number}", None, again.ending, job)
+    except BaseException:
+        env.abandon()
+        raise
+    return env
 
 
 def _check_equal(name: str, recorded: object, replayed: object, job: EpisodeJob) -> None:
