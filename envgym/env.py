@@ -89,7 +89,7 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
     ) -> None:
         """Prepare an env without an episode; call `reset` next."""
         if max_turns is not None and max_turns < 1:
-            raise InvalidInput(sentence("max_turns", "be at least 1", max_turns, where="make", do="pass 1 or None"))
+            raise InvalidInput.of("max_turns", "be at least 1", max_turns, where="make", do="pass 1 or None")
         self.max_turns = max_turns
         self.parties = dict(parties or {})
         self.render_mode = render_mode
@@ -137,7 +137,7 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
     def task(self) -> Task:
         """The task of the running episode. Raises: ResetNeeded: before the first reset."""
         if self._task is None:
-            raise ResetNeeded(sentence("task", "be read after reset", "no episode", where=self.name, do="call reset"))
+            raise ResetNeeded.of("task", "be read after reset", "no episode", where=self.name, do="call reset")
         return self._task
 
     @property
@@ -178,9 +178,9 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
         """
         if self._is_over:
             got, do = "an episode that is over", "call reset first"
-            raise ResetNeeded(sentence("step", "follow a reset", got, where=self.name, do=do))
+            raise ResetNeeded.of("step", "follow a reset", got, where=self.name, do=do)
         if not isinstance(action, str):
-            raise InvalidInput(sentence("action", "be a str", action, where=self.name, do="pass text or an Action"))
+            raise InvalidInput.of("action", "be a str", action, where=self.name, do="pass text or an Action")
         parsed = _parsed(action)
         answer = self._answer(parsed)
         ending = answer.ending
@@ -228,12 +228,12 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
         Raises: ForkUnsupported: the env declares `NONE`, or its replay disagreed. ResetNeeded: no episode yet.
         """
         if self._task is None:
-            raise ResetNeeded(sentence("fork", "follow a reset", "no episode", where=self.name, do="call reset first"))
+            raise ResetNeeded.of("fork", "follow a reset", "no episode", where=self.name, do="call reset first")
         if self.recording is not None:
             return replay(self.recording, self.fresh(), task=self._task, name=self.name)
         if self.fork_capability is not ForkCapability.STATE:
             do = "use a strategy that needs no fork, such as chain"
-            raise ForkUnsupported(sentence("fork", "be supported by the env", "none", where=self.name, do=do))
+            raise ForkUnsupported.of("fork", "be supported by the env", "none", where=self.name, do=do)
         fork = copy.copy(self)
         fork.state = self.fork_state()
         fork._np_random = copy_generator(self.np_random)
@@ -287,19 +287,18 @@ def _choose_task(tasks: TaskSource, options: Mapping[str, Any], generator: np.ra
     unknown = sorted(set(options) - {"task", "split", "index"})
     if unknown or ("task" in options and len(options) > 1):
         got = unknown or sorted(options)
-        raise InvalidInput(
-            sentence("reset options", "be task alone, or split and index", got, where=where, do="drop the others")
+        raise InvalidInput.of(
+            "reset options", "be task alone, or split and index", got, where=where, do="drop the others"
         )
     task, index = options.get("task"), options.get("index")
     if task is not None:
         if not isinstance(task, Task):
             do = "take one from env.unwrapped.tasks"
-            raise InvalidInput(sentence("options['task']", "be a Task", task, where=where, do=do))
+            raise InvalidInput.of("options['task']", "be a Task", task, where=where, do=do)
         return task
     split = Split.parse(options.get("split") or Split.TRAIN, where=where)
     size = tasks.size(split)
-    if size == 0:
-        raise InvalidInput(sentence("split", "hold tasks", split.value, where=where, do="choose another split"))
+    InvalidInput.unless(size != 0, "split", "hold tasks", split.value, where=where, do="choose another split")
     if index is None:
         index = generator.integers(size if size is not None else 2**31)
     return tasks.task(split, int(index))

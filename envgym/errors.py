@@ -15,14 +15,26 @@ EnvgymError
     `-- PartyFailure                 a simulated user, opponent or judge   -> ERROR_PARTY
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from typing import Self
 
 _SHOWN = 200
 
 
 class EnvgymError(Exception):
-    """Root of every error raised on purpose."""
+    """Root of every error raised on purpose; `of` and `unless` take the parts of its sentence, as `sentence` does."""
+
+    @classmethod
+    def of(cls, what: str, must: str, got: object, *, where: str, do: str) -> Self:
+        """Build the error of one sentence."""
+        return cls(sentence(what, must, got, where=where, do=do))
+
+    @classmethod
+    def unless(cls, holds: object, what: str, must: str, got: object, *, where: str, do: str) -> None:
+        """Raise the error of one sentence, unless the rule holds."""
+        if not holds:
+            raise cls.of(what, must, got, where=where, do=do)
 
 
 class InvalidInput(EnvgymError, ValueError):
@@ -100,4 +112,10 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, where: str) -> U
         do = f"choose one of: {', '.join(names[:20])}" + (" ..." if len(names) > 20 else "")
     else:
         do = f"no {kind} is known here"
-    return UnknownName(sentence(kind, "be a known name", repr(name), where=where, do=do))
+    return UnknownName.of(kind, "be a known name", repr(name), where=where, do=do)
+
+
+def check_known(kind: str, name: str, known: Collection[str], *, where: str) -> None:
+    """See that a name is in its table. Raises: UnknownName: near names, or the whole table, are listed."""
+    if name not in known:
+        raise unknown_name(kind, name, known, where=where)

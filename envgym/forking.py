@@ -11,7 +11,7 @@ import numpy as np
 
 from envgym.core.messages import Observation
 from envgym.core.tasks import Task
-from envgym.errors import ForkUnsupported, sentence
+from envgym.errors import ForkUnsupported
 from envgym.records import StepRecord
 
 EnvT = TypeVar("EnvT", bound=gymnasium.Env[str, str])
@@ -66,4 +66,4 @@ def _compare(what: str, recorded: object, replayed: object, name: str) -> None:
         is_same = is_same and recorded.messages == replayed.messages
     if not is_same:
         must, do = f"equal {recorded!r:.200}", "make the episode repeatable or declare ForkCapability.NONE"
-        raise ForkUnsupported(sentence(f"{what} of the replay", must, repr(replayed), where=name, do=do))
+        raise ForkUnsupported.of(f"{what} of the replay", must, repr(replayed), where=name, do=do)

@@ -7,7 +7,7 @@ from typing import Any
 
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.tree import Tree
-from envgym.errors import RunError, sentence
+from envgym.errors import RunError
 from envgym.runs import whole_lines, write_atomic
 
 
@@ -54,4 +54,4 @@ class Journal:
         except (ValueError, KeyError, TypeError) as error:
             do = "delete that line, and its episode is run again"
             got = f"{type(error).__name__}: {error}"
-            raise RunError(sentence("line", "be an episode", got, where=f"{self.path}, line {number}", do=do)) from None
+            raise RunError.of("line", "be an episode", got, where=f"{self.path}, line {number}", do=do) from None

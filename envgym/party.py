@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from envgym.core.messages import Message, Role
-from envgym.errors import PartyFailure, sentence
+from envgym.errors import PartyFailure
 from envgym.seeds import generator
 
 ScriptFunction = Callable[[Sequence[Message], np.random.Generator], str]
@@ -44,7 +44,7 @@ class ScriptedParty:
             num_replies = sum(message.role is Role.ASSISTANT for message in messages)
             if num_replies >= len(self.script):
                 must, do = f"hold more than {num_replies} replies", "add replies or end the episode earlier"
-                raise PartyFailure(sentence("script", must, len(self.script), where="ScriptedParty", do=do))
+                raise PartyFailure.of("script", must, len(self.script), where="ScriptedParty", do=do)
             text = self.script[num_replies]
         return Message(role=Role.ASSISTANT, content=text)
 

@@ -6,13 +6,7 @@ from typing import Any, NamedTuple
 from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Task
 from envgym.core.turns import Ending, Reward, Scored
-from envgym.errors import (
-    EnvFailure,
-    InfrastructureError,
-    PartyFailure,
-    PolicyFailure,
-    ToolInfraFailure,
-)
+from envgym.errors import EnvFailure, InfrastructureError, PartyFailure, PolicyFailure, ToolInfraFailure
 from envgym.tools import ToolSpec
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.verifiers.base import Verdict, Verifier
 
 
@@ -36,12 +36,12 @@ class Rubric:
         self.criteria = tuple(item if isinstance(item, Criterion) else Criterion(*item) for item in criteria)
         names = [item.name for item in self.criteria]
         if len(set(names)) < len(names):
-            raise InvalidInput(sentence("criteria", "have different names", names, where="Rubric", do="rename one"))
+            raise InvalidInput.of("criteria", "have different names", names, where="Rubric", do="rename one")
         weights = [item.weight for item in self.criteria]
         self._total = sum(weights)
         if any(weight < 0 for weight in weights) or not 0 < self._total < float("inf"):
-            raise InvalidInput(
-                sentence("weights", "be at least 0, one of them positive", weights, where="Rubric", do="correct them")
+            raise InvalidInput.of(
+                "weights", "be at least 0, one of them positive", weights, where="Rubric", do="correct them"
             )
 
     @property

@@ -57,10 +57,10 @@ def read_settings_file(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         do = "give the path of a YAML file"
-        raise SettingsError(sentence("settings file", "be readable", error.strerror, where=str(path), do=do)) from None
+        raise SettingsError.of("settings file", "be readable", error.strerror, where=str(path), do=do) from None
     except UnicodeDecodeError as error:
         got, do = f"byte {error.start} that is none", "give the path of a YAML file"
-        raise SettingsError(sentence("settings file", "be UTF-8 text", got, where=str(path), do=do)) from None
+        raise SettingsError.of("settings file", "be UTF-8 text", got, where=str(path), do=do) from None
     return read_yaml(text, where=str(path))
 
 
@@ -72,16 +72,14 @@ def read_yaml(text: str, *, where: str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         place = f"{where}, line {mark.line + 1}" if mark else where
         got = getattr(error, "problem", None) or "something else"
-        raise SettingsError(sentence("settings", "be YAML", got, where=place, do="mend that line")) from None
+        raise SettingsError.of("settings", "be YAML", got, where=place, do="mend that line") from None
     except ValueError as error:  # what looks like a date, and is none
-        raise SettingsError(sentence("settings", "be YAML", str(error), where=where, do="quote that value")) from None
+        raise SettingsError.of("settings", "be YAML", str(error), where=where, do="quote that value") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
         got = type(data).__name__
-        raise SettingsError(
-            sentence("settings", "be a mapping of keys", got, where=where, do="write `key: value` lines")
-        )
+        raise SettingsError.of("settings", "be a mapping of keys", got, where=where, do="write `key: value` lines")
     return data
 
 
@@ -94,9 +92,7 @@ def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str], *, option
     for override in overrides:
         dotted, equals, value = override.partition("=")
         if not equals or not dotted.strip():
-            raise SettingsError(
-                sentence(option, "be KEY=VALUE", repr(override), where="command line", do="write a.b=1")
-            )
+            raise SettingsError.of(option, "be KEY=VALUE", repr(override), where="command line", do="write a.b=1")
         given = f"{option} {override}"
         _put(merged, dotted.strip().split("."), read_yaml_value(value, where=given), given)
     return merged
@@ -112,7 +108,7 @@ def read_yaml_value(text: str, *, where: str) -> Any:  # whatever YAML value the
     try:
         return yaml.load(text, _UniqueKeys)
     except (yaml.YAMLError, ValueError):
-        raise SettingsError(sentence("value", "be YAML", repr(text), where=where, do="quote it")) from None
+        raise SettingsError.of("value", "be YAML", repr(text), where=where, do="quote it") from None
 
 
 def _put(target: Any, keys: list[str], value: Any, given: str) -> None:  # a YAML tree
@@ -121,7 +117,7 @@ def _put(target: Any, keys: list[str], value: Any, given: str) -> None:  # a YAM
         if isinstance(target, list):
             if not key.isdigit() or int(key) >= len(target):
                 must = f"name an entry 0..{len(target) - 1}"
-                raise SettingsError(sentence(given, must, key, where="command line", do="count from 0"))
+                raise SettingsError.of(given, must, key, where="command line", do="count from 0")
             index: Any = int(key)
         elif isinstance(target, dict):
             index = key
@@ -129,7 +125,7 @@ def _put(target: Any, keys: list[str], value: Any, given: str) -> None:  # a YAM
                 target[key] = {}
         else:
             do = "name a key inside a section"
-            raise SettingsError(sentence(given, "lead to a section", key, where="command line", do=do))
+            raise SettingsError.of(given, "lead to a section", key, where="command line", do=do)
         if last:
             target[index] = value
         else:

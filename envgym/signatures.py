@@ -19,7 +19,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import ErrorDetails
 
 from envgym.core.json_types import JsonObject, JsonValue
-from envgym.errors import InvalidInput, ToolError, near_names, sentence
+from envgym.errors import InvalidInput, ToolError, near_names
 
 _SECTION = re.compile(r"(?:Args|Arguments|Returns|Yields|Raises|Examples?|Notes?):\s*")
 _ARGUMENT = re.compile(r"(\w+)(?: *\([^)]*\))?: *(.*)")
@@ -172,4 +172,4 @@ def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _refusal(where: str, must: str, got: str, do: str) -> InvalidInput:
-    return InvalidInput(sentence("tool", must, got, where=where, do=do))
+    return InvalidInput.of("tool", must, got, where=where, do=do)

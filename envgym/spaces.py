@@ -19,7 +19,7 @@ from gymnasium.vector.utils import (
     write_to_shared_memory,
 )
 
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 MAX_TEXT_CHARS = 1_000_000
 """Default bound of a text: far above what a model reads, and 4 MB of shared memory at worst."""
@@ -46,9 +46,7 @@ class UnicodeText(spaces.Space[str]):
     def __init__(self, max_length: int = MAX_TEXT_CHARS, *, seed: int | np.random.Generator | None = None) -> None:
         """Bound the texts. Raises: InvalidInput: `max_length` is below 1."""
         if max_length < 1:
-            raise InvalidInput(
-                sentence("max_length", "be at least 1", max_length, where="UnicodeText", do="pass a bound")
-            )
+            raise InvalidInput.of("max_length", "be at least 1", max_length, where="UnicodeText", do="pass a bound")
         self.max_length = max_length
         super().__init__(seed=seed)
 
@@ -60,7 +58,7 @@ class UnicodeText(spaces.Space[str]):
     def sample(self, mask: object = None, probability: object = None) -> str:
         """Return a random text of at most 64 characters. Raises: InvalidInput: a mask is given."""
         if mask is not None or probability is not None:
-            raise InvalidInput(sentence("mask", "be None", (mask, probability), where="UnicodeText", do="drop it"))
+            raise InvalidInput.of("mask", "be None", (mask, probability), where="UnicodeText", do="drop it")
         size = int(self.np_random.integers(min(self.max_length, _SAMPLE_CHARS) + 1))
         ranges = [_SAMPLE_RANGES[i] for i in self.np_random.integers(len(_SAMPLE_RANGES), size=size)]
         return "".join(chr(self.np_random.integers(low, high)) for low, high in ranges)
@@ -130,8 +128,8 @@ def _create(space: UnicodeText, n: int = 1, ctx: ModuleType = multiprocessing) -
 def _write(space: UnicodeText, index: int, value: str, shared_memory: Any) -> None:  # the array of `_create`
     if value not in space:
         where, do = "shared memory", "widen observation_space or pass shared_memory=False"
-        raise InvalidInput(
-            sentence("observation", f"have at most {space.max_length} characters", len(value), where=where, do=do)
+        raise InvalidInput.of(
+            "observation", f"have at most {space.max_length} characters", len(value), where=where, do=do
         )
     text = value.encode("utf-8", "surrogatepass")
     body = index * _slot(space) + _HEADER

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from envgym.core.json_types import JsonObject
 from envgym.core.messages import Action, Message, Role, ToolCall
-from envgym.errors import InvalidInput, ToolError, near_names, sentence
+from envgym.errors import InvalidInput, ToolError, near_names
 from envgym.signatures import Signature, usage
 
 MAX_RESULT_CHARS = 20_000
@@ -181,8 +181,8 @@ def _function_tools(functions: tuple[Callable[..., object], ...]) -> Mapping[str
     for function in functions:
         item = _function_tool(function)
         if item.spec.name in tools:
-            raise InvalidInput(
-                sentence("tools", "have different names", item.spec.name, where="tools_of", do="rename one of the two")
+            raise InvalidInput.of(
+                "tools", "have different names", item.spec.name, where="tools_of", do="rename one of the two"
             )
         tools[item.spec.name] = item
     return MappingProxyType(tools)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from envgym.agents.models.tiny import TinySettings, cached_tiny
 from envgym.cache import build_once, cache_directory
-from envgym.errors import InvalidInput, SettingsError, near_names, sentence, unknown_name
+from envgym.errors import InvalidInput, SettingsError, check_known, near_names, sentence, unknown_name
 
 if TYPE_CHECKING:
     import torch
@@ -156,10 +156,8 @@ def load(
 
     from envgym.agents.models.weights import widen_head
 
-    if dtype not in DTYPES:
-        raise unknown_name("dtype", dtype, DTYPES, where="load")
-    if head_dtype not in HEAD_DTYPES:
-        raise unknown_name("head_dtype", head_dtype, HEAD_DTYPES, where="load")
+    check_known("dtype", dtype, DTYPES, where="load")
+    check_known("head_dtype", head_dtype, HEAD_DTYPES, where="load")
     source = resolve_model(name, tiny=tiny)
     if Path(source).is_dir():  # nothing is fetched, so there is nothing to watch
         disable_progress_bar()

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.errors import InvalidInput, check_known, sentence
 
 _WHERE = "VllmPolicy"
 _IN_MEMORY = Path("/dev/shm")
@@ -81,8 +81,7 @@ class WeightStaging:
         if ".lora_" in name or ".base_layer." in name:
             do = "merge the adapters into the weights: merged_weights(model)"
             raise InvalidInput(sentence("new weights", "be the model's own", name, where=_WHERE, do=do))
-        if name not in self._known:
-            raise unknown_name("weight", name, self._known, where=_WHERE)
+        check_known("weight", name, self._known, where=_WHERE)
         if self._known[name] != tensor.shape:
             rule, do = f"have shape {list(self._known[name])}", "send the weights of the same architecture"
             raise InvalidInput(sentence(name, rule, list(tensor.shape), where=_WHERE, do=do))

@@ -31,7 +31,7 @@ from envgym.agents.policies._batch_engine import BatchEngine
 from envgym.agents.policies._cached_model import CachedModel
 from envgym.agents.policies._requests import FinishedRow, canonical, max_sampled_tokens
 from envgym.agents.protocols import GenerateRequest, Generation, Policy
-from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
+from envgym.errors import InvalidInput, PolicyFailure, check_known, sentence
 
 _WHERE = "TransformersPolicy"
 
@@ -132,8 +132,7 @@ class TransformersPolicy(Policy):
         }
         with self._lock.write(), torch.no_grad():
             for name, tensor in named_tensors:
-                if name not in own:
-                    raise unknown_name("weight", name, own, where=_WHERE)
+                check_known("weight", name, own, where=_WHERE)
                 target = own[name]
                 if target.shape != tensor.shape:
                     rule, do = f"have shape {list(target.shape)}", "send the weights of the same architecture"

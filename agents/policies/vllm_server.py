@@ -14,7 +14,7 @@ from envgym.agents.policies._requests import max_sampled_tokens
 from envgym.agents.policies.endpoint import Endpoint, Json, Sleep
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
 from envgym.agents.settings import EndpointSettings
-from envgym.errors import InvalidInput, PolicyFailure, sentence, unknown_name
+from envgym.errors import InvalidInput, PolicyFailure, check_known, sentence
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,8 +63,7 @@ class VllmServerPolicy(Policy):
         """
         try:
             models = await self._endpoint.get("/models", wire.read_models)
-            if self._model not in models:
-                raise unknown_name("served model", self._model, models, where=self._where)
+            check_known("served model", self._model, models, where=self._where)
             longest = models[self._model]
             # One fewer, as vLLM scores a sequence only where a token could follow it.
             self._positions = None if longest is None else longest - 1

@@ -13,7 +13,7 @@ from renderers.base import MODEL_RENDERER_MAP  # type: ignore[import-untyped]  #
 from envgym.agents.rendering.dialect import PROBE_TOOL
 from envgym.agents.rendering.template import ChatTemplate, TemplateMessage, listed_tools
 from envgym.agents.rendering.tokens import TokenCodec
-from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.errors import InvalidInput, check_known, sentence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -104,8 +104,7 @@ def create_family(
     tokenizer: GuardedTokenizer, family: str, *, thinks: bool | None, keeps_thinking: bool
 ) -> Any:  # one of the classes of `renderers`, which has no types
     """Make the renderer of a family. Raises: UnknownName: no such family. InvalidInput: not its tokenizer."""
-    if family not in family_names():
-        raise unknown_name("model family", family, family_names(), where="renderers")
+    check_known("model family", family, family_names(), where="renderers")
     changes: dict[str, object] = {"thinking_retention": "all"} if keeps_thinking else {}
     kind = type(config_from_name(family))
     if thinks is not None and "enable_thinking" in kind.model_fields:

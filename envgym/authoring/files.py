@@ -13,7 +13,7 @@ from typing import Any
 from envgym.authoring.sources import TaskDraft, check_index, task_from_draft
 from envgym.core.json_types import JsonValue, canonical, content_hash
 from envgym.core.tasks import TEST_FRACTION, Split, Task, check_ids, split_of
-from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.errors import InvalidInput, check_known
 
 Row = Mapping[str, Any]  # a decoded row: whatever the file holds
 
@@ -119,8 +119,7 @@ class FileTasks:
             return dict.fromkeys(names)
         if self._splits is not None:
             for name in self._splits:
-                if name not in names:
-                    raise unknown_name("split of the data set", name, names, where=str(self._source))
+                check_known("split of the data set", name, names, where=str(self._source))
             return {name: Split.parse(side, where="splits") for name, side in self._splits.items()}
         if names == [""] or (len(names) == 1 and names[0] in _TRAIN_NAMES):
             return dict.fromkeys(names)
@@ -135,24 +134,20 @@ class FileTasks:
             return Split.TEST
         if name in _VALIDATION_NAMES:
             return None if has_test else Split.TEST
-        raise InvalidInput(
-            sentence(
-                "split of the data set",
-                "have a usual name (train, validation, test)",
-                name,
-                where=str(self._source),
-                do=f'pass splits={{"{name}": "train"}} or the like',
-            )
+        raise InvalidInput.of(
+            "split of the data set",
+            "have a usual name (train, validation, test)",
+            name,
+            where=str(self._source),
+            do=f'pass splits={{"{name}": "train"}} or the like',
         )
 
     def _draft(self, row: Row, where: str) -> TaskDraft:
         columns = self._columns
         prompt = _cell(row, columns.prompt, where)
         if not isinstance(prompt, str):
-            raise InvalidInput(
-                sentence(
-                    f"column {columns.prompt!r}", "hold text", prompt, where=where, do="name another prompt column"
-                )
+            raise InvalidInput.of(
+                f"column {columns.prompt!r}", "hold text", prompt, where=where, do="name another prompt column"
             )
         payload: dict[str, JsonValue] = {"prompt": prompt}
         payload |= {name: _cell(row, column, where) for name, column in columns.payload.items()}
@@ -160,8 +155,8 @@ class FileTasks:
         try:
             canonical({"payload": payload, "metadata": metadata}).encode()
         except (TypeError, ValueError) as error:
-            raise InvalidInput(
-                sentence("payload and metadata", "be JSON", str(error), where=where, do="convert the column first")
+            raise InvalidInput.of(
+                "payload and metadata", "be JSON", str(error), where=where, do="convert the column first"
             ) from None
         return TaskDraft(prompt=prompt, payload=payload, metadata=metadata)
 
@@ -182,21 +177,20 @@ class FileTasks:
 
 
 def _cell(row: Row, column: str, where: str) -> Any:  # Any: whatever the cell holds
-    if column not in row:
-        raise unknown_name("column", column, row, where=where)
+    check_known("column", column, row, where=where)
     return row[column]
 
 
 def _read_file(path: Path) -> Iterator[Row]:
     if not path.is_file():
-        raise InvalidInput(sentence("source", "be an existing file", str(path), where="FileTasks", do="check the path"))
+        raise InvalidInput.of("source", "be an existing file", str(path), where="FileTasks", do="check the path")
     if path.suffix == ".jsonl":
         yield from _read_jsonl(path)
     elif path.suffix == ".parquet":
         yield from _read_parquet(path)
     else:
         known = " or ".join(_FILE_ENDINGS)
-        raise InvalidInput(sentence("source", f"end in {known}", str(path), where="FileTasks", do="convert the file"))
+        raise InvalidInput.of("source", f"end in {known}", str(path), where="FileTasks", do="convert the file")
 
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
@@ -214,8 +208,8 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
 
 
 def _bad_line(path: Path, number: int, got: str) -> InvalidInput:
-    return InvalidInput(
-        sentence("line", "be one JSON object", got, where=f"line {number} of {path}", do="correct or drop the line")
+    return InvalidInput.of(
+        "line", "be one JSON object", got, where=f"line {number} of {path}", do="correct or drop the line"
     )
 
 
@@ -226,9 +220,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
     try:
         file = parquet.ParquetFile(path)
     except pa.ArrowInvalid as error:
-        raise InvalidInput(
-            sentence("source", "be a Parquet file", str(error), where=str(path), do="write it again")
-        ) from None
+        raise InvalidInput.of("source", "be a Parquet file", str(error), where=str(path), do="write it again") from None
     with file:
         for batch in file.iter_batches():
             yield from batch.to_pylist()
@@ -239,15 +231,13 @@ def _load_dataset(name: str, config: str | None, revision: str | None) -> Mappin
         import datasets
     except ImportError:
         do = 'run pip install "envgym[train]", or pass a .jsonl or .parquet file'
-        raise InvalidInput(
-            sentence("package datasets", "be installed to load", name, where="FileTasks", do=do)
-        ) from None
+        raise InvalidInput.of("package datasets", "be installed to load", name, where="FileTasks", do=do) from None
     try:
         is_saved = (Path(name) / "dataset_dict.json").exists() or (Path(name) / "state.json").exists()
         loaded = datasets.load_from_disk(name) if is_saved else datasets.load_dataset(name, config, revision=revision)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         got = f"{name}: {type(error).__name__}: {error}"
-        raise InvalidInput(
-            sentence("source", "be a file, a data set directory or a hub name", got, where="FileTasks", do="check it")
+        raise InvalidInput.of(
+            "source", "be a file, a data set directory or a hub name", got, where="FileTasks", do="check it"
         ) from None
     return loaded if isinstance(loaded, datasets.DatasetDict) else {"": loaded}

@@ -7,7 +7,7 @@ import numpy as np
 
 from envgym.core.json_types import JsonObject
 from envgym.core.tasks import TEST_FRACTION, Split, Task, TaskSource, check_ids, split_of
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.seeds import generator
 
 MAX_DRAWS = 1000
@@ -33,14 +33,14 @@ def check_range(name: str, value: int, low: int, high: int, *, where: str) -> No
     """Check the argument of an env. Raises: InvalidInput: it is no whole number from `low` to `high`."""
     if type(value) is not int or not low <= value <= high:
         do = f"pass e.g. {name}={low}"
-        raise InvalidInput(sentence(name, f"be a whole number from {low} to {high}", value, where=where, do=do))
+        raise InvalidInput.of(name, f"be a whole number from {low} to {high}", value, where=where, do=do)
 
 
 def check_index(index: int, size: int | None, where: str) -> int:
     """Return `index`. Raises: InvalidInput: it is negative or beyond the end."""
     if index < 0 or (size is not None and index >= size):
         rule = "be at least 0" if size is None else f"lie in [0, {size})"
-        raise InvalidInput(sentence("index", rule, index, where=where, do="choose another one"))
+        raise InvalidInput.of("index", rule, index, where=where, do="choose another one")
     return index
 
 
@@ -62,10 +62,8 @@ class ListTasks:
         shared = {task.key for task in self._tasks[Split.TRAIN]} & {task.key for task in self._tasks[Split.TEST]}
         if shared:
             twin = next(task for task in self._tasks[Split.TRAIN] if task.key in shared)
-            raise InvalidInput(
-                sentence(
-                    "content", "be in one split only", twin.id, where="ListTasks", do="drop it from the train side"
-                )
+            raise InvalidInput.of(
+                "content", "be in one split only", twin.id, where="ListTasks", do="drop it from the train side"
             )
 
     def size(self, split: Split) -> int:
@@ -109,14 +107,12 @@ class GeneratedTasks:
             draft = self._generate(draws)
             if split_of(draft.payload, self._test_fraction) is split:
                 return task_from_draft(draft, split, f"{split}/{index}")
-        raise InvalidInput(
-            sentence(
-                f"generator {self._name}",
-                f"reach the {split} split within {MAX_DRAWS} draws",
-                f"payloads such as {draft.payload}",
-                where="GeneratedTasks",
-                do="draw from a larger space of payloads",
-            )
+        raise InvalidInput.of(
+            f"generator {self._name}",
+            f"reach the {split} split within {MAX_DRAWS} draws",
+            f"payloads such as {draft.payload}",
+            where="GeneratedTasks",
+            do="draw from a larger space of payloads",
         )
 
 

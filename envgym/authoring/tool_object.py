@@ -19,7 +19,7 @@ from envgym.authoring.sources import TaskDraft, as_source
 from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Task, TaskSource
 from envgym.env import Env
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.party import Party
 from envgym.records import Reply
 from envgym.tools import Tool, public_tools
@@ -101,14 +101,12 @@ class ToolObjectEnv(Env[ObjectT]):
         missing = [name for name in required if name not in task.payload and name != "rng"]
         if stray or missing:
             change = f"{'drop' if stray else 'add'} {', '.join(stray or missing)}"
-            raise InvalidInput(
-                sentence(
-                    f"{self.object_class.__name__}.reset({', '.join(names)})",
-                    "take each field of the payload",
-                    ", ".join(task.payload) or "none",
-                    where=f"task {task.id}",
-                    do=f"{change} in the task source, or change reset",
-                )
+            raise InvalidInput.of(
+                f"{self.object_class.__name__}.reset({', '.join(names)})",
+                "take each field of the payload",
+                ", ".join(task.payload) or "none",
+                where=f"task {task.id}",
+                do=f"{change} in the task source, or change reset",
             )
         return {"rng": self.np_random} if "rng" in names and "rng" not in task.payload else {}
 

@@ -15,7 +15,7 @@ from statistics import median
 import envgym
 from envgym.cli.common import add_json_argument, print_json, set_command, styled
 from envgym.env import NoOracle
-from envgym.errors import EnvgymError, InvalidInput, sentence
+from envgym.errors import EnvgymError, InvalidInput
 from envgym.wrappers import AnyEnv
 
 _EXAMPLES = """  envgym bench envs
@@ -54,8 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure the environments; what cannot be made here is named with its reason."""
     if not args.seconds > 0:
-        do = "pass e.g. 2"
-        raise InvalidInput(sentence("--seconds", "be above 0", args.seconds, where="envgym bench", do=do))
+        raise InvalidInput.of("--seconds", "be above 0", args.seconds, where="envgym bench", do="pass e.g. 2")
     sys.path.insert(0, os.getcwd())
     registered = envgym.list_ids()
     for name in args.envs:

@@ -20,7 +20,7 @@ from envgym.cli.common import (
 from envgym.conformance import CHECKS, Check, CheckStatus, as_text, is_passed
 from envgym.conformance.env_under_test import EnvUnderTest
 from envgym.conformance.suite import run_check
-from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.errors import InvalidInput, check_known
 
 _EXAMPLES = """  envgym check math/arithmetic-v0
   envgym check --all --json
@@ -59,11 +59,8 @@ def run(args: argparse.Namespace) -> int:
 def _ids(args: argparse.Namespace) -> list[str]:
     if bool(args.envs) == args.all:
         got = "both" if args.all else "neither"
-        raise InvalidInput(
-            sentence("envgym check", "be given ids or --all", got, where="command line", do="name an id")
-        )
-    if args.num_tasks < 1:
-        raise InvalidInput(sentence("-n", "be at least 1", args.num_tasks, where="envgym check", do="raise it"))
+        raise InvalidInput.of("envgym check", "be given ids or --all", got, where="command line", do="name an id")
+    InvalidInput.unless(args.num_tasks >= 1, "-n", "be at least 1", args.num_tasks, where="envgym check", do="raise it")
     return envgym.list_ids() if args.all else list(args.envs)
 
 
@@ -80,8 +77,7 @@ def _missing(subject: EnvUnderTest, is_one_of_all: bool) -> list[Check]:
 
 def _names(only: Sequence[str] | None) -> list[str]:
     for name in only or ():
-        if name not in CHECKS:
-            raise unknown_name("check", name, CHECKS, where="envgym check --only")
+        check_known("check", name, CHECKS, where="envgym check --only")
     return list(only or CHECKS)
 
 

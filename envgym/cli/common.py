@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from envgym.core.json_types import well_formed
-from envgym.errors import InvalidInput, near_names, sentence
+from envgym.errors import InvalidInput, near_names
 
 if TYPE_CHECKING:
     from envgym.env import Env
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
             known = [name for action in self._actions for name in action.option_strings]
             near = near_names(unknown[0].partition("=")[0], known) if unknown[0].startswith("-") else []
             do = f"did you mean {' or '.join(near)}?" if near else f"run `{self.prog} --help` to see what there is"
-            raise InvalidInput(sentence("argument", "be a known one", " ".join(unknown), where=self.prog, do=do))
+            raise InvalidInput.of("argument", "be a known one", " ".join(unknown), where=self.prog, do=do)
         return found, unknown
 
 

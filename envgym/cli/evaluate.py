@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from envgym.cli.common import add_json_argument, print_json, set_command
 from envgym.core.tasks import Split
-from envgym.errors import RunError, SettingsError, sentence
+from envgym.errors import RunError, SettingsError
 from envgym.settings import apply_overrides, build_settings, places
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _settings(args: argparse.Namespace) -> "EvalSettings":
         return build_settings(EvalSettings, _resumed(Path(args.out)), where=args.out)
     if args.model is None:
         do = "name a model, a model directory or a run"
-        raise SettingsError(sentence("--model", "be given", "nothing", where=_WHERE, do=do))
+        raise SettingsError.of("--model", "be given", "nothing", where=_WHERE, do=do)
     source: Mapping[str, Any] = {}
     if args.endpoint is None and (Path(args.model) / "run.json").is_file():
         source = _trained(Path(args.model))
@@ -173,7 +173,7 @@ def _trained(path: Path) -> dict[str, Any]:
     saved = checkpoints(trained.checkpoints)
     if not saved:
         do = "name a training run that has saved one, or a model directory"
-        raise RunError(sentence("run", "hold a checkpoint", "none", where=str(path), do=do))
+        raise RunError.of("run", "hold a checkpoint", "none", where=str(path), do=do)
     config = train_settings(trained.config, where=str(path / "config.json"))
     steps = load_state(saved[-1]).step
     weights = str(saved[-1] / "model")
@@ -208,7 +208,7 @@ def _engine(args: argparse.Namespace) -> dict[str, Any]:
         engine["endpoint"] = apply_overrides(endpoint, args.endpoint_set, option="--endpoint-set")
     elif args.endpoint_set or args.tokenizer:
         do, what = "give its URL with --endpoint", "--endpoint-set" if args.endpoint_set else "--tokenizer"
-        raise SettingsError(sentence(what, "go with an endpoint", "none", where=_WHERE, do=do))
+        raise SettingsError.of(what, "go with an endpoint", "none", where=_WHERE, do=do)
     return engine
 
 
@@ -224,7 +224,7 @@ def _envs(args: argparse.Namespace, source: Mapping[str, Any]) -> list[dict[str,
     known: list[dict[str, Any]] = source.get("envs", [])
     if args.env is None and not known:
         do = "name an environment; `envgym list` shows them"
-        raise SettingsError(sentence("--env", "be given", "nothing", where=_WHERE, do=do))
+        raise SettingsError.of("--env", "be given", "nothing", where=_WHERE, do=do)
     named = [env for env in known if args.env in (None, env["id"], env["name"])]
     envs = named or [{"id": args.env, "settings": {}}]
     return [{**env, "settings": apply_overrides(env["settings"], args.env_set, option="--env-set")} for env in envs]

@@ -12,7 +12,7 @@ from string import Template
 
 from envgym import __version__
 from envgym.cli.common import set_command
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.registry import FAMILIES
 
 _EXAMPLES = """  envgym new dice
@@ -55,9 +55,8 @@ def write_package(namespace: str, name: str, into: Path) -> Path:
     target = into / package
     if target.exists():
         do = "choose another name or --into another folder"
-        raise InvalidInput(sentence("folder", "not exist yet", str(target), where="envgym new", do=do))
-    if not into.is_dir():
-        raise InvalidInput(sentence("--into", "be a folder", str(into), where="envgym new", do="create it first"))
+        raise InvalidInput.of("folder", "not exist yet", str(target), where="envgym new", do=do)
+    InvalidInput.unless(into.is_dir(), "--into", "be a folder", str(into), where="envgym new", do="create it first")
     values = {
         "id": f"{namespace}/{name}-v0",
         "name": name,
@@ -87,12 +86,12 @@ def _names(given: str) -> tuple[str, str]:
             rule = "be lower-case letters, digits and underscores, not a keyword"
             bare = re.sub(r"-v\d+$", "", given)
             do = "write e.g. my_games/dice" if bare == given else f"leave the version out: {bare}; v0 is added"
-            raise InvalidInput(sentence("NAME", rule, repr(given), where="envgym new", do=do))
+            raise InvalidInput.of("NAME", rule, repr(given), where="envgym new", do=do)
     package = name if name == namespace else f"{namespace}_{name}"
     if package in sys.stdlib_module_names or package == "envgym":
         do = "choose another name"
-        raise InvalidInput(sentence("NAME", "not be a module of Python or envgym", given, where="envgym new", do=do))
+        raise InvalidInput.of("NAME", "not be a module of Python or envgym", given, where="envgym new", do=do)
     if namespace in FAMILIES:
         do = "take a namespace of your own"
-        raise InvalidInput(sentence("namespace", "not be a family of envgym", namespace, where="envgym new", do=do))
+        raise InvalidInput.of("namespace", "not be a family of envgym", namespace, where="envgym new", do=do)
     return namespace, name

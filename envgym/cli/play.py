@@ -12,7 +12,7 @@ from typing import TextIO
 from envgym.cli.common import add_env_arguments, at_least_0, make_env, set_command, styled
 from envgym.core.json_types import JsonObject
 from envgym.core.turns import Ending, Scored
-from envgym.errors import InvalidInput, near_names, sentence
+from envgym.errors import InvalidInput, near_names
 from envgym.records import StepRecord
 from envgym.signatures import usage
 from envgym.tools import ToolSpec
@@ -191,7 +191,7 @@ def as_action(line: str, tools: Sequence[ToolSpec]) -> str:
         names, properties = _needed(spec), _properties(spec)
         if len(names) != 1:
             must = "be given a JSON object" if names else "be given no arguments"
-            raise InvalidInput(sentence(f"/{name}", must, rest, where="play", do=f"write {_form(spec)}"))
+            raise InvalidInput.of(f"/{name}", must, rest, where="play", do=f"write {_form(spec)}")
         schema = properties[names[0]]
         is_text = isinstance(schema, dict) and schema.get("type") == "string"
         value = {names[0]: rest.strip() if is_text else value}

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from envgym.agents.catalog import KINDS as AGENT_KINDS
 from envgym.catalog import KINDS as ENV_KINDS
 from envgym.cli.common import add_json_argument, print_json, set_command, styled
-from envgym.errors import EnvgymError, unknown_name
+from envgym.errors import EnvgymError, check_known
 from envgym.plugins import PluginKind
 from envgym.trainer.catalog import KINDS as TRAINER_KINDS
 from envgym.trainer.catalog import RECIPE
@@ -53,8 +53,7 @@ def list_kinds(*, as_json: bool) -> None:
 
 def list_plugins(kind_name: str, *, as_json: bool) -> None:
     """Print the plug-ins of a kind. Raises: UnknownName: there is no such kind; near names are listed."""
-    if kind_name not in KINDS:
-        raise unknown_name("kind", kind_name, KINDS, where="envgym list --kind")
+    check_known("kind", kind_name, KINDS, where="envgym list --kind")
     sys.path.insert(0, getcwd())  # as where a run looks for plug-ins
     rows = [_row(KINDS[kind_name], name) for name in KINDS[kind_name].names()]
     if as_json:

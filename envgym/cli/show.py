@@ -6,14 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from envgym.cli.common import (
-    add_env_arguments,
-    add_json_argument,
-    make_env,
-    print_json,
-    set_command,
-    styled,
-)
+from envgym.cli.common import add_env_arguments, add_json_argument, make_env, print_json, set_command, styled
 from envgym.core.tasks import Split
 from envgym.env import NoOracle
 from envgym.registry import parameters

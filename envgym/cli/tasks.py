@@ -4,17 +4,10 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from envgym.cli.common import (
-    add_env_arguments,
-    add_json_argument,
-    make_env,
-    print_json,
-    set_command,
-    styled,
-)
+from envgym.cli.common import add_env_arguments, add_json_argument, make_env, print_json, set_command, styled
 from envgym.core.serialize import task_to_json
 from envgym.core.tasks import Split, Task, TaskSource
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 _EXAMPLES = """  envgym tasks math/arithmetic-v0 -n 3
   envgym tasks math/arithmetic-v0 --split test --answers
@@ -39,8 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print tasks, or the report on them; exit code 1 where splits overlap."""
     count = args.count if args.count is not None else (_REPORTED if args.report else _SHOWN)
-    if count < 1:
-        raise InvalidInput(sentence("-n", "be at least 1", count, where="envgym tasks", do="raise it"))
+    InvalidInput.unless(count >= 1, "-n", "be at least 1", count, where="envgym tasks", do="raise it")
     env = make_env(args)
     try:
         if args.report:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envgym.cli.common import add_json_argument, add_set_argument, at_least_0, print_json, set_command
-from envgym.errors import InvalidInput, SettingsError, sentence
+from envgym.errors import InvalidInput, SettingsError
 from envgym.settings import apply_overrides, places
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _read_settings(args: argparse.Namespace) -> "TrainSettings":
         return load_train_settings(path, args.settings)
     if not args.resume:
         do = "add --resume to go on with the run"
-        raise SettingsError(sentence("CONFIG", "be a YAML file", "a directory", where=str(path), do=do))
+        raise SettingsError.of("CONFIG", "be a YAML file", "a directory", where=str(path), do=do)
     config = RunDirectory.open(path).config
     config["run"] = {**config.get("run", {}), "directory": str(path)}
     merged = apply_overrides(config, args.settings)
@@ -132,7 +132,7 @@ def _overfit(settings: "TrainSettings", args: argparse.Namespace) -> int:
     updates = args.overfit_one_batch
     if updates < 1:
         do = "ask for some updates"
-        raise InvalidInput(sentence("--overfit-one-batch", "be at least 1", updates, where="envgym train", do=do))
+        raise InvalidInput.of("--overfit-one-batch", "be at least 1", updates, where="envgym train", do=do)
 
     def show(point: OverfitPoint) -> None:
         if not args.json:
@@ -160,13 +160,13 @@ def _run_sft(args: argparse.Namespace) -> int:
     settings = _read_settings(args)
     if settings.sft is None:
         do = "add an sft section, or pass --set sft.episodes=256"
-        raise SettingsError(sentence("sft", "be set", "nothing", where=args.config, do=do))
+        raise SettingsError.of("sft", "be set", "nothing", where=args.config, do=do)
     if not Path(args.config).is_dir():  # a run directory to resume is a warm start already
         renamed = {"name": f"{settings.run.name}-sft", "directory": f"{settings.run.path}-sft", "steps": 0}
         settings = settings.model_copy(update={"run": settings.run.model_copy(update=renamed)})
     elif settings.run.steps:
         do = "use envgym train RUN --resume"
-        raise SettingsError(sentence("run.steps", "be 0", settings.run.steps, where=args.config, do=do))
+        raise SettingsError.of("run.steps", "be 0", settings.run.steps, where=args.config, do=do)
     return _run_training(settings, args)
 
 

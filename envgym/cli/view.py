@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from envgym.cli.common import add_json_argument, print_json, set_command
-from envgym.errors import RunError, sentence
+from envgym.errors import RunError
 
 _EXAMPLES = """  envgym view runs/demo
   envgym view runs/demo --out /tmp/report.html
@@ -36,8 +36,7 @@ def run(args: argparse.Namespace) -> int:
     found = RunDirectory.open(Path(args.run))
     out = None if args.out is None else Path(args.out)
     if out is not None and not out.parent.is_dir():
-        do = "make it first"
-        raise RunError(sentence("folder of the report", "exist", str(out.parent), where="--out", do=do))
+        raise RunError.of("folder of the report", "exist", str(out.parent), where="--out", do="make it first")
     if args.json:
         print_json(to_json(report_of_run(found) if args.tree is None else tree_of_run(found, args.tree).trees[0]))
     else:

@@ -7,7 +7,7 @@ from envgym.core.segments import Segment
 from envgym.core.tasks import Split, Task
 from envgym.core.tree import Edge, Node, SearchStats, Tree
 from envgym.core.turns import Cost, Ending, TurnOutcome
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 _NO_COST = Cost()
 
@@ -43,8 +43,8 @@ class TreeBuilder:
     ) -> int:
         """Append a node below `parent` and return its handle."""
         if self._nodes[parent].ending is not None:
-            raise InvalidInput(
-                sentence("parent", "not have ended its episode", parent, where=self._id, do="branch above the leaf")
+            raise InvalidInput.of(
+                "parent", "not have ended its episode", parent, where=self._id, do="branch above the leaf"
             )
         self._nodes.append(Node(parent=parent, edge=edge, outcome=outcome, ending=ending, error=error))
         return len(self._nodes) - 1
@@ -58,9 +58,7 @@ class TreeBuilder:
         node = self._nodes[handle]
         head, tail = split_segments(node.edge.segments, at)
         if node.parent is None:
-            raise InvalidInput(
-                sentence("split", "name a node below the root", handle, where=self._id, do="add a child")
-            )
+            raise InvalidInput.of("split", "name a node below the root", handle, where=self._id, do="add a child")
         middle = Edge(segments=head, ends_turn=False, rewrite=node.edge.rewrite)
         self._nodes.append(Node(parent=node.parent, edge=middle))
         new = len(self._nodes) - 1
@@ -116,8 +114,8 @@ def split_segments(segments: Sequence[Segment], at: int) -> tuple[tuple[Segment,
     """Cut a run of segments before token `at`, 0 < at < T. Raises: InvalidInput: outside that range."""
     total = sum(len(segment) for segment in segments)
     if not 0 < at < total:
-        raise InvalidInput(
-            sentence("split position", f"lie inside 1..{total - 1}", at, where="edge", do="fork at a node instead")
+        raise InvalidInput.of(
+            "split position", f"lie inside 1..{total - 1}", at, where="edge", do="fork at a node instead"
         )
     head: list[Segment] = []
     tail: list[Segment] = []

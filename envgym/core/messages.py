@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from envgym.core.json_types import JsonObject
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 GUIDE = "guide"
 """Name of a `USER` message that a guide wrote: a hint, whose tokens are of origin `INJECTED`."""
@@ -85,7 +85,7 @@ class Message:
             parts = (TextPart(content),) if content else ()
         elif content:
             where, do = "Message", "pass one of the two"
-            raise InvalidInput(sentence("content", "be empty where parts are given", content, where=where, do=do))
+            raise InvalidInput.of("content", "be empty where parts are given", content, where=where, do=do)
         else:
             parts = tuple(parts)
             content = "".join(part.text for part in parts if isinstance(part, TextPart))
@@ -103,7 +103,7 @@ def text_of(message: Message) -> str:
     for part in message.parts:
         if not isinstance(part, TextPart):
             must, do = "be text for this model", "choose a renderer or an endpoint that takes it"
-            raise InvalidInput(sentence("message part", must, part.type, where=f"{message.role} message", do=do))
+            raise InvalidInput.of("message part", must, part.type, where=f"{message.role} message", do=do)
     return message.content
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 
 class Origin(StrEnum):
@@ -91,4 +91,4 @@ class Segment:
 def _segment_error(
     what: str, must: str, got: object, origin: Origin, do: str = "build segments from one Generation or rendering"
 ) -> InvalidInput:
-    return InvalidInput(sentence(what, must, got, where=f"{origin} segment", do=do))
+    return InvalidInput.of(what, must, got, where=f"{origin} segment", do=do)

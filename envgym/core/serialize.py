@@ -9,7 +9,7 @@ from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task
 from envgym.core.tree import Edge, Node, Rewrite, SearchStats, Tree
 from envgym.core.turns import Cost, Ending, Invalid, Reward, Scored, TurnOutcome
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 SCHEMA_VERSION = 2
 """Raised by every change of the JSON form; `tree_from_json` reads this version and all earlier ones.
@@ -42,7 +42,7 @@ def tree_from_json(data: Mapping[str, Any]) -> Tree:
     version = data.get("schema")
     if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
         do = "read it with a newer envgym"
-        raise InvalidInput(sentence("schema", f"be 1..{SCHEMA_VERSION}", version, where="tree record", do=do))
+        raise InvalidInput.of("schema", f"be 1..{SCHEMA_VERSION}", version, where="tree record", do=do)
     record = {**data, "split": Split(data["split"]), "nodes": tuple(map(_node_from_json, data["nodes"]))}
     del record["schema"]
     return Tree(**record)
@@ -202,12 +202,12 @@ def message_from_json(data: Mapping[str, Any]) -> Message:
 
 def _part_to_json(part: Part) -> Json:
     if not isinstance(part, TextPart):
-        raise InvalidInput(sentence("message part", "be text", part.type, where="message", do="leave it out"))
+        raise InvalidInput.of("message part", "be text", part.type, where="message", do="leave it out")
     return {"type": part.type, "text": part.text}
 
 
 def _part_from_json(data: Mapping[str, Any]) -> Part:
     if data["type"] != TextPart.type:
         do = "read it with a newer envgym"
-        raise InvalidInput(sentence("message part", "be of type text", data["type"], where="message", do=do))
+        raise InvalidInput.of("message part", "be of type text", data["type"], where="message", do=do)
     return TextPart(data["text"])

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from envgym.core.json_types import JsonObject, content_hash, well_formed
-from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.errors import InvalidInput, unknown_name
 
 TEST_FRACTION = 0.2
 """Share of the hash space that is `test` where no official split exists."""
@@ -54,9 +54,7 @@ class Task:
 def split_of(payload: JsonObject, test_fraction: float = TEST_FRACTION) -> Split:
     """Assign a payload to a split by its content hash."""
     if not 0.0 <= test_fraction <= 1.0:
-        raise InvalidInput(
-            sentence("test_fraction", "lie in [0, 1]", test_fraction, where="split_of", do="pass e.g. 0.2")
-        )
+        raise InvalidInput.of("test_fraction", "lie in [0, 1]", test_fraction, where="split_of", do="pass e.g. 0.2")
     return Split.TEST if int(content_hash(payload)[:13], 16) / 16**13 < test_fraction else Split.TRAIN
 
 
@@ -86,9 +84,9 @@ def check_ids(tasks: Iterable[Task], *, where: str, do: str) -> None:
     seen: set[str] = set()
     for task in tasks:
         if task.id in seen:
-            raise InvalidInput(sentence("task id", "be unique in its split", f"{task.id!r} twice", where=where, do=do))
+            raise InvalidInput.of("task id", "be unique in its split", f"{task.id!r} twice", where=where, do=do)
         if well_formed(task.id) != task.id:
-            raise InvalidInput(sentence("task id", "be UTF-8 text", ascii(task.id), where=where, do=do))
+            raise InvalidInput.of("task id", "be UTF-8 text", ascii(task.id), where=where, do=do)
         seen.add(task.id)
 
 
@@ -102,14 +100,12 @@ def distinct_tasks(source: TaskSource, split: Split, count: int, *, start: int =
     index, dry = start, 0
     while len(seen) < count:
         if dry >= 100 or (size is not None and index >= size):
-            raise InvalidInput(
-                sentence(
-                    "number of distinct tasks",
-                    f"be at most what the {split} split holds ({len(seen)} found)",
-                    count,
-                    where="distinct_tasks",
-                    do="ask for fewer tasks",
-                )
+            raise InvalidInput.of(
+                "number of distinct tasks",
+                f"be at most what the {split} split holds ({len(seen)} found)",
+                count,
+                where="distinct_tasks",
+                do="ask for fewer tasks",
             )
         task = source.task(split, index)
         index += 1

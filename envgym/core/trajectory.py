@@ -12,7 +12,7 @@ from functools import cached_property
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Rewrite, Tree
 from envgym.core.turns import Cost, Ending, Invalid, Reward, TurnOutcome, total
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +69,12 @@ class Trajectory:
     def __post_init__(self) -> None:
         """Refuse a node at which no episode ended."""
         if not 0 <= self.leaf < len(self.tree.nodes) or self.tree.nodes[self.leaf].ending is None:
-            raise InvalidInput(
-                sentence(
-                    "leaf",
-                    f"be one of {self.tree.leaves}",
-                    self.leaf,
-                    where=f"tree {self.tree.id}",
-                    do="pick an ended leaf",
-                )
+            raise InvalidInput.of(
+                "leaf",
+                f"be one of {self.tree.leaves}",
+                self.leaf,
+                where=f"tree {self.tree.id}",
+                do="pick an ended leaf",
             )
 
     @property
@@ -198,8 +196,8 @@ class Group:
         """Refuse trees of different tasks: a baseline never crosses tasks."""
         keys = {tree.task_key for tree in self.trees}
         if len(keys) > 1:
-            raise InvalidInput(
-                sentence("group", "hold trees of one task", sorted(keys), where=self.key, do="group by task_key")
+            raise InvalidInput.of(
+                "group", "hold trees of one task", sorted(keys), where=self.key, do="group by task_key"
             )
 
     @cached_property

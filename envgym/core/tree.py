@@ -14,7 +14,7 @@ from functools import cached_property
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split
 from envgym.core.turns import Cost, Ending, TurnOutcome
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 
 class Rewrite(StrEnum):
@@ -122,7 +122,7 @@ class Tree:
             raise self._error(f"error of node {index}", "go with an ERROR_ ending", (node.ending, node.error))
 
     def _error(self, what: str, must: str, got: object) -> InvalidInput:
-        return InvalidInput(sentence(what, must, got, where=f"tree {self.id}", do="grow trees with TreeBuilder"))
+        return InvalidInput.of(what, must, got, where=f"tree {self.id}", do="grow trees with TreeBuilder")
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:

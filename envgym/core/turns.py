@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from envgym.core.messages import Action, Observation
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 
 class Ending(StrEnum):
@@ -51,13 +51,13 @@ class Scored:
     def __post_init__(self) -> None:
         """Refuse NaN and infinities."""
         if not math.isfinite(self.value):
-            raise InvalidInput(
-                sentence("reward", "be a finite number", self.value, where="Scored", do="record Invalid instead")
+            raise InvalidInput.of(
+                "reward", "be a finite number", self.value, where="Scored", do="record Invalid instead"
             )
         for name, part in self.components.items():
             if not math.isfinite(part):
                 do = "leave the component out, or record Invalid instead"
-                raise InvalidInput(sentence(f"component {name}", "be a finite number", part, where="Scored", do=do))
+                raise InvalidInput.of(f"component {name}", "be a finite number", part, where="Scored", do=do)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +72,8 @@ class Invalid:
     def __post_init__(self) -> None:
         """Refuse causes that are not infrastructure failures."""
         if not self.cause.is_error:
-            raise InvalidInput(
-                sentence("cause", "be an ERROR_ ending", self.cause, where="Invalid", do="record Scored instead")
+            raise InvalidInput.of(
+                "cause", "be an ERROR_ ending", self.cause, where="Invalid", do="record Scored instead"
             )
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, ToolCall
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.tools import ToolSpec
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
@@ -86,7 +86,7 @@ def check_round_trip(text: str, action: Action, parsed: Action) -> str:
         if getattr(parsed, part) != getattr(action, part):
             must, got = "survive being written and read", repr(getattr(action, part))
             do = "strip it of the format's markup and of outer spaces, or use another format"
-            raise InvalidInput(sentence(f"{part} of the action", must, got, where="write", do=do))
+            raise InvalidInput.of(f"{part} of the action", must, got, where="write", do=do)
     return text
 
 

@@ -12,7 +12,7 @@ from envgym.core.segments import Segment
 from envgym.core.trajectory import Trajectory, Turn, trajectories
 from envgym.core.tree import Node, Rewrite, Tree
 from envgym.core.turns import Ending, Scored, TurnOutcome
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.report.data import (
     TRAIN,
     ComparisonData,
@@ -137,9 +137,7 @@ def build_episode(
     tree, path = trajectory.tree, trajectory.path
     if advantages and len(advantages) != len(path):
         must = f"match the {len(path)} nodes of the path"
-        raise InvalidInput(
-            sentence("advantages", must, len(advantages), where=f"tree {tree.id}", do="give all or none")
-        )
+        raise InvalidInput.of("advantages", must, len(advantages), where=f"tree {tree.id}", do="give all or none")
     by_node = dict(zip(path, advantages, strict=True)) if advantages else {}
     reward = trajectory.reward
     return EpisodeData(
@@ -316,7 +314,7 @@ def _by_node(tree: Tree, advantages: Mapping[int, Sequence[NodeAdvantage]]) -> l
         if len(entries) != len(path):
             must = f"be of its leaves {tree.leaves}, one entry per node of the path"
             got = f"{len(entries)} entries for node {leaf}"
-            raise InvalidInput(sentence("advantages", must, got, where=f"tree {tree.id}", do="give those of its row"))
+            raise InvalidInput.of("advantages", must, got, where=f"tree {tree.id}", do="give those of its row")
         for index, entry in zip(path, entries, strict=True):
             entries_of[index][leaf] = entry
     return entries_of

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from envgym.core.json_types import JsonValue
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.report.data import TRAIN, ReportData, TreeData, to_json
 from envgym.runs import write_atomic
 
@@ -39,7 +39,7 @@ def write_report(data: ReportData, path: Path, *, view: Literal["report", "tree"
         for name, count in Counter(ids).items():
             if count > 1:
                 must, do = "be unique in a report", "name the sample or the leaf in it"
-                raise InvalidInput(sentence(f"{what} id", must, repr(name), where="write_report", do=do))
+                raise InvalidInput.of(f"{what} id", must, repr(name), where="write_report", do=do)
     name = f"{tree_title(data.trees[0])} - {data.meta.name}" if view == "tree" else data.meta.name
     page = render_page(title=f"{name} - envgym {view}", view=view, data=to_json(data))
     write_atomic(path, page)

@@ -14,7 +14,7 @@ from envgym.core.segments import Origin
 from envgym.core.tasks import Split
 from envgym.core.tree import Rewrite, SearchStats
 from envgym.core.turns import Cost, Ending
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.stats import Estimate, InvalidBounds, PairedComparison
 
 SCHEMA_VERSION = 3
@@ -253,7 +253,7 @@ class ReportData:
 
 
 def _column_error(what: str, must: str, got: object) -> InvalidInput:
-    return InvalidInput(sentence(what, must, got, where="SegmentData", do="use build_episode"))
+    return InvalidInput.of(what, must, got, where="SegmentData", do="use build_episode")
 
 
 def to_json(value: object) -> JsonValue:

@@ -15,19 +15,10 @@ import yaml
 from envgym.core.trajectory import trajectories
 from envgym.core.turns import Ending
 from envgym.episodes import trees_of
-from envgym.errors import RunError, UnknownName, near_names, sentence
+from envgym.errors import RunError, UnknownName, near_names
 from envgym.report.build import build_comparison, build_episode, build_evaluation, build_metric_row, build_tree, view_id
 from envgym.report.bundle import write_report
-from envgym.report.data import (
-    TRAIN,
-    ComparisonData,
-    Declared,
-    EpisodeData,
-    EvaluationData,
-    Meta,
-    ReportData,
-    TreeData,
-)
+from envgym.report.data import TRAIN, ComparisonData, Declared, EpisodeData, EvaluationData, Meta, ReportData, TreeData
 from envgym.runs import RunDirectory, file_label
 from envgym.seeds import generator
 from envgym.stats import paired_variance, smallest_detectable_effect, successes_of, task_mean_variance
@@ -163,8 +154,8 @@ def tree_of_run(run: RunDirectory, name: str) -> ReportData:
     if len(matches) > 1:
         names = [view_id(source, step, tree_id) for source, _, step, tree_id in matches]
         do = f"choose one of: {', '.join(names)}"
-        raise RunError(
-            sentence("tree", "be one of the run", f"{name!r}, of which it has {len(matches)}", where="--tree", do=do)
+        raise RunError.of(
+            "tree", "be one of the run", f"{name!r}, of which it has {len(matches)}", where="--tree", do=do
         )
     source, label, step, tree_id = matches[0]
     (tree,) = trees_shown(run.episodes([step], label=label, tree_id=tree_id), source=source)
@@ -178,7 +169,7 @@ def _no_trees(run: RunDirectory) -> RunError:
         got, do = "none", "run it again; run.save_episodes_every must be above 0 for those of training"
     else:
         got, do = "none yet", "no episodes are recorded before the first evaluation or train step is over"
-    return RunError(sentence("run", "have episodes", got, where=f"--tree, {run.path}", do=do))
+    return RunError.of("run", "have episodes", got, where=f"--tree, {run.path}", do=do)
 
 
 def _unknown_tree(name: str, saved: Sequence[tuple[str, str]], run: RunDirectory) -> UnknownName:
@@ -191,7 +182,7 @@ def _unknown_tree(name: str, saved: Sequence[tuple[str, str]], run: RunDirectory
     do = f"did you mean {' or '.join(near)}?"
     if not near:
         do = f"choose one of {len(saved)}, such as {' or '.join(full for full, _ in saved[:_OFFERED])}"
-    return UnknownName(sentence("tree", "be a known name", repr(name), where=f"--tree, {run.path}", do=do))
+    return UnknownName.of("tree", "be a known name", repr(name), where=f"--tree, {run.path}", do=do)
 
 
 def write_run_tree(run: RunDirectory, name: str, path: Path | None = None) -> Path:

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from envgym.errors import ToolInfraFailure, unknown_name
+from envgym.errors import ToolInfraFailure, check_known
 from envgym.sandbox._layout import PATH
 from envgym.sandbox.bwrap import BwrapSandbox
 from envgym.sandbox.docker import DockerSandbox
@@ -53,8 +53,7 @@ def make_sandbox(name: str = "bwrap", *, unsafe: bool = False) -> Sandbox:
     """
     if name.startswith("docker:"):
         return DockerSandbox(image=name.removeprefix("docker:"))
-    if name not in BACK_ENDS:
-        raise unknown_name("sandbox", name, BACK_ENDS, where="make_sandbox")
+    check_known("sandbox", name, BACK_ENDS, where="make_sandbox")
     return BACK_ENDS[name](unsafe)
 
 

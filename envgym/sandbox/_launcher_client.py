@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envgym.errors import ToolInfraFailure, sentence
+from envgym.errors import ToolInfraFailure
 from envgym.sandbox._launcher import MAX_REQUEST
 
 START_S = 60.0
@@ -64,8 +64,8 @@ class LauncherClient:
         message = json.dumps({name: getattr(order, name) for name in LaunchRequest.__slots__}).encode()
         if len(message) > MAX_REQUEST:
             do = "put long arguments into a file"
-            raise ToolInfraFailure(
-                sentence("command", f"be at most {MAX_REQUEST} bytes", len(message), where="sandbox", do=do)
+            raise ToolInfraFailure.of(
+                "command", f"be at most {MAX_REQUEST} bytes", len(message), where="sandbox", do=do
             )
         with self._lock:
             try:
@@ -123,4 +123,4 @@ class LauncherClient:
 
 def _dead(got: str) -> ToolInfraFailure:
     do = "see whether this account may make namespaces"
-    return ToolInfraFailure(sentence("sandbox launcher", "be able to serve", got, where="bwrap", do=do))
+    return ToolInfraFailure.of("sandbox launcher", "be able to serve", got, where="bwrap", do=do)

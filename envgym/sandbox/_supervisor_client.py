@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from envgym.errors import ToolInfraFailure, sentence
+from envgym.errors import ToolInfraFailure
 from envgym.sandbox._bwrap_start import options_of_files, start_bwrap
 from envgym.sandbox._launcher_client import Argument
 from envgym.sandbox._layout import PYTHON, USER, WORK
@@ -271,7 +271,7 @@ def socket_name(end: socket.socket) -> str:
 
 def _dead(got: str) -> ToolInfraFailure:
     do = "start a new session"
-    return ToolInfraFailure(sentence("sandbox of the sessions", "be able to serve", got, where="session", do=do))
+    return ToolInfraFailure.of("sandbox of the sessions", "be able to serve", got, where="session", do=do)
 
 
 @cache

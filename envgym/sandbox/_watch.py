@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from envgym.errors import ToolInfraFailure, sentence
+from envgym.errors import ToolInfraFailure
 from envgym.sandbox._tree import UsageMeter
 from envgym.sandbox.records import Completed, Limits, RunEnding
 
@@ -122,7 +122,7 @@ def _num_files(pid: int) -> int:
 
 
 def _lost(got: str) -> ToolInfraFailure:
-    return ToolInfraFailure(sentence("program", "be followed to its end", got, where="sandbox", do="run it again"))
+    return ToolInfraFailure.of("program", "be followed to its end", got, where="sandbox", do="run it again")
 
 
 def close_all(*descriptors: int) -> None:

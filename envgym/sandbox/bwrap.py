@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from envgym.errors import ToolInfraFailure, sentence
+from envgym.errors import ToolInfraFailure
 from envgym.sandbox._bwrap_start import kernel_limits, options_of_files, reading, start_bwrap
 from envgym.sandbox._launcher_client import Argument
 from envgym.sandbox._layout import PATH, WORK
@@ -54,4 +54,4 @@ def _check_installed(program: Program) -> None:
     name = program.argv[0]
     if "/" not in name and shutil.which(name, path=PATH) is None:
         do = "install it where the sandbox looks, below /usr"
-        raise ToolInfraFailure(sentence("program", "be installed", name, where="sandbox", do=do))
+        raise ToolInfraFailure.of("program", "be installed", name, where="sandbox", do=do)

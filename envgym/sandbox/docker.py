@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from envgym.errors import InvalidInput, ToolInfraFailure, sentence
+from envgym.errors import InvalidInput, ToolInfraFailure
 from envgym.sandbox._docker_engine import ContainerLimits, DockerEngine, WaitingContainer
 from envgym.sandbox._docker_run import ContainerRun
 from envgym.sandbox.records import DEFAULT_LIMITS, Completed, Limits, Program
@@ -37,9 +37,8 @@ class DockerSandbox:
     def __post_init__(self) -> None:
         """Check the settings; the engine is asked later. Raises: InvalidInput."""
         if not self.image or self.image.startswith("-"):
-            raise InvalidInput(sentence("image", "be a name", self.image, where="DockerSandbox", do=f"pass {IMAGE}"))
-        if self.warm < 0:
-            raise InvalidInput(sentence("warm", "be at least 0", self.warm, where="DockerSandbox", do="pass 2"))
+            raise InvalidInput.of("image", "be a name", self.image, where="DockerSandbox", do=f"pass {IMAGE}")
+        InvalidInput.unless(self.warm >= 0, "warm", "be at least 0", self.warm, where="DockerSandbox", do="pass 2")
 
     def run(
         self,

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
-from envgym.errors import InvalidInput, ToolInfraFailure, sentence
+from envgym.errors import InvalidInput, ToolInfraFailure
 from envgym.sandbox._bwrap_start import kernel_limits, reading
 from envgym.sandbox._watch import RunningProgram, close_all, watch
 from envgym.sandbox.records import DEFAULT_LIMITS, Completed, Limits, Program
@@ -26,9 +26,7 @@ class LocalSandbox:
         """Make one. Raises: InvalidInput: `unsafe` is not written out."""
         if unsafe is not True:
             do = "use bwrap, or write unsafe=True where you trust every program"
-            raise InvalidInput(
-                sentence("local sandbox", "be asked for with unsafe=True", unsafe, where="sandbox", do=do)
-            )
+            raise InvalidInput.of("local sandbox", "be asked for with unsafe=True", unsafe, where="sandbox", do=do)
 
     def run(
         self,
@@ -65,7 +63,7 @@ def _start(program: Program, directory: str, limits: Limits) -> RunningProgram:
     name = program.argv[0]
     if "/" not in name and shutil.which(name) is None:
         close_all(stdin, stdout, stderr, report, their_stdout, their_stderr, their_report)
-        raise ToolInfraFailure(sentence("program", "be installed", name, where="sandbox", do="install it"))
+        raise ToolInfraFailure.of("program", "be installed", name, where="sandbox", do="install it")
     process = subprocess.Popen(
         program.argv,
         stdin=stdin,

@@ -7,7 +7,7 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Protocol
 
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 MIB = 1024**2
 MAX_FILES = 200
@@ -59,7 +59,7 @@ class Limits:
         for item in fields(self):
             value = getattr(self, item.name)
             if not 0 < value < float("inf"):
-                raise InvalidInput(sentence(item.name, "be positive and finite", value, where="Limits", do="raise it"))
+                raise InvalidInput.of(item.name, "be positive and finite", value, where="Limits", do="raise it")
 
 
 DEFAULT_LIMITS = Limits()
@@ -99,21 +99,19 @@ class Program:
         """Refuse what cannot be run. Raises: InvalidInput: no program, no text, a path outside, too many files."""
         if not self.argv or not self.argv[0] or not all(map(_is_text, [*self.argv, *self.files])):
             do = "name a program first, and drop NUL characters and lone surrogates"
-            raise InvalidInput(sentence("argv", "be the words of a command", self.argv, where="sandbox", do=do))
+            raise InvalidInput.of("argv", "be the words of a command", self.argv, where="sandbox", do=do)
         directories = {parent for path in self.files for parent in accumulate(path.split("/")[:-1], "{}/{}".format)}
         for path in self.files:
             if path.startswith("/") or {"..", ".", ""} & set(path.split("/")):
                 do = "name it as in src/main.py"
-                raise InvalidInput(sentence("file", "lie in the working directory", path, where="sandbox", do=do))
+                raise InvalidInput.of("file", "lie in the working directory", path, where="sandbox", do=do)
             is_long = any(len(part.encode()) > MAX_NAME for part in path.split("/"))
             if is_long or len(path.encode()) > MAX_PATH or path in directories:
                 must = f"have a name of {MAX_NAME} bytes at most, that is no directory's"
-                raise InvalidInput(sentence("file", must, path, where="sandbox", do="rename it"))
+                raise InvalidInput.of("file", must, path, where="sandbox", do="rename it")
         if len(self.files) > MAX_FILES:
             do = "put them into one archive"
-            raise InvalidInput(
-                sentence("number of files", f"be at most {MAX_FILES}", len(self.files), where="sandbox", do=do)
-            )
+            raise InvalidInput.of("number of files", f"be at most {MAX_FILES}", len(self.files), where="sandbox", do=do)
 
 
 def _is_text(text: str) -> bool:

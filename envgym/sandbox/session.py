@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Self
 
-from envgym.errors import ForkUnsupported, InvalidInput, ToolError, sentence
+from envgym.errors import ForkUnsupported, InvalidInput, ToolError
 from envgym.sandbox._bwrap_start import kernel_limits
 from envgym.sandbox._layout import WORK
 from envgym.sandbox._session_watch import MAX_CLONES
@@ -126,9 +126,7 @@ class PythonSession:
             if self._fork_group.num_alive >= MAX_LIVE_FORKS:
                 do = "close some, or drop the last reference to them"
                 got = str(self._fork_group.num_alive + 1)
-                raise ForkUnsupported(
-                    sentence("live forks", f"be at most {MAX_LIVE_FORKS}", got, where="session", do=do)
-                )
+                raise ForkUnsupported.of("live forks", f"be at most {MAX_LIVE_FORKS}", got, where="session", do=do)
             if self._remote is not None:
                 twin._remote = self._spare(self._remote)
                 twin._pool = self._pool
@@ -159,7 +157,7 @@ class PythonSession:
     def _own(self) -> RemoteSession:
         """Return the process, which is about to leave the state that its clones have."""
         if self._is_closed:
-            raise InvalidInput(sentence("session", "be open", "a closed one", where="session", do="start a new one"))
+            raise InvalidInput.of("session", "be open", "a closed one", where="session", do="start a new one")
         self._supervisor.sweep()
         with self._fork_group.lock:
             self._leave_pool()
@@ -309,4 +307,4 @@ def _answer(remote: RemoteSession, max_blob: int, seconds: float) -> tuple[Field
 
 def _unforkable(got: str) -> ForkUnsupported:
     do = "end threads, child processes and shared memory before a fork"
-    return ForkUnsupported(sentence("session", "stand alone to be forked", got, where=WORK, do=do))
+    return ForkUnsupported.of("session", "stand alone to be forked", got, where=WORK, do=do)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
-from envgym.errors import InvalidInput, ToolError, sentence
+from envgym.errors import InvalidInput, ToolError
 from envgym.sandbox._shell_tree import (
     EMPTY,
     MAX_ENTRIES,
@@ -86,7 +86,7 @@ class ShellSession:
             self._take(add_files(EMPTY, files))
         except ToolError as refusal:
             do = "name files as in src/main.py"
-            raise InvalidInput(sentence("files", "make a directory", str(refusal), where="shell", do=do)) from None
+            raise InvalidInput.of("files", "make a directory", str(refusal), where="shell", do=do) from None
 
     def run(self, command: str, limits: Limits | None = None) -> ShellResult:
         """Run a command with bash (or sh); what it leaves running is ended, its variables are not kept.
@@ -166,7 +166,7 @@ class ShellSession:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise InvalidInput(sentence("session", "be open", "a closed one", where="shell", do="start a new one"))
+            raise InvalidInput.of("session", "be open", "a closed one", where="shell", do="start a new one")
 
     def _take(self, tree: Tree) -> None:
         """Take a changed directory. Raises: ToolError: it is too much."""

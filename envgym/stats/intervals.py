@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
@@ -32,19 +32,15 @@ def task_means(samples: Samples) -> dict[str, float]:
     Raises:
         InvalidInput: no task, a task without samples, or a value that is not finite.
     """
-    if not samples:
-        raise InvalidInput(
-            sentence("samples", "hold at least one task", "none", where="statistics", do="evaluate first")
-        )
+    InvalidInput.unless(samples, "samples", "hold at least one task", "none", where="statistics", do="evaluate first")
     means: dict[str, float] = {}
     for task_id, values in samples.items():
         if len(values) == 0:
-            text = sentence("a task", "have a sample", "none", where=f"task {task_id}", do="leave the task out")
-            raise InvalidInput(text)
+            raise InvalidInput.of("a task", "have a sample", "none", where=f"task {task_id}", do="leave the task out")
         mean = float(np.mean(np.asarray(values, dtype=np.float64)))
         if not np.isfinite(mean):
             do = "mark invalid samples as None and use bound_invalid"
-            raise InvalidInput(sentence("sample values", "be finite", list(values), where=f"task {task_id}", do=do))
+            raise InvalidInput.of("sample values", "be finite", list(values), where=f"task {task_id}", do=do)
         means[task_id] = mean
     return means
 
@@ -100,7 +96,7 @@ class Interval:
         check_level(self.level)
         if not self.low <= self.high:
             got = f"[{self.low}, {self.high}]"
-            raise InvalidInput(sentence("an interval", "have low <= high", got, where="Interval", do="swap its ends"))
+            raise InvalidInput.of("an interval", "have low <= high", got, where="Interval", do="swap its ends")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +121,8 @@ def wilson_interval(num_successes: int, num_trials: int, *, level: float = DEFAU
     check_level(level)
     if num_trials < 1 or not 0 <= num_successes <= num_trials:
         got = f"{num_successes} of {num_trials}"
-        raise InvalidInput(
-            sentence("successes", "lie in [0, trials] with trials >= 1", got, where="wilson_interval", do="check both")
+        raise InvalidInput.of(
+            "successes", "lie in [0, trials] with trials >= 1", got, where="wilson_interval", do="check both"
         )
     share = num_successes / num_trials
     z_squared = NormalDist().inv_cdf((1 + level) / 2) ** 2
@@ -225,8 +221,7 @@ def estimate_success(
 
 def check_level(level: float) -> None:
     """Refuse a level outside (0, 1)."""
-    if not 0 < level < 1:
-        raise InvalidInput(sentence("level", "lie in (0, 1)", level, where="an interval", do="use 0.95 for 95 %"))
+    InvalidInput.unless(0 < level < 1, "level", "lie in (0, 1)", level, where="an interval", do="use 0.95 for 95 %")
 
 
 def _sort(task_values: Collection[float], value_range: ValueRange | None) -> FloatArray:
@@ -234,14 +229,14 @@ def _sort(task_values: Collection[float], value_range: ValueRange | None) -> Flo
     values = np.sort(np.asarray(list(task_values), dtype=np.float64))
     where = "bootstrap_interval"
     if len(values) == 0:
-        raise InvalidInput(sentence("task values", "hold at least one task", "none", where=where, do="evaluate first"))
+        raise InvalidInput.of("task values", "hold at least one task", "none", where=where, do="evaluate first")
     if not np.isfinite(values).all():
-        raise InvalidInput(sentence("task values", "be finite", values.tolist(), where=where, do="drop invalid ones"))
+        raise InvalidInput.of("task values", "be finite", values.tolist(), where=where, do="drop invalid ones")
     if value_range is not None:
         low, high = value_range
         if not low - _ROUNDING <= values[0] <= values[-1] <= high + _ROUNDING:
             got, must = f"values from {values[0]} to {values[-1]}", f"lie in [{low}, {high}]"
-            raise InvalidInput(sentence("task values", must, got, where=where, do="give the range they really have"))
+            raise InvalidInput.of("task values", must, got, where=where, do="give the range they really have")
     return values
 
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.stats.intervals import (
     DEFAULT_LEVEL,
     DEFAULT_NUM_RESAMPLES,
@@ -146,11 +146,11 @@ def _common_tasks(before: Samples, after: Samples, *, intersect: bool) -> list[s
     if (only_before or only_after) and not intersect:
         got = f"{len(only_before)} only before{_some(only_before)} and {len(only_after)} only after{_some(only_after)}"
         do = "evaluate both on the same tasks, or pass intersect=True to compare those in common"
-        raise InvalidInput(sentence("the task ids of both runs", "be the same", got, where="compare_paired", do=do))
+        raise InvalidInput.of("the task ids of both runs", "be the same", got, where="compare_paired", do=do)
     if not common:
         got = f"{len(before)} tasks before, {len(after)} after, none in common"
         do = "evaluate both on the same tasks"
-        raise InvalidInput(sentence("the two runs", "share a task", got, where="compare_paired", do=do))
+        raise InvalidInput.of("the two runs", "share a task", got, where="compare_paired", do=do)
     return common
 
 

@@ -11,7 +11,7 @@ Three variances cover the usual questions:
 import math
 from statistics import NormalDist
 
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 DEFAULT_ALPHA = 0.05
 DEFAULT_POWER = 0.8
@@ -31,8 +31,7 @@ def task_mean_variance(success: float, samples_per_task: int, task_correlation: 
     _check_unit("success", success)
     _check_unit("task_correlation", task_correlation)
     if samples_per_task < 1:
-        text = sentence("samples_per_task", "be at least 1", samples_per_task, where="power", do="draw a sample")
-        raise InvalidInput(text)
+        raise InvalidInput.of("samples_per_task", "be at least 1", samples_per_task, where="power", do="draw a sample")
     return success * (1 - success) * (task_correlation + (1 - task_correlation) / samples_per_task)
 
 
@@ -45,8 +44,8 @@ def paired_variance(variance_before: float, variance_after: float, run_correlati
         run_correlation: r in [-1, 1], between the task means of the two runs; 0 where pairing gains nothing.
     """
     if not -1 <= run_correlation <= 1:
-        text = sentence("run_correlation", "lie in [-1, 1]", run_correlation, where="power", do="give a correlation")
-        raise InvalidInput(text)
+        do = "give a correlation"
+        raise InvalidInput.of("run_correlation", "lie in [-1, 1]", run_correlation, where="power", do=do)
     _check_variance(variance_before)
     _check_variance(variance_after)
     # Cauchy-Schwarz makes it >= 0; rounding may not.
@@ -65,8 +64,7 @@ def smallest_detectable_effect(
         variance: of one task's value or difference (not of the mean).
     """
     _check_variance(variance)
-    if num_tasks < 1:
-        raise InvalidInput(sentence("num_tasks", "be at least 1", num_tasks, where="power", do="evaluate on tasks"))
+    InvalidInput.unless(num_tasks >= 1, "num_tasks", "be at least 1", num_tasks, where="power", do="evaluate on tasks")
     return _z_total(alpha, power) * math.sqrt(variance / num_tasks)
 
 
@@ -76,7 +74,7 @@ def required_tasks(
     """Return the fewest tasks at which `effect` is detectable: the inverse of `smallest_detectable_effect`."""
     _check_variance(variance)
     if not (effect > 0 and math.isfinite(effect)):
-        raise InvalidInput(sentence("effect", "be above 0", effect, where="power", do="give the size of a difference"))
+        raise InvalidInput.of("effect", "be above 0", effect, where="power", do="give the size of a difference")
     exact = (_z_total(alpha, power) / effect) ** 2 * variance
     # The relative slack keeps an effect made by smallest_detectable_effect(n) at n tasks.
     return max(1, math.ceil(exact * (1 - 1e-12)))
@@ -93,16 +91,14 @@ def power_of(effect: float, num_tasks: int, variance: float, *, alpha: float = D
 
 def _z_total(alpha: float, power: float) -> float:
     for name, value in (("alpha", alpha), ("power", power)):
-        if not 0 < value < 1:
-            raise InvalidInput(sentence(name, "lie in (0, 1)", value, where="power", do="use alpha=0.05, power=0.8"))
+        InvalidInput.unless(0 < value < 1, name, "lie in (0, 1)", value, where="power", do="use alpha=0.05, power=0.8")
     return _NORMAL.inv_cdf(1 - alpha / 2) + _NORMAL.inv_cdf(power)
 
 
 def _check_unit(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise InvalidInput(sentence(name, "lie in [0, 1]", value, where="power", do="give a share"))
+    InvalidInput.unless(0 <= value <= 1, name, "lie in [0, 1]", value, where="power", do="give a share")
 
 
 def _check_variance(variance: float) -> None:
     if not (variance >= 0 and math.isfinite(variance)):
-        raise InvalidInput(sentence("variance", "be finite and not negative", variance, where="power", do="check it"))
+        raise InvalidInput.of("variance", "be finite and not negative", variance, where="power", do="check it")

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.stats.intervals import (
     DEFAULT_LEVEL,
     DEFAULT_NUM_RESAMPLES,
@@ -141,14 +141,14 @@ def _counts(samples: Samples) -> list[tuple[int, int]]:
     for task_id, values in samples.items():
         if any(value not in (0, 1) for value in values):
             do = "say which score counts as success"
-            raise InvalidInput(sentence("successes", "be 0 or 1", list(values), where=f"task {task_id}", do=do))
+            raise InvalidInput.of("successes", "be 0 or 1", list(values), where=f"task {task_id}", do=do)
     return [(len(values), int(sum(values))) for values in samples.values()]
 
 
 def _check(num_samples: int, num_successes: int, k: int) -> None:
     if not 1 <= k <= num_samples:
         must, do = f"lie in [1, {num_samples}], the number of samples", "draw more samples per task or ask for less"
-        raise InvalidInput(sentence("k", must, k, where="pass@k", do=do))
+        raise InvalidInput.of("k", must, k, where="pass@k", do=do)
     if not 0 <= num_successes <= num_samples:
         must = f"lie in [0, {num_samples}], the number of samples"
-        raise InvalidInput(sentence("successes", must, num_successes, where="pass@k", do="count them again"))
+        raise InvalidInput.of("successes", must, num_successes, where="pass@k", do="count them again")

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Task
-from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.errors import InvalidInput, check_known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +23,7 @@ class Verdict:
     def __post_init__(self) -> None:
         """Refuse scores outside [0, 1], NaN among them."""
         if not 0.0 <= self.score <= 1.0:
-            raise InvalidInput(
-                sentence("score", "lie in [0, 1]", self.score, where="Verdict", do="scale it in the verifier")
-            )
+            raise InvalidInput.of("score", "lie in [0, 1]", self.score, where="Verdict", do="scale it in the verifier")
 
 
 class Verifier(Protocol):
@@ -51,8 +49,7 @@ def wrong(reason: str) -> Verdict:
 
 def key_of(task: Task, field: str) -> JsonValue:
     """Return the key that the payload holds. Raises: UnknownName: no such field; near names are listed."""
-    if field not in task.payload:
-        raise unknown_name("payload field", field, task.payload, where=f"verifier on task {task.id}")
+    check_known("payload field", field, task.payload, where=f"verifier on task {task.id}")
     return task.payload[field]
 
 
@@ -70,6 +67,6 @@ def text_keys_of(task: Task, field: str) -> tuple[str, ...]:
 
 def bad_key(task: Task, field: str, must: str, value: object) -> InvalidInput:
     """Build the error for a payload field that is no usable key."""
-    return InvalidInput(
-        sentence(f"payload field {field!r}", must, value, where=f"task {task.id}", do="correct the task source")
+    return InvalidInput.of(
+        f"payload field {field!r}", must, value, where=f"task {task.id}", do="correct the task source"
     )

@@ -5,7 +5,7 @@ from enum import StrEnum
 from fractions import Fraction
 
 from envgym.core.tasks import Task
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.verifiers.base import Verdict, bad_key, key_of, right, wrong
 from envgym.verifiers.extract import Extractor, final
 from envgym.verifiers.numbers import Number, distinct, one_number, read_numbers
@@ -43,7 +43,7 @@ class Numeric:
         """Refuse negative and undefined tolerances."""
         for name, value in (("abs_tol", self.abs_tol), ("rel_tol", self.rel_tol or 0.0)):
             if not 0.0 <= value < float("inf"):
-                raise InvalidInput(sentence(name, "be at least 0", value, where="Numeric", do="pass e.g. 1e-3"))
+                raise InvalidInput.of(name, "be at least 0", value, where="Numeric", do="pass e.g. 1e-3")
 
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`. Raises: InvalidInput: the payload field holds no number."""

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from envgym.core.tasks import Task
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.verifiers.base import Verdict, right, wrong
 
 
@@ -22,8 +22,8 @@ class Pattern:
         try:
             re.compile(self.pattern, re.DOTALL)
         except re.error as error:
-            raise InvalidInput(
-                sentence("pattern", "be a regular expression", self.pattern, where=f"Pattern: {error}", do="correct it")
+            raise InvalidInput.of(
+                "pattern", "be a regular expression", self.pattern, where=f"Pattern: {error}", do="correct it"
             ) from None
 
     def __call__(self, answer: str, task: Task) -> Verdict:

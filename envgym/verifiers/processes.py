@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from envgym.core.json_types import JsonObject
-from envgym.errors import EnvFailure, sentence
+from envgym.errors import EnvFailure
 
 START_S = 600.0
 """Seconds until a new process must be ready: importing takes two on an idle machine; a crowded one is no failure."""
@@ -74,7 +74,7 @@ class Worker:
     def _failure(self, must: str, got: str, do: str, module: str) -> EnvFailure:
         """Close the process; return what to raise."""
         self.close()
-        return EnvFailure(sentence("helper process", must, got, where=module, do=do))
+        return EnvFailure.of("helper process", must, got, where=module, do=do)
 
     @property
     def is_alive(self) -> bool:

@@ -10,7 +10,7 @@ import gymnasium
 from envgym.core.tasks import Task, TaskSource
 from envgym.core.turns import Ending
 from envgym.env import Env, ForkCapability
-from envgym.errors import InvalidInput, ResetNeeded, sentence
+from envgym.errors import InvalidInput, ResetNeeded
 from envgym.records import ResetRecord, ResetResult, StepRecord, StepResult, step_result
 from envgym.signatures import usage
 
@@ -30,7 +30,7 @@ class Wrapper(gymnasium.Wrapper[str, str, str, str]):
         given: object = env
         if not isinstance(given, Env | Wrapper):
             do = "make it with envgym.make"
-            raise InvalidInput(sentence("env", "be an envgym.Env", given, where=type(self).__name__, do=do))
+            raise InvalidInput.of("env", "be an envgym.Env", given, where=type(self).__name__, do=do)
         super().__init__(env)
         self._is_over = True
 
@@ -57,7 +57,7 @@ class Wrapper(gymnasium.Wrapper[str, str, str, str]):
         """Play one turn. Raises: ResetNeeded: no episode is running."""
         if self._is_over:
             got, do = "an episode that is over", "call reset first"
-            raise ResetNeeded(sentence("step", "follow a reset", got, where=self.name, do=do))
+            raise ResetNeeded.of("step", "follow a reset", got, where=self.name, do=do)
         result = self.on_step(action)
         self._is_over = result.terminated or result.truncated
         return result

@@ -7,7 +7,7 @@ from typing import Any
 from envgym.core.messages import Message, Observation, Role
 from envgym.core.tasks import Task
 from envgym.core.turns import Ending, Invalid, Reward
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.records import ResetResult, StepRecord, StepResult, step_result
 from envgym.seeds import generator
 from envgym.wrappers.base import AnyEnv, Wrapper, record_of, reset_record_of
@@ -47,11 +47,9 @@ class TryAgain(Wrapper):
         Raises: InvalidInput: `attempts` is below 1, or a share outside [0, 1].
         """
         super().__init__(env)
-        if attempts < 1:
-            raise InvalidInput(sentence("attempts", "be at least 1", attempts, where="TryAgain", do="pass e.g. 3"))
+        InvalidInput.unless(attempts >= 1, "attempts", "be at least 1", attempts, where="TryAgain", do="pass e.g. 3")
         for name, share in (("discount", discount), ("repeat_penalty", repeat_penalty)):
-            if not 0.0 <= share <= 1.0:
-                raise InvalidInput(sentence(name, "lie in [0, 1]", share, where="TryAgain", do="pass e.g. 0.5"))
+            InvalidInput.unless(0.0 <= share <= 1.0, name, "lie in [0, 1]", share, where="TryAgain", do="pass e.g. 0.5")
         self.attempts, self.show_task = attempts, show_task
         self.discount, self.repeat_penalty = discount, repeat_penalty
         self._turns, self._attempt, self._weight = 0, 0, 1.0
@@ -105,8 +103,7 @@ class Horizon(Wrapper):
     def __init__(self, env: AnyEnv, num_tasks: int = 3, *, all_or_nothing: bool = False) -> None:
         """Wrap `env`. Raises: InvalidInput: `num_tasks` is below 1."""
         super().__init__(env)
-        if num_tasks < 1:
-            raise InvalidInput(sentence("num_tasks", "be at least 1", num_tasks, where="Horizon", do="pass e.g. 3"))
+        InvalidInput.unless(num_tasks >= 1, "num_tasks", "be at least 1", num_tasks, where="Horizon", do="pass e.g. 3")
         self.num_tasks, self.all_or_nothing = num_tasks, all_or_nothing
         self._turns, self._done, self._earned, self._num_solved = 0, 0, 0.0, 0
         self._first: Task | None = None

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from envgym.core.messages import Action, Message, Observation, Role, TextPart, ToolCall
 from envgym.core.turns import Ending, Invalid
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.forking import copy_generator
 from envgym.parsing import parse_action
 from envgym.records import ResetResult, StepRecord, StepResult, step_result
@@ -38,10 +38,10 @@ class FaultRates:
         for name in ("tool_failure", "infra_failure", "truncation"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 got, do = getattr(self, name), "pass a probability"
-                raise InvalidInput(sentence(name, "lie in [0, 1]", got, where="FaultRates", do=do))
+                raise InvalidInput.of(name, "lie in [0, 1]", got, where="FaultRates", do=do)
         if self.latency_s < 0 or self.kept_chars < 0:
             got, do = (self.latency_s, self.kept_chars), "raise them"
-            raise InvalidInput(sentence("latency_s and kept_chars", "be at least 0", got, where="FaultRates", do=do))
+            raise InvalidInput.of("latency_s and kept_chars", "be at least 0", got, where="FaultRates", do=do)
 
 
 class Faults(Wrapper):

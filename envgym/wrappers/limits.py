@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from envgym.core.turns import Ending
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.records import ResetResult, StepResult
 from envgym.wrappers.base import AnyEnv, Wrapper, cut_off
 
@@ -15,8 +15,7 @@ class TurnLimit(Wrapper):
     def __init__(self, env: AnyEnv, max_turns: int) -> None:
         """Wrap `env`. Raises: InvalidInput: `max_turns` is below 1."""
         super().__init__(env)
-        if max_turns < 1:
-            raise InvalidInput(sentence("max_turns", "be at least 1", max_turns, where="TurnLimit", do="raise it"))
+        InvalidInput.unless(max_turns >= 1, "max_turns", "be at least 1", max_turns, where="TurnLimit", do="raise it")
         self.max_turns = max_turns
         self._turns = 0
 
@@ -41,8 +40,7 @@ class TimeLimit(Wrapper):
     def __init__(self, env: AnyEnv, limit_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Wrap `env`; `clock` gives seconds. Raises: InvalidInput: `limit_s` is not above 0."""
         super().__init__(env)
-        if not limit_s > 0:
-            raise InvalidInput(sentence("limit_s", "be above 0", limit_s, where="TimeLimit", do="raise it"))
+        InvalidInput.unless(limit_s > 0, "limit_s", "be above 0", limit_s, where="TimeLimit", do="raise it")
         self.limit_s = limit_s
         self.clock = clock
         self._start = 0.0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from envgym.core.serialize import message_to_json, reward_to_json, task_to_json
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.records import ResetRecord, ResetResult, StepRecord, StepResult
 from envgym.wrappers.base import AnyEnv, Wrapper, record_of, reset_record_of
 
@@ -27,7 +27,7 @@ class Record(Wrapper):
         self.path = Path(path)
         if not self.path.parent.is_dir():
             do = "create the folder first"
-            raise InvalidInput(sentence("path", "lie in a folder that exists", self.path, where="Record", do=do))
+            raise InvalidInput.of("path", "lie in a folder that exists", self.path, where="Record", do=do)
         self._reset: ResetRecord | None = None
         self._turns: tuple[StepRecord, ...] = ()
 
@@ -109,5 +109,5 @@ def read_episodes(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:  # 
                 episode, version = {}, None
             if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
                 where, do = f"{path}:{number}", "read it with the version of envgym that wrote it"
-                raise InvalidInput(sentence("schema", f"be 1..{SCHEMA_VERSION}", version, where=where, do=do))
+                raise InvalidInput.of("schema", f"be 1..{SCHEMA_VERSION}", version, where=where, do=do)
             yield episode

@@ -10,7 +10,7 @@ import yaml
 from jinja2 import Environment
 from pydantic import BaseModel, ConfigDict
 
-from envgym.errors import unknown_name
+from envgym.errors import check_known
 
 _FOLDER = Path(__file__).with_name("languages")
 
@@ -50,8 +50,7 @@ def names() -> list[str]:
 @cache
 def language(name: str) -> Language:
     """Return a language. Raises: UnknownName: there is no file for it; near names are listed."""
-    if name not in names():
-        raise unknown_name("language", name, names(), where="code/stdio-v0")
+    check_known("language", name, names(), where="code/stdio-v0")
     return Language.model_validate(yaml.safe_load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")))
 
 

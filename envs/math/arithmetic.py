@@ -13,7 +13,7 @@ from envgym.env import Env
 from envgym.envs.math._calculator import calculate, show
 from envgym.envs.math._expressions import canonical, draw_expression, evaluate, num_operations, write
 from envgym.envs.math._stories import draw_story
-from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.errors import InvalidInput, check_known, sentence
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
 from envgym.rubric import Rubric
@@ -72,8 +72,7 @@ class Arithmetic(Env[ArithmeticState]):
         _check_range("digits", digits, DIGITS)
         self.kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
         for kind in self.kinds or ("",):
-            if kind not in KINDS:
-                raise unknown_name("kind", kind, KINDS, where="math/arithmetic-v0")
+            check_known("kind", kind, KINDS, where="math/arithmetic-v0")
         if not 0.0 <= format_weight < 1.0:
             do = "pass e.g. 0.1, or 0 for none"
             raise InvalidInput(

@@ -13,7 +13,7 @@ from envgym.envs.attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
 from envgym.envs.math._judging import WorkedOut, bare_expression
 from envgym.envs.math._problem import FAMILIES, PREAMBLE
 from envgym.envs.math._problem_sets import LEVELS, MAX_COUNT, PRESETS, ProblemSelection, ProblemTasks, shipped
-from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.errors import InvalidInput, check_known, sentence, unknown_name
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
 from envgym.sandbox import MIB, Limits
@@ -73,8 +73,7 @@ class Problems(AttemptsEnv):
             if type(value) is not int or not 1 <= value <= most:
                 do = f"pass e.g. {name}=3"
                 raise InvalidInput(sentence(name, f"be 1 to {most}", value, where=_WHERE, do=do))
-        if tools not in TOOLS:
-            raise unknown_name("tools", tools, TOOLS, where=_WHERE)
+        check_known("tools", tools, TOOLS, where=_WHERE)
         if preset is not None and preset not in PRESETS:
             raise unknown_name("preset", preset, PRESETS, where=_WHERE)
         self.has_python, self.attempts = tools == "python", attempts
@@ -112,8 +111,7 @@ def _select_problems(
     chosen = tuple(FAMILIES) if families is None else _names(families)
     apart = _names(held_out)
     for name in (*chosen, *apart):
-        if name not in FAMILIES:
-            raise unknown_name("family", name, FAMILIES, where=_WHERE)
+        check_known("family", name, FAMILIES, where=_WHERE)
     wanted = (levels,) if isinstance(levels, int) else tuple(levels)
     if not wanted or not set(wanted) <= set(LEVELS):
         raise InvalidInput(sentence("levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2"))

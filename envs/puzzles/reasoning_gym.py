@@ -17,7 +17,7 @@ from envgym.core.tasks import Task
 from envgym.core.turns import Scored
 from envgym.env import NoOracle
 from envgym.envs.puzzles._reasoning_client import ItemGenerator, config_keys, dataset_names
-from envgym.errors import EnvFailure, InvalidInput, sentence, unknown_name
+from envgym.errors import EnvFailure, InvalidInput, check_known, sentence
 from envgym.records import Reply
 from envgym.verifiers import Verdict, wrong
 
@@ -151,12 +151,10 @@ class ReasoningGym(RubricEnv):
 def _source(dataset: str, config: JsonObject) -> ItemGenerator:
     """Check the names and values. Raises: UnknownName, InvalidInput."""
     names = dataset_names()
-    if dataset not in names:
-        raise unknown_name("dataset", dataset, names, where=_WHERE)
+    check_known("dataset", dataset, names, where=_WHERE)
     for key in config:
         known = config_keys(dataset)
-        if key not in known:
-            raise unknown_name("setting", key, known, where=f"config of {dataset}")
+        check_known("setting", key, known, where=f"config of {dataset}")
     try:
         text = canonical({"seed": 0, "size": NUM_ITEMS, **config})
     except (TypeError, ValueError) as error:

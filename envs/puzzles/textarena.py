@@ -13,7 +13,7 @@ from envgym.env import Env, NoOracle
 from envgym.envs.puzzles._textarena import TextArenaGame, check_installed, move_of
 from envgym.envs.puzzles._textarena_games import GAMES
 from envgym.envs.puzzles._textarena_oracles import ORACLES
-from envgym.errors import EnvFailure, InvalidInput, sentence, unknown_name
+from envgym.errors import EnvFailure, InvalidInput, check_known, sentence
 from envgym.records import Reply
 
 MAX_STARTS = 200
@@ -49,8 +49,7 @@ class TextArena(Env[TextArenaGame]):
         Raises: InvalidInput: textarena is not installed. UnknownName: no such game is offered; near names are listed.
         """
         check_installed(_WHERE)
-        if game not in GAMES:
-            raise unknown_name("game", game, GAMES, where=_WHERE)
+        check_known("game", game, GAMES, where=_WHERE)
         super().__init__(max_turns=max_turns, **options)
         self.game, self.partial_credit = game, partial_credit
         facts = GAMES[game]

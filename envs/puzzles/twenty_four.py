@@ -14,7 +14,7 @@ from envgym.core.tasks import Split, Task
 from envgym.core.turns import Scored
 from envgym.env import Env
 from envgym.envs.puzzles._expressions import OPERATORS, UnreadableExpression, find_solution, read_expression
-from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.errors import InvalidInput, check_known, sentence
 from envgym.records import Reply
 from envgym.verifiers.extract import plain_answer
 
@@ -198,8 +198,7 @@ def _rule_names(rules: str | Sequence[str]) -> tuple[str, ...]:
     """Return the names. Raises: UnknownName: one is none. InvalidInput: there are none."""
     names = (rules,) if isinstance(rules, str) else tuple(rules)
     for name in names:
-        if name not in RULES:
-            raise unknown_name("rule", str(name), RULES, where=_WHERE)
+        check_known("rule", str(name), RULES, where=_WHERE)
     if not names:
         raise InvalidInput(sentence("rules", "name at least one", rules, where=_WHERE, do="pass e.g. standard"))
     return names

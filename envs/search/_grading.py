@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from envgym.core.tasks import Task
 from envgym.envs.search._questions import UNKNOWN
-from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.errors import InvalidInput, check_known, sentence
 from envgym.verifiers.base import Verdict
 from envgym.verifiers.exact import Exact
 from envgym.verifiers.extract import final
@@ -29,8 +29,7 @@ class FactbookMatch:
 
     def __post_init__(self) -> None:
         """Refuse what does not exist."""
-        if self.text_score not in TEXT_SCORES:
-            raise unknown_name("text_score", self.text_score, TEXT_SCORES, where="FactbookMatch")
+        check_known("text_score", self.text_score, TEXT_SCORES, where="FactbookMatch")
         if not 0.0 <= self.tolerance <= 0.1:
             raise InvalidInput(
                 sentence("tolerance", "lie in [0, 0.1]", self.tolerance, where="FactbookMatch", do="pass e.g. 0.01")

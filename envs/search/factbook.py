@@ -12,7 +12,7 @@ from envgym.envs.search._grading import FactbookMatch
 from envgym.envs.search._library import chance_of, factbook, load_questions, retriever_of
 from envgym.envs.search._questions import KINDS, UNKNOWN
 from envgym.envs.world_factbook.countries import LineReference
-from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.errors import InvalidInput, check_known, sentence
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
 from envgym.retrieval import Corpus, Document
@@ -65,8 +65,7 @@ class Factbook(BrowsingEnv):
         """
         chosen = (kinds,) if isinstance(kinds, str) else tuple(kinds)
         for kind in chosen or ("",):
-            if kind not in KINDS:
-                raise unknown_name("kind", str(kind), KINDS, where=_WHERE)
+            check_known("kind", str(kind), KINDS, where=_WHERE)
         if not 0.0 <= evidence_weight < 1.0:
             do = "pass e.g. 0.3, or 0 for none"
             raise InvalidInput(sentence("evidence_weight", "lie in [0, 1)", evidence_weight, where=_WHERE, do=do))

@@ -15,7 +15,7 @@ from envgym.core.turns import Scored
 from envgym.envs.search._browsing import BrowsingEnv, BrowsingLimits, BrowsingState
 from envgym.envs.search._grading import F1_CHANCE, TEXT_SCORES
 from envgym.envs.search._qa import QaTasks, context_documents
-from envgym.errors import InvalidInput, sentence, unknown_name
+from envgym.errors import InvalidInput, check_known, sentence
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
 from envgym.retrieval import Bm25, Cached, Document, Retriever
@@ -92,8 +92,7 @@ class OpenQa(BrowsingEnv):
 
         Raises: InvalidInput: no data or nothing to search, a value out of its range, a package that is not installed.
         """
-        if text_score not in TEXT_SCORES:
-            raise unknown_name("text_score", text_score, TEXT_SCORES, where=_WHERE)
+        check_known("text_score", text_score, TEXT_SCORES, where=_WHERE)
         if not 0.0 <= evidence_weight < 1.0:
             do = "pass e.g. 0.3, or 0 for none"
             raise InvalidInput(sentence("evidence_weight", "lie in [0, 1)", evidence_weight, where=_WHERE, do=do))

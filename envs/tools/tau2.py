@@ -17,7 +17,7 @@ from envgym.envs.tools._tau2 import grading, source
 from envgym.envs.tools._tau2.databases import Called, Tau2Databases, agent_tools, phone_tools
 from envgym.envs.tools._tau2.phone import asking
 from envgym.envs.tools._tau2.user import GREETING, OUT_OF_SCOPE, STOP, TRANSFER, ScriptedUser, spoken
-from envgym.errors import PartyFailure, unknown_name
+from envgym.errors import PartyFailure, check_known
 from envgym.parsing import parse_action, tool_call_action
 from envgym.party import Party
 from envgym.records import Reply
@@ -74,8 +74,7 @@ class Tau2(Env[Tau2State]):
 
         Raises: UnknownName: no such domain. InvalidInput: the wheel with the data is not installed.
         """
-        if domain not in source.DOMAINS:
-            raise unknown_name("domain", domain, source.DOMAINS, where=_WHERE)
+        check_known("domain", domain, source.DOMAINS, where=_WHERE)
         source.check_installed()
         super().__init__(max_turns=max_turns, **options)
         self.domain = domain

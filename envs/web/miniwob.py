@@ -18,7 +18,7 @@ from envgym.envs.web._miniwob_oracles import EASY, ORACLES
 from envgym.envs.web._miniwob_page import Input, MiniWobPage, page_names
 from envgym.envs.web._miniwob_tools import PageTools
 from envgym.envs.web._miniwob_view import PageView, show_elements
-from envgym.errors import InvalidInput, ToolError, sentence, unknown_name
+from envgym.errors import InvalidInput, ToolError, check_known, sentence, unknown_name
 from envgym.records import Reply
 
 _WHERE = "web/miniwob-v0"
@@ -63,8 +63,7 @@ class MiniWob(PageTools, Env[PageView]):
         """
         check_browser(_WHERE)
         super().__init__(max_turns=max_turns, **options)
-        if input not in get_args(Input):
-            raise unknown_name("input", str(input), get_args(Input), where=_WHERE)
+        check_known("input", str(input), get_args(Input), where=_WHERE)
         if not 0 < limit_s < math.inf:
             raise InvalidInput(sentence("limit_s", "be seconds above 0", limit_s, where=_WHERE, do="pass e.g. 60"))
         self.pages = _chosen(pages)

@@ -1,9 +1,10 @@
 """Sentences: the house form, one mark at the end, near names."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.errors import near_names, sentence, unknown_name
+from envgym.errors import RunError, UnknownName, check_known, near_names, sentence, unknown_name
 
 names = st.text(alphabet="abc-_/", min_size=1, max_size=8)
 
@@ -16,6 +17,22 @@ def test_sentence_has_the_house_form() -> None:
 def test_long_value_is_shortened_and_its_length_told() -> None:
     said = sentence("x", "be short", "a" * 201, where="w", do="cut it")
     assert said == f"x must be short, got {'a' * 200}... (201 characters) (w); cut it."
+
+
+def test_error_of_a_kind_says_its_sentence_where_its_rule_does_not_hold() -> None:
+    told = "schema must be 1..2, got 3 (runs/a); read it with a newer envgym."
+    rule = ("schema", "be 1..2", 3)
+    assert str(RunError.of(*rule, where="runs/a", do="read it with a newer envgym")) == told
+    RunError.unless(True, *rule, where="runs/a", do="read it with a newer envgym")
+    with pytest.raises(RunError) as refusal:
+        RunError.unless(False, *rule, where="runs/a", do="read it with a newer envgym")
+    assert str(refusal.value) == told
+
+
+def test_known_name_passes_and_an_unknown_one_is_refused_as_the_table_says() -> None:
+    check_known("dtype", "float32", ["bfloat16", "float32"], where="load")
+    with pytest.raises(UnknownName, match=r"dtype must be a known name, got 'float3'.*did you mean float32"):
+        check_known("dtype", "float3", ["bfloat16", "float32"], where="load")
 
 
 @given(st.text(alphabet="abc?. ", max_size=8), st.lists(names, max_size=4, unique=True))
