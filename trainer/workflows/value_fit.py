@@ -47,7 +47,7 @@ _PLAN: Final[Mapping[str, Any]] = {
 }
 """Sections not taken over from the policy's run. With a decay of 1 the targets are the returns."""
 _HELD_BACK = 8
-"""One group in so many is held back from the fit, to measure it."""
+"""The groups of one task in so many are held back from the fit, to measure it on tasks that it never saw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class ValueFit:
 
     directory: Path
     metrics: Metrics
-    """Of the groups that were held back: `critic/explained_variance`, and the means of values and returns."""
+    """Of the tasks that were held back: `critic/explained_variance`, and the means of values and returns."""
 
 
 def value_settings(
@@ -102,9 +102,7 @@ def fit_value(
         do = "leave credit and critic.detach as they are"
         raise SettingsError(sentence("critic", "train the model that it reads", "others", where="value", do=do))
     groups = _collect(context, settings, on_progress)
-    order = random.Random(derive_seed(settings.run.seed, "value")).sample(groups, len(groups))
-    cut = len(order) // _HELD_BACK
-    held_back, learned = (_rows(context, part) for part in (order[:cut], order[cut:]))
+    held_back, learned = (_rows(context, part) for part in split_by_task(groups, seed=settings.run.seed))
     run = RunDirectory.create(settings.run.path, name=settings.run.name, config=settings.model_dump(mode="json"))
     _fit(context, settings, critic, learned, on_progress)
     judged = _judged(context.learner.compute_values(held_back), held_back)
@@ -134,6 +132,22 @@ def _collect(context: RunContext, settings: TrainSettings, on_progress: Callable
     groups = asyncio.run(collect_first_step(context, settings, on_finished=count))
     check_invalid(groups, limit=settings.run.max_invalid_rate, step=0)
     return groups
+
+
+def split_by_task(groups: Sequence[Group], *, seed: int) -> tuple[list[Group], list[Group]]:
+    """Return the groups of the tasks that are held back, drawn at random, and those of all other tasks.
+
+    Raises: SettingsError: there are fewer than two tasks.
+    """
+    tasks = list(dict.fromkeys(group.trees[0].task_key for group in groups))
+    if len(tasks) < 2:
+        do = "fit on envs with more train tasks"
+        raise SettingsError(sentence("groups", "be of at least 2 tasks", len(tasks), where="value", do=do))
+    held_back = set(random.Random(derive_seed(seed, "value")).sample(tasks, max(len(tasks) // _HELD_BACK, 1)))
+    return (
+        [group for group in groups if group.trees[0].task_key in held_back],
+        [group for group in groups if group.trees[0].task_key not in held_back],
+    )
 
 
 def _rows(context: RunContext, groups: Sequence[Group]) -> list[TrainRow]:

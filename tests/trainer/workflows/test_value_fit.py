@@ -1,15 +1,38 @@
 """A value is fitted to a policy that stays as it is, from episodes on train tasks."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
+from envgym.core.tasks import Split, Task
 from envgym.errors import RunError, SettingsError
 from envgym.trainer.train import train
 from envgym.trainer.workflows.critic_value import critic
-from envgym.trainer.workflows.value_fit import fit_value, value_settings
+from envgym.trainer.workflows.value_fit import fit_value, split_by_task, value_settings
+from tests.support.credit_trees import chain, group_of
+from tests.support.parrots import Parrot, ParrotTasks, parrot_task
 from tests.trainer.test_critic_run import settings
+
+
+class FlockTasks(ParrotTasks):
+    """28 tasks in each split."""
+
+    def size(self, split: Split) -> int:
+        return 28
+
+    def task(self, split: Split, index: int) -> Task:
+        return parrot_task(f"Q{index}", split)
+
+
+class Flock(Parrot):
+    """A parrot with several tasks."""
+
+    tasks = FlockTasks()
+
 
 FIT = ("optim.epochs=12", "optim.minibatches=16", "optim.lr=0.003", "critic.lr=0.1")
 
@@ -19,7 +42,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return an untrained policy's run on a parrot that is spoken to three times and pays 0.25 each time."""
     folder = tmp_path_factory.mktemp("policy")
     run = {"name": "policy", "directory": str(folder / "run"), "steps": 0, "trackers": []}
-    env: dict[str, Any] = {"id": "tests.support.parrots:Parrot", "settings": {"max_turns": 3}}
+    env: dict[str, Any] = {"id": f"{__name__}:Flock", "settings": {"max_turns": 3}}
     train(settings(folder / "run", run=run, envs=[env], credit={"name": "grpo"}, filter={"name": "zero_variance"}))
     return folder / "run"
 
@@ -52,4 +75,20 @@ def test_what_cannot_be_fitted_is_refused(policy: Path, tmp_path: Path) -> None:
         fit_value(made, policy)
     with pytest.raises(RunError, match="run directory must be new or empty"):
         fit_value(value_settings(policy, episodes=64, directory=policy), policy)
+    lonely = value_settings(
+        policy, episodes=16, directory=tmp_path / "fit", overrides=("envs.0.id=tests.support.parrots:Parrot",)
+    )
+    with pytest.raises(SettingsError, match="groups must be of at least 2 tasks, got 1"):
+        fit_value(lonely, policy)
     assert not (tmp_path / "fit").exists()
+
+
+@given(st.lists(st.integers(0, 27), min_size=2, max_size=64), st.integers(0, 5))
+def test_what_is_held_back_is_of_tasks_that_are_not_learned(drawn: list[int], seed: int) -> None:
+    assume(len(set(drawn)) > 1)
+    groups = [group_of(replace(chain("t", [1.0]), task_key=str(task))) for task in drawn]
+    held_back, learned = split_by_task(groups, seed=seed)
+    tasks = [{group.trees[0].task_key for group in part} for part in (held_back, learned)]
+    assert not tasks[0] & tasks[1]
+    assert len(tasks[0]) == max(len(set(drawn)) // 8, 1)
+    assert len(held_back) + len(learned) == len(groups)
