@@ -11,6 +11,7 @@ once. Its first simulation is a whole episode, so there is always an answer.
 Children that sampled the same tokens are one child, visited more than once.
 """
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -43,9 +44,9 @@ class Mcts(SimulationSettings, TreeStrategy):
     @property
     def selection(self) -> Selection:
         """How `answer` chooses; a search that was led by rewards is oracle-selected, whatever chooses at the end."""
-        by = "majority" if self._is_by_default_majority else super().selection.by
-        is_oracle = self.value is None or self.answer_scorer.is_oracle
-        return Selection(by=by, is_oracle=is_oracle, uses_ending=self.prefer_terminated)
+        selection = super().selection
+        by = "majority" if self._is_by_default_majority else selection.by
+        return replace(selection, by=by, is_oracle=self.value is None or selection.is_oracle)
 
     @cached_property
     def answer_scorer(self) -> AnswerScorer:

@@ -40,7 +40,8 @@ class Selection:
     is_oracle: bool
     """True where that is hidden from the agent: such a result must be called oracle-selected."""
     uses_ending: bool = False
-    """True where how an episode ended comes first: such a result must be called selected by ending."""
+    """True where how an episode ended comes first, or whether it ended before a budget was spent, which short episodes,
+    often the successful ones, are likelier to do: such a result must be called selected by ending."""
 
 
 @runtime_checkable
@@ -116,7 +117,8 @@ class TreeStrategy(Settings, ABC):
     def selection(self) -> Selection:
         """How `answer` chooses."""
         by = self.select if self.select.name != VALUE_NAME or self.value is None else self.value
-        return Selection(by=by.name, is_oracle=self.answer_scorer.is_oracle, uses_ending=self.prefer_terminated)
+        uses_ending = self.prefer_terminated or self.budget.is_limited
+        return Selection(by=by.name, is_oracle=self.answer_scorer.is_oracle, uses_ending=uses_ending)
 
     @cached_property
     def answer_scorer(self) -> AnswerScorer:

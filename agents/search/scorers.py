@@ -129,18 +129,24 @@ async def score_answers(branches: Sequence[Branch], scorer: AnswerScorer) -> lis
 
 
 async def choose_answer(branches: Sequence[Branch], scorer: AnswerScorer, *, prefer_terminated: bool) -> Branch:
-    """Return the best of finished episodes, the first of equals.
+    """Return the best of finished episodes, the first of equals; one that the search's own budget cut is none of them.
 
     Args:
-        branches: the episodes, at least one.
+        branches: the episodes, at least one. Those that the budget cut are chosen among only where no other is left.
         scorer: by what they are chosen. It is not given how they ended: where only success ends an episode early, the
             ending is the verdict.
-        prefer_terminated: choose among those that the env ended, if there are any; else among those that were truncated
-            otherwise than by the search's budget, if there are any.
+        prefer_terminated: choose among those that the env ended, if there are any.
     """
-    if prefer_terminated:
-        best = min(_rank_ending(branch) for branch in branches)
-        branches = [branch for branch in branches if _rank_ending(branch) == best]
+
+    def rank(branch: Branch) -> int:
+        if branch.ending is None or branch.ending.is_error:
+            return 3
+        if branch.ending is Ending.TRUNCATED_BUDGET:
+            return 2
+        return 1 if prefer_terminated and branch.ending is not Ending.TERMINATED else 0
+
+    best = min(map(rank, branches))
+    branches = [branch for branch in branches if rank(branch) == best]
     scores = await score_answers(branches, scorer)
     return max(zip(scores, branches, strict=True), key=lambda pair: pair[0])[1]
 
@@ -148,15 +154,6 @@ async def choose_answer(branches: Sequence[Branch], scorer: AnswerScorer, *, pre
 def has_failed(branch: Branch) -> bool:
     """Return whether a failure or an abort ended the branch."""
     return branch.ending is not None and branch.ending.is_error
-
-
-def _rank_ending(branch: Branch) -> int:
-    ending = branch.ending
-    if ending is Ending.TERMINATED:
-        return 0
-    if ending is None or ending.is_error:
-        return 3
-    return 2 if ending is Ending.TRUNCATED_BUDGET else 1
 
 
 # ---- what is observed of a branch -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from envgym.agents.evaluation.plan import EvalPlan
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.agents.search import BestOf, Mcts
+from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.search.scorers import SearchObservation
 from envgym.core.messages import Action
@@ -81,6 +82,28 @@ def test_public_scorer_selects_at_the_level_of_one_episode_where_the_ending_is_t
     strategy = BestOf(n=8, select=Choice(name=select), value=VALUE if select == "value" else None)
     assert abs(success_of(strategy) - CHANCE) < NOISE
     assert not strategy.selection.uses_ending
+
+
+class Short:
+    """Prefers the fewest tokens, as the mean log-prob of an episode that was cut may."""
+
+    async def __call__(self, observations: Sequence[SearchObservation]) -> list[float]:
+        return [-float(len(item.token_ids)) for item in observations]
+
+
+def test_episode_that_the_budget_cut_is_chosen_last_and_the_result_is_selected_by_ending() -> None:
+    value = Choice(name=f"{__name__}:Short")
+    budget = SearchBudget(tokens_generated=60)
+    strategy = BestOf(n=8, select=Choice(name="value"), value=value, budget=budget)
+    chosen_cut, all_cut = [], []
+    for tree in answers_of(strategy):
+        (episode,) = trajectories(tree)
+        endings = {node.ending for node in tree.nodes if node.ending is not None}
+        chosen_cut.append(episode.ending is Ending.TRUNCATED_BUDGET)
+        all_cut.append(endings == {Ending.TRUNCATED_BUDGET})
+    assert chosen_cut == all_cut
+    assert 0 < sum(all_cut) < NUM_TASKS
+    assert strategy.selection.uses_ending
 
 
 @pytest.mark.parametrize("select", [*PUBLIC, "value"])

@@ -1,0 +1,76 @@
+"""Random moves in Sokoban, where only success ends an episode before its turns are over: what a choice among 8 adds."""
+
+import asyncio
+import math
+from functools import cache
+from statistics import fmean
+
+import pytest
+
+from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.agents.protocols import GenerateRequest, Sampling
+from envgym.agents.rollout.episode import EpisodeJob
+from envgym.agents.search import BestOf, RolloutContext
+from envgym.core.tasks import Split, Task
+from envgym.core.trajectory import trajectories
+from envgym.core.tree import Tree
+from envgym.core.turns import Ending, Scored
+from envgym.envs.puzzles._grids import MOVES
+from envgym.envs.puzzles.sokoban import Sokoban
+from envgym.plugins import Choice
+from envgym.seeds import generator
+from tests.support.parrots import char_agent, said
+
+NUM_ROOMS, NUM_EPISODES = 60, 8
+
+
+def moves_at_random(request: GenerateRequest) -> tuple[int, ...]:
+    return said(" ".join(generator(request.seed).choice(MOVES, size=4)))
+
+
+def make_env() -> Sokoban:
+    return Sokoban(boxes=1, size=6, max_turns=10)  # 40 of the 60 moves
+
+
+@cache
+def room(number: int) -> Task:
+    return make_env().tasks.task(Split.TEST, number)
+
+
+def answer(strategy: BestOf, number: int) -> Tree:
+    job = EpisodeJob(make_env=make_env, task=room(number), seed=number, tree_id="t", env_id="puzzles/sokoban-v0")
+    context = RolloutContext(
+        agent=char_agent(),
+        policy=ScriptedPolicy(moves_at_random),
+        sampling=Sampling(),
+        slots=asyncio.Semaphore(NUM_EPISODES),
+        clock=lambda: 0.0,
+    )
+    return asyncio.run(strategy.answer(job, context))
+
+
+def success_of_chosen_and_of_all(strategy: BestOf) -> tuple[list[float], list[float]]:
+    """Return, room by room, whether the chosen episode succeeded, and the share of all 8 that did."""
+    trees = [answer(strategy, number) for number in range(NUM_ROOMS)]
+    rewards = [episode.reward for tree in trees for episode in trajectories(tree)]
+    chosen = [reward.value for reward in rewards if isinstance(reward, Scored)]
+    endings = [[node.ending for node in tree.nodes if node.ending is not None] for tree in trees]
+    assert {len(room) for room in endings} == {NUM_EPISODES}
+    assert len(chosen) == NUM_ROOMS
+    return chosen, [fmean(ending is Ending.TERMINATED for ending in room) for room in endings]
+
+
+@pytest.mark.parametrize("select", ["majority", "likelihood"])
+def test_public_selection_is_worth_one_episode(select: str) -> None:
+    chosen, every = success_of_chosen_and_of_all(BestOf(n=NUM_EPISODES, select=Choice(name=select)))
+    gains = [one - mean for one, mean in zip(chosen, every, strict=True)]
+    noise = 2.6 * math.sqrt(sum(mean * (1 - mean) for mean in every)) / NUM_ROOMS  # of a choice that knows nothing
+    assert abs(fmean(gains)) < noise, (fmean(chosen), fmean(every))
+
+
+def test_selection_by_ending_or_reward_finds_every_solved_room() -> None:
+    by_ending = BestOf(n=NUM_EPISODES, select=Choice(name="majority"), prefer_terminated=True)
+    for strategy in (by_ending, BestOf(n=NUM_EPISODES, select=Choice(name="reward"))):
+        chosen, every = success_of_chosen_and_of_all(strategy)
+        assert chosen == [float(mean > 0) for mean in every]
+        assert fmean(chosen) > 2 * fmean(every)
