@@ -1,146 +1,196 @@
-"""Problems composed of steps: keep some of what is given, change each, and say something about what is left."""
+"""Problems composed of steps: keep some of what is given, change each, and say something about what is left.
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import pairwise, product
+Each comes with mutants of its reference: a step left out or done in a slightly other way, two steps exchanged, an input
+of which the first or the last part is not read. The hidden tests of a problem kill all of them. Mutants that are right
+on every input are declared here as equivalent, with the reason.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from typing import TypeVar
+
+import numpy as np
 
 from envgym.envs.code._stdio_problems import StdioProblem, grid, join_values, numbers, read_grid, read_numbers, words
+from envgym.envs.code._stdio_steps import (
+    GRID_CHANGES,
+    GRID_ENDS,
+    NUMBER_CHANGES,
+    NUMBER_ENDS,
+    NUMBER_FILTERS,
+    WORD_CHANGES,
+    WORD_ENDS,
+    WORD_FILTERS,
+    Grid,
+    Row,
+    Step,
+    Words,
+)
 
-Row = list[int]
-Grid = list[Row]
+GivenT = TypeVar("GivenT", Row, Words, Grid)
+Program = Callable[[str], str]
 
-_NUMBER_FILTERS: dict[str, tuple[str, Callable[[Row], Row]]] = {
-    "even": ("the even ones", lambda v: [x for x in v if x % 2 == 0]),
-    "odd": ("the odd ones", lambda v: [x for x in v if x % 2]),
-    "positive": ("those above 0", lambda v: [x for x in v if x > 0]),
-    "thirds": ("the multiples of 3", lambda v: [x for x in v if x % 3 == 0]),
-    "places": ("the first, third, fifth ... of them", lambda v: v[::2]),
-    "rising": ("those that are larger than the one before them (the first has none)",
-               lambda v: [b for a, b in pairwise(v) if b > a]),
-}  # fmt: skip
-_NUMBER_MAPS: dict[str, tuple[str, Callable[[int], int]]] = {
-    "same": ("", lambda x: x),
-    "square": ("Square each.", lambda x: x * x),
-    "absolute": ("Take the absolute value of each.", abs),
-    "digits": (
-        "Replace each by the sum of its decimal digits, without its sign.",
-        lambda x: sum(map(int, str(abs(x)))),
-    ),
-    "double": ("Replace each x by 2x + 1.", lambda x: 2 * x + 1),
+_IDLE = (
+    {"positive", "absolute"},  # what is above 0 is its own absolute value
+    {"positive", "square", "distinct"},  # different values have different squares, and different 2x + 1
+    {"double", "distinct"},
+    {"upper", "letters"},  # the same letters, in another order or another case
+    {"reverse", "letters"},
+    {"ordered", "letters"},
+    {"reverse", "common"},
+    {"ordered", "common"},
+    {"distinct", "longest"},  # a word that stands again is not longer
+    {"turned", "border"},  # the border stays the border
+    {"transposed", "border"},
+    {"mirrored", "border"},
+    {"flipped", "border"},
+    {"mirrored", "rows"},  # what is summed, or compared, is only put in another order
+    {"flipped", "columns"},
+    {"transposed", "corner"},  # the ways are transposed too
+)
+"""Steps of which one never changes the output: they make no problem, since its text would ask for nothing."""
+_EXCHANGEABLE = {
+    # A number, its square and its absolute value are even, or multiples of 3, alike; of words, the lengths are.
+    "even": {"square", "absolute", "upper", "reverse", "ordered"},
+    "odd": {"square", "absolute"},
+    "thirds": {"square", "absolute", "digits"},  # a number and the sum of its digits are multiples of 3 alike
+    "places": {"square", "absolute", "digits", "double"},  # places do not depend on values
+    "rising": {"double"},  # 2x + 1 rises with x
+    "long": {"upper", "reverse", "ordered"},  # as many letters
+    "vowel": {"squeeze"},  # the same first letter
+    "with_a": {"reverse", "ordered", "squeeze"},  # the same letters
+    "no_e": {"reverse", "ordered", "squeeze"},
+    "distinct": {"upper", "reverse"},  # different words stay different
 }
-_NUMBER_ENDS: dict[str, tuple[str, Callable[[Row], str]]] = {
-    "sum": ("Print their sum (0 if there are none).", lambda v: str(sum(v))),
-    "largest": ("Print the largest, or none if there are none.", lambda v: str(max(v)) if v else "none"),
-    "distinct": ("Print how many different values there are.", lambda v: str(len(set(v)))),
-    "sorted": ("Print them in ascending order on one line, or none if there are none.",
-               lambda v: join_values(sorted(v)) or "none"),
-    "alternating": ("Print the first minus the second plus the third minus the fourth and so on (0 if there are none).",
-                    lambda v: str(sum(v[::2]) - sum(v[1::2]))),
-}  # fmt: skip
-
-_WORD_FILTERS: dict[str, tuple[str, Callable[[list[str]], list[str]]]] = {
-    "long": ("the words of more than 3 letters", lambda v: [w for w in v if len(w) > 3]),
-    "vowel": ("the words that begin with a vowel (a, e, i, o, u)", lambda v: [w for w in v if w[0] in "aeiou"]),
-    "with_a": ("the words that contain the letter a", lambda v: [w for w in v if "a" in w]),
-    "distinct": ("each word once, where it first stands", lambda v: list(dict.fromkeys(v))),
-    "even": ("the words with an even number of letters", lambda v: [w for w in v if len(w) % 2 == 0]),
-}
-_WORD_MAPS: dict[str, tuple[str, Callable[[str], str]]] = {
-    "same": ("", lambda w: w),
-    "upper": ("Write each in upper case.", str.upper),
-    "reverse": ("Reverse the letters of each.", lambda w: w[::-1]),
-    "sorted": ("Sort the letters of each alphabetically.", lambda w: "".join(sorted(w))),
-    "squeeze": ("In each, replace letters that repeat next to each other by one.",
-                lambda w: "".join(b for a, b in zip(" " + w, w, strict=False) if a != b)),
-}  # fmt: skip
-_WORD_ENDS: dict[str, tuple[str, Callable[[list[str]], str]]] = {
-    "joined": ("Print them in their order, or none if there are none.", lambda v: " ".join(v) or "none"),
-    "sorted": ("Print them in alphabetical order, or none if there are none.", lambda v: " ".join(sorted(v)) or "none"),
-    "letters": ("Print how many letters they have in all.", lambda v: str(sum(map(len, v)))),
-    "longest": ("Print the longest, the first of several, or none if there are none.",
-                lambda v: max(v, key=len, default="none")),
-    "common": ("Print the letter that is most often in them, the alphabetically first of several, or none.",
-               lambda v: min(Counter("".join(v)).items(), key=lambda n: (-n[1], n[0]), default=("none", 0))[0]),
-}  # fmt: skip
-
-_GRID_MAPS: dict[str, tuple[str, Callable[[Grid], Grid]]] = {
-    "turned": ("Turn it by 90 degrees clockwise.", lambda g: [list(row) for row in zip(*g[::-1], strict=True)]),
-    "transposed": ("Exchange its rows and columns.", lambda g: [list(row) for row in zip(*g, strict=True)]),
-    "mirrored": ("Mirror it, left and right exchanged.", lambda g: [row[::-1] for row in g]),
-    "flipped": ("Mirror it, top and bottom exchanged.", lambda g: g[::-1]),
-    "summed": ("Replace each cell by the sum of all cells of its row up to it.",
-               lambda g: [[sum(row[: i + 1]) for i in range(len(row))] for row in g]),
-}  # fmt: skip
-_GRID_ENDS: dict[str, tuple[str, Callable[[Grid], str]]] = {
-    "printed": ("Print its rows, one per line.", lambda g: "\n".join(join_values(row) for row in g)),
-    "rows": ("Print the sum of each row on one line.", lambda g: join_values([sum(row) for row in g])),
-    "columns": ("Print the largest number of each column on one line.",
-                lambda g: join_values([max(column) for column in zip(*g, strict=True)])),
-    "border": ("Print the sum of the cells on its border.",
-               lambda g: str(sum(sum(r) if i in (0, len(g) - 1) else r[0] + r[-1] for i, r in enumerate(g)))),
-    "corner": ("Print the largest sum of the cells on a way from the top left to the bottom right cell, going right or "
-               "down.", lambda g: str(_best_way(g))),
-}  # fmt: skip
+"""Filter -> changes that may as well be made before it."""
+_EQUIVALENT = (
+    {"largest: begun at 0", "positive"},  # nothing is below 0
+    {"largest: begun at 0", "square"},
+    {"largest: begun at 0", "absolute"},
+    {"largest: begun at 0", "digits"},
+    {"digits: with sign", "positive"},
+    {"positive: 0 too", "same", "sum"},  # what 0 becomes adds nothing
+    {"positive: 0 too", "square", "sum"},
+    {"positive: 0 too", "digits", "sum"},
+    {"largest: 0 if none", "places"},  # the first number, or the first word, is always kept
+    {"sorted: nothing if none", "places"},
+    {"sorted: nothing if none", "distinct"},
+    {"joined: nothing if none", "distinct"},
+    {"distinct: last", "sorted"},  # the same words in another order
+    {"distinct: last", "letters"},
+    {"distinct: last", "common"},
+    {"sorted: each once", "distinct", "same"},  # they differ already
+    {"sorted: each once", "distinct", "upper"},
+    {"sorted: each once", "distinct", "reverse"},
+    {"turned: other way", "corner"},  # the same ways, walked backwards
+    {"mirrored: flipped", "corner"},
+    {"flipped: mirrored", "corner"},
+    {"transposed: turned", "rows"},  # the same rows, read backwards
+)
+"""A mutant of a step, and the steps beside which it never changes the output."""
+_REPEATED = 0.25
+"""Share of the values that repeat an earlier one, or nearly."""
 
 
 def pipelines() -> Iterator[StdioProblem]:
     """Yield all problems."""
-    yield from _number_problems()
-    yield from _word_problems()
-    yield from _grid_problems()
-
-
-def _number_problems() -> Iterator[StdioProblem]:
-    for (f, (keep, kept)), (m, (change, changed)), (e, (end, said)) in product(
-        _NUMBER_FILTERS.items(), _NUMBER_MAPS.items(), _NUMBER_ENDS.items()
-    ):
+    given = "The first line holds n, the second n integers."
+    for keep, change, end in _names(NUMBER_FILTERS, NUMBER_CHANGES, NUMBER_ENDS):
+        steps = {keep: NUMBER_FILTERS[keep], change: NUMBER_CHANGES[change]}
+        solve, mutants = _programs(read_numbers, steps, end, NUMBER_ENDS[end])
         yield StdioProblem(
-            name=f"numbers_{f}_{m}_{e}",
-            statement=_joined("The first line holds n, the second n integers.", f"Keep {keep}.", change, end),
-            solve=lambda text, kept=kept, changed=changed, said=said: said(  # type: ignore[misc]  # bound now
-                [changed(x) for x in kept(read_numbers(text))]
-            ),
-            draw=numbers(-60, 99, 12),
-            level=1 if m == "same" else 2,
+            name=f"numbers_{keep}_{change}_{end}",
+            statement=_joined(given, f"Keep {steps[keep].text}.", steps[change].text, NUMBER_ENDS[end].text),
+            solve=solve,
+            draw=_draw_numbers,
+            level=1 if change == "same" else 2,
+            mutants=mutants,
         )
-
-
-def _word_problems() -> Iterator[StdioProblem]:
-    for (f, (keep, kept)), (m, (change, changed)), (e, (end, said)) in product(
-        _WORD_FILTERS.items(), _WORD_MAPS.items(), _WORD_ENDS.items()
-    ):
+    given = "The only line holds words of small letters."
+    for keep, change, end in _names(WORD_FILTERS, WORD_CHANGES, WORD_ENDS):
+        kept, changed = WORD_FILTERS[keep], WORD_CHANGES[change]
+        solve, mutants = _programs(str.split, {keep: kept, change: changed}, end, WORD_ENDS[end])
         yield StdioProblem(
-            name=f"words_{f}_{m}_{e}",
-            statement=_joined("The only line holds words of small letters.", f"Keep {keep}.", change, end),
-            solve=lambda text, kept=kept, changed=changed, said=said: said(  # type: ignore[misc]  # bound now
-                [changed(w) for w in kept(text.split())]
-            ),
-            draw=words(8, "aabcdeeilot", 6),
-            level=1 if m == "same" else 2,
+            name=f"words_{keep}_{change}_{end}",
+            statement=_joined(given, f"Keep {kept.text}.", changed.text, WORD_ENDS[end].text),
+            solve=solve,
+            draw=_draw_words,
+            level=1 if change == "same" else 2,
+            mutants=mutants,
         )
-
-
-def _grid_problems() -> Iterator[StdioProblem]:
-    for (m, (change, changed)), (e, (end, said)) in product(_GRID_MAPS.items(), _GRID_ENDS.items()):
-        given = "The first line holds the numbers of rows and columns of a grid, the following lines its rows."
+    given = "The first line holds the numbers of rows and columns of a grid, the following lines its rows."
+    for change, end in _names(GRID_CHANGES, GRID_ENDS):
+        solve, mutants = _programs(read_grid, {change: GRID_CHANGES[change]}, end, GRID_ENDS[end])
         yield StdioProblem(
-            name=f"grid_{m}_{e}",
-            statement=_joined(given, change, end),
-            solve=lambda text, changed=changed, said=said: said(changed(read_grid(text))),  # type: ignore[misc]  # bound now
+            name=f"grid_{change}_{end}",
+            statement=_joined(given, GRID_CHANGES[change].text, GRID_ENDS[end].text),
+            solve=solve,
             draw=grid(5),
-            level=3 if e == "corner" else 2,
+            level=3 if end == "corner" else 2,
+            mutants=mutants,
         )
+
+
+def _names(*tables: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
+    """Yield the names of steps that can be put together, each of which matters."""
+    return (names for names in product(*tables) if not any(idle <= set(names) for idle in _IDLE))
 
 
 def _joined(*sentences: str) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def _best_way(cells: Grid) -> int:
-    best = [0] * len(cells[0])
-    for number, row in enumerate(cells):
-        for place, cell in enumerate(row):
-            before = [*best[place : place + 1]] if number else []
-            before += [best[place - 1]] if place else []
-            best[place] = cell + max(before, default=0)
-    return best[-1]
+def _programs(
+    read: Callable[[str], GivenT],
+    steps: Mapping[str, Step[GivenT, GivenT]],
+    end_name: str,
+    end: Step[GivenT, str],
+) -> tuple[Program, dict[str, Program]]:
+    """Return the reference and its mutants, without the equivalent ones, by name."""
+
+    def program(print_values: Callable[[GivenT], str], *runs: Callable[[GivenT], GivenT]) -> Program:
+        def solve(text: str) -> str:
+            values = read(text)
+            for run in runs:
+                values = run(values)
+            return print_values(values)
+
+        return solve
+
+    known = {*steps, end_name}
+    steps = {name: step for name, step in steps.items() if step.text}
+    names = list(steps)
+    runs = [step.run for step in steps.values()]
+    mutants = {
+        "without the first": program(end.run, lambda values: values[1:], *runs),
+        "without the last": program(end.run, lambda values: values[:-1], *runs),
+    }
+    if len(names) == 2 and names[1] not in _EXCHANGEABLE.get(names[0], ()):
+        mutants[f"{names[1]} first"] = program(end.run, *runs[::-1])
+    for place, (name, step) in enumerate(steps.items()):
+        before, after = runs[:place], runs[place + 1 :]
+        mutants[f"without {name}"] = program(end.run, *before, *after)
+        mutants |= {f"{name}: {how}": program(end.run, *before, run, *after) for how, run in step.mutants.items()}
+    mutants |= {f"{end_name}: {how}": program(run, *runs) for how, run in end.mutants.items()}
+    equivalent = {name for name in mutants for same in _EQUIVALENT if name in same and same - {name} <= known}
+    return program(end.run, *runs), {name: mutant for name, mutant in mutants.items() if name not in equivalent}
+
+
+def _draw_numbers(rng: np.random.Generator) -> str:
+    """Draw numbers of which some are an earlier one, its negative, or the limit of a filter."""
+    values = read_numbers(numbers(-60, 99, 12)(rng))
+    for place in range(len(values)):
+        if rng.random() < _REPEATED:
+            earlier = values[rng.integers(place + 1)]
+            values[place] = int(rng.choice((earlier, -earlier, 0, 50)))
+    return f"{len(values)}\n{join_values(values)}"
+
+
+def _draw_words(rng: np.random.Generator) -> str:
+    """Draw words of which some are an earlier one, or it reversed, or it with its first letter twice."""
+    values = words(8, "aabcdeeilot", 6)(rng).split()
+    for place in range(1, len(values)):
+        if rng.random() < _REPEATED:
+            earlier = values[rng.integers(place)]
+            values[place] = str(rng.choice((earlier, earlier[::-1], earlier[0] + earlier)))
+    return join_values(values)

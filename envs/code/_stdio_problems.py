@@ -1,12 +1,13 @@
 """What a problem of `code/stdio-v0` is made of, and the tests that are drawn for it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from envgym.authoring import TaskDraft
 from envgym.core.json_types import JsonValue
+from envgym.errors import EnvFailure, sentence
 from envgym.seeds import generator
 
 Draw = Callable[[np.random.Generator], str]
@@ -14,7 +15,7 @@ Draw = Callable[[np.random.Generator], str]
 NUM_PUBLIC, NUM_HIDDEN = 2, 8
 _MIN_DIFFERENT = 4
 """Different outputs among the tests of a problem: what prints always the same passes none."""
-_MAX_DRAWS = 400
+_MAX_DRAWS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +29,41 @@ class StdioProblem:
     draw: Draw
     level: int
     """1 to 3."""
+    mutants: Mapping[str, Callable[[str], str]] = field(default_factory=dict)
+    """Programs that are almost right, each of which must fail a hidden test."""
 
 
 def draft_of(problem: StdioProblem) -> TaskDraft:
-    """Draw the tests of a problem; its first two are shown as examples."""
+    """Draw the tests of a problem; its first two are shown as examples.
+
+    Raises: EnvFailure: a mutant survives all inputs drawn, or killing all takes more tests than a problem has.
+    """
     rng = generator("code/stdio", problem.name)
     cases: dict[str, str] = {}
+    shown: list[str] = []
+    killing: list[str] = []
+    """Hidden inputs on each of which a mutant fails that passes all before."""
+    surviving = dict(problem.mutants)
     for _ in range(_MAX_DRAWS):
-        if len(cases) >= NUM_PUBLIC + NUM_HIDDEN and len(set(cases.values())) >= _MIN_DIFFERENT:
+        if not surviving and len(cases) >= NUM_PUBLIC + NUM_HIDDEN and len(set(cases.values())) >= _MIN_DIFFERENT:
             break
         text = problem.draw(rng)
-        cases[text] = problem.solve(text)
-    chosen = _pick_varied(cases)
-    tests: list[JsonValue] = [{"input": f"{text}\n", "output": output} for text, output in chosen]
+        if text in cases:
+            continue
+        output = problem.solve(text)
+        if len(shown) < NUM_PUBLIC and output not in cases.values():
+            shown.append(text)
+        elif killed := {name for name, program in surviving.items() if program(text) != output}:
+            killing.append(text)
+            surviving = {name: program for name, program in surviving.items() if name not in killed}
+        cases[text] = output
+    if surviving or len(killing) > NUM_HIDDEN:
+        must, do = f"fail one of {NUM_HIDDEN} hidden tests", "declare them equivalent, or draw inputs that kill them"
+        got = ", ".join(surviving) or f"{len(killing)} tests needed"
+        raise EnvFailure(sentence("mutants", must, got, where=f"problem {problem.name}", do=do))
+    tests: list[JsonValue] = [
+        {"input": f"{text}\n", "output": cases[text]} for text in _fill([*shown, *killing], cases)
+    ]
     return TaskDraft(
         prompt=problem.statement,
         payload={"statement": problem.statement, "tests": tests},
@@ -48,14 +71,14 @@ def draft_of(problem: StdioProblem) -> TaskDraft:
     )
 
 
-def _pick_varied(cases: dict[str, str]) -> list[tuple[str, str]]:
-    """Return as many cases as a problem has, those with outputs of their own first."""
-    fresh: dict[str, tuple[str, str]] = {}
+def _fill(chosen: list[str], cases: dict[str, str]) -> list[str]:
+    """Return as many inputs as a problem has: those chosen, those with outputs of their own, others."""
+    known = {cases[text] for text in chosen}
+    fresh: dict[str, str] = {}
     for text, output in cases.items():
-        fresh.setdefault(output, (text, output))
-    firsts = list(fresh.values())
-    rest = [case for case in cases.items() if case not in firsts]
-    return [*firsts, *rest][: NUM_PUBLIC + NUM_HIDDEN]
+        if output not in known:
+            fresh.setdefault(output, text)
+    return list(dict.fromkeys([*chosen, *fresh.values(), *cases]))[: NUM_PUBLIC + NUM_HIDDEN]
 
 
 def numbers(low: int, high: int, most: int, fewest: int = 1) -> Draw:

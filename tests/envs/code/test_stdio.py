@@ -190,7 +190,7 @@ SOLVED = {problem.name: problem for problem in (*pipelines(), *classics())}
         ("words_distinct_same_common", "ba ab ba", "a"),  # ba, ab: two of each letter
         ("grid_turned_printed", "2 3\n1 2 3\n4 5 6", "4 1\n5 2\n6 3"),
         ("grid_summed_columns", "2 2\n1 2\n5 1", "5 6"),  # 1 3 and 5 6
-        ("grid_mirrored_border", "3 3\n1 1 1\n1 9 1\n1 1 1", "8"),
+        ("grid_emptied_border", "3 3\n1 2 1\n2 8 2\n1 2 1", "8"),
         ("grid_flipped_corner", "2 2\n1 2\n3 4", "9"),  # rows 3 4 and 1 2: 3 + 4 + 2
         ("circle_2", "5", "3"),  # 2, 4, 1, 5 leave
         ("coins_7", "3", "none"),
