@@ -21,6 +21,9 @@ def churn():
         held = [os.dup(0) for _ in range(20)]
         for descriptor in held: os.close(descriptor)
 """
+AT_FORK = (
+    "import ctypes, os, signal, threading, time\nos.register_at_fork(after_in_child=lambda: exec({!r}, globals()))"
+)
 IN_EACH_CLONE = {
     "descriptors_come_and_go_in_a_thread": CHURN + "threading.Thread(target=churn, daemon=True).start()",
     "descriptors_come_and_go_in_a_child": CHURN + "if os.fork() == 0:\n  churn()\n  os._exit(0)",
@@ -76,10 +79,7 @@ def test_a_hostile_fork_ends_no_other_session_and_delays_none(
     python: PythonSession, other: PythonSession, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "FORK_S", 2.0)
-    code = (
-        "import ctypes, os, signal, threading, time\nos.register_at_fork(after_in_child=lambda: exec({!r}, globals()))"
-    )
-    assert python.run(code.format(IN_EACH_CLONE[name])).error is None
+    assert python.run(AT_FORK.format(IN_EACH_CLONE[name])).error is None
     generation = shared_supervisor().generation
     forking = threading.Thread(target=has_fork, args=(python,))
     forking.start()

@@ -1,10 +1,14 @@
-"""Many runs and sessions with failures among them leave nothing behind. ENVGYM_SOAK_RUNS sets how many."""
+"""Many runs and sessions with failures among them leave nothing behind, and hostile ones end no good one.
+
+ENVGYM_SOAK_RUNS sets how many.
+"""
 
 import ctypes
 import os
 import random
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,14 +19,16 @@ from typing import NamedTuple
 import pytest
 
 from envgym.errors import ForkUnsupported, InvalidInput, ToolInfraFailure
-from envgym.sandbox import MIB, Limits, PythonSession, Sandbox
+from envgym.sandbox import MIB, Limits, PythonSession, Sandbox, session
 from envgym.sandbox._supervisor_client import shared_supervisor
 from envgym.sandbox._tree import descendants
+from tests.envgym.sandbox.test_session_attacks import AT_FORK, IN_EACH_CLONE
 
 CHILD_SUBREAPER = 36
 IN_FLIGHT = 4
-NUM_RUNS = int(os.environ.get("ENVGYM_SOAK_RUNS", "200"))
+NUM_RUNS = int(os.environ.get("ENVGYM_SOAK_RUNS", "100"))
 LIMITS = Limits(wall_s=0.3, memory=64 * MIB, processes=8, output=1000, disk=MIB)
+GOOD = Limits(wall_s=60.0, cpu_s=600.0, memory=128 * MIB, processes=8, output=1000, disk=MIB)
 COMMANDS = (
     ["true"],
     ["sh", "-c", "exit 3"],
@@ -115,23 +121,13 @@ def adopted() -> Iterator[None]:
     assert libc.prctl(CHILD_SUBREAPER, 0) == 0
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(6 * 3600)
-@pytest.mark.usefixtures("adopted")
-def test_many_runs_with_failures_leave_no_process_descriptor_mount_or_file(
-    bwrap: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def nothing_left(bwrap: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adopted: None) -> Iterator[None]:
+    """See at the end that no process, descriptor, mount or file is left."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert bwrap.run(["true"]).is_success
     before = state()
-
-    def work(number: int) -> None:
-        draw = random.Random(number)
-        with suppress(ToolInfraFailure, InvalidInput, ForkUnsupported):
-            draw.choices(KINDS, [0.7, 0.28, 0.02])[0](bwrap, draw)
-
-    with ThreadPoolExecutor(IN_FLIGHT) as pool:
-        list(pool.map(work, range(NUM_RUNS)))
+    yield
     with suppress(ToolInfraFailure):  # the launcher may have been killed last
         bwrap.run(["true"])
     assert bwrap.run(["true"]).is_success
@@ -139,3 +135,64 @@ def test_many_runs_with_failures_leave_no_process_descriptor_mount_or_file(
     while (after := state()).holds_more_than(before) and time.monotonic() < deadline:
         os.sched_yield()  # what was ended last is still being waited for by the launcher
     assert not after.holds_more_than(before), "\n".join(map(str, [*before, *after]))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(6 * 3600)
+@pytest.mark.usefixtures("nothing_left")
+def test_many_runs_with_failures_leave_no_process_descriptor_mount_or_file(bwrap: Sandbox) -> None:
+    def work(number: int) -> None:
+        draw = random.Random(number)
+        with suppress(ToolInfraFailure, InvalidInput, ForkUnsupported):
+            draw.choices(KINDS, [0.7, 0.28, 0.02])[0](bwrap, draw)
+
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        list(pool.map(work, range(NUM_RUNS)))
+
+
+class GoodSession:
+    """A session that counts, and a fork of it that knows the count, whatever others do meanwhile."""
+
+    def __init__(self) -> None:
+        self.lock, self.count, self.python = threading.Lock(), 0, PythonSession(GOOD)
+        assert self.python.run("n = 0").error is None
+
+    def goes_on(self, *, forks: bool) -> None:
+        with self.lock:
+            self.count += 1
+            assert self.python.run("n += 1; print(n)").output == f"{self.count}\n"
+            if forks:
+                with self.python.fork() as twin:
+                    assert twin.run("n = -n; print(n)").output == f"{-self.count}\n"
+
+
+def hostile(draw: random.Random) -> None:
+    """Run code that breaks a session, or each copy of it, and fork it."""
+    with PythonSession(LIMITS) as session:
+        in_each_copy = draw.random() < 0.7
+        code = draw.choice(list(IN_EACH_CLONE.values()) if in_each_copy else CODES)
+        session.run(AT_FORK.format(code) if in_each_copy else code)
+        with suppress(ForkUnsupported):
+            session.fork().close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(6 * 3600)
+@pytest.mark.usefixtures("nothing_left")
+def test_good_sessions_go_on_beside_many_hostile_ones(bwrap: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "FORK_S", 0.5)
+    good = [GoodSession() for _ in range(IN_FLIGHT)]
+    generation = shared_supervisor().generation
+
+    def work(number: int) -> None:
+        draw = random.Random(number)
+        with suppress(ToolInfraFailure, InvalidInput):
+            hostile(draw) if draw.random() < 0.6 else runs(bwrap, draw)
+        draw.choice(good).goes_on(forks=draw.random() < 0.3)
+
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        list(pool.map(work, range(NUM_RUNS)))
+    assert shared_supervisor().generation == generation
+    assert sum(one.count for one in good) == NUM_RUNS
+    for one in good:
+        one.python.close()
