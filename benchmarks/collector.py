@@ -16,12 +16,11 @@ from functools import partial
 from typing import NamedTuple
 
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.protocols import GenerateRequest, Generation, Sampling
-from envgym.agents.rollout.driver import run_episodes
+from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.core.messages import Action
 from envgym.records import Reply
-from tests.support.parrots import Parrot, char_agent, parrot_job, said
+from tests.support.parrots import Parrot, char_agent, parrot_job, run_episodes, said
 
 STEP_S = (0.05, 2.0)
 
@@ -42,6 +41,36 @@ class Server(ScriptedPolicy):
             await asyncio.sleep(self._service_s)
             self.busy_s += time.perf_counter() - started
         return await super().generate(request)
+
+
+class LockStep(ScriptedPolicy):
+    """Passes requests on only when every episode under way has one."""
+
+    def __init__(self, server: Server, num_episodes: int, concurrency: int) -> None:
+        """Hold back what `server` is asked."""
+        super().__init__(())
+        self._server, self._num_left, self._concurrency = server, num_episodes, concurrency
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Wait for the requests of the others."""
+        loop = asyncio.get_running_loop()
+        self._waiting.append(loop.create_future())
+        loop.call_soon(self._open)  # not at once: then the last to arrive would be sent before the others
+        await self._waiting[-1]
+        return await self._server.generate(request)
+
+    def finish(self) -> None:
+        """Note that an episode has ended."""
+        self._num_left -= 1
+        asyncio.get_running_loop().call_soon(self._open)
+
+    def _open(self) -> None:
+        if len(self._waiting) >= min(self._concurrency, self._num_left):
+            for opened in self._waiting:
+                if not opened.done():
+                    opened.set_result(None)
+            self._waiting.clear()
 
 
 class Slow(Parrot):
@@ -73,8 +102,13 @@ def drive(make_jobs: Callable[[], list[EpisodeJob]], *, service_s: float, concur
     async def work() -> Found:
         server, jobs = Server(service_s), make_jobs()
         started = time.perf_counter()
+        policy = LockStep(server, len(jobs), concurrency) if lock_step else server
         await run_episodes(
-            jobs, char_agent(), server, sampling=Sampling(), concurrency=concurrency, lock_step=lock_step
+            jobs,
+            char_agent(),
+            policy,
+            concurrency=concurrency,
+            on_finished=lambda tree: policy.finish() if isinstance(policy, LockStep) else None,
         )
         seconds = time.perf_counter() - started
         return Found(len(jobs) / seconds, server.busy_s / seconds)

@@ -17,14 +17,13 @@ import time
 from typing import NamedTuple
 
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.protocols import GenerateRequest, Generation, Sampling
-from envgym.agents.rollout.driver import run_episodes
+from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.env import Env
 from envgym.records import Reply
-from tests.support.parrots import char_agent, said
+from tests.support.parrots import char_agent, run_episodes, said
 
 LIMIT_US = 100.0
 
@@ -87,7 +86,7 @@ def elapsed(num_episodes: int, num_turns: int) -> Elapsed:
 
     agent = char_agent()
     started, started_cpu = time.perf_counter(), time.process_time()
-    trees = asyncio.run(run_episodes(jobs, agent, Waiting(speak), sampling=Sampling(), concurrency=num_episodes))
+    trees = asyncio.run(run_episodes(jobs, agent, Waiting(speak), concurrency=num_episodes))
     spent = Elapsed(time.perf_counter() - started, time.process_time() - started_cpu)
     assert sum(node.outcome is not None for tree in trees for node in tree.nodes) == num_episodes * num_turns
     return spent

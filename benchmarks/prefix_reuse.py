@@ -20,10 +20,8 @@ from envgym.agents.loop.agent import Agent, AgentSettings, OnLength, make_agent
 from envgym.agents.models.loading import load
 from envgym.agents.policies import _prefixes
 from envgym.agents.policies.transformers import TransformersPolicy
-from envgym.agents.protocols import Sampling
-from envgym.agents.rollout.driver import run_episodes
 from envgym.core.tree import Tree
-from tests.support.parrots import Parrot, parrot_job
+from tests.support.parrots import Parrot, parrot_job, run_episodes
 
 GROUP = 4
 RULES = (
@@ -61,7 +59,7 @@ def collect(policy: TransformersPolicy, agent: Agent, num_episodes: int, num_tur
         for index in range(num_episodes)
     ]
     started, started_cpu = time.perf_counter(), time.process_time()
-    episodes = run_episodes(jobs, agent, policy, sampling=Sampling(), concurrency=num_episodes)
+    episodes = run_episodes(jobs, agent, policy, concurrency=num_episodes)
     trees: list[Tree] = asyncio.run(episodes)
     assert sum(node.outcome is not None for tree in trees for node in tree.nodes) == num_episodes * num_turns
     wall, cpu = time.perf_counter() - started, time.process_time() - started_cpu

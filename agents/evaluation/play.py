@@ -11,9 +11,8 @@ from envgym.agents.evaluation.metrics import compute_metrics
 from envgym.agents.evaluation.plan import EvalPlan
 from envgym.agents.loop.agent import Agent, AgentSettings, resolve_text_format
 from envgym.agents.protocols import Policy, Sampling
-from envgym.agents.rollout.driver import run_episodes
 from envgym.agents.rollout.episode import EpisodeJob
-from envgym.agents.rollout.messages import MessagePolicy, run_message_episodes
+from envgym.agents.rollout.messages import MessagePolicy, run_message_episode
 from envgym.agents.rollout.pool import run_pool
 from envgym.agents.search import Chain, RolloutContext, Strategy
 from envgym.agents.settings import EvaluationSettings
@@ -179,10 +178,6 @@ def token_player(
     sampling = evaluation_sampling(settings, agent.settings)
 
     async def play(jobs: Sequence[EpisodeJob], on_finished: OnFinished) -> list[Tree]:
-        if isinstance(search, Chain):
-            return await run_episodes(
-                jobs, agent, policy, sampling=sampling, concurrency=concurrency, on_finished=on_finished
-            )
         slots = asyncio.Semaphore(concurrency)
         context = RolloutContext(agent=agent, policy=policy, sampling=sampling, slots=slots)
         return await run_pool(
@@ -207,8 +202,11 @@ def message_player(
     sampling = evaluation_sampling(settings, agent)
 
     async def play(jobs: Sequence[EpisodeJob], on_finished: OnFinished) -> list[Tree]:
-        return await run_message_episodes(
-            jobs, agent, policy, sampling=sampling, concurrency=concurrency, on_finished=on_finished
+        return await run_pool(
+            jobs,
+            lambda job: run_message_episode(job, agent, policy, sampling=sampling),
+            concurrency=concurrency,
+            on_finished=on_finished,
         )
 
     return play

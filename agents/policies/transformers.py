@@ -7,7 +7,7 @@ Requests that wait are served together by one worker thread, so the event loop s
                    rounds give equal bits.
                    The first pass of the event loop in which a request comes is let finish before a round begins, so the
                    episodes that one round woke are all in the next. (Where envs answer from threads, their timing
-                   decides; `run_episodes(..., lock_step=True)` waits for them.)
+                   decides.)
     continuous     Requests join between any two tokens and are answered at once. Faster where episodes are uneven;
                    the batch, and with it the rounding, depends on timing.
 

@@ -7,7 +7,7 @@ are closed even then. Search drives single turns of its branches with the same l
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
@@ -29,7 +29,7 @@ from envgym.agents.loop.path import PathNode
 from envgym.agents.loop.state import advance, begin
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy, Sampling
 from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
-from envgym.agents.rollout.pool import AbortHandle, run_pool
+from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.rollout.recorder import record_tree
 from envgym.core.tree import Tree
 from envgym.core.turns import Ending
@@ -216,72 +216,3 @@ async def run_oracle_episode(job: EpisodeJob, agent: Agent, *, clock: Clock = ti
 
     state = begin(agent, sampling=Sampling(), seed=job.sampling_seed)
     return await drive_episode(env, state, advance=advance, generate=generate, clock=clock, abort=None)
-
-
-async def run_episodes(
-    jobs: Sequence[EpisodeJob],
-    agent: Agent,
-    policy: Policy,
-    *,
-    sampling: Sampling,
-    concurrency: int,
-    on_finished: Callable[[Tree], None] | None = None,
-    lock_step: bool = False,
-    clock: Clock = time.perf_counter,
-) -> list[Tree]:
-    """Run all jobs and return their trees in the order of the jobs.
-
-    Args:
-        jobs: the episodes.
-        agent: how the policy acts; its `max_turn_tokens` replaces `sampling.max_new_tokens`.
-        policy: samples the turns.
-        sampling: temperature, top-p, top-k and further stop tokens.
-        concurrency: episodes under way at a time, at least 1.
-        on_finished: called with every tree as its episode ends; an error that it raises ends the run.
-        lock_step: send requests to the policy only when every episode under way has one. A policy that batches what
-            waits then sees the same batches in every run, also where envs answer from threads.
-        clock: times the calls of env and policy.
-    """
-    gate = _LockStepGate(min(concurrency, len(jobs))) if lock_step else None
-    generate = policy.generate if gate is None else gate.hold_back(policy.generate)
-
-    def run(job: EpisodeJob) -> Awaitable[Tree]:
-        state = begin(agent, sampling=sampling, seed=job.sampling_seed)
-        return drive_episode(EpisodeEnv(job), state, advance=advance, generate=generate, clock=clock, abort=None)
-
-    on_idle = None if gate is None else gate.remove_worker
-    return await run_pool(jobs, run, concurrency=concurrency, on_finished=on_finished, on_idle=on_idle)
-
-
-class _LockStepGate:
-    """Holds requests back until every episode under way has one."""
-
-    def __init__(self, num_workers: int) -> None:
-        self._num_workers = num_workers
-        self._waiting: list[asyncio.Future[None]] = []
-
-    def hold_back(self, generate: GenerateFn[GenerateRequest, Generation]) -> GenerateFn[GenerateRequest, Generation]:
-        """Return `generate` with every request held back."""
-
-        async def held_back(request: GenerateRequest) -> Generation:
-            loop = asyncio.get_running_loop()
-            opened: asyncio.Future[None] = loop.create_future()
-            self._waiting.append(opened)
-            loop.call_soon(self._open)  # not at once: then the last to arrive would be sent before the others
-            await opened
-            return await generate(request)
-
-        return held_back
-
-    def remove_worker(self) -> None:
-        """Take out a worker that has no more episodes."""
-        self._num_workers -= 1
-        asyncio.get_running_loop().call_soon(self._open)
-
-    def _open(self) -> None:
-        if len(self._waiting) >= self._num_workers:
-            # All are woken together, so nothing comes between their requests.
-            for opened in self._waiting:
-                if not opened.done():
-                    opened.set_result(None)
-            self._waiting.clear()

@@ -6,7 +6,6 @@ The loop, its handling of failures and the recorder are those of `driver`; here 
 """
 
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
@@ -33,7 +32,7 @@ from envgym.agents.loop.state import turn_ending, turn_outcome
 from envgym.agents.protocols import FinishReason, PolicyLifecycle, Sampling
 from envgym.agents.rollout.driver import drive_episode
 from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
-from envgym.agents.rollout.pool import AbortHandle, run_pool
+from envgym.agents.rollout.pool import AbortHandle
 from envgym.core.messages import Action, Message, Role
 from envgym.core.tree import Edge, Tree
 from envgym.core.turns import Cost, Ending
@@ -77,25 +76,6 @@ class MessagePolicy(PolicyLifecycle, Protocol):
     async def reply(self, request: MessageRequest) -> MessageReply:
         """Answer one conversation. Raises: PolicyFailure: the endpoint broke."""
         ...
-
-
-async def run_message_episodes(
-    jobs: Sequence[EpisodeJob],
-    settings: AgentSettings,
-    policy: MessagePolicy,
-    *,
-    sampling: Sampling,
-    concurrency: int,
-    on_finished: Callable[[Tree], None] | None = None,
-    clock: Clock = time.perf_counter,
-) -> list[Tree]:
-    """Run all jobs and return their trees in the order of the jobs; see `run_episodes`."""
-    return await run_pool(
-        jobs,
-        lambda job: run_message_episode(job, settings, policy, sampling=sampling, clock=clock),
-        concurrency=concurrency,
-        on_finished=on_finished,
-    )
 
 
 async def run_message_episode(

@@ -65,16 +65,11 @@ GrowTreeFn = Callable[[AbortHandle], Awaitable[Tree]]
 class RolloutPool:
     """Runs rollouts; more can be submitted while others run."""
 
-    def __init__(self, *, concurrency: int, on_idle: Callable[[], None] | None = None) -> None:
-        """Begin without a rollout.
-
-        Args:
-            concurrency: rollouts under way at a time, at least 1.
-            on_idle: called whenever a worker finds no more to do; there are as many as may be under way at a time.
-        """
+    def __init__(self, *, concurrency: int) -> None:
+        """Begin without a rollout, and run up to `concurrency` of them at a time, at least 1."""
         if concurrency < 1:
             raise InvalidInput(sentence("concurrency", "be at least 1", concurrency, where="RolloutPool", do="pass 1"))
-        self._concurrency, self._on_idle = concurrency, on_idle
+        self._concurrency = concurrency
         self._waiting: deque[tuple[GrowTreeFn, PendingTree]] = deque()
         self._workers: set[asyncio.Task[None]] = set()
 
@@ -111,8 +106,6 @@ class RolloutPool:
     async def _work(self) -> None:
         while self._waiting:
             await self._run(*self._waiting.popleft())
-        if self._on_idle is not None:
-            self._on_idle()
 
     async def _run(self, grow_tree: GrowTreeFn, pending: PendingTree) -> None:
         try:
@@ -131,8 +124,7 @@ async def run_pool(
     run: Callable[[EpisodeJob], Awaitable[Tree]],
     *,
     concurrency: int,
-    on_finished: Callable[[Tree], None] | None,
-    on_idle: Callable[[], None] | None = None,
+    on_finished: Callable[[Tree], None] | None = None,
 ) -> list[Tree]:
     """Run all jobs, at most `concurrency` at a time, and return their trees in the order of the jobs.
 
@@ -141,7 +133,6 @@ async def run_pool(
         run: runs one episode.
         concurrency: episodes under way at a time, at least 1.
         on_finished: called with every tree as its episode ends; an error that it raises ends the run.
-        on_idle: called whenever one of the `min(concurrency, len(jobs))` workers finds no more to do.
     """
 
     async def run_job(job: EpisodeJob, abort: AbortHandle) -> Tree:
@@ -151,7 +142,7 @@ async def run_pool(
             on_finished(tree)
         return tree
 
-    pool = RolloutPool(concurrency=concurrency, on_idle=on_idle)
+    pool = RolloutPool(concurrency=concurrency)
     with rare_collections():
         pending = [pool.submit(partial(run_job, job)) for job in jobs]
         try:

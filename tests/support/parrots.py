@@ -3,16 +3,19 @@
 No model and no tokenizer is needed to state exactly which tokens an episode holds.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from envgym.agents.loop.agent import Agent, AgentSettings, assemble
-from envgym.agents.protocols import Generation, Rendering
-from envgym.agents.rollout.episode import EpisodeFactory, EpisodeJob
+from envgym.agents.protocols import Generation, Policy, Rendering, Sampling
+from envgym.agents.rollout.driver import run_episode
+from envgym.agents.rollout.episode import Clock, EpisodeFactory, EpisodeJob
+from envgym.agents.rollout.pool import run_pool
 from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task
-from envgym.core.tree import Rewrite
+from envgym.core.tree import Rewrite, Tree
 from envgym.env import Env
 from envgym.errors import ToolInfraFailure
 from envgym.parsing import parse_action
@@ -197,3 +200,21 @@ def episode_factory(job: EpisodeJob) -> EpisodeFactory:
         return replace(job, policy_seed=seed, tree_id=f"{job.tree_id}/{number:02d}")
 
     return make_job
+
+
+async def run_episodes(
+    jobs: Sequence[EpisodeJob],
+    agent: Agent,
+    policy: Policy,
+    *,
+    concurrency: int,
+    on_finished: Callable[[Tree], None] | None = None,
+    clock: Clock = time.perf_counter,
+) -> list[Tree]:
+    """Run all jobs at temperature 1, and return their trees in the order of the jobs."""
+    return await run_pool(
+        jobs,
+        lambda job: run_episode(job, agent, policy, sampling=Sampling(), clock=clock),
+        concurrency=concurrency,
+        on_finished=on_finished,
+    )

@@ -15,8 +15,7 @@ from transformers import (
 
 from envgym.agents.models.weights import widen_head
 from envgym.agents.policies.transformers import TransformersPolicy, WriterPriorityLock
-from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
-from envgym.agents.rollout.driver import run_episodes
+from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
 from envgym.errors import InvalidInput, PolicyFailure, UnknownName
 from tests.agents.policies.small_models import (
     VOCABULARY,
@@ -185,7 +184,7 @@ def test_another_seed_gives_other_tokens() -> None:
 
 
 def test_episodes_of_several_turns_repeat_bit_by_bit_at_one_concurrency() -> None:
-    from tests.support.parrots import CharRenderer, Parrot, char_agent, parrot_job
+    from tests.support.parrots import CharRenderer, Parrot, char_agent, parrot_job, run_episodes
 
     class Small(CharRenderer):
         """Folds characters into the small vocabulary, so that a model can speak them."""
@@ -205,16 +204,12 @@ def test_episodes_of_several_turns_repeat_bit_by_bit_at_one_concurrency() -> Non
     agent = char_agent(Small(), max_turn_tokens=6, on_length="close")
     jobs = [parrot_job(lambda: Parrot(max_turns=3), seed=seed, tree_id=str(seed)) for seed in range(9)]
 
-    def run(lock_step: bool) -> list[object]:
+    def run() -> list[object]:
         policy = Folded(model, max_batch=4)
-        episodes = run_episodes(
-            jobs, agent, policy, sampling=Sampling(), concurrency=6, lock_step=lock_step, clock=lambda: 0.0
-        )
-        return list(asyncio.run(episodes))
+        return list(asyncio.run(run_episodes(jobs, agent, policy, concurrency=6, clock=lambda: 0.0)))
 
-    for lock_step in (False, True):
-        expected = run(lock_step)
-        assert all(run(lock_step) == expected for _ in range(3))
+    expected = run()
+    assert all(run() == expected for _ in range(3))
 
 
 def test_an_adapter_samples_like_its_base_until_it_has_learned_something() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
-from envgym.agents.rollout.driver import run_episode, run_episodes, run_oracle_episode
+from envgym.agents.rollout.driver import run_episode, run_oracle_episode
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.core.messages import Action
 from envgym.core.segments import Origin
@@ -20,7 +20,7 @@ from envgym.core.tree import Tree
 from envgym.core.turns import Ending, Scored
 from envgym.errors import InvalidInput, PolicyFailure
 from envgym.records import Reply
-from tests.support.parrots import CALL, Parrot, char_agent, parrot_job, said
+from tests.support.parrots import CALL, Parrot, char_agent, parrot_job, run_episodes, said
 from tests.support.toys import Counter
 
 SAMPLING = Sampling()
@@ -54,20 +54,8 @@ class Slow(ScriptedPolicy):
         return await super().generate(request)
 
 
-def run(
-    episode_jobs: list[EpisodeJob], policy: ScriptedPolicy, *, concurrency: int = 4, lock_step: bool = False
-) -> list[Tree]:
-    return asyncio.run(
-        run_episodes(
-            episode_jobs,
-            char_agent(),
-            policy,
-            sampling=SAMPLING,
-            concurrency=concurrency,
-            lock_step=lock_step,
-            clock=zero,
-        )
-    )
+def run(episode_jobs: list[EpisodeJob], policy: ScriptedPolicy, *, concurrency: int = 4) -> list[Tree]:
+    return asyncio.run(run_episodes(episode_jobs, char_agent(), policy, concurrency=concurrency, clock=zero))
 
 
 def test_trees_come_back_in_the_order_of_the_jobs() -> None:
@@ -81,7 +69,6 @@ def test_same_seeds_give_same_trees_at_every_concurrency() -> None:
     assert len({len(tree.nodes) for tree in expected}) > 3, "episodes of different lengths"
     for concurrency in (2, 7, 20, 50):
         assert run(jobs(20), Slow(by_seed), concurrency=concurrency) == expected
-        assert run(jobs(20), Slow(by_seed), concurrency=concurrency, lock_step=True) == expected
 
 
 def test_concurrency_is_a_bound_and_is_reached() -> None:
@@ -122,7 +109,7 @@ def test_a_policy_that_answers_at_once_is_asked_without_a_task_per_turn() -> Non
             seen.add(asyncio.current_task())
             return by_seed(request)
 
-        await run_episodes(jobs(10), char_agent(), ScriptedPolicy(answer), sampling=SAMPLING, concurrency=1)
+        await run_episodes(jobs(10), char_agent(), ScriptedPolicy(answer), concurrency=1)
         return len(seen)
 
     assert asyncio.run(count()) == 1
@@ -201,9 +188,7 @@ def test_an_error_of_the_callers_own_callback_ends_the_run() -> None:
         raise ZeroDivisionError(tree.id)
 
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(
-            run_episodes(jobs(5), char_agent(), Slow(by_seed), sampling=SAMPLING, concurrency=3, on_finished=refuse)
-        )
+        asyncio.run(run_episodes(jobs(5), char_agent(), Slow(by_seed), concurrency=3, on_finished=refuse))
 
 
 def test_every_finished_episode_is_reported_once() -> None:
@@ -213,7 +198,6 @@ def test_every_finished_episode_is_reported_once() -> None:
             jobs(9),
             char_agent(),
             Slow(by_seed),
-            sampling=SAMPLING,
             concurrency=3,
             on_finished=lambda tree: seen.append(tree.id),
         )
@@ -263,13 +247,6 @@ def test_a_blocking_env_has_one_thread_of_its_own() -> None:
     assert not Waiting.open_envs
 
 
-def test_lock_step_asks_only_when_all_episodes_wait() -> None:
-    policy = ScriptedPolicy(lambda _: said("a"))
-    run(jobs(4, lambda: Waiting(max_turns=3)), policy, lock_step=True)
-    # A prompt has 4 tokens, and each turn adds "a<end>" and "<user>a!<end><assistant>", 7 together.
-    assert [len(request.token_ids) for request in policy.requests] == [4] * 4 + [11] * 4 + [18] * 4
-
-
 def test_cancellation_closes_every_env_and_leaves_no_task() -> None:
     async def cancelled() -> int:
         never = asyncio.Event()
@@ -289,9 +266,7 @@ def test_cancellation_closes_every_env_and_leaves_no_task() -> None:
             def close(self) -> None:
                 closed.append("closed")
 
-        run_task = asyncio.create_task(
-            run_episodes(jobs(4, Closing), char_agent(), Stuck([]), sampling=SAMPLING, concurrency=4)
-        )
+        run_task = asyncio.create_task(run_episodes(jobs(4, Closing), char_agent(), Stuck([]), concurrency=4))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         run_task.cancel()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
@@ -12,9 +13,8 @@ from envgym.agents.rollout.messages import (
     MessageReply,
     MessageRequest,
     run_message_episode,
-    run_message_episodes,
 )
-from envgym.agents.rollout.pool import AbortHandle
+from envgym.agents.rollout.pool import AbortHandle, run_pool
 from envgym.core.messages import Action, Message, Role, ToolCall
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.trajectory import Trajectory, trajectories
@@ -133,7 +133,8 @@ def test_many_episodes_keep_their_order_and_each_turn_its_seed() -> None:
 
     policy = Parting()
     jobs = [parrot_job(seed=seed, tree_id=f"t{seed}") for seed in range(7)]
-    trees = asyncio.run(run_message_episodes(jobs, NATIVE, policy, sampling=Sampling(), concurrency=3))
+    run = partial(run_message_episode, settings=NATIVE, policy=policy, sampling=Sampling())
+    trees = asyncio.run(run_pool(jobs, run, concurrency=3))
     assert [tree.id for tree in trees] == [f"t{seed}" for seed in range(7)]
     assert len({request.seed for request in policy.requests}) == 7
 
