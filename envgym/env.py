@@ -11,20 +11,30 @@ At which moment which field exists:
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import gymnasium
 import numpy as np
 
 from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Split, Task, TaskSource
-from envgym.core.turns import ZERO, Ending, Invalid, Reward, Scored
+from envgym.core.turns import Ending, Invalid, Scored
 from envgym.errors import EnvFailure, EnvgymError, ForkUnsupported, InvalidInput, ResetNeeded, sentence
 from envgym.forking import Recording, copy_generator, replay
 from envgym.parsing import parse_action
 from envgym.party import Party
-from envgym.records import Reply, ResetRecord, ResetResult, StepRecord, StepResult, ending_of, step_result
+from envgym.records import (
+    Reply,
+    ResetRecord,
+    ResetResult,
+    StepRecord,
+    StepResult,
+    ending_of,
+    failed_record,
+    step_result,
+)
 from envgym.spaces import UnicodeText
 from envgym.tools import Tool, collect_tools, run_calls
 
@@ -182,39 +192,27 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
         if not isinstance(action, str):
             raise InvalidInput.of("action", "be a str", action, where=self.name, do="pass text or an Action")
         parsed = _parsed(action)
-        answer = self._answer(parsed)
-        ending = answer.ending
-        if ending is None and self.max_turns is not None and self._turn + 1 >= self.max_turns:
-            ending = Ending.TRUNCATED_TURNS
-        record = StepRecord(
-            turn=self._turn,
-            action=parsed,
-            observation=answer.observation,
-            reward=answer.reward,
-            ending=ending,
-            tool_calls=answer.tool_calls,
-            tool_errors=answer.tool_errors,
-            error=answer.error,
-        )
-        self._turn, self._is_over, self._last = self._turn + 1, ending is not None, answer.observation
+        record = self._answer(parsed)
+        if record.ending is None and self.max_turns is not None and self._turn + 1 >= self.max_turns:
+            record = replace(record, ending=Ending.TRUNCATED_TURNS)
+        self._turn, self._is_over, self._last = self._turn + 1, record.ending is not None, record.observation
         if self.recording is not None:
             self.recording = self.recording.extended(record)
         return step_result(record)
 
-    def _answer(self, action: Action) -> "_Answer":
+    def _answer(self, action: Action) -> StepRecord:
         """Answer one action; a failure is a value here, never an exception."""
         try:
             if len(action) > MAX_ACTION_CHARS:
                 text = f"Your message has {len(action)} characters; at most {MAX_ACTION_CHARS} are read."
-                return _Answer(Observation(text))
+                return _settled(self._turn, action, Reply(observation=text))
             if action.tool_calls or action.malformed:
                 ran = run_calls(self.toolset(), self.tool_owner(), action)
                 reply = self.after_tools(Observation.of(ran.messages))
-                return _settled(reply, tool_calls=len(action.tool_calls), tool_errors=ran.num_errors)
-            return _settled(self.respond(action))
+                return _settled(self._turn, action, reply, len(action.tool_calls), ran.num_errors)
+            return _settled(self._turn, action, self.respond(action))
         except Exception as error:  # noqa: BLE001  # the one place where a failed turn becomes a record
-            cause, text = ending_of(error), _failure("step", self.name, error)
-            return _Answer(Observation(), Invalid(cause=cause, reason=text), ending=cause, error=text)
+            return failed_record(self._turn, action, ending_of(error), _failure("step", self.name, error))
 
     def render(self) -> str:
         """Return the last observation as text."""
@@ -247,26 +245,22 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
         return env
 
 
-class _Answer(NamedTuple):
-    """One turn, before it is counted."""
-
-    observation: Observation
-    reward: Reward = ZERO
-    ending: Ending | None = None
-    tool_calls: int = 0
-    tool_errors: int = 0
-    error: str | None = None
-
-
-def _settled(reply: Reply, *, tool_calls: int = 0, tool_errors: int = 0) -> _Answer:
-    """Turn an author's reply into records. Raises: TypeError, InvalidInput: it is none, or its reward is no number."""
+def _settled(turn: int, action: Action, reply: Reply, tool_calls: int = 0, tool_errors: int = 0) -> StepRecord:
+    """Turn an author's reply into a record. Raises: TypeError, InvalidInput: it is none, or its reward is no number."""
     if not isinstance(reply, Reply):
         raise TypeError(sentence("respond", "return a Reply", reply, where="Env", do="return Reply(observation=...)"))
     reward = reply.reward if isinstance(reply.reward, (Scored, Invalid)) else Scored(value=float(reply.reward))
-    observation = _observed(reply.observation, "respond")
-    if isinstance(reward, Invalid):
-        return _Answer(observation, reward, reward.cause, tool_calls, tool_errors, reward.reason)
-    return _Answer(observation, reward, Ending.TERMINATED if reply.terminated else None, tool_calls, tool_errors)
+    invalid = reward if isinstance(reward, Invalid) else None
+    return StepRecord(
+        turn=turn,
+        action=action,
+        observation=_observed(reply.observation, "respond"),
+        reward=reward,
+        ending=invalid.cause if invalid else Ending.TERMINATED if reply.terminated else None,
+        tool_calls=tool_calls,
+        tool_errors=tool_errors,
+        error=invalid.reason if invalid else None,
+    )
 
 
 def _observed(text: str, where: str) -> Observation:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Task
-from envgym.core.turns import Ending, Reward, Scored
+from envgym.core.turns import Ending, Invalid, Reward, Scored
 from envgym.errors import EnvFailure, InfrastructureError, PartyFailure, PolicyFailure, ToolInfraFailure
 from envgym.tools import ToolSpec
 
@@ -75,6 +75,20 @@ _ENDING_OF_ERROR: tuple[tuple[type[InfrastructureError], Ending], ...] = (
 def ending_of(error: Exception) -> Ending:
     """Return the ending that records `error`; anything unforeseen is a fault of the env."""
     return next((ending for kind, ending in _ENDING_OF_ERROR if isinstance(error, kind)), Ending.ERROR_ENV)
+
+
+def failed_record(turn: int, action: Action, cause: Ending, reason: str, *, tool_calls: int = 0) -> StepRecord:
+    """Return the record of a turn at which infrastructure failed, and the episode ended."""
+    return StepRecord(
+        turn=turn,
+        action=action,
+        observation=Observation(),
+        reward=Invalid(cause=cause, reason=reason),
+        ending=cause,
+        tool_calls=tool_calls,
+        tool_errors=0,
+        error=reason,
+    )
 
 
 def step_result(record: StepRecord) -> StepResult:

@@ -24,31 +24,16 @@ class Settings(BaseModel):
 class _UniqueKeys(yaml.SafeLoader):
     """The safe loader, to which a key that stands twice in a mapping is an error; YAML itself says so."""
 
-    def get_single_node(self) -> yaml.Node | None:
-        """Read the document, and check it before merges (`<<`) bring in keys that may be there already."""
-        root = super().get_single_node()
-        todo = [] if root is None else [root]
-        checked: set[int] = set()  # an alias is the node that it names
-        while todo:
-            node = todo.pop()
-            if id(node) in checked or isinstance(node, yaml.ScalarNode):
-                continue
-            checked.add(id(node))
-            if isinstance(node, yaml.MappingNode):
-                _check_keys(node)
-                todo += [part for pair in node.value for part in pair]
-            else:
-                todo += node.value
-        return root
-
-
-def _check_keys(mapping: yaml.MappingNode) -> None:
-    seen: set[tuple[str, str]] = set()
-    for key, _ in mapping.value:
-        if isinstance(key, yaml.ScalarNode):
-            if (key.tag, key.value) in seen:
-                raise ConstructorError(None, None, f"the key {key.value!r} a second time", key.start_mark)
-            seen.add((key.tag, key.value))
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:  # Any: passed on
+        """Read a mapping, and check it before merges (`<<`) bring in keys that may be there already."""
+        mapping = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key, _ in mapping.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    raise ConstructorError(None, None, f"the key {key.value!r} a second time", key.start_mark)
+                seen.add((key.tag, key.value))
+        return mapping
 
 
 def read_settings_file(path: Path) -> dict[str, Any]:

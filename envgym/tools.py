@@ -62,27 +62,6 @@ def tool(function: FunctionT) -> FunctionT:
     return function
 
 
-def collect_tools(cls: type) -> Mapping[str, Tool]:
-    """Return the methods of `cls` marked with `@tool`, base classes first, in the order they are written.
-
-    Raises: InvalidInput: a marked method that cannot be a tool (no docstring, no type hint, `*args` ...).
-    """
-    return _collect(cls, None)
-
-
-def public_tools(cls: type, lifecycle: frozenset[str]) -> Mapping[str, Tool]:
-    """Return all public methods of `cls` as tools, except those named in `lifecycle`."""
-    return _collect(cls, lifecycle)
-
-
-def tools_of(*functions: Callable[..., object]) -> Mapping[str, Tool]:
-    """Return plain functions as tools by name; they are called without an owner.
-
-    Raises: InvalidInput: two functions share a name, or one cannot be a tool.
-    """
-    return _function_tools(functions)
-
-
 def run_calls(tools: Mapping[str, Tool], owner: object, action: Action) -> RanCalls:
     """Run the calls of `action` in order on `owner`; what cannot be run is answered with advice.
 
@@ -154,15 +133,36 @@ def _is_method(member: object) -> bool:
     return isinstance(member, FunctionType | staticmethod | classmethod)
 
 
+@cache  # reading signatures is slow
+def collect_tools(cls: type) -> Mapping[str, Tool]:
+    """Return the methods of `cls` marked with `@tool`, base classes first, in the order they are written.
+
+    Raises: InvalidInput: a marked method that cannot be a tool (no docstring, no type hint, `*args` ...).
+    """
+    return MappingProxyType({name: _method_tool(cls, name) for name in _member_names(cls, _is_marked)})
+
+
 @cache
-def _collect(cls: type, lifecycle: frozenset[str] | None) -> Mapping[str, Tool]:
-    """Return the marked methods, or all public ones outside `lifecycle`; once per class, as reading them is slow."""
-    if lifecycle is None:
-        names = _member_names(cls, _is_marked)
-    else:
-        public = _member_names(cls, _is_method)
-        names = [name for name in public if not name.startswith("_") and name not in lifecycle]
+def public_tools(cls: type, lifecycle: frozenset[str]) -> Mapping[str, Tool]:
+    """Return all public methods of `cls` as tools, except those named in `lifecycle`."""
+    names = [name for name in _member_names(cls, _is_method) if not name.startswith("_") and name not in lifecycle]
     return MappingProxyType({name: _method_tool(cls, name) for name in names})
+
+
+@lru_cache(maxsize=1024)
+def tools_of(*functions: Callable[..., object]) -> Mapping[str, Tool]:
+    """Return plain functions as tools by name; they are called without an owner.
+
+    Raises: InvalidInput: two functions share a name, or one cannot be a tool.
+    """
+    tools: dict[str, Tool] = {}
+    for function in functions:
+        item = _function_tool(function)
+        if item.spec.name in tools:
+            do = "rename one of the two"
+            raise InvalidInput.of("tools", "have different names", item.spec.name, where="tools_of", do=do)
+        tools[item.spec.name] = item
+    return MappingProxyType(tools)
 
 
 def _method_tool(cls: type, name: str) -> Tool:
@@ -173,19 +173,6 @@ def _method_tool(cls: type, name: str) -> Tool:
         return getattr(owner, name)(**signature.check(name, arguments))
 
     return Tool(spec=_spec(name, signature), call=call)
-
-
-@lru_cache(maxsize=1024)
-def _function_tools(functions: tuple[Callable[..., object], ...]) -> Mapping[str, Tool]:
-    tools: dict[str, Tool] = {}
-    for function in functions:
-        item = _function_tool(function)
-        if item.spec.name in tools:
-            raise InvalidInput.of(
-                "tools", "have different names", item.spec.name, where="tools_of", do="rename one of the two"
-            )
-        tools[item.spec.name] = item
-    return MappingProxyType(tools)
 
 
 def _function_tool(function: Callable[..., object]) -> Tool:

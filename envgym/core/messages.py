@@ -126,10 +126,6 @@ class Observation(str):
         """Build the observation whose text is the contents of `messages`, joined by newlines."""
         return cls("\n".join(message.content for message in messages), messages)
 
-    def __reduce__(self) -> tuple[type["Observation"], tuple[str, tuple[Message, ...]]]:
-        """Keep the messages through pickle and copy."""
-        return (type(self), (str(self), self.messages))
-
 
 class Action(str):
     """Whole text of one turn of the policy, with content, thinking and tool calls as parsed."""
@@ -163,17 +159,3 @@ class Action(str):
     def message(self) -> Message:
         """The assistant message of this action."""
         return Message(role=Role.ASSISTANT, content=self.content, thinking=self.thinking, tool_calls=self.tool_calls)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Keep the parsed structure through pickle and copy."""
-        return (_rebuild_action, (str(self), self.content, self.thinking, self.tool_calls, self.malformed))
-
-
-def _rebuild_action(
-    text: str,
-    content: str,
-    thinking: str | None,
-    tool_calls: tuple[ToolCall, ...],
-    malformed: tuple[str, ...],
-) -> Action:
-    return Action(text, content=content, thinking=thinking, tool_calls=tool_calls, malformed=malformed)

@@ -1,6 +1,6 @@
 """Segments: consecutive tokens of one origin. This module alone decides which tokens train."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from envgym.errors import InvalidInput
@@ -78,13 +78,12 @@ class Segment:
         return self._cut(slice(0, at)), self._cut(slice(at, None))
 
     def _cut(self, part: slice) -> "Segment":
-        return Segment(
-            origin=self.origin,
+        return replace(
+            self,
             token_ids=self.token_ids[part],
             token_strings=self.token_strings[part],
             behavior_logprobs=None if self.behavior_logprobs is None else self.behavior_logprobs[part],
             raw_logprobs=None if self.raw_logprobs is None else self.raw_logprobs[part],
-            policy_version=self.policy_version,
         )
 
 

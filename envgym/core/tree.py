@@ -6,7 +6,6 @@ only there can an environment have been forked. An edge with a `rewrite` starts 
 segments are the whole context as rendered anew, and nothing above it belongs to the sequence that follows.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -144,10 +143,6 @@ class Tree:
         while (parent := self.nodes[path[-1]].parent) is not None:
             path.append(parent)
         return tuple(reversed(path))
-
-    def walk(self) -> Iterator[tuple[int, Node]]:
-        """Yield (index, node), parents before children."""
-        return iter(enumerate(self.nodes))
 
     @property
     def cost(self) -> Cost:

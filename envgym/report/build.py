@@ -253,7 +253,7 @@ def build_tree(
         step=step,
         source=source,
         dropped=dropped,
-        nodes=tuple(_node(node, turns[i], rewards[i], by_node[i]) for i, node in tree.walk()),
+        nodes=tuple(_node(node, turns[i], rewards[i], by_node[i]) for i, node in enumerate(tree.nodes)),
         cost=tree.cost,
     )
 

@@ -6,16 +6,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from envgym.core.messages import Action, Message, Observation, Role, TextPart, ToolCall
-from envgym.core.turns import Ending, Invalid
+from envgym.core.turns import Ending
 from envgym.errors import InvalidInput
 from envgym.forking import copy_generator
 from envgym.parsing import parse_action
-from envgym.records import ResetResult, StepRecord, StepResult, step_result
+from envgym.records import ResetResult, StepResult, failed_record, step_result
 from envgym.seeds import generator
 from envgym.wrappers.base import AnyEnv, Wrapper, record_of
 
 UNAVAILABLE = "The tool did not answer: it is not available at the moment. Try again."
 CUT = "\n[cut: the connection broke here]"
+_SANDBOX_GONE = (Ending.ERROR_TOOL_INFRA, "injected: the sandbox behind the tools is gone")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,27 +81,13 @@ class Faults(Wrapper):
             self.sleep(latency * rates.latency_s)
         parsed = action if isinstance(action, Action) else parse_action(action)
         if infra < rates.infra_failure:
-            return step_result(_failed_record(turn, parsed))
+            return step_result(failed_record(turn, parsed, *_SANDBOX_GONE, tool_calls=len(parsed.tool_calls)))
         is_down = tool < rates.tool_failure and bool(parsed.tool_calls)
         result = _without_tools(self.env, parsed) if is_down else self.env.step(parsed)
         if cut < rates.truncation:
             record = record_of(result)
             result = step_result(replace(record, observation=_cut(record.observation, rates.kept_chars)))
         return result
-
-
-def _failed_record(turn: int, action: Action) -> StepRecord:
-    reason = "injected: the sandbox behind the tools is gone"
-    return StepRecord(
-        turn=turn,
-        action=action,
-        observation=Observation(),
-        reward=Invalid(cause=Ending.ERROR_TOOL_INFRA, reason=reason),
-        ending=Ending.ERROR_TOOL_INFRA,
-        tool_calls=len(action.tool_calls),
-        tool_errors=0,
-        error=reason,
-    )
 
 
 def _without_tools(env: AnyEnv, action: Action) -> StepResult:

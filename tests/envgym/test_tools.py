@@ -105,7 +105,8 @@ class Quiet(Desk):
 def call(owner: object, name: str, **arguments: object) -> str:
     """Run one call and return the content of its answer."""
     action = Action(tool_calls=[ToolCall(name=name, arguments=arguments)])  # type: ignore[arg-type]  # JSON by use
-    return run_calls(collect_tools(type(owner)), owner, action).messages[0].content
+    cls: type = type(owner)
+    return run_calls(collect_tools(cls), owner, action).messages[0].content
 
 
 def test_the_schema_comes_from_hints_and_the_words_from_the_docstring() -> None:
