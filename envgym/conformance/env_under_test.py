@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from operator import attrgetter
 
 from envgym.conformance.agents import Agent, random_actions
-from envgym.core.messages import Message
 from envgym.core.tasks import Split, Task, distinct_tasks
-from envgym.core.turns import Ending, Invalid, Reward, total
+from envgym.core.turns import Ending, Invalid, total
 from envgym.env import NoOracle
 from envgym.errors import InvalidInput
 from envgym.records import ResetRecord, StepRecord
@@ -72,50 +72,31 @@ MIN_CANDIDATE_TASKS = 20
 """Of each split: fewer candidates than this at once may be what a game with several guesses allows."""
 NUM_SCRIPTS = 3
 RANDOM_TURNS = 6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedTurn:
-    """Everything of a turn that must repeat."""
-
-    action: str
-    observation: str
-    messages: tuple[Message, ...]
-    reward: Reward
-    ending: Ending | None
-    tool_calls: int
-    tool_errors: int
-    error: str | None = field(default=None, compare=False)
-
-    @classmethod
-    def of(cls, record: StepRecord) -> "ObservedTurn":
-        """Take what must repeat out of a record."""
-        return cls(
-            action=str(record.action),
-            observation=str(record.observation),
-            messages=record.observation.messages,
-            reward=record.reward,
-            ending=record.ending,
-            tool_calls=record.tool_calls,
-            tool_errors=record.tool_errors,
-            error=record.error,
-        )
+_REPEATED = ("action", "observation", "observation.messages", "reward", "ending", "tool_calls", "tool_errors")
+"""Of a turn's record: what must repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedEpisode:
-    """One episode as a value: equal episodes were the same to the agent."""
+    """One episode; `first_difference` compares two of them."""
 
-    first: ResetRecord = field(compare=False)
-    task_key: str
-    observation: str
-    messages: tuple[Message, ...]
-    turns: tuple[ObservedTurn, ...]
+    first: ResetRecord
+    turns: tuple[StepRecord, ...]
+
+    @property
+    def task_key(self) -> str:
+        """Content hash of the task."""
+        return self.first.task.key
+
+    @property
+    def observation(self) -> str:
+        """What the agent saw at the start."""
+        return str(self.first.observation)
 
     @property
     def actions(self) -> tuple[str, ...]:
         """What was said."""
-        return tuple(turn.action for turn in self.turns)
+        return tuple(str(turn.action) for turn in self.turns)
 
     @property
     def ending(self) -> Ending | None:
@@ -138,41 +119,38 @@ def play(
     result = env.reset(seed=seed, options={"task": task} if task is not None else None)
     first: ResetRecord = result.info["envgym"]
     return ObservedEpisode(
-        first=first,
-        task_key=first.task.key,
-        observation=str(first.observation),
-        messages=first.observation.messages,
-        turns=tuple(continue_episode(env, agent, str(first.observation), max_turns=max_turns)),
+        first=first, turns=tuple(continue_episode(env, agent, str(first.observation), max_turns=max_turns))
     )
 
 
 def continue_episode(
     env: AnyEnv, agent: Agent, observation: str, *, start: int = 0, max_turns: int = MAX_TURNS
-) -> Iterator[ObservedTurn]:
+) -> Iterator[StepRecord]:
     """Play the running episode from turn `start` until it ends."""
     for index in range(start, max_turns):
         result = env.step(agent(index, observation))
-        yield ObservedTurn.of(result.info["envgym"])
+        yield result.info["envgym"]
         if result.terminated or result.truncated:
             return
         observation = str(result.observation)
 
 
 def first_difference(expected: ObservedEpisode, got: ObservedEpisode) -> str | None:
-    """Describe where two episodes part, or return None where they are equal."""
-    if expected == got:
-        return None
+    """Describe where two episodes part for the agent, or return None where they are the same to it."""
     if expected.task_key != got.task_key:
         return f"the task is {got.first.task.id}, not {expected.first.task.id}"
-    if (expected.observation, expected.messages) != (got.observation, got.messages):
-        return f"the first observation is {got.observation!r:.120}, not {expected.observation!r:.120}"
+    shown, wanted = got.first.observation, expected.first.observation
+    if (shown, shown.messages) != (wanted, wanted.messages):
+        return f"the first observation is {str(shown)!r:.120}, not {str(wanted)!r:.120}"
     for index, (before, now) in enumerate(zip(expected.turns, got.turns, strict=False)):
         if now.error is not None and before.error is None:
             return f"turn {index} ends with {now.ending}: {now.error:.120}"
-        for name in ("action", "observation", "messages", "reward", "ending", "tool_calls", "tool_errors"):
-            if getattr(before, name) != getattr(now, name):
-                was, is_now = getattr(before, name), getattr(now, name)
-                return f"{name} of turn {index} is {is_now!r:.120}, not {was!r:.120}"
+        for name in _REPEATED:
+            was, is_now = attrgetter(name)(before), attrgetter(name)(now)
+            if was != is_now:
+                return f"{name.rpartition('.')[2]} of turn {index} is {is_now!r:.120}, not {was!r:.120}"
+    if len(got.turns) == len(expected.turns):
+        return None
     return f"it has {len(got.turns)} turns, not {len(expected.turns)}"
 
 

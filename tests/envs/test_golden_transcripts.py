@@ -185,7 +185,7 @@ def transcript(env_id: str, kwargs: Mapping[str, JsonValue], episode: ObservedEp
     for turn in episode.turns:
         assert isinstance(turn.reward, Scored)
         paid = f"{turn.reward.value:.6g}"
-        roles = " ".join(message.role.value for message in turn.messages)
+        roles = " ".join(message.role.value for message in turn.observation.messages)
         parts.append(f"[agent]\n{turn.action}")
         parts.append(f"[env: reward {paid}{f', as {roles}' if roles else ''}]\n{turn.observation}".rstrip())
     return "\n\n".join([*parts, f"{episode.ending}, reward {episode.reward:.6g}"]) + "\n"
