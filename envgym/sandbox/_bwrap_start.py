@@ -172,6 +172,11 @@ def kernel_limits(limits: Limits) -> list[tuple[int, int]]:
     ]
 
 
+def limits_per_process(limits: Limits) -> list[tuple[int, int]]:
+    """Return those of them that count for each process alone."""
+    return [(kind, value) for kind, value in kernel_limits(limits) if kind != resource.RLIMIT_NPROC]
+
+
 def options_of_files(files: Mapping[str, bytes], descriptors: list[int]) -> list[Argument]:
     """Return options that lay files into the working directory; add their descriptors to those from `FIRST` on."""
     words: list[Argument] = []

@@ -1,17 +1,16 @@
 """The first process in a container: waits for one program, runs it, sees to its limits, tells how it ended.
 
 Standard library only. The host sends it, with what it imports, over the container's standard input, and then an
-order: a line of JSON {"argv", "files": {path: size}, "stdin": size, "token", "cpu_s", "memory", "open_files", "disk"},
-and the bytes of the files and of the program's standard input. Any further byte, and the end of the input, stop the
-program. What the program says goes straight to the container's output; the report comes last on both streams, when no
-other process is left, and begins with the token, so that a program cannot write one.
+order: a line of JSON {"argv", "files": {path: size}, "stdin": size, "token", "cpu_s", "memory", "limits": [[kind,
+value], ...]}, and the bytes of the files and of the program's standard input. Any further byte, and the end of the
+input, stop the program. What the program says goes straight to the container's output; the report comes last on both
+streams, when no other process is left, and begins with the token, so that a program cannot write one.
 
 The program runs as the same user but can neither trace, signal, limit nor read this process.
 """
 
 import ctypes
 import json
-import math
 import os
 import resource
 import select
@@ -95,7 +94,7 @@ def _become(order: Fields, stdin: int) -> None:
         os.dup2(stdin, 0)
         os.closerange(3, 100)
         os.chdir(WORK)
-        for kind, value in _kernel_limits(order):
+        for kind, value in order["limits"]:
             resource.setrlimit(kind, (value, value + (kind == resource.RLIMIT_CPU)))
         for rules in (seccomp_filter(sockets=True), _own_limits_only()):
             filter_calls(rules)
@@ -113,19 +112,6 @@ def _environment() -> dict[str, str]:
     path = os.environ.get("PATH", os.defpath)
     common = {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
     return {"PATH": path, "HOME": WORK, "TMPDIR": WORK, "PWD": WORK, **common}
-
-
-def _kernel_limits(order: Fields) -> list[tuple[int, int]]:
-    """Return what the kernel holds per process; the engine holds memory and the number of processes of all together."""
-    return [
-        (resource.RLIMIT_DATA, order["memory"]),
-        (resource.RLIMIT_CPU, math.ceil(order["cpu_s"])),
-        (resource.RLIMIT_NOFILE, order["open_files"]),
-        (resource.RLIMIT_FSIZE, order["disk"]),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_MEMLOCK, 0),
-        (resource.RLIMIT_MSGQUEUE, 0),
-    ]
 
 
 def _own_limits_only() -> bytes:

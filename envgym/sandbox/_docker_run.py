@@ -4,18 +4,16 @@ import json
 import secrets
 import signal
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from envgym.errors import ToolInfraFailure
+from envgym.sandbox._bwrap_start import limits_per_process
 from envgym.sandbox._docker_engine import DockerEngine, WaitingContainer
 from envgym.sandbox._docker_guest import REPORT_SIZE
+from envgym.sandbox._watch import Fields, make_completed
 from envgym.sandbox.records import Completed, Limits, Program, RunEnding
 
 _DYING_S = 5.0
 """Seconds that a container may take to end its program; then the engine kills it."""
-
-Fields = Mapping[str, Any]  # decoded JSON
 
 
 class _Stream:
@@ -44,9 +42,10 @@ class _Stream:
         """Bytes said; half a report counts, a whole one does not."""
         return self._size - (0 if self.report is None else REPORT_SIZE)
 
-    def beginning(self, most: int) -> bytes:
-        """Return what was said first."""
-        return bytes(self._content[: min(self.size, most)])
+    @property
+    def beginning(self) -> bytes:
+        """What was said first."""
+        return bytes(self._content[: self.size])
 
 
 class ContainerRun:
@@ -114,28 +113,13 @@ class ContainerRun:
         if "failed" in report:
             do = "raise Limits.disk"
             raise ToolInfraFailure.of("files", "fit into the sandbox", report["failed"], where="sandbox", do=do)
-        code = int(report["code"])
-        code = 128 - code if code < 0 else code
         ending = self._ending
         if ending is None and report["over"] is not None:
             ending = RunEnding(report["over"])
         if ending is None and self._stdout.size + self._stderr.size > self._limits.output:
             ending = RunEnding.OUTPUT
-        if ending is None:
-            is_cpu = report["cpu_s"] >= 0.9 * self._limits.cpu_s and code in (
-                128 + signal.SIGXCPU,
-                128 + signal.SIGKILL,
-            )
-            ending = RunEnding.CPU_TIME if is_cpu else RunEnding.SIGNALED if 128 < code < 193 else RunEnding.EXITED
-        stdout = self._stdout.beginning(self._limits.output)
-        return Completed(
-            stdout=stdout,
-            stderr=self._stderr.beginning(self._limits.output - len(stdout)),
-            exit_code=-1 if ending.is_limit else code,
-            ending=ending,
-            seconds=seconds,
-            peak_memory=int(report["memory"]),
-        )
+        said = self._stdout.beginning, self._stderr.beginning
+        return make_completed(report, self._limits, ending, *said, seconds=seconds)
 
 
 def _order(program: Program, limits: Limits, token: str) -> bytes:
@@ -147,8 +131,7 @@ def _order(program: Program, limits: Limits, token: str) -> bytes:
         "token": token,
         "cpu_s": limits.cpu_s,
         "memory": limits.memory,
-        "open_files": limits.open_files,
-        "disk": limits.disk,
+        "limits": limits_per_process(limits),  # the engine holds the number of processes
     }
     return b"".join([json.dumps(fields).encode(), b"\n", *program.files.values(), program.stdin])
 

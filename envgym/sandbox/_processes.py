@@ -7,7 +7,7 @@ import stat
 import time
 from contextlib import suppress
 
-from envgym.sandbox._tree import descendants
+from envgym.sandbox._tree import descendants, sockets_of
 
 WORK, OUTPUT = "/tmp", "/dev/shm"
 """What a session can write: its files, and its output."""
@@ -80,21 +80,11 @@ def _has_own_namespaces(pid: int, other: int) -> bool:
     )
 
 
-def _sockets_of(pid: int) -> list[str]:
-    """Return the sockets that a process holds, as /proc names them."""
-    links = []
-    with suppress(OSError):  # it has ended
-        for number in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):  # it has closed this one
-                links.append(os.readlink(f"/proc/{pid}/fd/{number}"))
-    return [link for link in links if link.startswith("socket:")]
-
-
 def clones_by_socket(origin: int, sockets: list[str]) -> list[int]:
     """Return the clones of a stopped session in the order of their sockets. Raises: CloneRefused: others run too."""
     children = children_of(origin)
     clones = {pid for pid in children if is_apart(pid, origin)}
-    by_socket = {socket: pid for pid in clones for socket in _sockets_of(pid)}
+    by_socket = {socket: pid for pid in clones for socket in sockets_of(pid)}
     ids = [by_socket[socket] for socket in sockets if socket in by_socket]
     if not len(ids) == len(sockets) == len(clones) or {*children, *ids} != clones:
         raise CloneRefused("it has programs of its own running")

@@ -137,14 +137,12 @@ class SessionSupervisor:
         """Start a helper process; answer when it has ended."""
         reading, writing = os.pipe()
         try:
-            helper = os.fork()
+            helper = _fork_helper(task.work, writing)
         except OSError:
             os.close(reading)
-            os.close(writing)
             raise
-        if helper == 0:
-            _run_helper(task, writing)
-        os.close(writing)
+        finally:
+            os.close(writing)
 
         def finish() -> None:
             self._selector.unregister(reading)
@@ -322,33 +320,27 @@ def _special(directory: str, names: list[str]) -> list[str]:
     ]
 
 
-def _fork_helper(work: Callable[[], None]) -> int:
-    """Run `work` in a child process that exits with 0 when it is done; return the child."""
+def _fork_helper(work: Callable[[], None], writing: int | None = None) -> int:
+    """Run `work` in a child process that exits with 0 when it is done; return the child.
+
+    Why it is refused is written to `writing`. What a session changes meanwhile is its own fault.
+    """
     helper = os.fork()
     if helper == 0:
-        code = 1
+        code, refusal = 1, ""
         try:
             signal.alarm(_HELPER_S)
             work()
             code = 0
+        except CloneRefused as error:
+            refusal = str(error)
+        except Exception as error:  # noqa: BLE001  # a hostile process may make /proc say anything
+            refusal = f"it changes while it is copied ({type(error).__name__})"
         finally:
+            if refusal and writing is not None:
+                os.write(writing, refusal.encode())
             os._exit(code)
     return helper
-
-
-def _run_helper(task: HelperTask, writing: int) -> None:
-    """Do a task's work, write why it is refused; never returns. What a session changes meanwhile is its own fault."""
-    code = 1
-    try:
-        signal.alarm(_HELPER_S)
-        task.work()
-        code = 0
-    except CloneRefused as refusal:
-        os.write(writing, str(refusal).encode())
-    except Exception as error:  # noqa: BLE001  # a hostile process may make /proc say anything
-        os.write(writing, f"it changes while it is copied ({type(error).__name__})".encode())
-    finally:
-        os._exit(code)
 
 
 def _send(reply: socket.socket, answer: Fields) -> None:

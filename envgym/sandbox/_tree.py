@@ -113,7 +113,7 @@ class UsageMeter:
     def _socket_memory(self, pids: Sequence[int]) -> int:
         """Return the bytes that sockets hold, as far as that is known, else what they can hold."""
         if not self._has_own_network:
-            return len({inode for pid in pids for inode in _sockets_of(pid)}) * _socket_buffer()
+            return len({inode for pid in pids for inode in sockets_of(pid)}) * _socket_buffer()
         try:
             with open(f"/proc/{self._pid}/net/sockstat", "rb") as sockstat:
                 num_sockets = int(sockstat.readline().split()[-1])  # also those on their way, and closed unread ones
@@ -212,10 +212,11 @@ def _rows(pid: int, name: str) -> Iterator[list[bytes]]:
         yield from (line.split() for line in table)
 
 
-def _sockets_of(pid: int) -> Iterator[str]:
-    with suppress(OSError):
+def sockets_of(pid: int) -> Iterator[str]:
+    """Yield the sockets that a process holds, as /proc names them."""
+    with suppress(OSError):  # it has ended
         for number in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):
+            with suppress(OSError):  # it has closed this one
                 link = os.readlink(f"/proc/{pid}/fd/{number}")
                 if link.startswith("socket:"):
                     yield link

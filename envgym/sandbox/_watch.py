@@ -5,9 +5,10 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from envgym.errors import ToolInfraFailure
 from envgym.sandbox._tree import UsageMeter
@@ -19,6 +20,8 @@ _DYING_S = 30.0
 """Seconds that killed processes may take to be gone."""
 MAX_NUM_FILES = 50_000
 """Files in a program's private places."""
+
+Fields = Mapping[str, Any]  # decoded JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,33 +71,35 @@ def watch(started: RunningProgram, limits: Limits) -> Completed:
                     chunks[key.fd] += data
             if ending is None and len(chunks[started.stdout]) + len(chunks[started.stderr]) > limits.output:
                 ending = RunEnding.OUTPUT
-    return _make_completed(started, limits, chunks, ending, peak, time.monotonic() - begun)
-
-
-def _make_completed(
-    started: RunningProgram,
-    limits: Limits,
-    chunks: dict[int, bytearray],
-    ending: RunEnding | None,
-    peak: int,
-    seconds: float,
-) -> Completed:
     if not chunks[started.report]:
         raise _lost("ended without a report")
     report = json.loads(bytes(chunks[started.report]))
+    report["memory"] = max(peak, int(report["memory"]))
+    said = bytes(chunks[started.stdout]), bytes(chunks[started.stderr])
+    return make_completed(report, limits, ending, *said, seconds=time.monotonic() - begun)
+
+
+def make_completed(
+    report: Fields, limits: Limits, ending: RunEnding | None, stdout: bytes, stderr: bytes, *, seconds: float
+) -> Completed:
+    """Return a run that is over, its output cut to its limit.
+
+    `report` holds "code" (negative for a signal), "cpu_s" and "memory"; `ending` is None where no limit stopped it, or
+    the kernel's own did.
+    """
     code = int(report["code"])
     code = 128 - code if code < 0 else code
-    stdout = bytes(chunks[started.stdout][: limits.output])
     if ending is None:
         is_cpu = report["cpu_s"] >= 0.9 * limits.cpu_s and code in (128 + signal.SIGXCPU, 128 + signal.SIGKILL)
         ending = RunEnding.CPU_TIME if is_cpu else RunEnding.SIGNALED if 128 < code < 193 else RunEnding.EXITED
+    stdout = stdout[: limits.output]
     return Completed(
         stdout=stdout,
-        stderr=bytes(chunks[started.stderr][: limits.output - len(stdout)]),
+        stderr=stderr[: limits.output - len(stdout)],
         exit_code=-1 if ending.is_limit else code,
         ending=ending,
         seconds=seconds,
-        peak_memory=max(peak, int(report["memory"])),
+        peak_memory=int(report["memory"]),
     )
 
 

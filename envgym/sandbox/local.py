@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from envgym.errors import InvalidInput, ToolInfraFailure
-from envgym.sandbox._bwrap_start import kernel_limits, reading
+from envgym.sandbox._bwrap_start import limits_per_process, reading
 from envgym.sandbox._watch import RunningProgram, close_all, watch
 from envgym.sandbox.records import DEFAULT_LIMITS, Completed, Limits, Program
 
@@ -74,10 +74,9 @@ def _start(program: Program, directory: str, limits: Limits) -> RunningProgram:
         start_new_session=True,
     )
     close_all(stdin, their_stdout, their_stderr)
-    for kind, value in kernel_limits(limits):
-        if kind != resource.RLIMIT_NPROC:  # it counts all processes of this user
-            with suppress(OSError, ValueError):
-                resource.prlimit(process.pid, kind, (value, value))
+    for kind, value in limits_per_process(limits):
+        with suppress(OSError, ValueError):
+            resource.prlimit(process.pid, kind, (value, value))
 
     def kill() -> None:
         with suppress(OSError):

@@ -5,8 +5,6 @@ changed comes back, what it did not is shared with all sessions that have it. So
 nor file is left between commands, and nothing of a session ever lies on the host's disk.
 """
 
-import math
-import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,6 +13,7 @@ from types import MappingProxyType
 from typing import Self
 
 from envgym.errors import InvalidInput, ToolError
+from envgym.sandbox._bwrap_start import limits_per_process
 from envgym.sandbox._shell_tree import (
     EMPTY,
     MAX_ENTRIES,
@@ -109,7 +108,7 @@ class ShellSession:
             "output": chosen.output,
             "disk": self.limits.disk,
             "max_entries": MAX_ENTRIES,
-            "limits": _kernel_limits(chosen),
+            "limits": limits_per_process(chosen),
             "alone": not isinstance(self.sandbox, LocalSandbox),
         }
         said = pack_tree(self._tree, job)
@@ -198,16 +197,6 @@ class ShellSession:
 def _undone_result(done: Completed, why: str) -> ShellResult:
     ending = RunEnding.SIGNALED if done.ending is RunEnding.EXITED else done.ending
     return ShellResult(output=b"", exit_code=done.exit_code, ending=ending, seconds=done.seconds, undone=why)
-
-
-def _kernel_limits(limits: Limits) -> list[tuple[int, int]]:
-    """Return what the kernel holds of each process of a command."""
-    return [
-        (resource.RLIMIT_DATA, limits.memory),
-        (resource.RLIMIT_CPU, math.ceil(limits.cpu_s)),
-        (resource.RLIMIT_NOFILE, limits.open_files),
-        (resource.RLIMIT_FSIZE, limits.disk),
-    ]
 
 
 def _outer(limits: Limits, disk: int) -> Limits:
