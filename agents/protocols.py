@@ -115,8 +115,8 @@ class Policy(PolicyLifecycle, Protocol):
     unit: Literal["tokens"] = "tokens"
     """What it takes and returns; a `MessagePolicy` takes messages."""
     shares_weights: bool = False
-    """Whether it samples from the very module that a learner trains. Then nothing is copied: `set_version` follows an
-    update, and `pause` holds sampling off while the module changes."""
+    """Whether it samples from the very module that a learner trains. Then nothing is copied: the module changes within
+    `pause(version)`, which must be defined, and after a change that nobody samples beside `set_version` will do."""
     accepts_weights: bool = True
     """Whether `update_weights` can change the weights; False: they belong to a server."""
 
@@ -154,8 +154,16 @@ class Policy(PolicyLifecycle, Protocol):
         """Compute every context anew from now on. Default: there is no cache."""
         return
 
-    def pause(self) -> AbstractContextManager[None]:
-        """Hold sampling off while shared weights change. Default: nothing is shared, so sampling goes on."""
+    def pause(self, version: int | None = None) -> AbstractContextManager[None]:
+        """Hold sampling off while a learner uses shared weights.
+
+        Default: nothing is shared, so sampling goes on as it was, and `update_weights` brings a version later.
+
+        Args:
+            version: of the weights that the block leaves. What is sampled after it carries this version and reuses
+                nothing that other weights computed: sampling goes on only when all three have changed. None: the
+                weights stay as they are.
+        """
         return nullcontext()
 
     def sleep(self) -> None:

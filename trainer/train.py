@@ -191,7 +191,8 @@ class TrainLoop:
             (credits, rows), learned = self._learn(runner, result.kept, step)
         with self._timed("sync"):
             self.step = step
-            self._sync_policy()
+            if not self.context.policy.shares_weights:  # else sampling may go on already
+                self._sync_policy()
         with self._timed("canary"):
             canary_metrics = self._check_weights(runner)
         self.stats = updated_stats(self.stats, requests, groups, step=step)
@@ -235,10 +236,13 @@ class TrainLoop:
         return runner.run(self._collector.take(step - 1, stats=self.stats, on_finished=progress))
 
     def _learn(self, runner: asyncio.Runner, kept: Sequence[Group], step: int) -> tuple[TrainingBatch, Metrics]:
-        """Learn from groups; beside those that grow, where the settings say so."""
+        """Learn from groups; beside those that grow, where the settings say so.
+
+        A policy that shares the weights has the new ones with the end of the pause.
+        """
 
         def work() -> tuple[TrainingBatch, Metrics]:
-            with self.context.policy.pause():
+            with self.context.policy.pause(step):
                 batch = self.context.build_batch(kept)
                 if self._canary is not None:
                     self._audit.check(batch.rows, step=step)

@@ -36,8 +36,6 @@ class BatchEngine(Generic[TicketT]):
         """Drop all sequences and the memory of the cache."""
         self.rows = BatchRows(self.rows.capacity)
         self._prefixes = PrefixTable(self.rows.capacity)
-        self._weights: tuple[tuple[int, int], ...] = ()
-        """Those that computed what is in the cache."""
         self.model.forget()
         self._tokens = torch.empty(0, dtype=torch.int64)
         """[B] the last token of each row, which the next pass continues."""
@@ -57,9 +55,6 @@ class BatchEngine(Generic[TicketT]):
         """Let sequences join; at most `room()` of them, sorted by length where speed matters."""
         if not requests:
             return
-        if self._weights != (weights := self.model.weights_state()):
-            self._prefixes.forget()
-            self._weights = weights
         device, cache = self.model.device, self.model.cache
         contexts = [request.token_ids[:-1] for _, request in requests]
         waves = self._prefixes.admit(contexts, len(self.rows))

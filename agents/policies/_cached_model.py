@@ -35,24 +35,18 @@ class PackedLinears:
     def __init__(self, module: nn.Module) -> None:
         """Find the layers; nothing is copied yet."""
         self._layers = [layer for layer in module.modules() if type(layer) is nn.Linear]
-        self._state: tuple[tuple[int, int], ...] | None = None
-        self._forwards: list[tuple[nn.Linear, Callable[[Tensor], Tensor]]] = []
+        self._forwards: list[tuple[nn.Linear, Callable[[Tensor], Tensor]]] | None = None
+        """None: to be copied anew."""
 
     def forget(self) -> None:
         """Free the copies: the weights are new, or nobody samples for a while."""
-        self._state, self._forwards = None, []
+        self._forwards = None
 
     @contextmanager
-    def serving(self, state: tuple[tuple[int, int], ...]) -> Iterator[None]:
-        """Let the layers multiply by the copies, and put everything back; without gradients.
-
-        Args:
-            state: changes whenever a weight does.
-        """
-        if self._state != state:
-            self.forget()
+    def serving(self) -> Iterator[None]:
+        """Let the layers multiply by the copies, and put everything back; without gradients."""
+        if self._forwards is None:
             self._forwards = [(layer, _packed_forward(layer)) for layer in self._layers if can_pack(layer.weight)]
-            self._state = state
         forwards = self._forwards
         try:
             for layer, forward in forwards:
@@ -137,18 +131,12 @@ class CachedModel:
                 grouped(self._configs),
                 torch.inference_mode(),
                 torch.autocast(self.device.type, dtype=self._autocast, enabled=is_cast),
-                nullcontext() if is_cast else self._packed.serving(self.weights_state()),
+                nullcontext() if is_cast else self._packed.serving(),
             ):
                 yield
         finally:
             if was_training:
                 self.module.train()
-
-    def weights_state(self) -> tuple[tuple[int, int], ...]:
-        """Return what changes whenever a weight is replaced or written to in place, by whomever."""
-        return tuple(
-            (weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in self.module.parameters()
-        )
 
     def prefill(self, contexts: Sequence[tuple[int, ...]], starts: Sequence[int], first_row: int) -> None:
         """Compute keys and values of `contexts` from `starts` on, in the rows from `first_row` on; room is reserved.

@@ -14,6 +14,9 @@ Requests that wait are served together by one worker thread, so the event loop s
 In both, a request's random numbers come from its own seed, one for each token, and what a context shares with one that
 was served before is not computed again until the weights change. Reuse changes a result through rounding only; rounds
 repeat bit by bit from the last `update_weights` or `clear_prefix_cache` on.
+
+Weights change in `update_weights` or within `pause(version)`. After any other change `set_version` must be called: a
+fused optimizer's step leaves no trace in a tensor by which it could be noticed.
 """
 
 import asyncio
@@ -21,7 +24,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
@@ -48,7 +51,7 @@ _Answer = tuple[_PendingRequest, Generation | PolicyFailure]
 
 
 class TransformersPolicy(Policy):
-    """Samples from `model`, also while a learner trains the same module between rounds."""
+    """Samples from `model`, also while a learner trains the same module between rounds (within `pause`)."""
 
     def __init__(
         self,
@@ -123,30 +126,18 @@ class TransformersPolicy(Policy):
     def update_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Copy weights in place, after the round that is being served; a tensor that is the model's own is left.
 
-        Raises: UnknownName: the model has no such tensor. InvalidInput: another shape.
+        Raises: UnknownName: the model has no such tensor. InvalidInput: another shape. Nothing was copied then.
         """
-        module = self._model.module
-        own = {
-            **dict(module.named_buffers(remove_duplicate=False)),
-            **dict(module.named_parameters(remove_duplicate=False)),
-        }
-        with self._lock.write(), torch.no_grad():
-            for name, tensor in named_tensors:
-                check_known("weight", name, own, where=_WHERE)
-                target = own[name]
-                if target.shape != tensor.shape:
-                    rule, do = f"have shape {list(target.shape)}", "send the weights of the same architecture"
-                    raise InvalidInput(sentence(name, rule, list(tensor.shape), where=_WHERE, do=do))
+        pairs = _pair_weights(self._model.module, named_tensors)
+        with self.pause(version), torch.no_grad():
+            for target, tensor in pairs:
                 if target.data_ptr() != tensor.data_ptr():
                     target.copy_(tensor)
-            self._engine.clear_prefix_cache()
-            self._version = version
 
     def set_version(self, version: int) -> None:
         """Name the weights that are in place, after the round that is being served, and clear the prefix cache."""
-        with self._lock.write():
-            self._engine.clear_prefix_cache()
-            self._version = version
+        with self.pause(version):
+            pass
 
     def clear_prefix_cache(self) -> None:
         """Compute every context anew, after the round that is being served."""
@@ -170,9 +161,19 @@ class TransformersPolicy(Policy):
                 self._model.module.to(self._home)
             self._is_asleep = False
 
-    def pause(self) -> AbstractContextManager[None]:
-        """Hold sampling off while the model learns: the requests under way end first, new ones wait."""
-        return self._lock.write()
+    @contextmanager
+    def pause(self, version: int | None = None) -> Iterator[None]:
+        """Hold sampling off while a learner uses the model: the requests under way end first, new ones wait.
+
+        Whoever waits samples from the weights that the block leaves, as `version`, behind contexts computed by them.
+        """
+        with self._lock.write():
+            try:
+                yield
+            finally:
+                if version is not None:
+                    self._engine.clear_prefix_cache()
+                    self._version = version
 
     # ---- rounds: started on the loop, served by the worker -------------------------------------------------------
 
@@ -246,6 +247,22 @@ class TransformersPolicy(Policy):
     def _compute_logprobs(self, rows: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
         with self._lock.read(), self._model.serving():
             return self._engine.compute_logprobs(rows)
+
+
+def _pair_weights(module: nn.Module, named_tensors: Iterable[tuple[str, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """Return each tensor after the module's own one of its name. Raises: UnknownName, InvalidInput: they do not fit."""
+    own = {
+        **dict(module.named_buffers(remove_duplicate=False)),
+        **dict(module.named_parameters(remove_duplicate=False)),
+    }
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for name, tensor in named_tensors:
+        check_known("weight", name, own, where=_WHERE)
+        if own[name].shape != tensor.shape:
+            rule, do = f"have shape {list(own[name].shape)}", "send the weights of the same architecture"
+            raise InvalidInput(sentence(name, rule, list(tensor.shape), where=_WHERE, do=do))
+        pairs.append((own[name], tensor))
+    return pairs
 
 
 def _answered(ended: FinishedRow[_PendingRequest]) -> _Answer:

@@ -77,7 +77,8 @@ class SharedPrefix(NamedTuple):
     def join_generation(self, sampled: Generation) -> Generation:
         """Return one generation of the shared tokens and of what was sampled after them.
 
-        Log-probs stay as they were sampled. What only one of the two has is left out.
+        Log-probs stay as they were sampled. What only one of the two has is left out. The version is that of what was
+        sampled now: in the tree the shared tokens stay on the earlier sibling's edge, with theirs.
         """
         first, at = self.generation, self.num_tokens
         raw = None
@@ -92,7 +93,6 @@ class SharedPrefix(NamedTuple):
             behavior_logprobs=first.behavior_logprobs[:at] + sampled.behavior_logprobs,
             raw_logprobs=raw,
             top_logprobs=top,
-            policy_version=min(first.policy_version, sampled.policy_version),
         )
 
     def subtract_cost(self, state: AgentState) -> AgentState:

@@ -16,8 +16,8 @@ def model(dtype: torch.dtype = torch.bfloat16) -> nn.Sequential:
     return nn.Sequential(nn.Linear(64, 96, bias=False), nn.Linear(96, 48), nn.LayerNorm(48)).to(dtype)
 
 
-def served(packed: PackedLinears, module: nn.Module, states: Tensor, state: int = 0) -> Tensor:
-    with torch.inference_mode(), packed.serving(((state, 0),)):
+def served(packed: PackedLinears, module: nn.Module, states: Tensor) -> Tensor:
+    with torch.inference_mode(), packed.serving():
         found: Tensor = module(states)
     return found
 
@@ -35,27 +35,24 @@ def test_products_are_the_same_bit_by_bit(shape: tuple[int, ...]) -> None:
 
 
 @needs_kernels
-def test_another_state_or_a_word_from_the_owner_renews_the_copies() -> None:
+def test_the_copies_stay_until_they_are_dropped() -> None:
     module, states = model(), torch.randn(2, 64).bfloat16()
     packed = PackedLinears(module)
     old = served(packed, module, states)
     with torch.no_grad():
         next(module.parameters()).neg_()
-    assert torch.equal(served(packed, module, states), old)  # nobody said that the weights are new
-    new = served(packed, module, states, state=1)
+    assert torch.equal(served(packed, module, states), old)
+    packed.forget()
+    new = served(packed, module, states)
     assert torch.equal(new, module(states))
     assert not torch.equal(new, old)
-    with torch.no_grad():
-        list(module.parameters())[1].neg_()
-    packed.forget()
-    assert torch.equal(served(packed, module, states, state=1), module(states))
 
 
 @needs_kernels
 def test_a_layer_is_itself_again_after_serving_even_after_an_error() -> None:
     module = model()
     packed = PackedLinears(module)
-    with packed.serving(((0, 0),)):
+    with packed.serving():
         packed.forget()
         assert replaced(module)
     assert not replaced(module)
@@ -68,5 +65,5 @@ def test_a_layer_is_itself_again_after_serving_even_after_an_error() -> None:
 
 def test_other_types_are_left_alone() -> None:
     module = model(torch.float32)
-    with PackedLinears(module).serving(((0, 0),)):
+    with PackedLinears(module).serving():
         assert not replaced(module)

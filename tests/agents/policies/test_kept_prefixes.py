@@ -1,6 +1,7 @@
 """Prefixes that the transformers policy keeps across turns, and shares between tasks: they change no token."""
 
 import asyncio
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from transformers import LlamaForCausalLM
 from envgym.agents.policies import _prefixes
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import GenerateRequest, Generation
-from envgym.errors import PolicyFailure
+from envgym.errors import PolicyFailure, UnknownName
 from tests.agents.policies.small_models import contexts, generate, llama, models, request
 
 
@@ -63,6 +64,50 @@ def test_a_shared_beginning_is_computed_once_and_changes_nothing(deterministic: 
         assert one.raw_logprobs == pytest.approx(other.raw_logprobs, abs=1e-5)
 
 
+def learn(model: LlamaForCausalLM) -> None:
+    """Change every weight in place, by an optimizer that leaves no trace in the tensors' versions."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    model(input_ids=torch.tensor([[5, 6, 7]]), labels=torch.tensor([[5, 6, 7]])).loss.backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_who_waits_while_the_model_learns_samples_from_the_new_weights_alone(
+    deterministic: bool, dtype: torch.dtype
+) -> None:
+    model, item = llama().eval().to(dtype), request(range(3, 60))
+    old = copy.deepcopy(model)
+    policy = TransformersPolicy(model, deterministic=deterministic, shares_weights=True)
+    generate(policy, [item])
+
+    async def wait_meanwhile() -> Generation:
+        with policy.pause(1):
+            waiting = asyncio.create_task(policy.generate(item))
+            for _ in range(9):
+                await asyncio.sleep(0)  # the request reaches the worker, which waits for the end of the pause
+            learn(model)
+        return await waiting  # the learner says nothing else before it is served
+
+    found = asyncio.run(wait_meanwhile())
+    assert (found.policy_version, found.num_prefilled) == (1, 57)
+    row = item.token_ids + found.token_ids
+    (new,), (before,) = (asyncio.run(TransformersPolicy(one).compute_logprobs([row])) for one in (model, old))
+    assert found.raw_logprobs == pytest.approx(new[57:], abs=1e-4 if dtype == torch.float32 else 0.1)
+    assert found.raw_logprobs != pytest.approx(before[57:], abs=1.0), "so old weights would have been noticed"
+
+
+def test_a_failed_update_changes_nothing() -> None:
+    model, item = llama().eval(), request(range(3, 60))
+    policy = TransformersPolicy(model)
+    before = generate(policy, [item])[0]
+    torch.manual_seed(9)
+    others = [*LlamaForCausalLM(model.config).state_dict().items(), ("no.such.weight", torch.zeros(1))]
+    with pytest.raises(UnknownName):
+        policy.update_weights(others, version=1)
+    assert generate(policy, [item])[0] == replace(before, num_prefilled=1)
+
+
 @pytest.mark.parametrize("way", ["update", "in place", "score", "sleep"])
 def test_nothing_is_kept_across_new_weights_or_another_use_of_the_cache(way: str) -> None:
     model = llama().eval()
@@ -72,9 +117,8 @@ def test_nothing_is_kept_across_new_weights_or_another_use_of_the_cache(way: str
         torch.manual_seed(9)
         policy.update_weights(LlamaForCausalLM(model.config).state_dict().items(), version=1)
     elif way == "in place":
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-        model(input_ids=torch.tensor([[5, 6, 7]]), labels=torch.tensor([[5, 6, 7]])).loss.backward()
-        optimizer.step()
+        with policy.pause(1):
+            learn(model)
     elif way == "score":
         asyncio.run(policy.compute_logprobs([tuple(range(40, 90))]))
     else:

@@ -1,6 +1,7 @@
 """Branches where the policy was least sure: which tokens, and that a fork inside a turn samples as if straight on."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -60,6 +61,21 @@ def test_branches_leave_before_the_token_of_highest_surprisal() -> None:
     assert [stats.repeats for node in tree.nodes if (stats := node.stats) is not None and stats.repeats] == ["tokens"]
     (first, *_) = share_counts([episode.rows[0] for episode in episodes([tree])])
     assert first[-5:] == (3, 3, 1, 1, 1)
+
+
+def test_tokens_on_both_sides_of_a_fork_carry_the_version_that_sampled_them() -> None:
+    def learns(request: GenerateRequest) -> Generation:
+        return replace(scripted(request), policy_version=4 + (request.token_ids[-2:] == encode("ab")))
+
+    tree = one_tree(ScriptedPolicy(learns), SurprisalFork(nodes=1, branches=1), make_env=lambda: Parrot(max_turns=1))
+    versions = [[part.policy_version for part in node.edge.segments] for node in tree.nodes[1:]]
+    assert list(zip(shown(tree), versions, strict=True)) == [
+        ((0, "ab"), [4]),
+        ((1, "cd<end>"), [4]),
+        ((1, "xy<end>"), [5]),
+    ]
+    straight, branched = (episode.turns[0] for episode in episodes([tree]))
+    assert (straight.policy_version, branched.policy_version) == (4, 4)  # the smallest of a turn
 
 
 def test_continuation_gets_what_is_left_of_the_turn() -> None:
