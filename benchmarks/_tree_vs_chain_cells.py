@@ -14,10 +14,11 @@ from typing import Any
 from pydantic import Field
 
 from benchmarks._studies import ROOT
-from envgym.agents.evaluation.plan import make_plan
-from envgym.agents.evaluation.play import evaluate, token_player
+from envgym.agents.catalog import METRIC
+from envgym.agents.evaluation.play import EvalPlan, evaluate, token_player
 from envgym.errors import RunError, sentence
 from envgym.runs import write_json
+from envgym.seeds import derive_seed
 from envgym.settings import Settings
 from envgym.trainer.batch.rows import train_rows
 from envgym.trainer.build import RunContext, build_run_context
@@ -198,17 +199,17 @@ def _evaluated(runner: asyncio.Runner, bench: RunContext, settings: TrainSetting
     """Return success on the held-out tasks: the same tasks and sampling seeds for every recipe of a seed."""
     (env_source,) = bench.env_sources.values()
     evaluation, search = settings.evaluation, bench.evaluation_search
-    plan = make_plan(
-        evaluation,
-        search,
+    plan = EvalPlan(
         env_id=env_source.env_id,
         make_env=env_source.make,
         tasks=env_source.held_out,
-        label="held-out",
-        run_seed=settings.run.seed,
+        settings=evaluation,
+        seed=derive_seed(settings.run.seed, "evaluation"),
+        selection=search.selection,
+        metrics=tuple(METRIC.build(choice) for choice in evaluation.metrics),
     )
     play = token_player(bench.agent, bench.policy, search, evaluation, concurrency=settings.engine.concurrency)
-    record = runner.run(evaluate(plan, play, evaluation, step=step)).record
+    record = runner.run(evaluate(plan, play, step=step)).record
     return {**evaluation_metrics(record), "step": float(step), "turns": record.costs["turns"]}
 
 

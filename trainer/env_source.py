@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envgym.agents.evaluation.plan import held_out_tasks
+from envgym.agents.evaluation.play import held_out_tasks
 from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.env import Env

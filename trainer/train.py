@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from envgym.agents.catalog import METRIC
 from envgym.agents.evaluation.metrics import Metric, compute_metrics
-from envgym.agents.evaluation.plan import SPLIT_LABELS, EvalPlan, make_plan
-from envgym.agents.evaluation.play import EvalRecord, evaluate, token_player
+from envgym.agents.evaluation.play import SPLIT_LABELS, EvalPlan, EvalRecord, evaluate, token_player
 from envgym.agents.evaluation.run import write_evaluation
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.episodes import dropped_trees, episode_rows
 from envgym.report.from_run import evaluation_data, write_run_report
 from envgym.runs import RunDirectory
+from envgym.seeds import derive_seed
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.batch.value_targets import TrainingBatch
 from envgym.trainer.build import RunContext, build_method, build_run_context
@@ -255,8 +256,8 @@ class TrainLoop:
 
     def _evaluate(self, runner: asyncio.Runner, label: str) -> None:
         for plan in _evaluation_plans(self.settings, self.context, label):
-            on_finished = _counter(self.callbacks, f"evaluate {plan.label}", len(plan.tasks) * plan.samples)
-            work = evaluate(plan, self._player, self.settings.evaluation, step=self.step, on_finished=on_finished)
+            on_finished = _counter(self.callbacks, f"evaluate {plan.label}", len(plan.tasks) * plan.settings.samples)
+            work = evaluate(plan, self._player, step=self.step, on_finished=on_finished)
             evaluation = runner.run(work)
             write_evaluation(self.run_directory, evaluation)
             self.callbacks.on_evaluation(self.step, plan.title, evaluation_metrics(evaluation.record))
@@ -316,14 +317,15 @@ def _evaluation_plans(settings: TrainSettings, context: RunContext, label: str) 
     evaluation, env_sources = settings.evaluation, context.env_sources.values()
     num_tasks = min(evaluation.tasks_during, evaluation.tasks) if label == DURING else evaluation.tasks
     return [
-        make_plan(
-            evaluation,
-            context.evaluation_search,
+        EvalPlan(
             env_id=env_source.env_id,
             make_env=env_source.make,
             tasks=env_source.held_out[:num_tasks],
+            settings=evaluation,
+            seed=derive_seed(settings.run.seed, "evaluation"),
             label=label if len(env_sources) == 1 else f"{label} {env_source.label}",
-            run_seed=settings.run.seed,
+            selection=context.evaluation_search.selection,
+            metrics=tuple(METRIC.build(choice) for choice in evaluation.metrics),
         )
         for env_source in env_sources
     ]

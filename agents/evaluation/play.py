@@ -1,4 +1,7 @@
-"""Play a plan, by tokens through a search or by messages, and record it; in a training run and by itself alike."""
+"""Plan an evaluation, play it by tokens through a search or by messages, and record it; in a training run too.
+
+The tasks, their order and every seed are a function of the plan alone, so two evaluations of one plan are paired.
+"""
 
 import asyncio
 import time
@@ -7,20 +10,89 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from envgym.agents.evaluation.metrics import compute_metrics
-from envgym.agents.evaluation.plan import EvalPlan
+from envgym.agents.evaluation.metrics import Metric, compute_metrics
 from envgym.agents.loop.agent import Agent, AgentSettings, resolve_text_format
 from envgym.agents.protocols import Policy, Sampling
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.rollout.messages import MessagePolicy, run_message_episode
 from envgym.agents.rollout.pool import run_pool
-from envgym.agents.search import Chain, RolloutContext, Strategy
+from envgym.agents.search import Chain, RolloutContext, Selection, Strategy
 from envgym.agents.settings import EvaluationSettings
+from envgym.core.tasks import Split, Task, TaskSource, check_ids, distinct_tasks
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
 from envgym.core.turns import Cost, Invalid
+from envgym.env import Env
 from envgym.errors import RunError, SettingsError, sentence
-from envgym.stats import successes_of
+from envgym.seeds import derive_seed
+
+ORACLE_SELECTED = "oracle-selected"
+"""Marks numbers of episodes that were chosen by what no agent can see."""
+SELECTED_BY_ENDING = "selected by ending"
+"""Marks numbers of episodes that were chosen by how they ended, which may reveal the verdict."""
+SPLIT_LABELS = {Split.TEST: "held-out", Split.TRAIN: "train-split"}
+"""Labels of evaluations on all tasks of a plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalPlan:
+    """The episodes of an evaluation; fixed before the first one."""
+
+    env_id: str
+    make_env: Callable[[], Env[Any]]
+    tasks: tuple[Task, ...]
+    settings: EvaluationSettings
+    seed: int
+    label: str = "held-out"
+    """Evaluations of one label share tasks and sampling, and may be compared."""
+    selection: Selection | None = None
+    """How a search that finds several chooses one."""
+    metrics: tuple[Metric, ...] = ()
+    """What is measured of the episodes."""
+
+    @property
+    def title(self) -> str:
+        """The label, and what must be known to read the numbers right."""
+        marks: list[str] = []
+        if self.selection is not None:
+            marks += [ORACLE_SELECTED] if self.selection.is_oracle else []
+            marks += [SELECTED_BY_ENDING] if self.selection.uses_ending else []
+        return " ".join([self.label, ", ".join(marks)]) if marks else self.label
+
+    def jobs(self) -> list[EpisodeJob]:
+        """Return the episodes, task by task."""
+        return [
+            EpisodeJob(
+                make_env=self.make_env,
+                task=task,
+                seed=derive_seed(self.seed, self.env_id, task.key, sample),  # alike alone and in a mixture
+                tree_id=f"{self.label}/{task.id}/{sample}",
+                env_id=self.env_id,
+            )
+            for task in self.tasks
+            for sample in range(self.settings.samples)
+        ]
+
+
+def held_out_tasks(source: TaskSource, count: int, *, split: Split = Split.TEST) -> tuple[Task, ...]:
+    """Return the first `count` tasks of different content; fewer where the split ends before.
+
+    Raises: InvalidInput: two of them have one id.
+    """
+    size = source.size(split)
+    tasks_by_key: dict[str, Task] = {}
+    if size is None:
+        tasks_by_key = {task.key: task for task in distinct_tasks(source, split, count)}
+    for index in range(size or 0):
+        if len(tasks_by_key) == count:
+            break
+        task = source.task(split, index)
+        tasks_by_key.setdefault(task.key, task)
+    check_ids(tasks_by_key.values(), where=f"{split} split", do="give each task an id of its own in the task source")
+    return tuple(tasks_by_key.values())
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +124,6 @@ class EvalRecord:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the metrics that the settings choose, called `metric/<name>`."""
 
-    @property
-    def successes(self) -> dict[str, list[bool | None]]:
-        """Task id -> whether each sample succeeded; None where it is invalid."""
-        return successes_of(self.rewards, self.success_at)
-
     def to_json(self) -> dict[str, Any]:
         """Write the record as plain JSON types."""
         return asdict(self)
@@ -67,22 +134,20 @@ class EvalRecord:
         return cls(**{**data, "rewards": {task_id: tuple(rewards) for task_id, rewards in data["rewards"].items()}})
 
 
-def record_evaluation(
-    plan: EvalPlan, trees: Sequence[Tree], *, step: int, temperature: float, seconds: float
-) -> EvalRecord:
+def record_evaluation(plan: EvalPlan, trees: Sequence[Tree], *, step: int, seconds: float) -> EvalRecord:
     """Return the record of the plan's episodes, which are in its order."""
     episodes = [episode for tree in trees for episode in trajectories(tree)]
     rewards: dict[str, list[float | None]] = {task.id: [] for task in plan.tasks}
     for episode in episodes:
         rewards[episode.tree.task_id].append(None if isinstance(episode.reward, Invalid) else episode.reward.value)
     cost = sum((tree.total_cost for tree in trees), Cost())
-    size = max(len(episodes), 1)
+    size, selection = max(len(episodes), 1), plan.selection
     return EvalRecord(
         env_id=plan.env_id,
         label=plan.title,
         step=step,
-        temperature=temperature,
-        success_at=plan.success_at,
+        temperature=plan.settings.temperature,
+        success_at=plan.settings.success_at,
         rewards={task_id: tuple(values) for task_id, values in rewards.items()},
         endings=dict(Counter(episode.ending.value for episode in episodes)),
         costs={
@@ -90,13 +155,15 @@ def record_evaluation(
             **{name: value / size for name, value in asdict(cost).items()},
         },
         seconds=seconds,
-        search=plan.search,
-        selected_by=None if plan.selection is None else plan.selection.by,
-        is_oracle=plan.selection is not None and plan.selection.is_oracle,
-        uses_ending=plan.selection is not None and plan.selection.uses_ending,
+        search=plan.settings.search.name,
+        selected_by=None if selection is None else selection.by,
+        is_oracle=selection is not None and selection.is_oracle,
+        uses_ending=selection is not None and selection.uses_ending,
         metrics=compute_metrics(plan.metrics, episodes),
     )
 
+
+# ---- playing ---------------------------------------------------------------------------------------------------------
 
 OnFinished = Callable[[Tree], None]
 """Called with every episode as it ends."""
@@ -114,7 +181,6 @@ class Evaluation(NamedTuple):
 async def evaluate(
     plan: EvalPlan,
     play: Player,
-    settings: EvaluationSettings,
     *,
     step: int,
     max_invalid_rate: float = 1.0,
@@ -127,7 +193,6 @@ async def evaluate(
     Args:
         plan: the episodes.
         play: plays them.
-        settings: of the evaluation.
         step: train steps done before.
         max_invalid_rate: share of invalid episodes above which the evaluation stops.
         on_finished: called with every episode that is played.
@@ -156,8 +221,7 @@ async def evaluate(
     missing = [job for job in jobs if job.tree_id not in trees]
     trees.update(zip((job.tree_id for job in missing), await play(missing, handle), strict=True))
     ordered = [trees[job.tree_id] for job in jobs]
-    seconds = time.perf_counter() - started
-    record = record_evaluation(plan, ordered, step=step, temperature=settings.temperature, seconds=seconds)
+    record = record_evaluation(plan, ordered, step=step, seconds=time.perf_counter() - started)
     return Evaluation(ordered, record)
 
 

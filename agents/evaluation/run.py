@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envgym.agents.catalog import SEARCH
-from envgym.agents.evaluation.plan import SPLIT_LABELS, EvalPlan, held_out_tasks, make_plan
+from envgym.agents.catalog import METRIC, SEARCH
 from envgym.agents.evaluation.play import (
+    SPLIT_LABELS,
+    EvalPlan,
     EvalRecord,
     Evaluation,
     Player,
     evaluate,
     evaluation_sampling,
+    held_out_tasks,
     invalid_reasons,
     message_player,
     token_player,
@@ -31,6 +33,7 @@ from envgym.errors import InvalidInput, SettingsError, UnknownName, sentence
 from envgym.journal import Journal
 from envgym.report.from_run import write_run_report
 from envgym.runs import RunDirectory, check_labels, check_new, check_same
+from envgym.seeds import derive_seed
 from envgym.settings import build_settings
 
 JOURNAL = "finished.jsonl"
@@ -101,7 +104,7 @@ async def _evaluate_plan(
 ) -> None:
     """Play what is missing of a plan, and write all of it."""
     finished = [tree for tree in journal.of(plan.label) if not invalid_reasons(tree)]
-    total, done = len(plan.tasks) * plan.samples, len(finished)
+    total, done = len(plan.tasks) * plan.settings.samples, len(finished)
     seconds_before = journal.seconds.get(plan.label, 0.0)
     started = time.perf_counter() - seconds_before
 
@@ -114,7 +117,6 @@ async def _evaluate_plan(
     evaluation = await evaluate(
         plan,
         play,
-        settings.evaluation,
         step=settings.model.train_steps,
         max_invalid_rate=settings.evaluation.max_invalid_rate,
         on_finished=on_finished,
@@ -167,14 +169,15 @@ def _plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> EvalPla
         do = "evaluate on another split"
         raise SettingsError(sentence("split", "hold a task", str(evaluation.split), where=env.id, do=do))
     label = SPLIT_LABELS[evaluation.split]
-    return make_plan(
-        evaluation,
-        search,
+    return EvalPlan(
         env_id=env.id,
         make_env=env.make,
         tasks=tasks,
+        settings=evaluation,
+        seed=derive_seed(settings.run.seed, "evaluation"),
         label=label if len(settings.envs) == 1 else f"{label} {env.label}",
-        run_seed=settings.run.seed,
+        selection=search.selection,
+        metrics=tuple(METRIC.build(choice) for choice in evaluation.metrics),
     )
 
 

@@ -8,13 +8,14 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from envgym.agents.evaluation.plan import EvalPlan, held_out_tasks
 from envgym.agents.evaluation.play import (
+    EvalPlan,
     EvalRecord,
     Evaluation,
     OnFinished,
     Player,
     evaluate,
+    held_out_tasks,
     record_evaluation,
     token_player,
 )
@@ -26,6 +27,7 @@ from envgym.agents.settings import EvaluationSettings
 from envgym.core.tasks import Split, Task
 from envgym.core.tree import Tree
 from envgym.errors import InvalidInput, PolicyFailure
+from envgym.stats import successes_of
 from tests.support.example_trees import outcome_tree
 from tests.support.parrots import char_agent, said, show
 from tests.support.toys import Counter, CounterTasks
@@ -45,8 +47,9 @@ class Repeats:
 
 def plan(tasks: int = 3, samples: int = 2, **changes: object) -> EvalPlan:
     """Return a plan on the first targets to count to."""
-    settings = {"env_id": "counter", "make_env": Counter, "tasks": held_out_tasks(SPLIT, tasks), "seed": 7}
-    return EvalPlan(**{**settings, "samples": samples, **changes})  # type: ignore[arg-type]  # by name
+    fields = {"env_id": "counter", "make_env": Counter, "tasks": held_out_tasks(SPLIT, tasks), "seed": 7}
+    settings = EvaluationSettings(samples=samples)
+    return EvalPlan(**{**fields, "settings": settings, **changes})  # type: ignore[arg-type]  # by name
 
 
 def play(chosen: EvalPlan, answer: str = "DONE", concurrency: int = 4) -> list[Tree]:
@@ -64,7 +67,7 @@ def evaluated(
     settings = EvaluationSettings()
     agent = char_agent(name="plain", text_format="hermes")
     player = token_player(agent, ScriptedPolicy(answer), Chain(), settings, concurrency=concurrency)
-    return asyncio.run(evaluate(chosen, player, settings, step=0))
+    return asyncio.run(evaluate(chosen, player, step=0))
 
 
 def tree_of(job: EpisodeJob, reward: float) -> Tree:
@@ -74,7 +77,7 @@ def tree_of(job: EpisodeJob, reward: float) -> Tree:
 
 def completed(chosen: EvalPlan, player: Player, finished: Sequence[Tree]) -> list[Tree]:
     """Return the trees of a plan of which some are finished."""
-    return asyncio.run(evaluate(chosen, player, EvaluationSettings(), step=0, finished=finished)).trees
+    return asyncio.run(evaluate(chosen, player, step=0, finished=finished)).trees
 
 
 # ---- plans -------------------------------------------------------------------------------------------------------
@@ -165,11 +168,11 @@ def test_episodes_of_another_plan_are_not_taken_for_ones_own() -> None:
 def test_record_counts_rewards_by_task_and_endings_by_episode() -> None:
     # counting to 0 is no task, so DONE at once earns 0 and ends
     chosen = plan(tasks=2, samples=2)
-    record = record_evaluation(chosen, play(chosen), step=5, temperature=0.0, seconds=1.5)
+    record = record_evaluation(chosen, play(chosen), step=5, seconds=1.5)
     assert record.rewards == {"test/0": (0.0, 0.0), "test/1": (0.0, 0.0)}
     assert record.endings == {"TERMINATED": 4}
     assert (record.step, record.seconds, record.costs["turns"], record.costs["tokens_generated"]) == (5, 1.5, 1.0, 5.0)
-    assert record.successes == {"test/0": [False, False], "test/1": [False, False]}
+    assert successes_of(record.rewards, record.success_at) == {"test/0": [False, False], "test/1": [False, False]}
 
 
 def test_failed_episode_is_none_and_keeps_its_place() -> None:
@@ -181,7 +184,7 @@ def test_failed_episode_is_none_and_keeps_its_place() -> None:
 
     record = evaluated(chosen, answer, concurrency=2).record
     assert record.rewards == {"test/0": (0.0,), "test/1": (None,)}
-    assert record.successes == {"test/0": [False], "test/1": [None]}
+    assert successes_of(record.rewards, record.success_at) == {"test/0": [False], "test/1": [None]}
     assert record.endings == {"TERMINATED": 1, "ERROR_POLICY": 1}
 
 
@@ -190,12 +193,12 @@ def test_success_is_a_reward_of_at_least_the_mark() -> None:
         env_id="e", label="l", step=0, temperature=0.0, success_at=0.5, rewards={"t": (0.49, 0.5, None, 1.0)},
         endings={}, costs={}, seconds=0.0,
     )  # fmt: skip
-    assert record.successes == {"t": [False, True, None, True]}
+    assert successes_of(record.rewards, record.success_at) == {"t": [False, True, None, True]}
 
 
 def test_record_comes_back_from_json() -> None:
     chosen = plan(tasks=2, samples=1)
-    record = record_evaluation(chosen, play(chosen), step=5, temperature=0.0, seconds=1.5)
+    record = record_evaluation(chosen, play(chosen), step=5, seconds=1.5)
     assert EvalRecord.from_json(record.to_json()) == record
 
 

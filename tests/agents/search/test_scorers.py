@@ -8,13 +8,14 @@ from typing import ClassVar
 import pytest
 
 from envgym.agents.catalog import ANSWER_SCORER
-from envgym.agents.evaluation.plan import EvalPlan
+from envgym.agents.evaluation.play import EvalPlan
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.agents.search import BestOf, Mcts
 from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.search.scorers import SearchObservation
+from envgym.agents.settings import EvaluationSettings
 from envgym.core.messages import Action
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
@@ -120,14 +121,14 @@ def test_choice_by_ending_is_a_setting_of_its_own_and_named(select: str) -> None
     assert success_of(strategy) > 0.7
     assert strategy.selection.uses_ending
     plan = EvalPlan(
-        env_id="safe", make_env=Safe, tasks=(), samples=1, seed=0, search="best_of", selection=strategy.selection
+        env_id="safe", make_env=Safe, tasks=(), settings=EvaluationSettings(), seed=0, selection=strategy.selection
     )
     assert plan.title == "held-out selected by ending"
 
 
 def test_oracle_by_ending_is_called_both() -> None:
     selection = Mcts(prefer_terminated=True).selection
-    plan = EvalPlan(env_id="safe", make_env=Safe, tasks=(), samples=1, seed=0, search="mcts", selection=selection)
+    plan = EvalPlan(env_id="safe", make_env=Safe, tasks=(), settings=EvaluationSettings(), seed=0, selection=selection)
     assert plan.title == "held-out oracle-selected, selected by ending"
 
 
