@@ -4,8 +4,10 @@ Source of the guidance: Agent-RLVR, arXiv 2506.11425: attempts that fail are mad
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from envgym.core.json_types import well_formed
@@ -14,6 +16,7 @@ from envgym.core.tasks import Task
 from envgym.core.turns import Scored
 from envgym.env import Env
 from envgym.envs.code._repo_grading import RepoGrade, grade
+from envgym.envs.code._repo_lines import count_lines, find_lines, read_lines
 from envgym.envs.code._repo_patch import Hunk, read_patch
 from envgym.envs.code._repo_tasks import RepoTask, checkout, read_repo_task, shipped_tasks
 from envgym.errors import InvalidInput, ToolError, sentence
@@ -119,12 +122,14 @@ class Repositories(Env[RepoState]):
         folder = "" if path.strip("./") == "" else f"{path.rstrip('/')}/"
         if not folder or any(name.startswith(folder) for name in shell.files()):
             return _list_files(shell, folder)
-        lines = _text(shell, path).splitlines()
-        last = len(lines) if last is None else min(last, len(lines))
+        content = shell.read(path)
+        num_lines = count_lines(content)
+        last = num_lines if last is None else min(last, num_lines)
         if not 1 <= first <= max(last, 1):
-            raise ToolError(f"{path} has {len(lines)} lines; there is none from {first} to {last}.")
+            raise ToolError(f"{path} has {num_lines} lines; there is none from {first} to {last}.")
         end = min(last, first - 1 + MAX_VIEW)
-        shown = [f"{number:>4}  {line}" for number, line in enumerate(lines[first - 1 : end], first)]
+        with _refused_unless_text(path):
+            shown = [f"{number:>4}  {line}" for number, line in enumerate(read_lines(content, first, end), first)]
         more = [f"({last - end} lines more: view from line {end + 1})"] if end < last else []
         return "\n".join([*shown, *more]) or "(an empty file)"
 
@@ -139,13 +144,11 @@ class Repositories(Env[RepoState]):
         if not text or "\n" in text:
             raise ToolError("Search for a text that is not empty and has no line break.")
         folder = "" if path.strip("./") == "" else path.rstrip("/")
-        hits = []
-        for name in _names(self.state.shell):
-            if folder and name != folder and not name.startswith(f"{folder}/"):
-                continue
-            lines = self.state.shell.read(name).decode(errors="replace").splitlines()
-            hits += [f"{name}:{number}: {line.strip()}" for number, line in enumerate(lines, 1) if text in line]
-        more = [f"({len(hits) - MAX_HITS} more)"] if len(hits) > MAX_HITS else []
+        shell, wanted = self.state.shell, text.encode(errors="surrogatepass")
+        names = (name for name in _names(shell) if not folder or name == folder or name.startswith(f"{folder}/"))
+        found = (f"{name}:{number}: {line}" for name in names for number, line in find_lines(shell.read(name), wanted))
+        hits = list(islice(found, MAX_HITS + 1))
+        more = ["(more than these: look for a longer text, or in one directory)"] if len(hits) > MAX_HITS else []
         return well_formed("\n".join([*hits[:MAX_HITS], *more])) or f"{text!r} is nowhere in {path}."
 
     @tool
@@ -175,8 +178,9 @@ class Repositories(Env[RepoState]):
             path: The file.
             text: All of it.
         """
-        self.state.shell.write(path, text.encode(errors="replace"))
-        return f"Wrote {path}, {len(text.splitlines())} lines."
+        content = text.encode(errors="replace")
+        self.state.shell.write(path, content)
+        return f"Wrote {path}, {count_lines(content)} lines."
 
     @tool
     def run_tests(self) -> str:
@@ -279,8 +283,15 @@ def _list_files(shell: ShellSession, folder: str) -> str:
 
 def _text(shell: ShellSession, path: str) -> str:
     """Return a file as text. Raises: ToolError: it is none."""
-    try:
+    with _refused_unless_text(path):
         return shell.read(path).decode()
+
+
+@contextmanager
+def _refused_unless_text(path: str) -> Iterator[None]:
+    """Refuse what cannot be decoded. Raises: ToolError."""
+    try:
+        yield
     except UnicodeDecodeError:
         raise ToolError(f"{path} is not text.") from None
 
