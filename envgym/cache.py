@@ -1,12 +1,21 @@
-"""The directory for what is made once and used again, and how it is filled safely."""
+"""What is made once and used again: the directory for it, how it is filled safely, results in memory within a bound."""
 
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import wraps
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
+from threading import Lock
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+V = TypeVar("V")
 
 
 def cache_directory() -> Path:
@@ -49,3 +58,56 @@ def source_key(source: str) -> str:
     facts = [(item, item.stat()) for item in files if item.is_file()]
     lines = [f"{item.resolve()} {stat.st_size} {stat.st_mtime_ns}" for item, stat in facts]
     return blake2b("\n".join(lines or [source]).encode(), digest_size=8).hexdigest()
+
+
+def cached_within(max_bytes: int) -> Callable[[Callable[P, V]], Callable[P, V]]:
+    """Return a decorator that keeps the results used last, with their arguments at most `max_bytes` of memory.
+
+    Arguments are hashable and given by position. A failure is not kept, nor is a result that is larger than all the
+    room. Threads that ask for the same at the same time may each compute it.
+    """
+
+    def decorate(function: Callable[P, V]) -> Callable[P, V]:
+        kept: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
+        lock, used = Lock(), 0
+
+        @wraps(function)
+        def ask(*args: P.args, **kwargs: P.kwargs) -> V:
+            nonlocal used
+            assert not kwargs, "given by position"
+            with lock:
+                if args in kept:
+                    kept.move_to_end(args)
+                    return kept[args][0]
+            result = function(*args, **kwargs)
+            size = size_of((args, result))
+            with lock:
+                if size <= max_bytes and args not in kept:
+                    kept[args], used = (result, size), used + size
+                while used > max_bytes:
+                    used -= kept.popitem(last=False)[1][1]
+            return result
+
+        return ask
+
+    return decorate
+
+
+def size_of(value: object) -> int:
+    """Return the bytes of a plain value and of all that it holds; what is held twice counts twice."""
+    total, left = 0, [value]
+    while left:
+        item = left.pop()
+        total += sys.getsizeof(item)
+        left.extend(_parts(item))
+    return total
+
+
+def _parts(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return chain.from_iterable(value.items())
+    if isinstance(value, tuple | list | set | frozenset):
+        return value
+    if is_dataclass(value):
+        return (getattr(value, field.name) for field in fields(value))
+    return ()

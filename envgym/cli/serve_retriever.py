@@ -2,6 +2,8 @@
 
 import argparse
 import contextlib
+import os
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +35,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Index the corpus, say where it is served, and serve it until interrupted."""
+    from envgym.http_server import is_loopback
+    from envgym.retrieval.http_client import TOKEN_VARIABLE
     from envgym.retrieval.server import RetrievalServer
 
+    chosen = os.environ.get(TOKEN_VARIABLE)
+    token = chosen or (None if is_loopback(args.host) else secrets.token_urlsafe(24))
     retriever = _retriever(args)
-    with RetrievalServer(retriever, name=args.index, host=args.host, port=args.port) as server:
+    with RetrievalServer(retriever, name=args.index, host=args.host, port=args.port, token=token) as server:
+        if token and not chosen:
+            print(f"Clients need {TOKEN_VARIABLE}={token}", flush=True)
         print(f"{args.corpus} at {server.url}/retrieve; Ctrl-C stops.", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()

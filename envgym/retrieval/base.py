@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from threading import Lock
 from typing import Protocol
 
+from envgym.cache import cached_within
 from envgym.errors import InvalidInput, sentence
 
 MAX_QUERY_CHARS = 1_000
@@ -67,23 +67,23 @@ def checked_query(query: str, count: int = 1) -> str:
     return stripped
 
 
-CACHED_QUERIES = 4_096
+CACHED_BYTES = 64 << 20
 
 
 class Cached:
     """Answers an identical query from memory; a failure is not remembered."""
 
-    def __init__(self, retriever: Retriever, size: int = CACHED_QUERIES) -> None:
-        """Wrap `retriever` and keep its last `size` answers."""
-        self.retriever, self.size = retriever, size
+    def __init__(self, retriever: Retriever, max_bytes: int = CACHED_BYTES) -> None:
+        """Wrap `retriever` and keep the answers used last, with their queries at most `max_bytes` of memory."""
+        self.retriever, self.max_bytes = retriever, max_bytes
         self.blocking = retriever.blocking
         self.num_asked = 0
         """Queries that the retriever itself has answered."""
-        self._search, self._lock = lru_cache(maxsize=size)(self._ask), Lock()
+        self._search, self._lock = cached_within(max_bytes)(self._ask), Lock()
 
     def __reduce__(self) -> tuple[type["Cached"], tuple[Retriever, int]]:
         """Travel without the memory."""
-        return Cached, (self.retriever, self.size)
+        return Cached, (self.retriever, self.max_bytes)
 
     def search(self, query: str, count: int) -> Sequence[Hit]:
         """Return what the retriever finds, or found before. Raises: what the retriever raises."""

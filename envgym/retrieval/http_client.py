@@ -11,6 +11,7 @@ It is that of Search-R1, and one request more to open a document by its id:
 """
 
 import json
+import os
 import time
 import weakref
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ from envgym.retrieval.base import Document, Hit, checked_query
 from envgym.retrieval.corpus import document_of
 
 RETRIEVE, DOCUMENTS, HEALTH = "/retrieve", "/documents", "/health"
+TOKEN_VARIABLE = "ENVGYM_RETRIEVER_TOKEN"
+"""The environment variable with the token that a server demands and a client sends."""
 
 
 def document_to_json(item: Document) -> JsonObject:
@@ -69,7 +72,7 @@ class HttpRetriever:
     blocking = True
 
     def __init__(self, url: str, *, timeout_s: float = 30.0, retries: int = 3) -> None:
-        """Point at a server.
+        """Point at a server; it is sent the token in `$ENVGYM_RETRIEVER_TOKEN`, where there is one.
 
         Args:
             url: its address, as in http://127.0.0.1:8000, with or without /retrieve.
@@ -126,7 +129,9 @@ class HttpRetriever:
 
     def _connect(self) -> None:
         """Make the client; it is closed with the last reference to this retriever, or when Python ends."""
-        self._client = httpx.Client(timeout=self.timeout_s, trust_env=False)
+        token = os.environ.get(TOKEN_VARIABLE)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._client = httpx.Client(timeout=self.timeout_s, trust_env=False, headers=headers)
         self._disconnect = weakref.finalize(self, self._client.close)
 
     def _post(self, path: str, request: JsonObject) -> JsonValue:

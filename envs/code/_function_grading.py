@@ -4,10 +4,11 @@ import json
 import re
 import threading
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from envgym.cache import cached_within
 from envgym.core.json_types import JsonObject
 from envgym.errors import EnvFailure, ToolError, sentence
 from envgym.sandbox import Limits, PythonSession, SessionResult
@@ -15,6 +16,8 @@ from envgym.sandbox import Limits, PythonSession, SessionResult
 _GUEST_SCRIPT = Path(__file__).with_name("_function_guest.py")
 _BLOCK = re.compile(r"```[ \t]*(?:python|py|python3)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 _TRUSTED = Limits(wall_s=60.0, cpu_s=10.0, output=65536)
+_CALLS_BYTES = 256 << 20
+"""Memory for the calls of problems."""
 Data = Any  # decoded JSON
 
 
@@ -105,7 +108,7 @@ def _failure_reason(result: SessionResult) -> str:
     return f"The code does not run: {last[:300] if result.error != 'SessionEnded' else 'it ended the Python process'}"
 
 
-@lru_cache(maxsize=1024)
+@cached_within(_CALLS_BYTES)
 def _record_calls(problem: FunctionProblem) -> tuple[Data, int]:
     """Return the calls that the tests make of the reference, and how many checks there are."""
     return _grading_session().calls(problem)

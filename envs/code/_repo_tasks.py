@@ -86,7 +86,7 @@ def read_repo_task(task: Task) -> RepoTask:
     )
 
 
-@cache
+@lru_cache(maxsize=16)
 def shipped_tasks(kinds: tuple[str, ...], levels: tuple[int, ...]) -> ListTasks:
     """Return the tasks of some kinds and levels."""
     return ListTasks(

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from envgym.cache import cached_within
 from envgym.core.messages import Action
 from envgym.core.tasks import Task, TaskSource
 from envgym.core.turns import Scored
@@ -36,6 +37,8 @@ _EXAMPLES = 3
 _CELL_CHARS = 80
 _MAX_SCHEMA = 20_000
 _MAX_SHOWN = 200
+_REFERENCE_BYTES = 256 << 20
+"""Memory for what references give."""
 
 
 class Sql(Env[QueryRunner]):
@@ -200,7 +203,7 @@ def reference_results(source: DatabaseSource, task: Task, limits: QueryLimits) -
     return _reference_results(source, str(task.payload["database"]), str(task.payload["sql"]), limits)
 
 
-@lru_cache(maxsize=4096)
+@cached_within(_REFERENCE_BYTES)
 def _reference_results(source: DatabaseSource, name: str, sql: str, limits: QueryLimits) -> tuple[QueryResult, ...]:
     runner = QueryRunner(databases_of(source, name), limits)
     try:

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +236,7 @@ def _drafts() -> tuple[TaskDraft, ...]:
     return tuple(draft_of(problem) for problem in (*pipelines(), *classics()))
 
 
-@cache
+@lru_cache(maxsize=16)
 def _shipped(levels: tuple[int, ...]) -> ListTasks:
     """Return the problems that ship with envgym; their tests are drawn once."""
     return ListTasks([draft for draft in _drafts() if draft.metadata["level"] in levels])

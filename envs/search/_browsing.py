@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from math import log
 
+from envgym.cache import cached_within
 from envgym.env import Env
 from envgym.errors import InvalidInput, ToolError, sentence
 from envgym.retrieval import BadQuery, Document, Retriever
@@ -13,6 +13,8 @@ from envgym.retrieval.bm25 import words_of
 from envgym.tools import tool
 
 MAX_RESULTS = 20
+_LINES_BYTES = 64 << 20
+"""Memory for the words of pages that were looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +195,6 @@ def _best_lines(document: Document, wanted_words: frozenset[str]) -> list[int]:
     return [place for place in best if scores[place] >= least > 0] or [0]
 
 
-@lru_cache(maxsize=2_048)
+@cached_within(_LINES_BYTES)
 def _line_words(document: Document) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(words_of(line)) for line in document.text.split("\n"))

@@ -8,7 +8,6 @@ import secrets
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from urllib.parse import parse_qs, urlsplit
@@ -18,6 +17,8 @@ import jinja2
 from envgym.envs.web._shop_clients import ShopView, TextShop
 from envgym.envs.web._shop_pages import SEARCH, PageAction, ShopPage
 from envgym.envs.web._shop_store import ShopVisit, search_products
+from envgym.errors import InvalidInput
+from envgym.http_server import BoundedHandler, BoundedServer
 
 LINKS = frozenset({"open", "show_page", "back", "view_cart"})
 """Acts that change nothing but the page: links; the others are buttons of a form that is posted."""
@@ -54,8 +55,7 @@ class ShopServer:
             def session(self, name: str) -> ShopSession | None:
                 return sessions.get(name)
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
+        self._http = BoundedServer("127.0.0.1", 0, Handler)
         Thread(target=self._http.serve_forever, name="envgym-shop", daemon=True).start()
 
     def begin(self, engine: TextShop, visit: ShopVisit) -> ShopSession:
@@ -66,29 +66,26 @@ class ShopServer:
 
     def url(self, session: ShopSession) -> str:
         """Return where the session's page is."""
-        return f"http://127.0.0.1:{self._http.server_port}/{session.name}"
+        return f"{self._http.url}/{session.name}"
 
     def end(self, session: ShopSession) -> None:
         """Forget a visitor."""
         self._sessions.pop(session.name, None)
 
 
-class _ShopHandler(BaseHTTPRequestHandler):
+class _ShopHandler(BoundedHandler):
     """Answers one connection."""
-
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
 
     def session(self, name: str) -> ShopSession | None:
         """Return a session by its name."""
         raise AssertionError("the server's own handler knows")
 
-    def do_GET(self) -> None:  # the standard library's name
+    def get(self) -> None:
         """Follow a link or search, and show the page."""
         url = urlsplit(self.path)
         session = self.session(url.path[1:])
         if session is None:
-            self._send(HTTPStatus.NOT_FOUND, "There is no such visit.")
+            self._show(HTTPStatus.NOT_FOUND, "There is no such visit.")
             return
         asked = parse_qs(url.query, keep_blank_values=True)
         act = PageAction.read(asked["act"][0]) if "act" in asked else None
@@ -96,35 +93,25 @@ class _ShopHandler(BaseHTTPRequestHandler):
             act = PageAction(SEARCH.verb, search_products(asked["search"][0]))
         if act is not None and act.verb in {*LINKS, SEARCH.verb}:
             session.act(act)
-        self._send(HTTPStatus.OK, render_page(session.view.page, session.name))
+        self._show(HTTPStatus.OK, render_page(session.view.page, session.name))
 
-    def do_POST(self) -> None:  # the standard library's name
+    def post(self) -> None:
         """Press a button, then send the browser back to the page."""
         session = self.session(self.path[1:])
-        length = int(self.headers.get("Content-Length") or 0)
-        if session is None or length > MAX_BODY:
-            self.close_connection = True
-            self._send(HTTPStatus.NOT_FOUND, "There is no such visit.")
+        try:
+            body = self.body(MAX_BODY)
+        except InvalidInput:
+            session = None
+        if session is None:
+            self._show(HTTPStatus.NOT_FOUND, "There is no such visit.")
             return
-        act = PageAction.read(parse_qs(self.rfile.read(length).decode("utf-8", "replace")).get("act", [""])[0])
+        act = PageAction.read(parse_qs(body.decode("utf-8", "replace")).get("act", [""])[0])
         if act is not None:
             session.act(act)
-        self.send_response(HTTPStatus.SEE_OTHER)
-        self.send_header("Location", self.path)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+        self.send(HTTPStatus.SEE_OTHER, "text/plain", b"", {"Location": self.path})
 
-    def _send(self, status: HTTPStatus, html: str) -> None:
-        body = html.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+    def _show(self, status: HTTPStatus, html: str) -> None:
+        self.send(status, "text/html; charset=utf-8", html.encode(), {"Cache-Control": "no-store"})
 
 
 def render_page(page: ShopPage, session: str) -> str:

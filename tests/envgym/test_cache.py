@@ -1,12 +1,15 @@
-"""The cache: whole or not at all, and safe when two processes build at once."""
+"""The cache: whole or not at all, and safe when two processes build at once; in memory, within a bound of bytes."""
 
+import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 
-from envgym.cache import build_once, cache_directory
+from envgym.cache import build_once, cache_directory, cached_within, size_of
 
 
 def test_the_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -66,3 +69,58 @@ def test_of_two_builders_the_first_wins(tmp_path: Path) -> None:
 
     assert (build_once(folder, slow) / "who").read_text() == "first"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    left: str
+    right: tuple[str, ...]
+
+
+def counted(max_bytes: int) -> tuple[Callable[[int], str], list[int]]:
+    asked: list[int] = []
+
+    @cached_within(max_bytes)
+    def text(size: int) -> str:
+        asked.append(size)
+        if size < 0:
+            raise ValueError(size)
+        return "x" * size
+
+    return text, asked
+
+
+def test_the_size_is_that_of_all_parts() -> None:
+    parts = ["left", "right", ("right",), Pair("left", ("right",))]
+    assert size_of(Pair("left", ("right",))) == sum(
+        map(sys.getsizeof, (Pair("left", ("right",)), "left", ("right",), "right"))
+    )
+    assert size_of(parts) == sys.getsizeof(parts) + sum(map(size_of, parts))
+    assert size_of({"a": ["b"]}) == sum(map(sys.getsizeof, ({"a": ["b"]}, "a", ["b"], "b")))
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert size_of(deep) > 100_000 * sys.getsizeof([])
+
+
+def test_the_results_used_last_are_kept_within_the_bound() -> None:
+    entry = size_of(((1000,), "x" * 1000))
+    text, asked = counted(3 * entry)
+    for size in (1000, 999, 998, 1000, 997, 1000, 999):  # 997 takes the place of 999, the one used longest ago
+        assert text(size) == "x" * size
+    assert asked == [1000, 999, 998, 997, 999]
+
+
+def test_what_is_larger_than_the_room_is_not_kept_and_displaces_nothing() -> None:
+    text, asked = counted(2000)
+    for size in (100, 5000, 5000, 100):
+        assert len(text(size)) == size
+    assert asked == [100, 5000, 5000]
+
+
+def test_a_failure_is_not_kept() -> None:
+    text, asked = counted(2000)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="-1"):
+            text(-1)
+    assert asked == [-1, -1]

@@ -4,13 +4,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from envgym.authoring import ListTasks, TaskDraft
 from envgym.authoring.sources import task_from_draft
-from envgym.cache import source_key
+from envgym.cache import cached_within, source_key
 from envgym.core.json_types import JsonObject, content_hash
 from envgym.core.tasks import Split, Task
 from envgym.envs.code._sql.runner import vary_database
@@ -112,7 +111,7 @@ def _draft(row: Any, where: str) -> TaskDraft:  # Any: decoded JSON
     return TaskDraft(prompt=question + hint, payload=payload, metadata=metadata)
 
 
-@lru_cache(maxsize=64)
+@cached_within(4 * MAX_DATABASE)
 def _content(path: str, key: str, variant: int) -> bytes:
     """Return a file's content, or a variant of it; `key` changes with the file."""
     content = Path(path).read_bytes()

@@ -64,7 +64,7 @@ class FactbookDatabase:
         return _factbook_database(variant)
 
 
-@cache
+@lru_cache(maxsize=16)
 def shipped(kind: str, levels: tuple[int, ...], held_out: str | None) -> ListTasks:
     """Return the questions of `generated` or `factbook` databases; a schema held out is all of the test split."""
     path = build_once(cache_directory() / f"sql-{kind}-{_fingerprint()}", lambda work: _write_questions(kind, work))

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("bm25s")
 
+from envgym.errors import ToolInfraFailure
 from envgym.retrieval.http_client import HttpRetriever
 
 Command = Callable[..., tuple[int, str, str]]
@@ -32,6 +33,27 @@ def test_a_served_file_is_searched_over_http(tmp_path: Path) -> None:
             (hit,) = client.search("longest river", 3)
             assert (hit.document.title, hit.document.text) == ("Nile", "The longest river.")
             client.close()
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+
+
+@pytest.mark.usefixtures("heeds_interrupts")
+def test_where_others_reach_the_server_a_token_is_made_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wiki.jsonl").write_text('{"id": "nile", "text": "A river."}')
+    words = [sys.executable, "-m", "envgym", "serve-retriever", str(tmp_path / "wiki.jsonl"), "--port", "0"]
+    env = {**os.environ, "ENVGYM_CACHE": str(tmp_path / "cache")}
+    with subprocess.Popen([*words, "--host", "0.0.0.0"], stdout=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            assert process.stdout is not None
+            name, _, token = process.stdout.readline().removeprefix("Clients need ").strip().partition("=")
+            url = process.stdout.readline().split()[2].rstrip(";").replace("0.0.0.0", "127.0.0.1")
+            with pytest.raises(ToolInfraFailure, match="status 401"):
+                HttpRetriever(url).search("river", 3)
+            monkeypatch.setenv(name, token)
+            assert HttpRetriever(url).search("river", 3)[0].document.id == "nile"
         finally:
             process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0

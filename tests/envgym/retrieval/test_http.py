@@ -13,8 +13,10 @@ import pytest
 
 pytest.importorskip("bm25s")
 
+from envgym.cache import size_of
 from envgym.errors import InvalidInput, ToolInfraFailure
-from envgym.retrieval.base import BadQuery, Cached
+from envgym.retrieval import server
+from envgym.retrieval.base import BadQuery, Cached, Document, Hit
 from envgym.retrieval.bm25 import Bm25
 from envgym.retrieval.corpus import Corpus
 from envgym.retrieval.http_client import HttpRetriever
@@ -22,6 +24,9 @@ from envgym.retrieval.server import MAX_BATCH, MAX_BODY_BYTES, RetrievalServer
 
 Reply = Callable[[int, str], tuple[int, str]]
 """(number of the request, path) -> status, body."""
+
+
+FOUND = (Hit(document=Document(id="a", title="a", text="x"), score=1.0),)
 
 
 @contextmanager
@@ -123,6 +128,25 @@ def test_a_bad_request_gets_one_sentence(url: str, path: str, content: bytes, st
     assert "\n" not in response.json()["detail"]
 
 
+def test_a_reply_of_too_many_characters_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_REPLY_CHARS", 60)  # the Nile's page has 26, that of Lake Geneva 58
+    answers = [httpx.post(f"{url}/retrieve", json={"queries": ["river"] * number, "topk": 1}) for number in (2, 3)]
+    assert [answer.status_code for answer in answers] == [200, 400]
+    assert answers[1].json()["detail"].startswith("reply must have at most 60 characters, got more (/retrieve)")
+    found = [httpx.post(f"{url}/documents", json={"ids": ["nile", "none"] * number}) for number in (2, 3)]
+    assert [answer.status_code for answer in found] == [200, 400]
+
+
+def test_a_client_sends_the_token_of_its_environment(lakes: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(RetrievalServer(Bm25(lakes), name="bm25", token="secret")) as address:
+        with pytest.raises(ToolInfraFailure, match=r"status 401.*token must be the server's, got none"):
+            HttpRetriever(address).search("river", 1)
+        monkeypatch.setenv("ENVGYM_RETRIEVER_TOKEN", "secret")
+        client = HttpRetriever(address)
+        assert client.search("river", 1)[0].document.id == "nile"
+        assert b"secret" not in pickle.dumps(client)
+
+
 def test_a_busy_server_is_asked_again() -> None:
     with scripted(lambda number, path: (503, "busy") if number < 2 else (200, result("a", "b", "c"))) as address:
         assert [hit.document.id for hit in HttpRetriever(address, retries=2).search("x", 2)] == ["a", "b"]
@@ -194,10 +218,10 @@ def test_settings_out_of_range_are_refused(settings: dict[str, str | int], said:
 def test_an_identical_query_is_answered_from_memory_and_a_failure_is_not() -> None:
     states = iter([(422, "ill"), (200, result("a")), (200, result("b")), (200, result("c"))])
     with scripted(lambda number, path: next(states)) as address:
-        cached = Cached(HttpRetriever(address), size=1)
+        cached = Cached(HttpRetriever(address), max_bytes=size_of((("x", 1), FOUND)))
         with pytest.raises(ToolInfraFailure):
             cached.search("x", 1)
         seen = [cached.search(query, 1)[0].document.id for query in ("x", "x", "y", "y", "x")]
     assert seen == ["a", "a", "b", "b", "c"]
     assert cached.num_asked == 3
-    assert (cached.blocking, pickle.loads(pickle.dumps(cached)).size) == (True, 1)
+    assert (cached.blocking, pickle.loads(pickle.dumps(cached)).max_bytes) == (True, cached.max_bytes)
