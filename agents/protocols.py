@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self
 from envgym.core.messages import Action, Message, Observation
 from envgym.core.segments import Segment
 from envgym.core.tree import Rewrite
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.tools import ToolSpec
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ class Sampling:
             "max_new_tokens": self.max_new_tokens >= 1,
         }
         if wrong := [name for name, is_good in in_range.items() if not is_good]:
-            got, do = getattr(self, wrong[0]), "see Sampling"
-            raise InvalidInput(sentence(wrong[0], "be in range", got, where=where, do=do))
+            raise InvalidInput.of(wrong[0], "be in range", getattr(self, wrong[0]), where=where, do="see Sampling")
 
     @property
     def is_raw(self) -> bool:

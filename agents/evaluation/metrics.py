@@ -7,7 +7,7 @@ from typing import Protocol
 
 from envgym.core.trajectory import Trajectory
 from envgym.core.turns import Ending
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.settings import Settings
 
 
@@ -58,6 +58,6 @@ def compute_metrics(metrics: Sequence[Metric], episodes: Sequence[Trajectory]) -
         measured = {f"metric/{name}": float(value) for name, value in metric(episodes).items()}
         for name in measured.keys() & numbers.keys():
             do = "rename one, or leave one of the metrics out"
-            raise InvalidInput(sentence(name, "be of one metric", "two", where="metrics", do=do))
+            raise InvalidInput.of(name, "be of one metric", "two", where="metrics", do=do)
         numbers |= measured
     return numbers

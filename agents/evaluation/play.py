@@ -23,7 +23,7 @@ from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
 from envgym.core.turns import Cost, Invalid
 from envgym.env import Env
-from envgym.errors import RunError, SettingsError, sentence
+from envgym.errors import RunError, SettingsError
 from envgym.seeds import derive_seed
 
 ORACLE_SELECTED = "oracle-selected"
@@ -216,7 +216,7 @@ async def evaluate(
             got = f"{num_invalid} of {len(jobs)}, such as: {reasons[0]}"
             do = "mend the env, its services or the endpoint, then resume"
             must = f"stay below {max_invalid_rate:.0%}"
-            raise RunError(sentence("invalid episodes", must, got, where=f"task {tree.task_id}", do=do))
+            raise RunError.of("invalid episodes", must, got, where=f"task {tree.task_id}", do=do)
 
     missing = [job for job in jobs if job.tree_id not in trees]
     trees.update(zip((job.tree_id for job in missing), await play(missing, handle), strict=True))
@@ -261,7 +261,7 @@ def message_player(
     if not isinstance(search, Chain):
         do = "use engine.backend=vllm_server where vLLM serves it, load the model here, or use chain"
         got = settings.search.name
-        raise SettingsError(sentence("search", "be chain for a policy of messages", got, where="evaluation", do=do))
+        raise SettingsError.of("search", "be chain for a policy of messages", got, where="evaluation", do=do)
     resolve_text_format(agent)
     sampling = evaluation_sampling(settings, agent)
 

@@ -29,7 +29,7 @@ from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.settings import EnvSettings, EvalSettings
 from envgym.core.tree import Tree
 from envgym.episodes import episode_rows
-from envgym.errors import InvalidInput, SettingsError, UnknownName, sentence
+from envgym.errors import InvalidInput, SettingsError, UnknownName
 from envgym.journal import Journal
 from envgym.report.from_run import write_run_report
 from envgym.runs import RunDirectory, check_labels, check_new, check_same
@@ -167,7 +167,7 @@ def _plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> EvalPla
     tasks = held_out_tasks(source, evaluation.tasks, split=evaluation.split)
     if not tasks:
         do = "evaluate on another split"
-        raise SettingsError(sentence("split", "hold a task", str(evaluation.split), where=env.id, do=do))
+        raise SettingsError.of("split", "hold a task", str(evaluation.split), where=env.id, do=do)
     label = SPLIT_LABELS[evaluation.split]
     return EvalPlan(
         env_id=env.id,
@@ -214,4 +214,4 @@ def _tokenizer(settings: EvalSettings) -> Any:  # PreTrainedTokenizerFast, which
             raise
         do = "name the served model's own with --tokenizer"
         got = settings.model.name
-        raise InvalidInput(sentence("tokenizer", "be found", got, where=str(error), do=do)) from error
+        raise InvalidInput.of("tokenizer", "be found", got, where=str(error), do=do) from error

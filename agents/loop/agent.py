@@ -153,7 +153,7 @@ class Agent:
             is_readable = is_readable and segment.token_strings != ()
             if segment.trains:
                 do = "mark what is rendered PROMPT, TEMPLATE, TOOL or INJECTED"
-                raise InvalidInput(sentence("rendering", "hold no POLICY segment", "one", where="renderer", do=do))
+                raise InvalidInput.of("rendering", "hold no POLICY segment", "one", where="renderer", do=do)
         if is_readable:
             return rendering
         strings = self.renderer.token_strings

@@ -35,7 +35,7 @@ from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, S
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Edge, Rewrite
 from envgym.core.turns import Cost, Ending, TurnOutcome
-from envgym.errors import InvalidInput, PolicyFailure, sentence
+from envgym.errors import InvalidInput, PolicyFailure
 from envgym.records import StepRecord, StepResult
 from envgym.seeds import derive_seed
 from envgym.tools import ToolSpec
@@ -112,7 +112,7 @@ def advance(state: AgentState, event: TokenEvent) -> tuple[AgentState, TokenRequ
     if isinstance(event, FailureEvent) and state.phase is not Phase.FINISHED:
         return _cut(state, event.ending, event.reason, event.seconds)
     must, do = f"answer the state's phase {state.phase}", "feed the event that was requested"
-    raise InvalidInput(sentence("event", must, event, where="advance", do=do))
+    raise InvalidInput.of("event", must, event, where="advance", do=do)
 
 
 # ---- one function for each event ------------------------------------------------------------------------------------

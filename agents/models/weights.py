@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 
 class Float32Head(nn.Linear):
@@ -31,7 +31,7 @@ def widen_head(model: Any) -> None:  # PreTrainedModel
     layer = model.get_output_embeddings()
     if type(layer) is not nn.Linear:
         do = "leave model.head_dtype at same"
-        raise InvalidInput(sentence("output layer", "be a plain nn.Linear", type(layer).__name__, where="head", do=do))
+        raise InvalidInput.of("output layer", "be a plain nn.Linear", type(layer).__name__, where="head", do=do)
     with torch.device("meta"):
         head = Float32Head(layer.in_features, layer.out_features, bias=layer.bias is not None)
     head.weight, head.bias = layer.weight, layer.bias

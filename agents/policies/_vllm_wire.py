@@ -6,7 +6,7 @@ from typing import Any
 
 from envgym.agents.policies.endpoint import BadResponse, Json, get_nested, read_count
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
-from envgym.errors import PolicyFailure, sentence
+from envgym.errors import PolicyFailure
 
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 _TOKEN = "token_id:"
@@ -174,7 +174,7 @@ def _choice(content: object, prompt: tuple[int, ...]) -> Mapping[str, Any]:  # J
     if (computed := _ids(choice, "prompt_token_ids")) != prompt:
         got = f"{len(computed)} others" if len(computed) == len(prompt) else f"{len(computed)} of {len(prompt)}"
         do = "let it neither cut prompts nor add tokens to them"
-        raise PolicyFailure(sentence("endpoint", "compute the tokens that it is sent", got, where="completions", do=do))
+        raise PolicyFailure.of("endpoint", "compute the tokens that it is sent", got, where="completions", do=do)
     return choice
 
 
@@ -183,7 +183,7 @@ def _ids(choice: Mapping[str, Any], key: str) -> tuple[int, ...]:  # JSON
     if not _is_list_of(ids, int):
         do = "serve it with a vLLM that knows return_token_ids, or evaluate by its messages, without --backend vllm"
         got = f"a completion without {key}"
-        raise PolicyFailure(sentence("endpoint", "return token ids", got, where="completions", do=do))
+        raise PolicyFailure.of("endpoint", "return token ids", got, where="completions", do=do)
     return tuple(ids)
 
 

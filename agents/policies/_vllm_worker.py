@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from envgym.errors import InvalidInput, check_known, sentence
+from envgym.errors import InvalidInput, check_known
 
 _WHERE = "VllmPolicy"
 _IN_MEMORY = Path("/dev/shm")
@@ -58,7 +58,7 @@ class WeightStaging:
         if missing := sorted(self._shapes.keys() - tensors.keys()):
             must, got = f"hold all {len(self._shapes)}", f"{len(tensors)}, without {missing[0]}"
             do = "send every weight; merged_weights(model) does, with adapters merged"
-            raise InvalidInput(sentence("new weights", must, got, where=_WHERE, do=do))
+            raise InvalidInput.of("new weights", must, got, where=_WHERE, do=do)
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
         self._count += 1
         path = self._place(size) / f"{self._count}.safetensors"
@@ -80,11 +80,11 @@ class WeightStaging:
     def _check(self, name: str, tensor: Tensor) -> None:
         if ".lora_" in name or ".base_layer." in name:
             do = "merge the adapters into the weights: merged_weights(model)"
-            raise InvalidInput(sentence("new weights", "be the model's own", name, where=_WHERE, do=do))
+            raise InvalidInput.of("new weights", "be the model's own", name, where=_WHERE, do=do)
         check_known("weight", name, self._known, where=_WHERE)
         if self._known[name] != tensor.shape:
             rule, do = f"have shape {list(self._known[name])}", "send the weights of the same architecture"
-            raise InvalidInput(sentence(name, rule, list(tensor.shape), where=_WHERE, do=do))
+            raise InvalidInput.of(name, rule, list(tensor.shape), where=_WHERE, do=do)
 
     def _place(self, size: int) -> Path:
         """Return the folder, in memory where there is room for two files. Raises: InvalidInput: the disk is full."""
@@ -94,7 +94,7 @@ class WeightStaging:
             if not roomy:
                 do = "free some, or set TMPDIR to a larger disk"
                 must = f"have {2 * size} bytes free for weights"
-                raise InvalidInput(sentence("temporary folder", must, str(places[-1]), where=_WHERE, do=do))
+                raise InvalidInput.of("temporary folder", must, str(places[-1]), where=_WHERE, do=do)
             self._folder = tempfile.TemporaryDirectory(prefix="envgym-weights-", dir=roomy[0])
         return Path(self._folder.name)
 

@@ -6,7 +6,7 @@ from envgym.agents.catalog import POLICY_BACKEND
 from envgym.agents.protocols import Policy
 from envgym.agents.rollout.messages import MessagePolicy
 from envgym.agents.settings import EndpointSettings, EngineSettings, ModelSettings
-from envgym.errors import SettingsError, sentence
+from envgym.errors import SettingsError
 
 if TYPE_CHECKING:
     from torch import dtype
@@ -49,7 +49,7 @@ def build_trained_policy(
     policy.close()
     do = "use transformers or vllm"
     must = "sample tokens from weights that training can change"
-    raise SettingsError(sentence("engine.backend", must, engine.backend.name, where="engine", do=do))
+    raise SettingsError.of("engine.backend", must, engine.backend.name, where="engine", do=do)
 
 
 def transformers_policy(
@@ -123,5 +123,5 @@ def _endpoint(engine: EngineSettings) -> EndpointSettings:
     if engine.endpoint is None:
         do = "add engine.endpoint.base_url and engine.endpoint.model"
         must = f"be set for {engine.backend.name}"
-        raise SettingsError(sentence("engine.endpoint", must, "nothing", where="engine", do=do))
+        raise SettingsError.of("engine.endpoint", must, "nothing", where="engine", do=do)
     return engine.endpoint

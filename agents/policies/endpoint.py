@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import httpx
 
 from envgym.agents.settings import EndpointSettings
-from envgym.errors import InvalidInput, PolicyFailure, sentence
+from envgym.errors import InvalidInput, PolicyFailure
 
 Json = dict[str, Any]
 """A body that is sent."""
@@ -51,7 +51,7 @@ class Endpoint:
             key = os.environ.get(settings.api_key_env)
             if not key:
                 got, do = settings.api_key_env, "export the endpoint's key under this name"
-                raise InvalidInput(sentence("environment variable", "hold a key", got, where="endpoint", do=do))
+                raise InvalidInput.of("environment variable", "hold a key", got, where="endpoint", do=do)
             headers["Authorization"] = f"Bearer {key}"
         self._client = httpx.AsyncClient(
             headers=headers,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy
-from envgym.errors import PolicyFailure, sentence
+from envgym.errors import PolicyFailure
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,6 +65,6 @@ def _from_list(script: Iterable[ScriptedReply]) -> Callable[[GenerateRequest], S
         for reply in replies:
             return reply
         must = "hold a reply for every request"
-        raise PolicyFailure(sentence("script", must, "its end", where="ScriptedPolicy", do="add replies"))
+        raise PolicyFailure.of("script", must, "its end", where="ScriptedPolicy", do="add replies")
 
     return answer

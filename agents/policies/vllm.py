@@ -21,7 +21,7 @@ from envgym.agents.policies._vllm_engine import VllmEngine, VllmLaunchSettings, 
 from envgym.agents.policies._vllm_wire import read_generation, read_row_logprobs, sampling_arguments
 from envgym.agents.policies._vllm_worker import WeightStaging
 from envgym.agents.protocols import GenerateRequest, Generation, Policy
-from envgym.errors import InvalidInput, PolicyFailure, sentence
+from envgym.errors import InvalidInput, PolicyFailure
 
 _WHERE = "VllmPolicy"
 _GIB = 1 << 30
@@ -65,15 +65,14 @@ class VllmPolicy(Policy):
             InvalidInput: a model that vLLM cannot load, no memory for the cache, or a number out of range.
         """
         for name, value in {"max_batch": max_batch, "cache_gib": cache_gib}.items():
-            if value <= 0:
-                raise InvalidInput(sentence(name, "be above 0", value, where=_WHERE, do="see VllmPolicy"))
+            InvalidInput.unless(value > 0, name, "be above 0", value, where=_WHERE, do="see VllmPolicy")
         config = _config(source)
         positions = getattr(config.get_text_config(), "max_position_embeddings", None)
         # One fewer, as vLLM scores a sequence only where a token could follow it.
         self._positions: int = max_context or (positions or 2048) - 1
         if positions is not None and self._positions >= positions:
             must, do = f"be below the model's {positions} positions", "lower engine.max_context"
-            raise InvalidInput(sentence("max_context", must, self._positions, where=_WHERE, do=do))
+            raise InvalidInput.of("max_context", must, self._positions, where=_WHERE, do=do)
         self._staging = WeightStaging(config, getattr(torch, dtype))
         self._num_top, self._with_raw, self._version = num_top, with_raw, version
         self._salt = 0
@@ -111,7 +110,7 @@ class VllmPolicy(Policy):
         longest = max(map(len, token_ids), default=0)
         if longest > self._positions:
             must, do = f"fit the engine's {self._positions} positions", "raise engine.max_context"
-            raise PolicyFailure(sentence("sequence", must, f"{longest} tokens", where=_WHERE, do=do))
+            raise PolicyFailure.of("sequence", must, f"{longest} tokens", where=_WHERE, do=do)
         return await asyncio.wrap_future(self._engine.submit(self._compute_logprobs(list(token_ids))))
 
     def update_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
@@ -148,7 +147,7 @@ class VllmPolicy(Policy):
 
     def _check_awake(self) -> None:
         if self._is_asleep:
-            raise PolicyFailure(sentence("policy", "be awake", "asleep", where=_WHERE, do="call wake first"))
+            raise PolicyFailure.of("policy", "be awake", "asleep", where=_WHERE, do="call wake first")
 
     # ---- on the engine's loop ------------------------------------------------------------------------------------
 
@@ -224,4 +223,4 @@ def _config(source: str) -> Any:  # PretrainedConfig
         return AutoConfig.from_pretrained(source)
     except (OSError, ValueError) as error:
         do = "check the name and the network, or name a directory"
-        raise InvalidInput(sentence("model", "be one that loads", source, where=one_line(error), do=do)) from error
+        raise InvalidInput.of("model", "be one that loads", source, where=one_line(error), do=do) from error

@@ -14,7 +14,7 @@ from envgym.agents.policies._requests import max_sampled_tokens
 from envgym.agents.policies.endpoint import Endpoint, Json, Sleep
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
 from envgym.agents.settings import EndpointSettings
-from envgym.errors import InvalidInput, PolicyFailure, check_known, sentence
+from envgym.errors import InvalidInput, PolicyFailure, check_known
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,7 +89,7 @@ class VllmServerPolicy(Policy):
             do = (
                 "serve with --logprobs-mode processed_logprobs, or sample at temperature 0 or 1 without top-k and top-p"
             )
-            raise PolicyFailure(sentence("vLLM server", must, got, where=self._where, do=do))
+            raise PolicyFailure.of("vLLM server", must, got, where=self._where, do=do)
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one continuation.
@@ -109,14 +109,14 @@ class VllmServerPolicy(Policy):
         longest = max(map(len, token_ids), default=0)
         if self._positions is not None and longest > self._positions:
             must, do = f"fit the model's {self._positions} positions", "serve with a larger --max-model-len"
-            raise PolicyFailure(sentence("sequence", must, f"{longest} tokens", where=self._where, do=do))
+            raise PolicyFailure.of("sequence", must, f"{longest} tokens", where=self._where, do=do)
         return list(await asyncio.gather(*[self._compute_logprobs(row) for row in token_ids]))
 
     def update_weights(self, named_tensors: Iterable[tuple[str, "Tensor"]], version: int) -> None:
         """Refuse: the weights are the server's. Raises: InvalidInput."""
         do = "train with engine.backend=vllm, which holds its own"
         must = "stay as they are served"
-        raise InvalidInput(sentence("weights", must, f"version {version}", where=self._where, do=do))
+        raise InvalidInput.of("weights", must, f"version {version}", where=self._where, do=do)
 
     async def _sample(self, request: GenerateRequest, *, limit: int) -> Generation:
         version = self._version

@@ -11,7 +11,7 @@ from envgym.agents.rendering.generic import GenericRenderer
 from envgym.agents.rendering.template import ChatTemplate
 from envgym.agents.rendering.tokens import require_fast
 from envgym.core.json_types import JsonValue
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.parsing import text_format as find_text_format
 from envgym.parsing.formats import TextFormat
 from envgym.settings import Settings
@@ -98,17 +98,17 @@ class FamilyRendererFactory(Settings):
         if text_format is not None:
             do = "choose the generic renderer, or text_format=native"
             must = "be the family's own for a family's renderer"
-            raise InvalidInput(sentence("text format", must, text_format.name, where="renderer family", do=do))
+            raise InvalidInput.of("text format", must, text_format.name, where="renderer family", do=do)
         if find_spec("renderers") is None:
             do = "install the extra envgym[train]"
-            raise InvalidInput(sentence("package renderers", "be installed", "none", where="renderer", do=do))
+            raise InvalidInput.of("package renderers", "be installed", "none", where="renderer", do=do)
         from envgym.agents.rendering.families import FamilyRenderer
 
         family = self.family or _known_family(fast)
         if family is None:
             do = "name it with family=..., or choose the generic renderer"
             got = str(fast.name_or_path)
-            raise InvalidInput(sentence("tokenizer", "be of a known family", got, where="renderer", do=do))
+            raise InvalidInput.of("tokenizer", "be of a known family", got, where="renderer", do=do)
         return FamilyRenderer(fast, family, thinks=thinking, keeps_thinking=self.keeps_thinking)
 
 
@@ -141,7 +141,7 @@ def _known_family(tokenizer: "PreTrainedTokenizerFast") -> str | None:
     """Return the family of a tokenizer; None: unknown, or the package that knows families is not installed."""
     if find_spec("renderers") is None:
         return None
-    from envgym.agents.rendering.family_setup import find_family
+    from envgym.agents.rendering.families import find_family
 
     return find_family(tokenizer)
 

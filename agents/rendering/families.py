@@ -1,6 +1,8 @@
 """The renderer for model families that the package `renderers` knows: its rendering and parsing, in our segments.
 
-The family's own format of calls is used. A call that cannot be read stays in the content, as it was written.
+The family's own format of calls is used. A call that cannot be read stays in the content, as it was written. A family
+is known by the model's name, or because it renders probes to the very tokens that the tokenizer's own chat template
+gives: a checkpoint in a local directory has no telling name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,19 +10,132 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from renderers import config_from_name, create_renderer  # type: ignore[import-untyped]  # shipped without types
+from renderers.base import MODEL_RENDERER_MAP  # type: ignore[import-untyped]  # shipped without types
+
 from envgym.agents.protocols import Generation, Rendering
 from envgym.agents.rendering.dialect import PROBE_CALL, PROBE_TOOL, escaped_json
-from envgym.agents.rendering.family_setup import OWN_TOKENIZER, GuardedTokenizer, create_family
-from envgym.agents.rendering.template import TemplateMessage, listed_tools, opened_thinking, plain_json
+from envgym.agents.rendering.template import (
+    ChatTemplate,
+    TemplateMessage,
+    listed_tools,
+    opened_thinking,
+    plain_json,
+)
 from envgym.agents.rendering.tokens import TokenCodec, require_fast
 from envgym.core.messages import Action, Message, Observation, Role, ToolCall, text_of
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Rewrite
+from envgym.errors import InvalidInput, check_known
 from envgym.parsing.strict_json import read_json
 from envgym.tools import ToolSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+OWN_TOKENIZER = frozenset({"gpt-oss"})
+"""Families that encode with a tokenizer of their own, in which text never becomes a control token."""
+
+
+class GuardedTokenizer:
+    """A tokenizer for `renderers` that undoes escapes: text from outside stays harmless when it is encoded."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerFast", codec: TokenCodec) -> None:
+        """Wrap `tokenizer`; everything but encoding is forwarded to it."""
+        self._tokenizer, self._codec = tokenizer, codec
+
+    def __getattr__(self, name: str) -> object:
+        """Return what the wrapped tokenizer has."""
+        return getattr(self._tokenizer, name)
+
+    def encode(self, text: str, **_: object) -> list[int]:
+        """Return ids, escapes undone."""
+        return self._codec.encode(text).ids
+
+    def __call__(self, text: str, **_: object) -> dict[str, list[Any]]:  # ids, or pairs of characters
+        """Return ids and their characters in the text as given."""
+        encoded = self._codec.encode(text)
+        return {"input_ids": encoded.ids, "offset_mapping": list(zip(encoded.starts, encoded.ends, strict=True))}
+
+
+# ---- which family --------------------------------------------------------------------------------------------------
+
+
+def family_names() -> tuple[str, ...]:
+    """Return the families that can be named."""
+    return tuple(sorted(set(MODEL_RENDERER_MAP.values())))
+
+
+def find_family(tokenizer: "PreTrainedTokenizerFast") -> str | None:
+    """Return the family of a tokenizer: by the model's name, else by equal tokens for the probes; None: unknown."""
+    named = MODEL_RENDERER_MAP.get(str(tokenizer.name_or_path))
+    if named is not None or not tokenizer.chat_template:
+        return str(named) if named is not None else None
+    template = ChatTemplate(tokenizer, {})
+    wanted = [_reference(template, tokenizer, messages, has_tools) for messages, has_tools in _PROBES]
+    if None in wanted:
+        return None
+    return next((name for name in family_names() if _renders(name, tokenizer, wanted)), None)
+
+
+_CALLED: TemplateMessage = {
+    "role": "assistant",
+    "content": "",
+    "reasoning_content": "qzthought",
+    "tool_calls": [{"type": "function", "function": {"name": "qzprobe", "arguments": {"qzarg": "qzvalue"}}}],
+}
+_ASKED = [{"role": "system", "content": "qzsystem"}, {"role": "user", "content": "qzuser"}]
+_ANSWERED = [*_ASKED, _CALLED, {"role": "tool", "content": "qzresult", "name": "qzprobe"}]
+_PROBES: tuple[tuple[list[TemplateMessage], bool], ...] = (
+    (_ASKED[1:], False),
+    (_ASKED, True),
+    (_ANSWERED, True),
+    ([*_ANSWERED, {"role": "assistant", "content": "qzsaid"}, {"role": "user", "content": "qzmore"}], True),
+)
+
+
+def _reference(
+    template: ChatTemplate, tokenizer: "PreTrainedTokenizerFast", messages: list[TemplateMessage], has_tools: bool
+) -> list[int] | None:
+    text = template.attempt(messages, [PROBE_TOOL] if has_tools else [])
+    return None if text is None else list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def _renders(family: str, tokenizer: "PreTrainedTokenizerFast", wanted: Sequence[list[int] | None]) -> bool:
+    if family in OWN_TOKENIZER:
+        return False
+    try:
+        inner = create_renderer(tokenizer, config_from_name(family))
+        tools = listed_tools([PROBE_TOOL])
+        return all(
+            list(inner.render_ids(messages, tools=tools if has_tools else None, add_generation_prompt=True)) == ids
+            for (messages, has_tools), ids in zip(_PROBES, wanted, strict=True)
+        )
+    except Exception:  # noqa: BLE001  # whatever a family raises for a tokenizer that is not its own
+        return False
+
+
+def create_family(
+    tokenizer: GuardedTokenizer, family: str, *, thinks: bool | None, keeps_thinking: bool
+) -> Any:  # one of the classes of `renderers`, which has no types
+    """Make the renderer of a family. Raises: UnknownName: no such family. InvalidInput: not its tokenizer."""
+    check_known("model family", family, family_names(), where="renderers")
+    changes: dict[str, object] = {"thinking_retention": "all"} if keeps_thinking else {}
+    kind = type(config_from_name(family))
+    if thinks is not None and "enable_thinking" in kind.model_fields:
+        changes["enable_thinking"] = thinks
+    try:
+        return create_renderer(tokenizer, kind(**changes))
+    except Exception as error:
+        got = f"{type(error).__name__}: {error}"
+        do = "name the family of this model, or none"
+        if family in OWN_TOKENIZER:
+            do = f"go online once, so that the family can fetch its own vocabulary, or {do}"
+        must = f"be one of the family {family}"
+        raise InvalidInput.of("tokenizer", must, got, where="renderers", do=do) from error
+
+
+# ---- the renderer ----------------------------------------------------------------------------------------------------
 
 _REASONS = {
     "invalid_json": "its arguments are not valid JSON",
@@ -94,12 +209,6 @@ class FamilyRenderer:
         user = [{"role": "user", "content": "qz"}]
         without = self._inner.render_ids(user, tools=None)
         return list(without) != list(self._inner.render_ids(user, tools=listed_tools([PROBE_TOOL])))
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Say in sentences what was decided."""
-        tools = "lists the tools" if self.lists_tools else "does not list the tools: the system prompt must"
-        return (f"Rendered as the model family {self.family} of the package `renderers`, which {tools}.",)
 
     # ---- Renderer ------------------------------------------------------------------------------------------------
 

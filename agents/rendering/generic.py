@@ -17,7 +17,7 @@ from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.segments import Origin
 from envgym.core.tree import Rewrite
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.parsing.formats import TextFormat
 from envgym.tools import ToolSpec
 
@@ -74,34 +74,7 @@ class GenericRenderer:
         if isinstance(tokenizer.eos_token_id, int):
             return tokenizer.eos_token_id, str(tokenizer.eos_token)
         must, do = "have a token that ends a turn", "set eos_token in its tokenizer_config.json"
-        raise InvalidInput(sentence("tokenizer", must, "none", where=self._template.name, do=do))
-
-    # ---- what was decided ----------------------------------------------------------------------------------------
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Say in sentences how tools are used and which replies can be appended."""
-        way = (
-            "Tools are listed by the chat template; results are tool messages."
-            if self._dialect.has_tools
-            else f"Tools are described in the system message ({self._dialect.format.name}); results are user messages."
-        )
-        system = () if self._dialect.has_system else ("Standing instructions begin the first user message.",)
-        return (way, *system, *(self._note(roles, found) for roles, found in self._transitions.items()))
-
-    def _note(self, roles: Sequence[str], transition: Transition) -> str:
-        reply = f"A reply ({', '.join(roles)})"
-        if transition.is_always_exact:
-            return f"{reply} is appended; the template renders exactly this."
-        broken = [form for form, is_exact in transition.exact.items() if not is_exact]
-        if len(broken) < len(transition.exact) and all(form.is_thinking for form in broken):
-            kept = "which is kept in the context" if self._keeps_thinking else "so the context is rendered anew"
-            return f"{reply} is appended, but after thinking the template drops it, {kept}."
-        kept = "appended nevertheless" if self._appends(transition, broken[0]) else "rendered anew with all before it"
-        return f"{reply} is {kept}: the template renders earlier turns differently then."
-
-    def _appends(self, transition: Transition, form: TurnForm) -> bool:
-        return transition.glue is not None and (self._keeps_thinking or transition.exact[form])
+        raise InvalidInput.of("tokenizer", must, "none", where=self._template.name, do=do)
 
     # ---- Renderer ------------------------------------------------------------------------------------------------
 
@@ -128,11 +101,10 @@ class GenericRenderer:
         action = self.parse(generation.token_ids) if needs_action else None
         made = self._dialect.replies(replies, _unescaped, after_calls=action is None or bool(action.tool_calls))
         transition = self._transition(made)
-        if self._keeps_thinking or transition.is_always_exact:
-            appends = transition.glue is not None
-        else:
+        appends = transition.glue is not None
+        if appends and not (self._keeps_thinking or transition.is_always_exact):
             action = action or self.parse(generation.token_ids)
-            appends = self._appends(transition, self._turn_form(history, action))
+            appends = transition.exact[self._turn_form(history, action)]
         if not appends:
             action = action or self.parse(generation.token_ids)
             whole = self.start([*history, action.message, *replies], tools)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from envgym.core.json_types import JsonValue
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.parsing.formats import THINK_OPEN
 from envgym.tools import ToolSpec
 
@@ -29,13 +29,13 @@ class ChatTemplate:
         self._variables: dict[str, Any] = dict(variables)  # whatever the template's author named
         if not tokenizer.chat_template:
             do = "put a chat_template.jinja beside its tokenizer.json, or use a model that has one"
-            raise InvalidInput(sentence("chat template", "be there", "none", where=self.name, do=do))
+            raise InvalidInput.of("chat template", "be there", "none", where=self.name, do=do)
         try:
             self._render([{"role": "user", "content": "?"}], (), opens_turn=True)
         except _TEMPLATE_FAULTS as error:
             must, got = "render a user message", f"{type(error).__name__}: {error}"
             do = "correct the template, or use a model whose template works"
-            raise InvalidInput(sentence("chat template", must, got, where=self.name, do=do)) from error
+            raise InvalidInput.of("chat template", must, got, where=self.name, do=do) from error
 
     @property
     def source(self) -> str:
@@ -54,7 +54,7 @@ class ChatTemplate:
             must = f"accept the roles {[message['role'] for message in messages]}"
             got = f"{type(error).__name__}: {error}"
             do = "use an environment or a model whose messages fit"
-            raise InvalidInput(sentence("chat template", must, got, where=self.name, do=do)) from error
+            raise InvalidInput.of("chat template", must, got, where=self.name, do=do) from error
 
     def attempt(
         self, messages: Sequence[TemplateMessage], tools: Sequence[ToolSpec] = (), *, opens_turn: bool = True

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from envgym.core.json_types import well_formed
 from envgym.core.segments import Origin, Segment
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -237,5 +237,5 @@ def require_fast(tokenizer: object) -> "PreTrainedTokenizerFast":
     if not getattr(tokenizer, "is_fast", False):
         do = "load one that has a tokenizer.json"
         got = type(tokenizer).__name__
-        raise InvalidInput(sentence("tokenizer", "be a fast one", got, where="renderer", do=do))
+        raise InvalidInput.of("tokenizer", "be a fast one", got, where="renderer", do=do)
     return tokenizer  # type: ignore[return-value]  # as was just checked

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.core.tree import Tree
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 
 class AbortHandle:
@@ -68,7 +68,7 @@ class RolloutPool:
     def __init__(self, *, concurrency: int) -> None:
         """Begin without a rollout, and run up to `concurrency` of them at a time, at least 1."""
         if concurrency < 1:
-            raise InvalidInput(sentence("concurrency", "be at least 1", concurrency, where="RolloutPool", do="pass 1"))
+            raise InvalidInput.of("concurrency", "be at least 1", concurrency, where="RolloutPool", do="pass 1")
         self._concurrency = concurrency
         self._waiting: deque[tuple[GrowTreeFn, PendingTree]] = deque()
         self._workers: set[asyncio.Task[None]] = set()

@@ -22,7 +22,7 @@ from envgym.agents.search.protocol import Selection, TreeStrategy, run_concurren
 from envgym.agents.search.rounds import keep_leaves
 from envgym.agents.search.scorers import VALUE_NAME, AnswerScorer, Majority
 from envgym.env import Env
-from envgym.errors import SettingsError, sentence
+from envgym.errors import SettingsError
 from envgym.plugins import Choice
 
 
@@ -38,7 +38,7 @@ class Mcts(SimulationSettings, TreeStrategy):
         """Refuse what cannot work. Raises: SettingsError."""
         if self.backup == "decayed" and self.value is not None:
             do = "set backup=mean, or leave value out"
-            raise SettingsError(sentence("backup=decayed", "go with rewards", "a value", where=self.name, do=do))
+            raise SettingsError.of("backup=decayed", "go with rewards", "a value", where=self.name, do=do)
         super().check(env, agent, group_size=group_size)
 
     @property

@@ -18,7 +18,7 @@ from envgym.agents.search.snapshots import Branching, resolve_branching
 from envgym.core.tree import Tree
 from envgym.core.turns import Ending
 from envgym.env import Env
-from envgym.errors import SettingsError, sentence
+from envgym.errors import SettingsError
 from envgym.plugins import Choice
 from envgym.settings import Settings
 
@@ -127,7 +127,7 @@ class TreeStrategy(Settings, ABC):
             return ANSWER_SCORER.build(self.select)
         if self.value_fn is None:
             do = "set value.name, or choose by majority or likelihood"
-            raise SettingsError(sentence("select=value", "go with a value", "none", where=self.name, do=do))
+            raise SettingsError.of("select=value", "go with a value", "none", where=self.name, do=do)
         return ValueScorer(self.value_fn)
 
     @cached_property
@@ -144,14 +144,14 @@ class TreeStrategy(Settings, ABC):
         """Return how many trees a group has: one. Raises: SettingsError: a group of that size cannot be made."""
         if group_size < 2:
             do = "set rollout.group_size to at least 2"
-            raise SettingsError(sentence("group", "hold at least 2 episodes", group_size, where=self.name, do=do))
+            raise SettingsError.of("group", "hold at least 2 episodes", group_size, where=self.name, do=do)
         return 1
 
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
         """Refuse a search without an end, an env or a group that does not fit, and a budget that is too small."""
         if getattr(self, self.bound) is None and not self.budget.is_limited:
             do = "set its budget, such as budget.tokens_generated=4096"
-            raise SettingsError(sentence(f"{self.bound}=None", "go with a budget", "none", where=self.name, do=do))
+            raise SettingsError.of(f"{self.bound}=None", "go with a budget", "none", where=self.name, do=do)
         if self.is_forking:
             resolve_branching(env, self.branching, where=self.name)
         parts = 1 if group_size is None else self.num_trees(group_size)
@@ -160,7 +160,7 @@ class TreeStrategy(Settings, ABC):
             got = f"{tokens} generated tokens for {parts} tree{'s' if parts > 1 else ''}"
             must = f"hold at least one chain, and a turn alone may take {agent.max_turn_tokens} tokens"
             do = "raise it, or lower agent.max_turn_tokens"
-            raise SettingsError(sentence("budget", must, got, where=self.name, do=do))
+            raise SettingsError.of("budget", must, got, where=self.name, do=do)
         _ = self.answer_scorer  # refuses what cannot choose
 
     async def grow_tree(

@@ -15,7 +15,7 @@ from envgym.agents.search.branches import Branch
 from envgym.agents.search.engine import SearchTree
 from envgym.agents.search.protocol import TreeStrategy, run_concurrently
 from envgym.agents.search.scorers import has_failed
-from envgym.errors import SettingsError, sentence
+from envgym.errors import SettingsError
 from envgym.seeds import generator
 
 NOT_KEPT = "not among the kept leaves"
@@ -72,7 +72,7 @@ class RoundStrategy(TreeStrategy):
         kept = f"2 to {most}" if self.keep is None else self.keep
         must = f"be {trees} trees times {kept} kept leaves"
         do = "change rollout.group_size, or the search's trees or nodes"
-        raise SettingsError(sentence("group size", must, group_size, where=self.name, do=do))
+        raise SettingsError.of("group size", must, group_size, where=self.name, do=do)
 
     async def expand(self, tree: SearchTree, *, leaves: int | None) -> None:
         """Grow a tree; branches of one round run side by side, and no tree waits for another."""

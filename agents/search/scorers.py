@@ -18,7 +18,7 @@ from envgym.agents.search.branches import Branch, SearchState
 from envgym.core.messages import Message, Role
 from envgym.core.segments import Origin
 from envgym.core.turns import Ending, Scored, total
-from envgym.errors import RunError, sentence
+from envgym.errors import RunError
 from envgym.verifiers.extract import final
 
 VALUE_NAME = "value"
@@ -93,7 +93,7 @@ class Likelihood:
         if len(logprobs) < len(observations):
             do = "sample at temperature 1 without top-k and top-p, or choose by majority"
             must, got = "go with log-probs at temperature 1", "a policy that does not give them"
-            raise RunError(sentence("likelihood", must, got, where="select", do=do))
+            raise RunError.of("likelihood", must, got, where="select", do=do)
         return logprobs
 
 

@@ -17,7 +17,7 @@ from envgym.agents.rollout.pool import AbortHandle
 from envgym.core.messages import Observation
 from envgym.core.turns import Cost, TurnOutcome
 from envgym.env import Env, ForkCapability
-from envgym.errors import EnvFailure, InfrastructureError, SettingsError, sentence
+from envgym.errors import EnvFailure, InfrastructureError, SettingsError
 from envgym.records import StepRecord
 
 
@@ -37,10 +37,10 @@ def resolve_branching(env: Env[Any], branching: Branching, *, where: str) -> Bra
     capability, got = env.unwrapped.fork_capability, f"{env.unwrapped.name} with {env.unwrapped.fork_capability}"
     if capability is ForkCapability.NONE:
         do = "use a strategy that begins every episode anew, such as chain or best_of"
-        raise SettingsError(sentence("env", "declare fork capability state or replay", got, where=where, do=do))
+        raise SettingsError.of("env", "declare fork capability state or replay", got, where=where, do=do)
     if branching is Branching.FORK and capability is not ForkCapability.STATE:
         must = "go with an env that copies its state"
-        raise SettingsError(sentence("branching=fork", must, got, where=where, do="set branching=auto"))
+        raise SettingsError.of("branching=fork", must, got, where=where, do="set branching=auto")
     if branching is Branching.AUTO:
         return Branching.FORK if capability is ForkCapability.STATE else Branching.REPLAY
     return branching
@@ -134,4 +134,4 @@ def _check_equal(name: str, recorded: object, replayed: object, job: EpisodeJob)
     if not is_same:
         must, do = f"equal {recorded!r:.80}", "make episodes of one seed repeat, or declare ForkCapability.NONE"
         where = f"{job.env_id}, tree {job.tree_id}"
-        raise EnvFailure(sentence(f"{name} of the replay", must, f"{replayed!r:.80}", where=where, do=do))
+        raise EnvFailure.of(f"{name} of the replay", must, f"{replayed!r:.80}", where=where, do=do)

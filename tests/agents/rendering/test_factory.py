@@ -3,7 +3,7 @@
 import pytest
 
 from envgym.agents.models.tiny import tiny_tokenizer
-from envgym.agents.rendering import family_setup
+from envgym.agents.rendering import families
 from envgym.agents.rendering.factory import (
     AutoRendererFactory,
     FamilyRendererFactory,
@@ -23,7 +23,7 @@ def test_a_family_is_recognised_by_what_its_template_renders(get_tokenizer: GetT
     made = AutoRendererFactory()(get_tokenizer("qwen3"))
     assert isinstance(made, FamilyRenderer)
     assert made.family == "qwen3"
-    assert "lists the tools" in made.notes[0]
+    assert made.lists_tools
 
 
 @pytest.mark.parametrize("name", ["tiny", "smollm2", "gemma3"])
@@ -84,7 +84,7 @@ def test_a_family_that_cannot_fetch_its_own_vocabulary_is_refused_with_the_way_o
     def offline(*_: object) -> None:
         raise OSError("no network")
 
-    monkeypatch.setattr(family_setup, "create_renderer", offline)
+    monkeypatch.setattr(families, "create_renderer", offline)
     with pytest.raises(InvalidInput, match=r"family gpt-oss, got OSError: no network .*; go online once, so that"):
         FamilyRendererFactory(family="gpt-oss")(tiny_tokenizer())
 

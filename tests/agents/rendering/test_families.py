@@ -3,8 +3,7 @@
 import pytest
 
 from envgym.agents.rendering.factory import FamilyRendererFactory
-from envgym.agents.rendering.families import FamilyRenderer
-from envgym.agents.rendering.family_setup import family_names
+from envgym.agents.rendering.families import FamilyRenderer, family_names
 from envgym.core.messages import Action, Message, Role, ToolCall
 from envgym.core.segments import Origin
 from tests.agents.rendering.conftest import GetTokenizer

@@ -122,7 +122,6 @@ def test_a_template_without_a_system_role_gets_the_instructions_in_the_first_use
     renderer = made(STRICT)
     (_, text), _ = shown(renderer, renderer.start(PROMPT, []).segments)
     assert text == f"<|im_start|>user\nSolve the task.\n\n{PROMPT[1].content}<|im_end|>\n"
-    assert "Standing instructions begin the first user message." in renderer.notes
 
 
 def test_a_template_that_strips_contents_is_followed() -> None:
@@ -134,7 +133,6 @@ def test_tools_are_described_in_words_where_the_template_does_not_list_them() ->
     renderer = made(CHATML)
     (_, text), _ = shown(renderer, renderer.start(PROMPT, [CALCULATOR]).segments)
     assert text_format("hermes").instructions([CALCULATOR]) in text
-    assert "hermes" in renderer.notes[0]
 
 
 @pytest.mark.parametrize("name", ["hermes", "react", "xml_tags"])
@@ -164,7 +162,6 @@ def test_a_template_that_forgets_thinking_is_rewritten_after_it_and_appended_oth
     assert text.endswith(
         "<|im_start|>assistant\nIt is 84.<|im_end|>\n<|im_start|>user\nNo.<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert any("after thinking" in note for note in renderer.notes)
 
 
 def test_thinking_that_was_dropped_before_does_not_cost_another_rewrite() -> None:
