@@ -180,7 +180,7 @@ def hostile(draw: random.Random) -> None:
 @pytest.mark.timeout(6 * 3600)
 @pytest.mark.usefixtures("nothing_left")
 def test_good_sessions_go_on_beside_many_hostile_ones(bwrap: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "FORK_S", 0.5)
+    monkeypatch.setattr(session, "FORK_S", 5.0)
     good = [GoodSession() for _ in range(IN_FLIGHT)]
     generation = shared_supervisor().generation
 
