@@ -46,6 +46,8 @@ class Math:
     """CPU seconds for one comparison."""
     max_chars: int = 1000
     """A longer expression scores 0."""
+    worked_out: bool = False
+    """Score 0 where the key is a value and the answer leaves more operations to be done (see `operations_left`)."""
 
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`. Raises: InvalidInput: the key cannot be read. EnvFailure: no comparison could be run."""
@@ -71,7 +73,7 @@ class Math:
         number, key_number = one_number(latex), one_number(key)
         if latex == key or (number is not None and number == key_number):
             return right()
-        verdict = compare(key, latex, self.cpu_s)
+        verdict = compare(key, latex, self.cpu_s, worked_out=self.worked_out)
         if verdict is None:
             raise bad_key(task, self.key, "be an expression that math-verify reads", key)
         return verdict
@@ -90,8 +92,8 @@ def expression(text: str) -> str | None:
     return text.rstrip(".").replace("**", "^").strip()
 
 
-def compare(key: str, latex: str, cpu_s: int) -> Verdict | None:
-    """Compare two expressions in a helper process; None where the key cannot be read.
+def compare(key: str, latex: str, cpu_s: int, *, worked_out: bool = False) -> Verdict | None:
+    """Compare two expressions in a helper process, as `Math` describes; None where the key cannot be read.
 
     Raises: EnvFailure: no process could be started, or one was lost before or while it worked.
     """
@@ -102,6 +104,8 @@ def compare(key: str, latex: str, cpu_s: int) -> Verdict | None:
             return None
         has_read_key[0] = True
         result = worker.receive(cpu_s * WALL_FACTOR)
+        if result["equal"] and worked_out and result["left"]:
+            return wrong(f"operations that are still to be done: {result['left']}")
         if result["equal"]:
             return right()
         if not result["read"]:

@@ -1,7 +1,9 @@
 r"""How the answer to a problem is judged: by math-verify, and only where it is worked out.
 
 math-verify computes what it reads: it would take `12 * 7` for 84, an integral for its value, a set for a pair. So an
-answer must be as finished as the key is: a number where the key is one, and no operation that the key does not have.
+answer must be as finished as the key is. Where the key is a number, the answer is one. Where it is another value, such
+as `(3, -2)` or `2 \sqrt{3}`, the answer leaves no more operations to be done (`envgym.verifiers.operations_left`).
+Where it is a formula with an unknown, the answer has no integral, derivative or the like that the key does not have.
 """
 
 import re
@@ -17,21 +19,28 @@ from envgym.verifiers.numbers import distinct, read_numbers
 MAX_CHARS = 1000
 _NUMBER = re.compile(
     r"-? ?(?:[0-9][0-9,]{0,80}(?:\.[0-9]{1,80})?|\.[0-9]{1,80})?"
-    r"(?:/[0-9]{1,80}| ?-?\\[dt]?frac ?(?:\{ ?-?[0-9]{1,80} ?\} ?\{ ?-?[0-9]{1,80} ?\}|[0-9]{2}))?"
+    r"(?:/[0-9]{1,80}| ?-?\\[dt]?frac ?(?:\{ ?-?[0-9]{1,80} ?\} ?\{ ?-?[0-9]{1,80} ?\}|[0-9] ?[0-9])"
+    r"| ?\\(?:times|cdot) ?10 ?\^ ?(?:[0-9]|\{ ?-?[0-9]{1,3} ?\}))?"
 )
-"""An integer, a decimal, a fraction, a mixed number."""
+"""An integer, a decimal, a fraction, a mixed number, a number in scientific notation."""
 _NAME = re.compile(
     r"^(?:[A-Za-z]{1,2}'{0,2}(?:_\{?[0-9A-Za-z]{1,3}\}?)?(?:\([a-z0-9]\))?|\([a-z](?:, ?[a-z]){1,2}\))"
     r" ?(?:=|\\in(?![a-z])) ?"
 )
-_UNIT = re.compile(r"(?:\\[,; ]|[ ~])?\\(?:text|mathrm|textrm) ?\{[^{}]{0,40}\}(?:\^\{?[23]\}?)?$|\\?%$")
+_UNIT = re.compile(
+    r"(?:\\[,; ]|[ ~])*(?:\\(?:text|mathrm|textrm) ?\{[^{}]{0,40}\}(?:\^\{?[23]\}?)?|\\?%|\^ ?\{? ?\\circ ?\}?)$"
+)
+_GROUPING = re.compile(r"(?<=[0-9])(?:\{,\}|\\[,; ]|~)(?=[0-9]{3}(?![0-9]))")
+"""What stands between the thousands of a number in LaTeX."""
 _DROPPED = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\!|\\\$")
 _OPERATIONS = re.compile(
     r"\\(?:i{1,3}nt|oint|sum|prod|lim|det|[dt]?binom|gcd|lcm|[bp]?mod|min|max|partial|nabla|begin)(?![A-Za-z])"
     r"|\\[dt]?frac ?\{ ?(?:\\mathrm ?\{d\}|d)|!|'|\\prime"
 )
 """What stands for something still to be done."""
-_PROSE = re.compile(r"[^\\^!|<>{}]{1,300}")
+_PROSE = re.compile(r"[^\\^!|<>{}*]{1,300}")
+_ON_A_LETTER = re.compile(r"\+(?! ?[0-9])|(?<![A-Za-z])[a-z] ?-|- ?[b-z](?![A-Za-z])")
+"""An operation on an unknown, as in 10 + x - x; a word with a hyphen is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +74,16 @@ class WorkedOut:
 
 
 def bare_expression(text: str) -> str:
-    """Return an expression without a name in front, a unit after it, and marks of size."""
-    return _UNIT.sub("", _NAME.sub("", _DROPPED.sub("", text).strip())).strip()
+    """Return an expression without a name in front, a unit after it, and marks of size and of thousands."""
+    plain = _GROUPING.sub("", _DROPPED.sub("", text)).strip()
+    return _UNIT.sub("", _NAME.sub("", plain)).strip()
 
 
 def _number(latex: str, text: str) -> str | None:
     """Return the number that is said, alone or as the only one of a sentence; None where it is not worked out."""
-    if _NUMBER.fullmatch(latex):
-        return latex
-    numbers = list(distinct(read_numbers(text))) if _PROSE.fullmatch(text) else []
+    bare = latex[1:-1].strip() if latex.startswith("(") and latex.endswith(")") else latex
+    if _NUMBER.fullmatch(bare):
+        return bare
+    is_prose = _PROSE.fullmatch(text) and not _ON_A_LETTER.search(text)
+    numbers = list(distinct(read_numbers(text))) if is_prose else []
     return str(numbers[0].value) if len(numbers) == 1 and numbers[0].value is not None else None

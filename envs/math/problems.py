@@ -79,7 +79,7 @@ class Problems(AttemptsEnv):
         self.has_python, self.attempts = tools == "python", attempts
         hint = " You may compute with Python first." if self.has_python else ""
         self.system_prompt = f"Solve the problem.{hint} {_FORM}"
-        self.grade = WorkedOut(math=Math(cpu_s=max(1, round(cpu_s))))
+        self.grade = WorkedOut(math=Math(cpu_s=max(1, round(cpu_s)), worked_out=True))
         self.limits = Limits(wall_s=WALL_FACTOR * cpu_s, cpu_s=cpu_s, output=16384, disk=16 * MIB)
         if data is None and preset is None:
             self.tasks: TaskSource = shipped(_select_problems(families, levels, held_out, count))
