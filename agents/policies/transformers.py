@@ -5,9 +5,9 @@ Requests that wait are served together by one worker thread, so the event loop s
     deterministic  A round takes every request that waits, sorted, and answers all of them when the last is done. What
                    a round holds then depends on the requests alone, never on timing, and equal rounds after equal
                    rounds give equal bits.
-                   The first pass of the event loop in which a request comes is let finish before a round begins, so the
-                   episodes that one round woke are all in the next. (Where envs answer from threads, their timing
-                   decides.)
+                   Some passes of the event loop come before a round begins, so whatever the answers of one round set
+                   off (an episode's next turn, or a search that decides where its next branches begin) is in the next.
+                   (Where envs answer from threads, their timing decides.)
     continuous     Requests join between any two tokens and are answered at once. Faster where episodes are uneven;
                    the batch, and with it the rounding, depends on timing.
 
@@ -22,7 +22,7 @@ fused optimizer's step leaves no trace in a tensor by which it could be noticed.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -37,6 +37,8 @@ from envgym.agents.protocols import GenerateRequest, Generation, Policy
 from envgym.errors import InvalidInput, PolicyFailure, check_known, sentence
 
 _WHERE = "TransformersPolicy"
+_PASSES = 32
+"""Passes of the event loop before a deterministic round; a search needs about ten from an answer to a new branch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +89,7 @@ class TransformersPolicy(Policy):
         self._home = self._model.device
         self.shares_weights = shares_weights
         self._deterministic, self._version = deterministic, version
+        self._num_passes = _PASSES if deterministic else 1
         self._is_asleep = False
         self._waiting: deque[tuple[_PendingRequest, GenerateRequest]] = deque()
         self._served: set[_PendingRequest] = set()
@@ -116,7 +119,7 @@ class TransformersPolicy(Policy):
             if is_idle:
                 self._server = loop
         if is_idle:
-            loop.call_soon(self._serve_or_rest, loop)  # after all requests that are about to come
+            _call_after(self._num_passes, loop, self._serve_or_rest)  # after all requests that are about to come
         return await ticket.answer
 
     async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
@@ -194,8 +197,8 @@ class TransformersPolicy(Policy):
             failure = PolicyFailure(f"sampling failed: {type(error).__name__}: {error}")
             self._hand_out([(ticket, failure) for ticket in self._served])
         try:
-            # Twice soon: first come those whom the answers woke.
-            loop.call_soon_threadsafe(loop.call_soon, self._serve_or_rest, loop)
+            # First come those whom the answers woke.
+            loop.call_soon_threadsafe(_call_after, self._num_passes, loop, self._serve_or_rest)
         except RuntimeError:  # the loop is closed: nobody there waits any more
             with self._queue_lock:
                 if self._server is loop:  # else another loop has taken over already
@@ -263,6 +266,16 @@ def _pair_weights(module: nn.Module, named_tensors: Iterable[tuple[str, Tensor]]
             raise InvalidInput(sentence(name, rule, list(tensor.shape), where=_WHERE, do=do))
         pairs.append((own[name], tensor))
     return pairs
+
+
+def _call_after(
+    num_passes: int, loop: asyncio.AbstractEventLoop, function: Callable[[asyncio.AbstractEventLoop], None]
+) -> None:
+    """Call `function` with the loop when it has made so many passes more."""
+    if num_passes:
+        loop.call_soon(_call_after, num_passes - 1, loop, function)
+    else:
+        function(loop)
 
 
 def _answered(ended: FinishedRow[_PendingRequest]) -> _Answer:

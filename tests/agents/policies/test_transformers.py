@@ -212,6 +212,30 @@ def test_episodes_of_several_turns_repeat_bit_by_bit_at_one_concurrency() -> Non
     assert all(run() == expected for _ in range(3))
 
 
+def test_a_request_that_a_search_decides_on_late_is_in_the_round_of_the_others() -> None:
+    """What an answer sets off may take several passes of the event loop; no thread's timing may decide on the round."""
+    sizes: list[int] = []
+
+    class Watched(TransformersPolicy):
+        def _serve_or_rest(self, loop: asyncio.AbstractEventLoop) -> None:
+            sizes.append(len(self._waiting))
+            super()._serve_or_rest(loop)
+
+    policy = Watched(llama())
+
+    async def ask(place: int) -> None:
+        for number in range(2):
+            for _ in range(4 * place):
+                await asyncio.sleep(0)
+            await policy.generate(request((5, 6), seed=2 * place + number, max_new_tokens=1))
+
+    async def ask_together() -> None:
+        await asyncio.gather(*[ask(place) for place in range(4)])
+
+    asyncio.run(ask_together())
+    assert [size for size in sizes if size] == [4, 4]
+
+
 def test_an_adapter_samples_like_its_base_until_it_has_learned_something() -> None:
     peft = pytest.importorskip("peft")
     model, items = llama(), [request((5, 6), seed=seed) for seed in range(3)]
