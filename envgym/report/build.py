@@ -91,21 +91,15 @@ def build_comparison(
     after_step: int,
     after: Successes,
     rng: np.random.Generator,
-    intersect: bool = False,
 ) -> ComparisonData:
     """Return two evaluations paired by task; a task without a valid sample on either side is left out.
 
     Raises:
-        InvalidInput: the tasks differ and `intersect` is not set, or none is common.
+        InvalidInput: the tasks differ, or none has valid samples on both sides.
     """
     valid_before, valid_after = valid_samples(before), valid_samples(after)
-    paired = compare_paired(
-        valid_before,
-        valid_after,
-        rng=rng,
-        intersect=intersect or before.keys() == after.keys(),
-        value_range=UNIT_RANGE,
-    )
+    is_same = before.keys() == after.keys()
+    paired = compare_paired(valid_before, valid_after, rng=rng, intersect=is_same, value_range=UNIT_RANGE)
     common = valid_before.keys() & valid_after.keys()
     return ComparisonData(
         label=label,

@@ -20,7 +20,7 @@ from envgym.stats.intervals import (
     wilson_interval,
 )
 from envgym.stats.paired import PairedComparison, PValueMethod, compare_paired, sign_flip_p_value
-from envgym.stats.power import paired_variance, power_of, required_tasks, smallest_detectable_effect, task_mean_variance
+from envgym.stats.power import paired_variance, required_tasks, smallest_detectable_effect, task_mean_variance
 from envgym.stats.rates import InvalidBounds, bound_invalid, estimate_pass_rate, pass_at_k, pass_hat_k
 
 __all__ = [
@@ -43,7 +43,6 @@ __all__ = [
     "paired_variance",
     "pass_at_k",
     "pass_hat_k",
-    "power_of",
     "required_tasks",
     "sign_flip_p_value",
     "smallest_detectable_effect",

@@ -178,45 +178,22 @@ def estimate_task_values(
     num_samples: int,
     rng: np.random.Generator,
     value_range: ValueRange | None = None,
-    level: float = DEFAULT_LEVEL,
-    num_resamples: int = DEFAULT_NUM_RESAMPLES,
 ) -> Estimate:
     """Return the mean of one value per task with its bootstrap interval."""
-    interval = bootstrap_interval(
-        task_values, rng=rng, value_range=value_range, level=level, num_resamples=num_resamples
-    )
+    interval = bootstrap_interval(task_values, rng=rng, value_range=value_range)
     value = _mean(_sort(task_values, value_range))
     return Estimate(value=value, interval=interval, num_tasks=len(task_values), num_samples=num_samples)
 
 
-def estimate_mean(
-    samples: Samples,
-    *,
-    rng: np.random.Generator,
-    value_range: ValueRange | None = None,
-    level: float = DEFAULT_LEVEL,
-    num_resamples: int = DEFAULT_NUM_RESAMPLES,
-) -> Estimate:
+def estimate_mean(samples: Samples, *, rng: np.random.Generator, value_range: ValueRange | None = None) -> Estimate:
     """Return the mean over tasks of the mean over a task's samples, with its interval clustered by task."""
-    return estimate_task_values(
-        task_means(samples).values(),
-        num_samples=count_samples(samples),
-        rng=rng,
-        value_range=value_range,
-        level=level,
-        num_resamples=num_resamples,
-    )
+    means = task_means(samples).values()
+    return estimate_task_values(means, num_samples=count_samples(samples), rng=rng, value_range=value_range)
 
 
-def estimate_success(
-    samples: Samples,
-    *,
-    rng: np.random.Generator,
-    level: float = DEFAULT_LEVEL,
-    num_resamples: int = DEFAULT_NUM_RESAMPLES,
-) -> Estimate:
+def estimate_success(samples: Samples, *, rng: np.random.Generator) -> Estimate:
     """Return the success rate (values in [0, 1]) with its interval clustered by task."""
-    return estimate_mean(samples, rng=rng, value_range=UNIT_RANGE, level=level, num_resamples=num_resamples)
+    return estimate_mean(samples, rng=rng, value_range=UNIT_RANGE)
 
 
 def check_level(level: float) -> None:

@@ -7,8 +7,6 @@ import numpy as np
 
 from envgym.errors import InvalidInput
 from envgym.stats.intervals import (
-    DEFAULT_LEVEL,
-    DEFAULT_NUM_RESAMPLES,
     Estimate,
     FloatArray,
     Samples,
@@ -69,8 +67,6 @@ def compare_paired(
     rng: np.random.Generator,
     intersect: bool = False,
     value_range: ValueRange | None = None,
-    level: float = DEFAULT_LEVEL,
-    num_resamples: int = DEFAULT_NUM_RESAMPLES,
 ) -> PairedComparison:
     """Compare two runs task by task: difference of the per-task means, interval clustered by task, sign-flip p-value.
 
@@ -98,8 +94,6 @@ def compare_paired(
         num_samples=count_samples(pair_before) + count_samples(pair_after),
         rng=rng,
         value_range=None if spread is None else ValueRange(-spread, spread),
-        level=level,
-        num_resamples=num_resamples,
     )
     p_value, method = sign_flip_p_value(differences, rng=rng)
     return PairedComparison(

@@ -80,15 +80,6 @@ def required_tasks(
     return max(1, math.ceil(exact * (1 - 1e-12)))
 
 
-def power_of(effect: float, num_tasks: int, variance: float, *, alpha: float = DEFAULT_ALPHA) -> float:
-    """Return the probability that a two-sided test at `alpha` finds `effect`, counting only the right direction."""
-    detectable = smallest_detectable_effect(num_tasks, variance, alpha=alpha, power=0.5)
-    if detectable == 0:
-        return 1.0
-    z_alpha = _NORMAL.inv_cdf(1 - alpha / 2)
-    return _NORMAL.cdf(z_alpha * (abs(effect) / detectable - 1))
-
-
 def _z_total(alpha: float, power: float) -> float:
     for name, value in (("alpha", alpha), ("power", power)):
         InvalidInput.unless(0 < value < 1, name, "lie in (0, 1)", value, where="power", do="use alpha=0.05, power=0.8")

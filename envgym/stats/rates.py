@@ -9,8 +9,6 @@ import numpy as np
 
 from envgym.errors import InvalidInput
 from envgym.stats.intervals import (
-    DEFAULT_LEVEL,
-    DEFAULT_NUM_RESAMPLES,
     UNIT_RANGE,
     Estimate,
     Samples,
@@ -37,19 +35,8 @@ class InvalidBounds:
     num_samples: int
     """Valid and invalid."""
 
-    @property
-    def invalid_rate(self) -> float:
-        """Share of the samples that is invalid."""
-        return self.num_invalid / self.num_samples
 
-
-def bound_invalid(
-    samples: Mapping[str, Sequence[float | None]],
-    *,
-    rng: np.random.Generator,
-    level: float = DEFAULT_LEVEL,
-    num_resamples: int = DEFAULT_NUM_RESAMPLES,
-) -> InvalidBounds:
+def bound_invalid(samples: Mapping[str, Sequence[float | None]], *, rng: np.random.Generator) -> InvalidBounds:
     """Return the success rate over valid samples and its two bounds: as_failure <= valid <= as_success.
 
     Args:
@@ -57,14 +44,10 @@ def bound_invalid(
     """
     valid = valid_samples(samples)
     num_samples = sum(len(values) for values in samples.values())
-
-    def estimate(filled: Mapping[str, Sequence[float]]) -> Estimate:
-        return estimate_success(filled, rng=rng, level=level, num_resamples=num_resamples)
-
     return InvalidBounds(
-        as_failure=estimate(_filled(samples, 0.0)),
-        as_success=estimate(_filled(samples, 1.0)),
-        valid=estimate(valid) if valid else None,
+        as_failure=estimate_success(_filled(samples, 0.0), rng=rng),
+        as_success=estimate_success(_filled(samples, 1.0), rng=rng),
+        valid=estimate_success(valid, rng=rng) if valid else None,
         num_invalid=num_samples - count_samples(valid),
         num_samples=num_samples,
     )
@@ -107,13 +90,7 @@ def pass_hat_k(num_samples: int, num_successes: int, k: int) -> float:
 
 
 def estimate_pass_rate(
-    formula: Callable[[int, int, int], float],
-    samples: Samples,
-    k: int,
-    *,
-    rng: np.random.Generator,
-    level: float = DEFAULT_LEVEL,
-    num_resamples: int = DEFAULT_NUM_RESAMPLES,
+    formula: Callable[[int, int, int], float], samples: Samples, k: int, *, rng: np.random.Generator
 ) -> Estimate:
     """Return pass@k or pass^k averaged over tasks, with its interval clustered by task.
 
@@ -122,17 +99,9 @@ def estimate_pass_rate(
         samples: successes (bool, or exactly 0 and 1), at least k of each task.
         k: samples drawn.
         rng: of the bootstrap.
-        level: of the interval.
-        num_resamples: of the bootstrap.
     """
-    return estimate_task_values(
-        [formula(num_samples, num_successes, k) for num_samples, num_successes in _counts(samples)],
-        num_samples=count_samples(samples),
-        rng=rng,
-        value_range=UNIT_RANGE,
-        level=level,
-        num_resamples=num_resamples,
-    )
+    rates = [formula(num_samples, num_successes, k) for num_samples, num_successes in _counts(samples)]
+    return estimate_task_values(rates, num_samples=count_samples(samples), rng=rng, value_range=UNIT_RANGE)
 
 
 def _counts(samples: Samples) -> list[tuple[int, int]]:

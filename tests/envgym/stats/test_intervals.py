@@ -17,6 +17,7 @@ from envgym.stats import (
     estimate_mean,
     estimate_success,
     successes_of,
+    task_means,
     wilson_interval,
 )
 
@@ -95,7 +96,7 @@ def test_further_samples_that_repeat_the_first_do_not_narrow_the_interval() -> N
 def test_bootstrap_holds_the_estimate_and_stays_between_the_extremes(
     samples: dict[str, list[float]], seed: int
 ) -> None:
-    estimate = estimate_mean(samples, rng=rng(seed), num_resamples=200)
+    estimate = estimate_mean(samples, rng=rng(seed))
     means = [float(np.mean(values)) for values in samples.values()]
     assert estimate.interval.low <= estimate.value <= estimate.interval.high
     assert min(means) - 1e-9 <= estimate.interval.low
@@ -108,8 +109,8 @@ def test_names_and_order_of_tasks_do_not_matter(samples: dict[str, list[float]],
     groups = list(samples.values())
     order = np.random.default_rng(seed).permutation(len(groups))
     renamed = {f"other-{i}": groups[i] for i in order}
-    first = estimate_mean(samples, rng=rng(seed), num_resamples=200)
-    assert estimate_mean(renamed, rng=rng(seed), num_resamples=200) == first
+    first = estimate_mean(samples, rng=rng(seed))
+    assert estimate_mean(renamed, rng=rng(seed)) == first
 
 
 @settings(max_examples=50)
@@ -118,8 +119,8 @@ def test_a_shift_of_all_values_shifts_the_interval(samples: dict[str, list[int]]
     # Integers, and a shift by 3, so that no two means merge by rounding.
     shift = 3
     moved = {task_id: [value + shift for value in values] for task_id, values in samples.items()}
-    first = estimate_mean(samples, rng=rng(), num_resamples=200)
-    second = estimate_mean(moved, rng=rng(), num_resamples=200)
+    first = estimate_mean(samples, rng=rng())
+    second = estimate_mean(moved, rng=rng())
     assert second.value == pytest.approx(first.value + shift, abs=1e-8)
     assert second.interval.low == pytest.approx(first.interval.low + shift, abs=1e-8)
     assert second.interval.high == pytest.approx(first.interval.high + shift, abs=1e-8)
@@ -154,9 +155,8 @@ def test_bootstrap_by_task_covers_and_by_sample_does_not() -> None:
     by_task = by_sample = 0
     for _ in range(300):
         solved = generator.random((60, 8)) < generator.random((60, 1))
-        interval = estimate_success(
-            {str(i): row.tolist() for i, row in enumerate(solved)}, rng=generator, num_resamples=400
-        ).interval
+        means = task_means({str(i): row.tolist() for i, row in enumerate(solved)}).values()
+        interval = bootstrap_interval(means, rng=generator, value_range=UNIT_RANGE, num_resamples=400)
         naive = wilson_interval(int(solved.sum()), solved.size)
         by_task += interval.low <= 0.5 <= interval.high
         by_sample += naive.low <= 0.5 <= naive.high
