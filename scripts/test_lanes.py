@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-_LANE_MARKERS = "peers or vllm or web or docker or ray or gpu"
+_LANE_MARKERS = "peers or vllm or web or docker or gpu"
 _NO_TESTS_COLLECTED = 5
 
 

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -146,11 +146,3 @@ class Ticker:
         elif is_over or time.monotonic() - self._last > self.EVERY_S:
             self._last = time.monotonic()
             print(f"{phase}: {done}/{total}", file=sys.stderr, flush=True)
-
-
-def table(rows: Sequence[Sequence[str]], *, indent: str = "") -> list[str]:
-    """Return rows of words as aligned lines."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
-    return [
-        indent + "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]

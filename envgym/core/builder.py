@@ -73,11 +73,6 @@ class TreeBuilder:
         """Record that the episode ended at an existing node."""
         self._nodes[handle] = replace(self._nodes[handle], ending=ending, error=error)
 
-    def charge(self, handle: int, cost: Cost) -> None:
-        """Add spending to the edge of a node."""
-        node = self._nodes[handle]
-        self._nodes[handle] = replace(node, edge=replace(node.edge, cost=node.edge.cost + cost))
-
     def freeze(self) -> Tree:
         """Return the tree with nodes in depth-first order (parents first, siblings in order of their handles)."""
         return Tree(

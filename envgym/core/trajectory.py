@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Rewrite, Tree
@@ -144,29 +145,19 @@ class Trajectory:
         return {node: turn.index for turn in self.turns for node in turn.nodes}
 
     def _row(self, path: Sequence[int]) -> Row:
-        segments = [(index, segment) for index in path for segment in self.tree.nodes[index].edge.segments]
-        ids: list[int] = []
-        mask: list[bool] = []
-        logprobs: list[float] = []
-        nodes: list[int] = []
-        turns: list[int] = []
-        for index, segment in segments:
-            size = len(segment)
-            ids.extend(segment.token_ids)
-            mask.extend([segment.trains] * size)
-            logprobs.extend(segment.behavior_logprobs or [0.0] * size)
-            nodes.extend([index] * size)
-            turns.extend([self._turn_of_node.get(index, -1)] * size)
+        located = [(index, segment) for index in path for segment in self.tree.nodes[index].edge.segments]
+        segments = tuple(segment for _, segment in located)
+        nodes = tuple(index for index, segment in located for _ in segment.token_ids)
         return Row(
             tree_id=self.tree.id,
             leaf=self.leaf,
             rewrite=self.tree.nodes[path[0]].edge.rewrite,
-            segments=tuple(segment for _, segment in segments),
-            token_ids=tuple(ids),
-            loss_mask=tuple(mask),
-            behavior_logprobs=tuple(logprobs),
-            nodes=tuple(nodes),
-            turns=tuple(turns),
+            segments=segments,
+            token_ids=tuple(chain.from_iterable(segment.token_ids for segment in segments)),
+            loss_mask=tuple(segment.trains for segment in segments for _ in segment.token_ids),
+            behavior_logprobs=tuple(value for s in segments for value in s.behavior_logprobs or (0.0,) * len(s)),
+            nodes=nodes,
+            turns=tuple(self._turn_of_node.get(node, -1) for node in nodes),
         )
 
     @property

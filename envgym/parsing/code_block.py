@@ -55,8 +55,7 @@ class CodeBlock:
             code = str(call.arguments.get("code", ""))
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", code)), default=0))
             blocks.append(f"{fence}python\n{code}\n{fence}")
-        text = join_parts(action, blocks)
-        return check_round_trip(text, action, self.parse(text))
+        return check_round_trip(join_parts(action, blocks), action, self.parse)
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """Return how code is written; the other tools are what that code may call."""

@@ -80,8 +80,9 @@ def build_action(
     return Action(text, content=content, thinking=thinking, tool_calls=calls, malformed=reasons)
 
 
-def check_round_trip(text: str, action: Action, parsed: Action) -> str:
-    """Return `text` if reading it back gave `action`. Raises: InvalidInput: the format cannot express the action."""
+def check_round_trip(text: str, action: Action, parse: Callable[[str], Action]) -> str:
+    """Return `text` if reading it back gives `action`. Raises: InvalidInput: the format cannot express the action."""
+    parsed = parse(text)
     for part in ("thinking", "content", "tool_calls", "malformed"):
         if getattr(parsed, part) != getattr(action, part):
             must, got = "survive being written and read", repr(getattr(action, part))
@@ -130,8 +131,7 @@ class Plain:
 
     def write(self, action: Action) -> str:
         """Write thinking, then content. Raises: InvalidInput: the action calls a tool."""
-        text = join_parts(action, ())
-        return check_round_trip(text, action, self.parse(text))
+        return check_round_trip(join_parts(action, ()), action, self.parse)
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """Return nothing: plain text needs no instructions, and tools cannot be called with it."""

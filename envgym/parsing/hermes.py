@@ -35,8 +35,7 @@ class Hermes:
     def write(self, action: Action) -> str:
         """Write thinking, content, calls. Raises: InvalidInput: a call has an id, or the content holds tags."""
         calls = [f"{OPEN}\n{_write_call(call)}\n{CLOSE}" for call in action.tool_calls]
-        text = join_parts(action, calls)
-        return check_round_trip(text, action, self.parse(text))
+        return check_round_trip(join_parts(action, calls), action, self.parse)
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """Return the list of tools and the form of a call."""

@@ -61,8 +61,7 @@ class React:
             lines += [f"Action: {call.name}\nAction Input: {compact(call.arguments)}" for call in action.tool_calls]
         else:
             lines.append(f"Final Answer: {action.content}")
-        text = join_thinking(None, "\n".join(lines))
-        return check_round_trip(text, action, self.parse(text))
+        return check_round_trip(join_thinking(None, "\n".join(lines)), action, self.parse)
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """Return the list of tools and the labels."""

@@ -40,8 +40,8 @@ class XmlTags:
 
     def write(self, action: Action) -> str:
         """Write thinking, content, calls. Raises: InvalidInput: a name holds quotes, or the content holds tags."""
-        text = join_parts(action, [_write_call(call) for call in action.tool_calls])
-        return check_round_trip(text, action, self.parse(text))
+        calls = map(_write_call, action.tool_calls)
+        return check_round_trip(join_parts(action, calls), action, self.parse)
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """Return the list of tools and the form of a call."""

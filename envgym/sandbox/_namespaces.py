@@ -9,7 +9,7 @@ from collections.abc import Sequence
 NEWNS, NEWIPC, NEWUSER, NEWPID = 0x20000, 0x8000000, 0x10000000, 0x20000000
 FORK_FLAGS = NEWUSER | NEWPID | NEWNS | NEWIPC | 17
 """What a session's process gets of its own, and SIGCHLD: the one set of flags that its filter lets it clone with."""
-READ_ONLY, NO_SUID, NO_DEV, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 2, 4, 32, 0x1000, 0x4000, 0x40000
+READ_ONLY, NO_SUID, NO_DEV, RECURSIVE, PRIVATE = 1, 2, 4, 0x4000, 0x40000
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _SET_SECCOMP, _FILTER, _NO_NEW_PRIVILEGES, _DROP_BOUND, _ALL_CAPABILITIES = 22, 2, 38, 24, 64
 

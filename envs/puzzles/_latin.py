@@ -71,12 +71,6 @@ def solutions(grid: Sequence[int], size: int, order: Sequence[int] | None = None
     yield from fill()
 
 
-def has_one_solution(grid: Sequence[int], size: int) -> bool:
-    """Tell whether exactly one full grid has the digits of `grid`."""
-    found = solutions(grid, size)
-    return next(found, None) is not None and next(found, None) is None
-
-
 def draw_puzzle(rng: np.random.Generator, size: int, blanks: int) -> tuple[Grid, Grid]:
     """Draw a full grid, and one with `blanks` empty places into which nothing else fits (fewer, if that cannot be)."""
     first = [0] * (size * size)

@@ -46,13 +46,6 @@ def side_of(action: Mapping[str, Any]) -> Any:
     return action.get("requestor") or "assistant"
 
 
-def needs_nothing(domain: str, task: JsonObject) -> bool:
-    """Tell whether a task is solved without a change and without a word, as where a request must be refused."""
-    initial = task.get("initial_state")
-    untouched = Tau2Databases.of(domain, initial if isinstance(initial, Mapping) else None)
-    return all(part == 1.0 for part in compute_parts(domain, task, untouched, ()).values())
-
-
 def compute_parts(
     domain: str, task: JsonObject, databases: Tau2Databases, agent_texts: Sequence[str]
 ) -> dict[str, float]:
