@@ -4,11 +4,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
 
 from envgym.core.messages import Action, Message, Observation
 from envgym.core.segments import Segment
 from envgym.core.tree import Rewrite
+from envgym.core.turns import Cost
 from envgym.errors import InvalidInput
 from envgym.tools import ToolSpec
 
@@ -70,6 +71,9 @@ class GenerateRequest:
 class Generation:
     """One sampled continuation."""
 
+    has_tokens: ClassVar[bool] = True
+    """False where only the text is known."""
+
     token_ids: tuple[int, ...]
     """[T] as sampled, the stop token included where one was sampled; may be empty only after ABORT."""
     behavior_logprobs: tuple[float, ...]
@@ -82,6 +86,13 @@ class Generation:
     """Context tokens the engine computed for this request (the rest came from its cache)."""
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
     """[T, K] (token id, nats), most probable first, where asked for."""
+    context_is_full: bool = False
+    """The context is longer than the model takes; nothing was sampled."""
+
+    @property
+    def cost(self) -> Cost:
+        """Tokens that it took."""
+        return Cost(tokens_generated=len(self.token_ids), tokens_prefilled=self.num_prefilled)
 
 
 class PolicyLifecycle(Protocol):

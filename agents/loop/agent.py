@@ -12,14 +12,15 @@ from pydantic import Field, model_validator
 
 from envgym.agents.catalog import AGENT, CONTEXT_STRATEGY, RENDERER
 from envgym.agents.loop.context import ContextStrategy, drop_oldest_turns, stop
-from envgym.agents.protocols import Generation, Renderer, Rendering
+from envgym.agents.loop.path import History
+from envgym.agents.protocols import GenerateRequest, Generation, Renderer, Rendering, Sampling
 from envgym.catalog import TEXT_FORMAT
 from envgym.core.messages import GUIDE, Action, Message, Observation, Role
 from envgym.core.segments import Origin
 from envgym.errors import InvalidInput, PolicyFailure, sentence
 from envgym.parsing.formats import TextFormat
 from envgym.plugins import Choice
-from envgym.records import ResetRecord
+from envgym.records import ResetRecord, StepRecord
 from envgym.settings import Settings
 from envgym.tools import ToolSpec
 
@@ -132,10 +133,16 @@ class Agent:
         parts = (replace(part, origin=Origin.INJECTED) if part.origin is Origin.TOOL else part for part in segments)
         return replace(rendering, segments=tuple(parts))
 
-    def parse(self, token_ids: Sequence[int]) -> Action:
+    def request(
+        self, history: History, context: tuple[int, ...], tools: tuple[ToolSpec, ...], *, sampling: Sampling, seed: int
+    ) -> GenerateRequest:
+        """Return the request for a turn: after `context`, which is `history` in tokens."""
+        return GenerateRequest(token_ids=context, sampling=sampling, seed=seed)
+
+    def parse(self, generation: Generation) -> Action:
         """Read a sampled turn. Raises: PolicyFailure: the renderer failed."""
         try:
-            return self.renderer.parse(token_ids)
+            return self.renderer.parse(generation.token_ids)
         except Exception as error:
             raise _broken("reading the sampled turn", error) from error
 
@@ -145,6 +152,14 @@ class Agent:
             return self.renderer.token_strings(token_ids)
         except Exception as error:
             raise _broken("reading the sampled tokens", error) from error
+
+    def turn_messages(self, record: StepRecord) -> tuple[Message, ...]:
+        """Return what a turn adds to the conversation."""
+        return (record.action.message, *record.observation.messages)
+
+    def context_length(self, context: tuple[int, ...], generation: Generation) -> int:
+        """Return how many tokens `context`, which follows `generation`, has."""
+        return len(context)
 
     def _readable(self, rendering: Rendering) -> Rendering:
         """Return `rendering` with token strings on every segment. Raises: InvalidInput: it holds sampled tokens."""

@@ -1,16 +1,11 @@
-"""Events, which a driver feeds to an agent, and requests, which the agent returns to its driver.
+"""Events, which a driver feeds to an agent, and requests, which the agent returns to its driver."""
 
-Both are generic in the request to a policy and its reply: of tokens (`GenerateRequest`, `Generation`) or of messages.
-"""
+from typing import NamedTuple
 
-from typing import Generic, NamedTuple, TypeVar
-
+from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.core.messages import Action
 from envgym.core.turns import Ending
 from envgym.records import ResetRecord, StepResult
-
-PolicyRequestT = TypeVar("PolicyRequestT")
-PolicyReplyT = TypeVar("PolicyReplyT")
 
 
 class ResetEvent(NamedTuple):
@@ -20,10 +15,10 @@ class ResetEvent(NamedTuple):
     seconds: float = 0.0
 
 
-class GenerationEvent(NamedTuple, Generic[PolicyReplyT]):
+class GenerationEvent(NamedTuple):
     """The policy answered a `Generate`."""
 
-    generation: PolicyReplyT
+    generation: Generation
     seconds: float = 0.0
 
 
@@ -42,13 +37,13 @@ class FailureEvent(NamedTuple):
     seconds: float = 0.0
 
 
-Event = ResetEvent | GenerationEvent[PolicyReplyT] | StepEvent | FailureEvent
+Event = ResetEvent | GenerationEvent | StepEvent | FailureEvent
 
 
-class Generate(NamedTuple, Generic[PolicyRequestT]):
+class Generate(NamedTuple):
     """Ask the policy for a turn."""
 
-    request: PolicyRequestT
+    request: GenerateRequest
 
 
 class StepEnv(NamedTuple):
@@ -64,4 +59,4 @@ class Finished(NamedTuple):
     error: str | None = None
 
 
-Request = Generate[PolicyRequestT] | StepEnv | Finished
+Request = Generate | StepEnv | Finished

@@ -31,7 +31,7 @@ from envgym.agents.loop.events import (
     StepEvent,
 )
 from envgym.agents.loop.path import History, PathNode
-from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
+from envgym.agents.protocols import FinishReason, Generation, Sampling
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Edge, Rewrite
 from envgym.core.turns import Cost, Ending, TurnOutcome
@@ -39,9 +39,6 @@ from envgym.errors import InvalidInput, PolicyFailure
 from envgym.records import StepRecord, StepResult
 from envgym.seeds import derive_seed
 from envgym.tools import ToolSpec
-
-TokenEvent = Event[Generation]
-TokenRequest = Request[GenerateRequest]
 
 
 class Phase(StrEnum):
@@ -97,7 +94,7 @@ def begin(agent: Agent, *, sampling: Sampling, seed: int) -> AgentState:
     )
 
 
-def advance(state: AgentState, event: TokenEvent) -> tuple[AgentState, TokenRequest]:
+def advance(state: AgentState, event: Event) -> tuple[AgentState, Request]:
     """Return the state after `event`, and what it needs next.
 
     Never raises for what a policy, an env or a renderer did: that is a leaf with its ending.
@@ -118,7 +115,7 @@ def advance(state: AgentState, event: TokenEvent) -> tuple[AgentState, TokenRequ
 # ---- one function for each event ------------------------------------------------------------------------------------
 
 
-def _started(state: AgentState, event: ResetEvent) -> tuple[AgentState, TokenRequest]:
+def _started(state: AgentState, event: ResetEvent) -> tuple[AgentState, Request]:
     messages, tools = state.agent.opening(event.record), event.record.tools
     try:
         segments = state.agent.start(messages, tools).segments
@@ -132,7 +129,7 @@ def _started(state: AgentState, event: ResetEvent) -> tuple[AgentState, TokenReq
     return _ask(state._replace(tools=tools), 0, PathNode(None, edge), first)
 
 
-def _generated(state: AgentState, event: GenerationEvent[Generation]) -> tuple[AgentState, TokenRequest]:
+def _generated(state: AgentState, event: GenerationEvent) -> tuple[AgentState, Request]:
     generation, agent = event.generation, state.agent
     try:
         sampled = _sampled_segment(generation, agent.token_strings(generation.token_ids))
@@ -143,15 +140,16 @@ def _generated(state: AgentState, event: GenerationEvent[Generation]) -> tuple[A
     )
     if generation.finish_reason is FinishReason.ABORT:
         return _cut(state, Ending.ERROR_ABORTED, "the generation was aborted")
-    if generation.finish_reason is FinishReason.LENGTH and agent.settings.on_length is OnLength.TRUNCATE:
+    is_cut = generation.finish_reason is FinishReason.LENGTH and agent.settings.on_length is OnLength.TRUNCATE
+    if is_cut or generation.context_is_full:
         return _cut(state, Ending.TRUNCATED_TOKENS)
     try:
-        return state, StepEnv(agent.parse(generation.token_ids))
+        return state, StepEnv(agent.parse(generation))
     except PolicyFailure as failure:
         return _cut(state, Ending.ERROR_POLICY, str(failure))
 
 
-def _stepped(state: AgentState, event: StepEvent) -> tuple[AgentState, TokenRequest]:
+def _stepped(state: AgentState, event: StepEvent) -> tuple[AgentState, Request]:
     record = event.result.info["envgym"]
     assert isinstance(record, StepRecord), "the env's contract"
     ending, error = turn_ending(event.result, record), record.error
@@ -187,13 +185,13 @@ def _next_context(state: AgentState, record: StepRecord) -> _NextContext | None:
     agent, generation = state.agent, state.generation
     assert generation is not None, "the env answers what was sampled"
     extension = agent.extend(state.history, generation, record.observation, state.tools)
-    history = state.history.extended(record.action.message, *record.observation.messages)
+    history = state.history.extended(*agent.turn_messages(record))
     tokens, limit = _ids(extension.segments), _max_context(state)
     if extension.rewrite is not None and len(tokens) <= limit:
         return _NextContext(history, tokens, (), _as_prompt(extension.segments), extension.rewrite)
     if extension.rewrite is None:
         context = state.context + generation.token_ids + tokens
-        if len(context) <= limit:
+        if agent.context_length(context, generation) <= limit:
             return _NextContext(history, context, extension.segments)
     shorter = shorten(agent.context, history, lambda messages: agent.start(messages, state.tools), limit)
     if shorter is None:
@@ -217,8 +215,8 @@ def _ids(segments: Sequence[Segment]) -> tuple[int, ...]:
 
 
 def _sampled_segment(generation: Generation, strings: tuple[str, ...]) -> tuple[Segment, ...]:
-    """Return the POLICY segment of a generation; nothing where it was aborted before its first token."""
-    if not generation.token_ids and generation.finish_reason is FinishReason.ABORT:
+    """Return the POLICY segment of a generation; nothing where it was aborted before its first token, or has none."""
+    if not generation.has_tokens or (not generation.token_ids and generation.finish_reason is FinishReason.ABORT):
         return ()
     if not math.isfinite(sum(generation.behavior_logprobs)):
         raise PolicyFailure("the policy gave a log-prob that is not finite")
@@ -236,9 +234,7 @@ def _sampled_segment(generation: Generation, strings: tuple[str, ...]) -> tuple[
 # ---- nodes and states -----------------------------------------------------------------------------------------------
 
 
-def _ask(
-    state: AgentState, num_turns: int, path: PathNode, next_context: _NextContext
-) -> tuple[AgentState, TokenRequest]:
+def _ask(state: AgentState, num_turns: int, path: PathNode, next_context: _NextContext) -> tuple[AgentState, Request]:
     """Return the state that waits for the policy's next turn."""
     waiting = AgentState(
         agent=state.agent,
@@ -253,8 +249,14 @@ def _ask(
         pending=next_context.rerendered,
         rewrite=next_context.rewrite,
     )
-    seed = derive_seed(state.seed, "turn", num_turns)
-    return waiting, Generate(GenerateRequest(token_ids=next_context.context, sampling=state.sampling, seed=seed))
+    request = state.agent.request(
+        next_context.history,
+        next_context.context,
+        state.tools,
+        sampling=state.sampling,
+        seed=derive_seed(state.seed, "turn", num_turns),
+    )
+    return waiting, Generate(request)
 
 
 def _turn_node(
@@ -274,28 +276,22 @@ def _turn_node(
 
 def _cut(
     state: AgentState, ending: Ending, reason: str | None = None, seconds: float = 0.0
-) -> tuple[AgentState, TokenRequest]:
+) -> tuple[AgentState, Request]:
     """End the episode inside the current turn; what was sampled of it stays on the leaf's edge."""
     edge = Edge(segments=state.pending, ends_turn=False, rewrite=state.rewrite, cost=_cost(state, seconds))
     error = (reason or ending.value) if ending.is_error else None
     return _finish(state, PathNode(state.path, edge, None, ending, error))
 
 
-def _finish(state: AgentState, leaf: PathNode) -> tuple[AgentState, TokenRequest]:
+def _finish(state: AgentState, leaf: PathNode) -> tuple[AgentState, Request]:
     assert leaf.ending is not None, "a leaf says how the episode ended"
     finished = state._replace(phase=Phase.FINISHED, path=leaf, pending=(), rewrite=None, generation=None)
     return finished, Finished(leaf.ending, leaf.error)
 
 
 def _cost(state: AgentState, seconds: float, *, tool_calls: int = 0, env_steps: int = 0) -> Cost:
-    generation = state.generation
-    return Cost(
-        tokens_generated=len(generation.token_ids) if generation is not None else 0,
-        tokens_prefilled=generation.num_prefilled if generation is not None else 0,
-        tool_calls=tool_calls,
-        env_steps=env_steps,
-        seconds=state.seconds + seconds,
-    )
+    spent = state.generation.cost if state.generation is not None else Cost()
+    return replace(spent, tool_calls=tool_calls, env_steps=env_steps, seconds=state.seconds + seconds)
 
 
 def turn_outcome(record: StepRecord) -> TurnOutcome:

@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol, TypeVar
 
 from envgym.agents.loop.agent import Agent
 from envgym.agents.loop.events import (
@@ -18,15 +17,12 @@ from envgym.agents.loop.events import (
     Finished,
     Generate,
     GenerationEvent,
-    PolicyReplyT,
-    PolicyRequestT,
     Request,
     ResetEvent,
     StepEnv,
     StepEvent,
 )
-from envgym.agents.loop.path import PathNode
-from envgym.agents.loop.state import advance, begin
+from envgym.agents.loop.state import AgentState, advance, begin
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy, Sampling
 from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
@@ -36,21 +32,7 @@ from envgym.core.turns import Ending
 from envgym.errors import InfrastructureError, InvalidInput, PolicyFailure
 from envgym.records import ending_of
 
-
-class EpisodeState(Protocol):
-    """The state of an agent in an episode, of tokens or of messages."""
-
-    @property
-    def path(self) -> PathNode | None:
-        """Last finished node; None before the prompt."""
-        ...
-
-
-StateT = TypeVar("StateT", bound=EpisodeState)
-
-Advance = Callable[[StateT, Event[PolicyReplyT]], tuple[StateT, Request[PolicyRequestT]]]
-"""Returns the state after an event, and what the agent requests next."""
-GenerateFn = Callable[[PolicyRequestT], Awaitable[PolicyReplyT]]
+GenerateFn = Callable[[GenerateRequest], Awaitable[Generation]]
 """Sends one request to the policy and returns its reply."""
 
 
@@ -58,23 +40,21 @@ GenerateFn = Callable[[PolicyRequestT], Awaitable[PolicyReplyT]]
 
 
 async def drive(
-    state: StateT,
-    request: Request[PolicyRequestT] | None,
+    state: AgentState,
+    request: Request | None,
     env: EpisodeEnv,
     *,
-    advance: Advance[StateT, PolicyReplyT, PolicyRequestT],
-    generate: GenerateFn[PolicyRequestT, PolicyReplyT],
+    generate: GenerateFn,
     clock: Clock,
     abort: AbortHandle,
     one_turn: bool = False,
-) -> tuple[StateT, Request[PolicyRequestT]]:
+) -> tuple[AgentState, Request]:
     """Feed events to an agent until its episode is over, and return its last state and request.
 
     Args:
         state: of the agent.
         request: what the agent waits for; None: the reset of the env.
         env: of the episode.
-        advance: moves the agent on by one event.
         generate: sends a request to the policy.
         clock: times the calls of env and policy.
         abort: ends the episode early; the caller enters it.
@@ -82,7 +62,7 @@ async def drive(
     """
     while True:
         started = clock()
-        event: Event[PolicyReplyT]
+        event: Event
         try:
             if abort.reason is not None:
                 event = aborted_event(abort)
@@ -148,18 +128,19 @@ async def close_env(env: EpisodeEnv, abort: AbortHandle) -> None:
 
 async def drive_episode(
     env: EpisodeEnv,
-    state: StateT,
+    agent: Agent,
     *,
-    advance: Advance[StateT, PolicyReplyT, PolicyRequestT],
-    generate: GenerateFn[PolicyRequestT, PolicyReplyT],
+    sampling: Sampling,
+    generate: GenerateFn,
     clock: Clock,
     abort: AbortHandle | None,
 ) -> Tree:
     """Drive a whole episode from its reset, close its env, and return it as a tree with one leaf."""
     abort = abort or AbortHandle()
+    state = begin(agent, sampling=sampling, seed=env.job.sampling_seed)
     async with closing_env(env, abort):
         with abort:
-            state, _ = await drive(state, None, env, advance=advance, generate=generate, clock=clock, abort=abort)
+            state, _ = await drive(state, None, env, generate=generate, clock=clock, abort=abort)
     assert state.path is not None, "a finished episode has a leaf"
     return record_tree((state.path,), env.job)
 
@@ -186,10 +167,8 @@ async def run_episode(
         clock: times the calls of env and policy.
         abort: by which the episode can be aborted.
     """
-    state = begin(agent, sampling=sampling, seed=job.sampling_seed)
-    return await drive_episode(
-        EpisodeEnv(job), state, advance=advance, generate=policy.generate, clock=clock, abort=abort
-    )
+    env = EpisodeEnv(job)
+    return await drive_episode(env, agent, sampling=sampling, generate=policy.generate, clock=clock, abort=abort)
 
 
 async def run_oracle_episode(job: EpisodeJob, agent: Agent, *, clock: Clock = time.perf_counter) -> Tree:
@@ -214,5 +193,4 @@ async def run_oracle_episode(job: EpisodeJob, agent: Agent, *, clock: Clock = ti
             policy_version=0,
         )
 
-    state = begin(agent, sampling=Sampling(), seed=job.sampling_seed)
-    return await drive_episode(env, state, advance=advance, generate=generate, clock=clock, abort=None)
+    return await drive_episode(env, agent, sampling=Sampling(), generate=generate, clock=clock, abort=None)

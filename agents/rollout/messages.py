@@ -6,65 +6,54 @@ The loop, its handling of failures and the recorder are those of `driver`; here 
 """
 
 import time
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol
 
-from envgym.agents.loop.agent import (
-    AgentSettings,
-    OnLength,
-    first_messages,
-    own_system_prompt,
-    resolve_text_format,
-)
-from envgym.agents.loop.events import (
-    Event,
-    FailureEvent,
-    Finished,
-    Generate,
-    GenerationEvent,
-    Request,
-    ResetEvent,
-    StepEnv,
-    StepEvent,
-)
-from envgym.agents.loop.path import History, PathNode
-from envgym.agents.loop.state import turn_ending, turn_outcome
-from envgym.agents.protocols import FinishReason, PolicyLifecycle, Sampling
+from envgym.agents.loop.agent import Agent, AgentSettings, first_messages, own_system_prompt, resolve_text_format
+from envgym.agents.loop.path import History
+from envgym.agents.protocols import GenerateRequest, Generation, PolicyLifecycle, Renderer, Rendering, Sampling
 from envgym.agents.rollout.driver import drive_episode
 from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
-from envgym.core.messages import Action, Message, Role
-from envgym.core.tree import Edge, Tree
-from envgym.core.turns import Cost, Ending
+from envgym.core.messages import Action, Message, Observation, Role
+from envgym.core.tree import Tree
+from envgym.core.turns import Cost
 from envgym.parsing.formats import TextFormat
-from envgym.records import StepRecord
-from envgym.seeds import derive_seed
+from envgym.records import ResetRecord, StepRecord
 from envgym.tools import ToolSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessageRequest:
+class MessageRequest(GenerateRequest):
     """A request for one reply."""
 
+    token_ids: tuple[int, ...] = ()
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
     """Those that the endpoint is to offer the model; none where the messages describe them."""
-    sampling: Sampling
-    seed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessageReply:
-    """A model's reply and its cost."""
+class MessageReply(Generation):
+    """A model's reply, of which the tokens are not known, and its cost."""
 
+    has_tokens: ClassVar[bool] = False
+    token_ids: tuple[int, ...] = ()
+    behavior_logprobs: tuple[float, ...] = ()
+    raw_logprobs: tuple[float, ...] | None = None
+    policy_version: int = 0
     action: Action
-    finish_reason: FinishReason
     prompt_tokens: int = 0
     cached_tokens: int = 0
     """Of the prompt's tokens, those that the endpoint did not compute again."""
     completion_tokens: int = 0
-    context_is_full: bool = False
-    """The conversation is longer than the model takes; there is no reply."""
+
+    @property
+    def cost(self) -> Cost:
+        """Tokens that it took."""
+        prefilled = self.prompt_tokens - self.cached_tokens
+        return Cost(tokens_generated=self.completion_tokens, tokens_prefilled=prefilled)
 
 
 class MessagePolicy(PolicyLifecycle, Protocol):
@@ -97,130 +86,82 @@ async def run_message_episode(
         clock: times the calls of env and policy.
         abort: by which the episode can be aborted.
     """
-    state = _MessageState(
+    agent = MessageAgent(
         settings=settings,
-        sampling=replace(sampling, max_new_tokens=settings.max_turn_tokens),
-        seed=job.sampling_seed,
+        system_prompt=own_system_prompt(settings),
         text_format=resolve_text_format(settings),
     )
-    return await drive_episode(
-        EpisodeEnv(job), state, advance=_advance, generate=policy.reply, clock=clock, abort=abort
-    )
+
+    async def generate(request: GenerateRequest) -> Generation:
+        assert isinstance(request, MessageRequest), "made by the agent"
+        return await policy.reply(request)
+
+    env = EpisodeEnv(job)
+    return await drive_episode(env, agent, sampling=sampling, generate=generate, clock=clock, abort=abort)
 
 
-_MessageEvent = Event[MessageReply]
-_MessageRequest = Request[MessageRequest]
+class _NoTokens:
+    """Renders nothing: the policy is given the messages themselves."""
+
+    stop_token_ids: tuple[int, ...] = ()
+
+    def start(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendering:
+        return Rendering(segments=())
+
+    def extend(
+        self, history: Sequence[Message], generation: Generation, observation: Observation, tools: Sequence[ToolSpec]
+    ) -> Rendering:
+        return Rendering(segments=())
+
+    def parse(self, token_ids: Sequence[int]) -> Action:
+        return Action()
+
+    def encode_action(self, action: Action) -> tuple[int, ...]:
+        return ()
+
+    def token_strings(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        return ()
 
 
-class _MessageState(NamedTuple):
-    """An agent of messages in the middle of an episode."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageAgent(Agent):
+    """An agent whose policy is given the messages themselves."""
 
-    settings: AgentSettings
-    sampling: Sampling
-    seed: int
+    renderer: Renderer = field(default_factory=_NoTokens)
     text_format: TextFormat | None
     """How calls are written into the text; None: the endpoint has calls of its own."""
-    tools: tuple[ToolSpec, ...] = ()
-    """Those that the endpoint is to offer the model."""
-    history: History = History()
-    num_turns: int = 0
-    path: PathNode | None = None
-    """Last finished node; None before the env was reset."""
-    reply: MessageReply | None = None
-    """The current turn's; set while the env answers."""
-    seconds: float = 0.0
-    """Wall time of the current turn so far."""
+
+    def opening(self, record: ResetRecord) -> tuple[Message, ...]:
+        """Return the first messages of an episode, which say how calls are written."""
+        instructions = "" if self.text_format is None else self.text_format.instructions(record.tools)
+        return first_messages(record, self.system_prompt, record.system_prompt, instructions)
+
+    def request(
+        self, history: History, context: tuple[int, ...], tools: tuple[ToolSpec, ...], *, sampling: Sampling, seed: int
+    ) -> MessageRequest:
+        """Return the request for a reply to the conversation."""
+        offered = tools if self.text_format is None else ()
+        return MessageRequest(messages=tuple(history), tools=offered, sampling=sampling, seed=seed)
+
+    def parse(self, generation: Generation) -> Action:
+        """Return the action of a reply."""
+        action = _reply(generation).action
+        return action if self.text_format is None else self.text_format.parse(action)
+
+    def turn_messages(self, record: StepRecord) -> tuple[Message, ...]:
+        """Return what a turn adds; where calls are text, they and their results are ordinary messages."""
+        replies = record.observation.messages
+        if self.text_format is None:
+            return (record.action.message, *replies)
+        said = Message(role=Role.ASSISTANT, content=str(record.action))
+        shown = (Message(role=Role.USER, parts=item.parts) if item.role is Role.TOOL else item for item in replies)
+        return (said, *shown)
+
+    def context_length(self, context: tuple[int, ...], generation: Generation) -> int:
+        """Return the tokens of conversation and reply, as far as the endpoint counts them."""
+        return _reply(generation).prompt_tokens + _reply(generation).completion_tokens
 
 
-def _advance(state: _MessageState, event: _MessageEvent) -> tuple[_MessageState, _MessageRequest]:
-    """Return the state after `event`, and what it needs next; see `loop.advance`."""
-    match event:
-        case ResetEvent():
-            return _started(state, event)
-        case GenerationEvent():
-            return _replied(state, event)
-        case StepEvent():
-            return _stepped(state, event)
-        case FailureEvent():
-            return _cut(state, event.ending, event.reason, event.seconds)
-
-
-def _started(state: _MessageState, event: ResetEvent) -> tuple[_MessageState, _MessageRequest]:
-    record, instructions = event.record, ""
-    if state.text_format is not None:
-        instructions = state.text_format.instructions(record.tools)
-    messages = first_messages(record, own_system_prompt(state.settings), record.system_prompt, instructions)
-    return _ask(
-        state._replace(
-            tools=record.tools if state.text_format is None else (),
-            history=History(messages),
-            path=PathNode(None, Edge(segments=(), ends_turn=False, cost=Cost(seconds=event.seconds))),
-        )
-    )
-
-
-def _replied(state: _MessageState, event: GenerationEvent[MessageReply]) -> tuple[_MessageState, _MessageRequest]:
-    reply = event.generation
-    state = state._replace(reply=reply, seconds=event.seconds)
-    is_cut = reply.finish_reason is FinishReason.LENGTH and state.settings.on_length is OnLength.TRUNCATE
-    if is_cut or reply.context_is_full:
-        return _cut(state, Ending.TRUNCATED_TOKENS)
-    return state, StepEnv(reply.action if state.text_format is None else state.text_format.parse(reply.action))
-
-
-def _stepped(state: _MessageState, event: StepEvent) -> tuple[_MessageState, _MessageRequest]:
-    record = event.result.info["envgym"]
-    assert isinstance(record, StepRecord), "checked by EpisodeEnv"
-    ending, reply = turn_ending(event.result, record), state.reply
-    assert reply is not None, "the env answers a reply"
-    num_used = reply.prompt_tokens + reply.completion_tokens  # as far as the endpoint counts
-    if ending is None and num_used + state.sampling.max_new_tokens > state.settings.max_context_tokens:
-        ending = Ending.TRUNCATED_TOKENS
-    cost = replace(_cost(state, event.seconds), tool_calls=record.tool_calls, env_steps=1)
-    error = (record.error or ending.value) if ending is not None and ending.is_error else None
-    edge = Edge(segments=(), ends_turn=True, cost=cost)
-    node = PathNode(state.path, edge, turn_outcome(record), ending, error)
-    state = state._replace(
-        history=_extended(state, record), num_turns=state.num_turns + 1, path=node, reply=None, seconds=0.0
-    )
-    return _ask(state) if ending is None else (state, Finished(ending, error))
-
-
-def _ask(state: _MessageState) -> tuple[_MessageState, _MessageRequest]:
-    request = MessageRequest(
-        messages=tuple(state.history),
-        tools=state.tools,
-        sampling=state.sampling,
-        seed=derive_seed(state.seed, "turn", state.num_turns),
-    )
-    return state, Generate(request)
-
-
-def _cut(
-    state: _MessageState, ending: Ending, reason: str | None = None, seconds: float = 0.0
-) -> tuple[_MessageState, _MessageRequest]:
-    """End the episode inside the current turn."""
-    edge = Edge(segments=(), ends_turn=False, cost=_cost(state, seconds))
-    error = (reason or ending.value) if ending.is_error else None
-    return state._replace(path=PathNode(state.path, edge, None, ending, error)), Finished(ending, error)
-
-
-def _cost(state: _MessageState, seconds: float) -> Cost:
-    """Return what the current turn cost so far, `seconds` after the last event."""
-    reply = state.reply
-    return Cost(
-        tokens_generated=reply.completion_tokens if reply is not None else 0,
-        tokens_prefilled=reply.prompt_tokens - reply.cached_tokens if reply is not None else 0,
-        seconds=state.seconds + seconds,
-    )
-
-
-def _extended(state: _MessageState, record: StepRecord) -> History:
-    """Return the conversation after a turn; where calls are text, they and their results are ordinary messages."""
-    if state.text_format is None:
-        return state.history.extended(record.action.message, *record.observation.messages)
-    results = [
-        Message(role=Role.USER, parts=message.parts) if message.role is Role.TOOL else message
-        for message in record.observation.messages
-    ]
-    return state.history.extended(Message(role=Role.ASSISTANT, content=str(record.action)), *results)
+def _reply(generation: Generation) -> MessageReply:
+    assert isinstance(generation, MessageReply), "a policy of messages replied"
+    return generation

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from envgym.agents.loop.agent import Agent
-from envgym.agents.loop.events import FailureEvent, Generate
+from envgym.agents.loop.events import FailureEvent, Generate, Request
 from envgym.agents.loop.path import PathNode
-from envgym.agents.loop.state import AgentState, TokenRequest, advance, begin
+from envgym.agents.loop.state import AgentState, advance, begin
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
 from envgym.agents.rollout.driver import aborted_event, close_env, closing_env, drive, failure_event
 from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
@@ -75,11 +75,11 @@ class RolloutContext:
     async def run_turn(
         self,
         agent: AgentState,
-        request: TokenRequest | None,
+        request: Request | None,
         env: EpisodeEnv,
         abort: AbortHandle,
         prefix: SharedPrefix | None = None,
-    ) -> tuple[AgentState, TokenRequest, Generation | None]:
+    ) -> tuple[AgentState, Request, Generation | None]:
         """Drive an agent from its request, or from the reset, up to the next turn or to the end of its episode.
 
         Returns the agent, what it requests next, and what was sampled, with the tokens of `prefix` before it.
@@ -94,7 +94,7 @@ class RolloutContext:
             return sampled[0]
 
         agent, following = await drive(
-            agent, request, env, advance=advance, generate=generate, clock=self.clock, abort=abort, one_turn=True
+            agent, request, env, generate=generate, clock=self.clock, abort=abort, one_turn=True
         )
         return agent, following, sampled[0] if sampled else None
 

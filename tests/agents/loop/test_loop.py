@@ -5,8 +5,17 @@ import asyncio
 import pytest
 
 from envgym.agents.loop.agent import Agent
-from envgym.agents.loop.events import FailureEvent, Finished, Generate, GenerationEvent, ResetEvent, StepEnv, StepEvent
-from envgym.agents.loop.state import AgentState, Phase, TokenEvent, advance, begin
+from envgym.agents.loop.events import (
+    Event,
+    FailureEvent,
+    Finished,
+    Generate,
+    GenerationEvent,
+    ResetEvent,
+    StepEnv,
+    StepEvent,
+)
+from envgym.agents.loop.state import AgentState, Phase, advance, begin
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, Sampling
 from envgym.agents.rollout.driver import run_episode
@@ -151,7 +160,7 @@ def test_seconds_of_policy_and_env_are_the_turns_cost() -> None:
 
 
 @pytest.mark.parametrize("event", [GenerationEvent(generation("a", FinishReason.STOP)), stepped(Action("a"), "!")])
-def test_an_event_that_was_not_asked_for_is_refused(event: TokenEvent) -> None:
+def test_an_event_that_was_not_asked_for_is_refused(event: Event) -> None:
     with pytest.raises(InvalidInput, match="event must answer the state's phase STARTING"):
         advance(begin(char_agent(), sampling=Sampling(), seed=0), event)
 

@@ -50,7 +50,8 @@ class Guesser(ScriptedPolicy):
 
     def __init__(self, bench: RunContext, holds: Callable[[int], bool] = lambda number: False) -> None:
         words = [
-            bench.agent.renderer.encode_action(bench.agent.parse(bench.tokenizer.encode(str(n)))) for n in range(9)
+            bench.agent.renderer.encode_action(bench.agent.renderer.parse(bench.tokenizer.encode(str(n))))
+            for n in range(9)
         ]
         super().__init__(lambda request: words[request.seed % 9])
         self.holds, self.num_asked, self.num_held, self.going = holds, 0, 0, asyncio.Event()
