@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from envgym.core.json_types import visible
 from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Task
 from envgym.env import Env
@@ -139,7 +140,7 @@ class EpisodeEnv:
         try:
             _call_env("close", self.env.close)
         except InfrastructureError as error:
-            _log.warning("%s of episode %s", error, self.job.tree_id)
+            _log.warning("%s of episode %s", visible(str(error)), visible(self.job.tree_id))
 
     @property
     def env(self) -> Env[Any]:

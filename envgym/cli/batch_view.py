@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from envgym.core.json_types import visible
 from envgym.core.segments import Origin, Segment
 from envgym.core.turns import Scored
 from envgym.trainer.workflows.dry_run import BatchRow, DryRun, StepCost
@@ -57,7 +58,7 @@ def _print_row(console: Console, row: BatchRow, number: int, total: int) -> None
     episode, reward = row.episode, row.episode.reward
     paid = f"reward {reward.value:g}" if isinstance(reward, Scored) else "invalid"
     trained = sum(row.train.loss_mask)
-    title = f"row {number} of {total}: {episode.tree.task_id}, {paid}, {episode.ending.value}, "
+    title = f"row {number} of {total}: {visible(episode.tree.task_id)}, {paid}, {episode.ending.value}, "
     console.print(Text(f"{title}{len(row.row)} tokens, {trained} of them train", style="bold"))
     place = 0
     for segment in row.row.segments:
@@ -88,11 +89,7 @@ def _range(values: Sequence[float]) -> str:
 
 def _visible(text: str) -> str:
     """Return a token as one line of text."""
-    return "".join(character if character.isprintable() else _escaped(character) for character in text)
-
-
-def _escaped(character: str) -> str:
-    return "⏎" if character == "\n" else character.encode("unicode_escape").decode()
+    return visible(text).replace("\n", "⏎").replace("\t", "\\t")
 
 
 def _shown(value: object) -> str:

@@ -13,7 +13,7 @@ from itertools import count
 from statistics import median
 
 import envgym
-from envgym.cli.common import add_json_argument, print_json, set_command, styled
+from envgym.cli.common import add_json_argument, echo, print_json, set_command, styled
 from envgym.env import NoOracle
 from envgym.errors import EnvgymError, InvalidInput
 from envgym.wrappers import AnyEnv
@@ -63,15 +63,15 @@ def run(args: argparse.Namespace) -> int:
     ids = args.envs or registered
     results: dict[str, Speed | str] = {}
     for number, env_id in enumerate(ids, start=1):
-        print(styled(f"[{number}/{len(ids)}] {env_id}", "dim"), file=sys.stderr, flush=True)
+        echo(styled(f"[{number}/{len(ids)}] {env_id}", "dim"), file=sys.stderr, flush=True)
         results[env_id] = speed_or_reason(env_id, args.seconds)
     machine = {"python": platform.python_version(), "cores": os.cpu_count() or 1, "load": os.getloadavg()[0]}
     if args.json:
         told = {name: {"missing": item} if isinstance(item, str) else asdict(item) for name, item in results.items()}
         print_json({"machine": machine, "envs": told})
         return 0
-    print((_markdown if args.markdown else _table)(results))
-    print(f"\nPython {machine['python']}, {machine['cores']} cores, load {machine['load']:.1f}.")
+    echo((_markdown if args.markdown else _table)(results))
+    echo(f"\nPython {machine['python']}, {machine['cores']} cores, load {machine['load']:.1f}.")
     return 0
 
 

@@ -9,9 +9,11 @@ from functools import partial
 
 import envgym
 from envgym.cli.common import (
+    Styled,
     add_json_argument,
     add_set_argument,
     at_least_0,
+    echo,
     env_kwargs,
     print_json,
     set_command,
@@ -20,6 +22,7 @@ from envgym.cli.common import (
 from envgym.conformance import CHECKS, Check, CheckStatus, as_text, is_passed
 from envgym.conformance.env_under_test import EnvUnderTest
 from envgym.conformance.suite import run_check
+from envgym.core.json_types import visible
 from envgym.errors import InvalidInput, check_known
 
 _EXAMPLES = """  envgym check math/arithmetic-v0
@@ -50,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         subject = EnvUnderTest(make=partial(envgym.make, env_id, **kwargs), num_tasks=args.num_tasks, seed=args.seed)
         results[env_id] = checks = _missing(subject, args.all) or [run_check(name, subject) for name in names]
         if not args.json:
-            print(_coloured(as_text(env_id, checks)), flush=True)
+            echo(_coloured(as_text(env_id, checks)), flush=True)
     if args.json:
         print_json({env_id: [asdict(check) for check in checks] for env_id, checks in results.items()})
     return 0 if all(is_passed(checks) for checks in results.values()) else 1
@@ -81,7 +84,8 @@ def _names(only: Sequence[str] | None) -> list[str]:
     return list(only or CHECKS)
 
 
-def _coloured(text: str) -> str:
+def _coloured(text: str) -> Styled:
+    text = visible(text)
     for status, colour in ((CheckStatus.PASS, "green"), (CheckStatus.FAIL, "red"), (CheckStatus.SKIP, "yellow")):
         text = text.replace(f"  {status}  ", f"  {styled(status, colour)}  ")
-    return text
+    return Styled(text)

@@ -1,4 +1,4 @@
-"""What several commands share: their arguments, JSON, colour."""
+"""What several commands share: their arguments, and how they write text, JSON and colour."""
 
 import argparse
 import json
@@ -6,9 +6,9 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from envgym.core.json_types import well_formed
+from envgym.core.json_types import visible, well_formed
 from envgym.errors import InvalidInput, near_names
 
 if TYPE_CHECKING:
@@ -102,11 +102,24 @@ def make_env(args: argparse.Namespace) -> "Env[Any]":  # every env has its own s
 
 def print_json(value: object) -> None:
     """Write a JSON value for another program."""
-    print(well_formed(json.dumps(value, ensure_ascii=False, indent=2)))
+    echo(well_formed(json.dumps(value, ensure_ascii=False, indent=2)))
 
 
-def styled(text: str, *styles: str) -> str:
-    """Colour `text` where standard output is a terminal and NO_COLOR is not set."""
+class Styled(str):
+    """Text that a terminal may obey: it is visible but for the colours that `styled` has put around it."""
+
+    __slots__ = ()
+
+
+def styled(text: str, *styles: str) -> Styled:
+    """Colour `text` where standard output is a terminal and NO_COLOR is not set; all else in it is made visible."""
+    shown = visible(text)
     if not text or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        return text
-    return f"\033[{';'.join(_STYLES[style] for style in styles)}m{text}\033[0m"
+        return Styled(shown)
+    return Styled(f"\033[{';'.join(_STYLES[style] for style in styles)}m{shown}\033[0m")
+
+
+def echo(*parts: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
+    """Write as `print` does, with every part that is not `Styled` made visible: models, tools and pages wrote some."""
+    texts = (part if isinstance(part, Styled) else visible(str(part)) for part in parts)
+    print(*texts, sep=sep, end=end, file=file, flush=flush)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envgym.cli.common import add_json_argument, print_json, set_command
+from envgym.cli.common import add_json_argument, echo, print_json, set_command
 from envgym.core.tasks import Split
 from envgym.errors import RunError, SettingsError
 from envgym.settings import apply_overrides, build_settings, places
@@ -91,13 +91,13 @@ def run(args: argparse.Namespace) -> int:
         result = run_evaluation(settings, resume=args.resume, on_progress=Ticker())
     except KeyboardInterrupt:
         if (settings.run.path / "run.json").exists():
-            print(f"stopped; go on with: envgym eval --out {settings.run.path} --resume", file=sys.stderr)
+            echo(f"stopped; go on with: envgym eval --out {settings.run.path} --resume", file=sys.stderr)
         raise
     if args.json:
         print_json(run_json(result.directory, result.report))
         return 0
     print_evaluations(result.directory)
-    print(f"report: {result.report}")
+    echo(f"report: {result.report}")
     return 0
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, distribution, requires
 
 from envgym import list_ids
-from envgym.cli.common import add_json_argument, print_json, set_command, styled
+from envgym.cli.common import add_json_argument, echo, print_json, set_command, styled
 from envgym.registry import find
 
 _EXAMPLES = """  envgym list
@@ -44,8 +44,9 @@ def run(args: argparse.Namespace) -> int:
         needs = f"needs envgym[{entry.requires}]" if entry.requires else ""
         state = f"unavailable: {needs}, {missing} is not installed" if missing else needs
         origin = "" if entry.origin == "envgym" else f" (from {entry.origin})"
-        note = styled(f" [{state}]" if state else "", "yellow" if missing else "dim") + styled(origin, "dim")
-        print(f"{styled(f'{entry.id:<{width}}', 'bold')}  {entry.summary}{note}".rstrip())
+        notes = styled(f" [{state}]" if state else "", "yellow" if missing else "dim"), styled(origin, "dim")
+        name, summary = styled(f"{entry.id:<{width}}", "bold"), f"  {entry.summary}"
+        echo(name, summary if state or origin else summary.rstrip(), *notes, sep="")
     return 0
 
 

@@ -13,7 +13,7 @@ from importlib import import_module
 from types import MappingProxyType
 
 from envgym import __version__
-from envgym.cli.common import Parser
+from envgym.cli.common import Parser, echo
 from envgym.errors import EnvgymError, sentence, unknown_name
 
 EXIT_BAD_INPUT = 2
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--traceback" in words:
             raise
         told = _of_the_system(error) if isinstance(error, OSError) and error.errno is not None else str(error)
-        print(f"envgym: {told}", file=sys.stderr)
+        echo(f"envgym: {told}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

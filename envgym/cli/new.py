@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 
 from envgym import __version__
-from envgym.cli.common import set_command
+from envgym.cli.common import echo, set_command
 from envgym.errors import InvalidInput
 from envgym.registry import FAMILIES
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the package and say what comes next."""
     namespace, name = _names(args.name)
     folder = write_package(namespace, name, args.into)
-    print(f"""{folder} is a package with the environment {namespace}/{name}-v0. Next:
+    echo(f"""{folder} is a package with the environment {namespace}/{name}-v0. Next:
   pip install -e {folder}
   envgym check {namespace}/{name}-v0
   python -m pytest {folder}""")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TextIO
 
-from envgym.cli.common import add_env_arguments, at_least_0, make_env, set_command, styled
+from envgym.cli.common import add_env_arguments, at_least_0, echo, make_env, set_command, styled
 from envgym.core.json_types import JsonObject
 from envgym.core.turns import Ending, Scored
 from envgym.errors import InvalidInput, near_names
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         read = env.oracle if args.oracle else _reader(record.tools)
         _play(env, read, echo=args.oracle or not sys.stdin.isatty(), has_tools=bool(record.tools))
         if not args.oracle and (left := _unread(sys.stdin)):
-            print(styled(f"{left} further {'line was' if left == 1 else 'lines were'} not read", "dim"))
+            echo(styled(f"{left} further {'line was' if left == 1 else 'lines were'} not read", "dim"))
     finally:
         env.close()
     return 0
@@ -96,11 +96,11 @@ def _play(env: AnyEnv, read: Callable[[], str | None], *, echo: bool, has_tools:
 
 def _show(who: str, text: str) -> None:
     if text:
-        print(f"{styled(who, 'cyan')}: {text}")
+        echo(styled(who, "cyan"), f": {text}", sep="")
 
 
 def _show_leaving(total: float) -> None:
-    print(styled(f"\nleft; reward so far {total:g}", "dim"))
+    echo(styled(f"\nleft; reward so far {total:g}", "dim"))
 
 
 def _show_ending(record: StepRecord, total: float, *, has_answered: bool) -> None:
@@ -108,7 +108,7 @@ def _show_ending(record: StepRecord, total: float, *, has_answered: bool) -> Non
     turns = "1 turn" if record.turn == 0 else f"{record.turn + 1} turns"
     parts = record.reward.components if isinstance(record.reward, Scored) else {}
     verdict = f" ({', '.join(f'{name} {part:g}' for name, part in parts.items())})" if parts else ""
-    print(styled(f"{record.ending}{reason} after {turns}, reward {total:g}{verdict}", "bold"))
+    echo(styled(f"{record.ending}{reason} after {turns}, reward {total:g}{verdict}", "bold"))
     if record.ending is Ending.TRUNCATED_TURNS:
         _show("why", "the environment's limit on turns was reached")
     elif record.ending is Ending.TERMINATED and has_answered and not record.action.tool_calls:
@@ -144,7 +144,7 @@ def _reader(tools: Sequence[ToolSpec]) -> Callable[[], str | None]:
                     return None
                 text = ""
             elif not text.strip() and not lines:
-                print("an empty line is not played; type an action, or leave with Ctrl-D", file=sys.stderr)
+                echo("an empty line is not played; type an action, or leave with Ctrl-D", file=sys.stderr)
                 continue
             lines.append(text.removesuffix("\\"))
             if text.endswith("\\"):
@@ -152,7 +152,7 @@ def _reader(tools: Sequence[ToolSpec]) -> Callable[[], str | None]:
             try:
                 return as_action("\n".join(lines), tools)
             except InvalidInput as error:
-                print(error, file=sys.stderr)
+                echo(error, file=sys.stderr)
                 lines = []
 
     return read

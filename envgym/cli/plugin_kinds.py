@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from envgym.agents.catalog import KINDS as AGENT_KINDS
 from envgym.catalog import KINDS as ENV_KINDS
-from envgym.cli.common import add_json_argument, print_json, set_command, styled
+from envgym.cli.common import add_json_argument, echo, print_json, set_command, styled
 from envgym.errors import EnvgymError, check_known
 from envgym.plugins import PluginKind
 from envgym.trainer.catalog import KINDS as TRAINER_KINDS
@@ -48,7 +48,7 @@ def list_kinds(*, as_json: bool) -> None:
         return
     width = max(map(len, names))
     for kind, plugins in names.items():
-        print(f"{styled(f'{kind:<{width}}', 'bold')}  {', '.join(plugins)}")
+        echo(styled(f"{kind:<{width}}", "bold"), f" {', '.join(plugins)}")
 
 
 def list_plugins(kind_name: str, *, as_json: bool) -> None:
@@ -59,12 +59,12 @@ def list_plugins(kind_name: str, *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(row) for row in rows])
         return
-    print(styled(KINDS[kind_name].summary, "dim"))
+    echo(styled(KINDS[kind_name].summary, "dim"))
     for row in rows:
-        print(f"{styled(row.name, 'bold')}  {styled(row.path, 'dim')}")
-        print(f"    {row.summary}")
+        echo(styled(row.name, "bold"), styled(row.path, "dim"), sep="  ")
+        echo(f"    {row.summary}")
         for setting, default in row.settings.items():
-            print(f"    {setting} = {default}")
+            echo(f"    {setting} = {default}")
 
 
 def _row(kind: PluginKind[Any], name: str) -> PluginRow:
@@ -120,9 +120,9 @@ def run(args: argparse.Namespace) -> int:
         print_json({name: recipe.model_dump(mode="json") for name, recipe in chosen.items()})
         return 0
     for name, recipe in chosen.items():
-        print(styled(name, "bold"))
-        print(fill(RECIPE.load(name).summary, 100, initial_indent="  ", subsequent_indent="  "))
+        echo(styled(name, "bold"))
+        echo(fill(RECIPE.load(name).summary, 100, initial_indent="  ", subsequent_indent="  "))
         for point, choice in recipe.model_dump(exclude_none=True).items():
             named = [choice.pop("name")] if "name" in choice else []
-            print(f"  {point:<11}", *named, *(f"{key}={value}" for key, value in choice.items()))
+            echo(f"  {point:<11}", *named, *(f"{key}={value}" for key, value in choice.items()))
     return 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from envgym.cli.common import styled
+from envgym.cli.common import echo, styled
 from envgym.core.json_types import JsonValue
 from envgym.report.data import ComparisonData, EvaluationData, to_json
 from envgym.report.from_run import comparisons_of_run, declare, evaluations_of_run
@@ -60,10 +60,10 @@ def print_evaluations(directory: Path) -> None:
         how = "greedy" if evaluation.greedy else f"temperature {record['temperature']:g}"
         if record.get("selected_by") is not None:
             how += f", {record['search']} by {record['selected_by']}"
-        print(styled(f"{record['env_id']}, {evaluation.label}: {tasks} tasks, {samples} sample(s) each, {how}", "bold"))
+        echo(styled(f"{record['env_id']}, {evaluation.label}: {tasks} tasks, {samples} sample(s) each, {how}", "bold"))
         for line in evaluation_lines(evaluation):
-            print(line)
-        print(_line("resolution", _resolution(declare(tasks, samples).smallest_detectable_effect)))
+            echo(line)
+        echo(_line("resolution", _resolution(declare(tasks, samples).smallest_detectable_effect)))
 
 
 def _resolution(effect: float) -> str:
@@ -94,7 +94,7 @@ def print_comparisons(directory: Path) -> None:
     """Print what changed from the first evaluation to the last, for every label that has two."""
     for comparison in comparisons_of_run(RunDirectory.open(directory)):
         for line in comparison_lines(comparison):
-            print(line)
+            echo(line)
 
 
 def print_untrained(directory: Path) -> None:
@@ -103,7 +103,7 @@ def print_untrained(directory: Path) -> None:
     if rows and not any(row.get("optim/updates", 1.0) for row in rows):
         dropped = {name: None for row in rows for name in row if name.startswith("filter/") and row[name]}
         reasons = ", ".join(name.removeprefix("filter/").replace("_", " ") for name in dropped)
-        print(f"no step trained anything: every group was dropped ({reasons})")
+        echo(f"no step trained anything: every group was dropped ({reasons})")
 
 
 def comparison_lines(comparison: ComparisonData) -> list[str]:
@@ -142,7 +142,8 @@ class Ticker:
         """Show progress; a finished phase gets a line of its own."""
         is_over = done >= total
         if sys.stderr.isatty():
-            print(f"\r{phase}: {done}/{total}", end="\n" if is_over else "", file=sys.stderr, flush=True)
+            sys.stderr.write("\r")
+            echo(f"{phase}: {done}/{total}", end="\n" if is_over else "", file=sys.stderr, flush=True)
         elif is_over or time.monotonic() - self._last > self.EVERY_S:
             self._last = time.monotonic()
-            print(f"{phase}: {done}/{total}", file=sys.stderr, flush=True)
+            echo(f"{phase}: {done}/{total}", file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envgym.cli.common import add_set_argument, set_command
+from envgym.cli.common import add_set_argument, echo, set_command
 from envgym.errors import InvalidInput, sentence
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
     retriever = _retriever(args)
     with RetrievalServer(retriever, name=args.index, host=args.host, port=args.port, token=token) as server:
         if token and not chosen:
-            print(f"Clients need {TOKEN_VARIABLE}={token}", flush=True)
-        print(f"{args.corpus} at {server.url}/retrieve; Ctrl-C stops.", flush=True)
+            echo(f"Clients need {TOKEN_VARIABLE}={token}", flush=True)
+        echo(f"{args.corpus} at {server.url}/retrieve; Ctrl-C stops.", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
     return 0

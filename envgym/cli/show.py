@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from envgym.cli.common import add_env_arguments, add_json_argument, make_env, print_json, set_command, styled
+from envgym.cli.common import add_env_arguments, add_json_argument, echo, make_env, print_json, set_command, styled
 from envgym.core.tasks import Split
 from envgym.env import NoOracle
 from envgym.registry import parameters
@@ -35,8 +35,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({**facts, "example": example, "card": card})
         return 0
-    print(styled(f"{facts['id']}", "bold"), styled(f"  {facts['class']}", "dim"))
-    print(f"{facts['summary']}\n")
+    echo(styled(f"{facts['id']}", "bold"), styled(f"  {facts['class']}", "dim"))
+    echo(f"{facts['summary']}\n")
     for name in (
         "splits",
         "max_turns",
@@ -48,16 +48,16 @@ def run(args: argparse.Namespace) -> int:
         "observations",
         "actions",
     ):
-        print(f"  {name:<14}{_shown(facts[name])}")
+        echo(f"  {name:<14}{_shown(facts[name])}")
     _print_table("keyword arguments (--set NAME=VALUE)", facts["parameters"])
     _print_table("tools", facts["tools"])
     if facts["system_prompt"]:
-        print(styled("\nsystem prompt", "bold"), _indented(facts["system_prompt"]), sep="\n")
-    print(styled("\nexample: the oracle on a train task", "bold"))
+        echo(styled("\nsystem prompt", "bold"), _indented(facts["system_prompt"]), sep="\n")
+    echo(styled("\nexample: the oracle on a train task", "bold"))
     for who, text in example:
-        print(_indented(f"{styled(who, 'cyan')}: {text}"))
+        echo(styled(f"  {who}", "cyan"), f": {_indented(text).lstrip()}", sep="")
     if card:
-        print(styled("\ncard", "bold"), _indented(card.strip()), sep="\n")
+        echo(styled("\ncard", "bold"), _indented(card.strip()), sep="\n")
     return 0
 
 
@@ -132,7 +132,7 @@ def _indented(text: str) -> str:
 
 def _print_table(title: str, rows: dict[str, str]) -> None:
     if rows:
-        print(styled(f"\n{title}", "bold"))
+        echo(styled(f"\n{title}", "bold"))
         width = max(map(len, rows))
         for name, text in rows.items():
-            print(f"  {name:<{width}}  {text}")
+            echo(f"  {name:<{width}}  {text}")

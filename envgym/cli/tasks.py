@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from envgym.cli.common import add_env_arguments, add_json_argument, make_env, print_json, set_command, styled
+from envgym.cli.common import add_env_arguments, add_json_argument, echo, make_env, print_json, set_command, styled
 from envgym.core.serialize import task_to_json
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.errors import InvalidInput
@@ -44,10 +44,10 @@ def run(args: argparse.Namespace) -> int:
         print_json([_as_json(task, args.answers) for task in tasks])
         return 0
     for task in tasks:
-        print(styled(task.id, "bold"), styled(task.key[:12], "dim"))
-        print("  " + task.prompt.replace("\n", "\n  "))
+        echo(styled(task.id, "bold"), styled(task.key[:12], "dim"))
+        echo("  " + task.prompt.replace("\n", "\n  "))
         if args.answers:
-            print(styled(f"  {dict(task.payload)}", "dim"))
+            echo(styled(f"  {dict(task.payload)}", "dim"))
     return 0
 
 
@@ -80,8 +80,8 @@ def _print_report(report: dict[str, Any], as_json: bool) -> int:  # JSON
         for split, part in report["splits"].items():
             size, read, distinct = part.values()
             size = "endless" if size is None else size
-            print(f"{split:<6} size {size}, read {read}, distinct {distinct}, duplicates {read - distinct}")
-        print(f"overlap of what was read: {len(report['shared'])}")
+            echo(f"{split:<6} size {size}, read {read}, distinct {distinct}, duplicates {read - distinct}")
+        echo(f"overlap of what was read: {len(report['shared'])}")
     return int(bool(report["shared"]))
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envgym.cli.common import add_json_argument, add_set_argument, at_least_0, print_json, set_command
+from envgym.cli.common import add_json_argument, add_set_argument, at_least_0, echo, print_json, set_command
 from envgym.errors import InvalidInput, SettingsError
 from envgym.settings import apply_overrides, places
 
@@ -93,7 +93,7 @@ def _run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         if (settings.run.path / "run.json").exists():
             directory = shlex.quote(str(settings.run.path))  # it knows all settings, overrides too
-            print(f"stopped; go on with: envgym {args.command} {directory} --resume", file=sys.stderr)
+            echo(f"stopped; go on with: envgym {args.command} {directory} --resume", file=sys.stderr)
         raise
     if args.json:
         print_json({**run_json(result.directory, result.report), "steps": result.steps})
@@ -103,7 +103,7 @@ def _run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
         print_untrained(result.directory)
     else:
         print_evaluations(result.directory)
-    print(f"report: {result.report}")
+    echo(f"report: {result.report}")
     return 0
 
 
@@ -136,13 +136,13 @@ def _overfit(settings: "TrainSettings", args: argparse.Namespace) -> int:
 
     def show(point: OverfitPoint) -> None:
         if not args.json:
-            print(overfit_header() + "\n" if point.updates == 0 else "", overfit_line(point), sep="", flush=True)
+            echo(overfit_header() + "\n" if point.updates == 0 else "", overfit_line(point), sep="", flush=True)
 
     points = overfit(settings, updates, on_point=show, on_progress=Ticker())
     if args.json:
         print_json([asdict(point) for point in points])
     else:
-        print(overfit_verdict(points))
+        echo(overfit_verdict(points))
     return 0
 
 
@@ -196,8 +196,8 @@ def _run_value(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"directory": str(fit.directory), "metrics": dict(fit.metrics)})
         return 0
-    print("on train tasks that were held back:")
+    echo("on train tasks that were held back:")
     for name, value in fit.metrics.items():
-        print(f"  {name.removeprefix('critic/').replace('_', ' '):<20} {value:.3f}")
-    print(f"use it with: --search mcts --search-set value.name=critic --search-set value.run={fit.directory}")
+        echo(f"  {name.removeprefix('critic/').replace('_', ' '):<20} {value:.3f}")
+    echo(f"use it with: --search mcts --search-set value.name=critic --search-set value.run={fit.directory}")
     return 0

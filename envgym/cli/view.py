@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from envgym.cli.common import add_json_argument, print_json, set_command
+from envgym.cli.common import add_json_argument, echo, print_json, set_command
 from envgym.errors import RunError
 
 _EXAMPLES = """  envgym view runs/demo
@@ -40,5 +40,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(to_json(report_of_run(found) if args.tree is None else tree_of_run(found, args.tree).trees[0]))
     else:
-        print(write_run_report(found, out) if args.tree is None else write_run_tree(found, args.tree, out))
+        echo(write_run_report(found, out) if args.tree is None else write_run_tree(found, args.tree, out))
     return 0

@@ -1,7 +1,8 @@
-"""What a file can hold: the one JSON type, the canonical form that content hashes are taken of, well-formed text."""
+"""What a file can hold: the one JSON type, the canonical form for content hashes, well-formed and visible text."""
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Mapping
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | Mapping[str, "JsonValue"]
@@ -25,3 +26,22 @@ def well_formed(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def visible(text: str) -> str:
+    """Return `text` with what a terminal would obey, or what hides other text, written as in JSON: ESC is \\u001b.
+
+    Those are control characters but line feed and tab, marks of direction and other invisible ones, lone surrogates.
+    JSON stays the same JSON.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if _is_shown(char) else json.dumps(char)[1:-1] for char in text)
+
+
+_JOINERS = "\u200c\u200d"
+"""Invisible, and part of words and emoji."""
+
+
+def _is_shown(char: str) -> bool:
+    return char.isprintable() or char in "\n\t" or char in _JOINERS or unicodedata.category(char) == "Zs"

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from envgym.core.json_types import visible
 from envgym.errors import SettingsError, sentence
 from envgym.trainer.metrics.update import Metrics
 
@@ -118,7 +119,7 @@ class LiveProgress(Callback):
         self._run = self._progress.add_task("train steps", total=max(last_step, 1), completed=first_step)
         self._phases: dict[str, Any] = {}
         self._progress.start()
-        self._console.print(f"run directory: {directory}", highlight=False)
+        self._console.print(f"run directory: {visible(str(directory))}", highlight=False, markup=False)
 
     def on_progress(self, phase: str, done: int, total: int) -> None:
         """Move the phase's bar; a finished phase's bar goes away."""
@@ -138,7 +139,8 @@ class LiveProgress(Callback):
         """Print one line."""
         text = "{success:.1%} [{success_low:.1%}, {success_high:.1%}]".format(**metrics)
         tasks = int(metrics["tasks"])
-        self._console.print(f"held out after {step} steps ({label}, {tasks} tasks): success {text}", highlight=False)
+        line = f"held out after {step} steps ({visible(label)}, {tasks} tasks): success {text}"
+        self._console.print(line, highlight=False, markup=False)
 
     def on_end(self, report: Path | None) -> None:
         """Close the display."""
