@@ -47,7 +47,7 @@ class Math:
     max_chars: int = 1000
     """A longer expression scores 0."""
     worked_out: bool = False
-    """Score 0 where the key is a value and the answer leaves more operations to be done (see `operations_left`)."""
+    """Score 0 where the answer leaves more operations on constants to be done than the key (`operations_left`)."""
 
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`. Raises: InvalidInput: the key cannot be read. EnvFailure: no comparison could be run."""

@@ -27,7 +27,7 @@ def main() -> None:
     try:
         from math_verify import LatexExtractionConfig, parse, verify
 
-        from envgym.verifiers.operations_left import is_value, operations_left
+        from envgym.verifiers.operations_left import operations_left_beyond
     except ImportError as error:
         say(failed=f"math-verify cannot be imported: {error}")
         return
@@ -45,12 +45,6 @@ def main() -> None:
             )
         )
 
-    def left_of(answer: object, key: object) -> int:
-        """Count the operations that are left in an answer and done in a key; a key with unknowns is no value."""
-        if isinstance(answer, str) or isinstance(key, str) or not is_value(key):
-            return 0
-        return max(0, operations_left(answer) - operations_left(key))
-
     say(ready=True)
     for line in sys.stdin:
         request = json.loads(line)
@@ -62,7 +56,8 @@ def main() -> None:
         answer = read(request["answer"])
         try:
             equal, problem = bool(answer) and verify(key, answer, timeout_seconds=None, raise_on_error=True), ""
-            left = left_of(answer[0], key[0]) if equal else 0
+            has_trees = equal and not isinstance(answer[0], str) and not isinstance(key[0], str)
+            left = operations_left_beyond(answer[0], key[0]) if has_trees else 0
         except Exception as error:  # noqa: BLE001  # sympy may raise anything on two strange expressions; the key alone was fine
             equal, problem, left = False, type(error).__name__, 0
         say(read=bool(answer), equal=equal, problem=problem, left=left)

@@ -10,45 +10,50 @@ from collections.abc import Hashable, Iterator, Sequence
 
 import sympy as sp
 
-_CONTAINERS = (sp.Tuple, sp.FiniteSet, sp.Interval, sp.UnevaluatedExpr)  # the last holds 1/100 for %
+_CONTAINERS = (sp.Tuple, sp.FiniteSet, sp.Interval, sp.MatrixBase, sp.UnevaluatedExpr)  # the last holds the % of 5 %
 _IMAGINARY_UNIT = "i"
 
 
-def is_value(expression: sp.Basic) -> bool:
-    """True where there is no unknown in an expression."""
-    return all(map(_is_constant, expression.free_symbols))
+def operations_left_beyond(answer: sp.Basic, key: sp.Basic) -> int:
+    """Return how many more operations an answer leaves than the key; beside a value each unknown counts as one."""
+    unknown = int(_is_constant(key))
+    return max(0, operations_left(answer, unknown) - operations_left(key, unknown))
 
 
-def operations_left(node: sp.Basic) -> int:
-    """Count the operations; an unknown counts as one, save where it is what a relation is about (x = 3)."""
+def operations_left(node: sp.Basic, unknown: int) -> int:
+    """Count the operations on constants; an unknown adds `unknown`, save where a relation is about it (x = 3)."""
     if isinstance(node, sp.core.relational.Relational) and isinstance(node.lhs, sp.Symbol):
-        return operations_left(node.rhs)
+        return operations_left(node.rhs, unknown)
     if isinstance(node, sp.log) and isinstance(node.args[0], sp.Abs):
         inside, *base = node.args
-        return operations_left(sp.log(inside.args[0], *base, evaluate=False))  # integrals are written with ln |x|
-    if isinstance(node, sp.MatrixBase):
-        return sum(map(operations_left, node.flat()))
-    below: int = sum(map(operations_left, node.args))
-    if not node.args:
-        return int(isinstance(node, sp.Symbol) and not _is_constant(node))
+        return operations_left(sp.log(inside.args[0], *base, evaluate=False), unknown)  # integrals: ln |x|
+    parts = node.flat() if isinstance(node, sp.MatrixBase) else node.args
+    if not parts:
+        return 0 if _is_constant(node) else unknown
+    return sum(operations_left(part, unknown) for part in parts) + _left_at(node)
+
+
+def _left_at(node: sp.Basic) -> int:
+    """Count the operations on constants that a node itself leaves."""
     if isinstance(node, _CONTAINERS):
-        return below
+        return 0
     if isinstance(node, sp.MatrixExpr):
-        return below + 1
+        return 1
     if isinstance(node, sp.Add):
-        num_zeros: int = node.args.count(0)
-        return below + _num_repeated([_kind_of(term) for term in node.args]) + num_zeros
+        terms = list(filter(_is_constant, node.args))
+        return _num_repeated([_kind_of(term) for term in terms]) + terms.count(0)
     if isinstance(node, sp.Mul):
-        factors = list(_factors_of(node))
-        return 0 if _is_scientific(factors) else below + _left_in_product(factors)
+        return _left_in_product(list(filter(_is_constant, _factors_of(node))))
+    if not _is_constant(node):
+        return 0
     if isinstance(node, sp.Pow):
-        return below + _is_left(node)
-    is_left = bool(node.doit().is_Rational) if isinstance(node, sp.exp | sp.log) else True
-    return below + is_left
+        return int(_is_left(node))
+    return int(node.doit().is_Rational) if isinstance(node, sp.exp | sp.log) else 1
 
 
-def _is_constant(symbol: sp.Basic) -> bool:
-    return str(symbol) == _IMAGINARY_UNIT
+def _is_constant(node: sp.Basic) -> bool:
+    """True where there is no unknown in an expression; the imaginary unit is none."""
+    return all(str(symbol) == _IMAGINARY_UNIT for symbol in node.free_symbols)
 
 
 def _factors_of(node: sp.Basic) -> Iterator[sp.Basic]:
@@ -60,21 +65,20 @@ def _factors_of(node: sp.Basic) -> Iterator[sp.Basic]:
             yield factor
 
 
-def _is_scientific(factors: Sequence[sp.Basic]) -> bool:
-    powers = [factor for factor in factors if isinstance(factor, sp.Pow)]
-    return len(factors) == 2 and len(powers) == 1 and powers[0].base == 10 and any(map(_is_number, factors))
-
-
 def _left_in_product(factors: Sequence[sp.Basic]) -> int:
-    """Count the products of two numbers, two divisors, two roots, two sums or twice the same."""
+    """Count the products by 1, of two numbers, two divisors, two roots, two sums or twice the same."""
     numbers = [factor for factor in factors if _is_number(factor)]
-    others = [factor for factor in factors if not _is_number(factor)]
-    divisors = [factor for factor in others if isinstance(factor, sp.Pow) and _is_rational_power(factor)]
-    has_fraction = any(number.is_Integer is False for number in numbers)
-    roots = sum(_is_root(factor) or (isinstance(factor, sp.Pow) and _is_root(factor.base)) for factor in others)
-    sums = sum(isinstance(factor, sp.Add) for factor in others)
-    pairs = sum(max(0, count - 1) for count in (len(numbers), len(divisors), roots, sums))
-    return pairs + (has_fraction and bool(divisors)) + _num_repeated(others)
+    powers = [factor for factor in factors if isinstance(factor, sp.Pow)]
+    divisors = [power for power in powers if _is_rational_power(power)]
+    if len(factors) == 2 and len(numbers) == len(divisors) == 1 and divisors[0].base == 10:
+        return -_is_left(divisors[0])  # 3 * 10^5 is written so
+    roots = [power for power in powers if _is_root(power) or _is_root(power.base)]
+    sums = [factor for factor in factors if isinstance(factor, sp.Add)]
+    has_fraction_over = bool(divisors) and any(number.is_Integer is False for number in numbers)
+    is_times_1 = 1 in numbers and all(power.exp != -1 for power in powers)
+    others = [factor for factor in factors if factor not in numbers]
+    pairs = sum(max(0, len(kind) - 1) for kind in (numbers, divisors, roots, sums))
+    return pairs + has_fraction_over + is_times_1 + _num_repeated(others)
 
 
 def _is_left(power: sp.Pow) -> bool:

@@ -1,9 +1,9 @@
 r"""How the answer to a problem is judged: by math-verify, and only where it is worked out.
 
 math-verify computes what it reads: it would take `12 * 7` for 84, an integral for its value, a set for a pair. So an
-answer must be as finished as the key is. Where the key is a number, the answer is one. Where it is another value, such
-as `(3, -2)` or `2 \sqrt{3}`, the answer leaves no more operations to be done (`envgym.verifiers.operations_left`).
-Where it is a formula with an unknown, the answer has no integral, derivative or the like that the key does not have.
+answer must be as finished as the key is. Where the key is a number, the answer is one. Beside another key, as `(3, -2)`
+or `2 \sqrt{3}`, it leaves no more operations on constants to be done (`envgym.verifiers.operations_left`), and has no
+integral, derivative or the like that the key does not have.
 """
 
 import re

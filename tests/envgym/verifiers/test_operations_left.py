@@ -25,9 +25,11 @@ VALUES = {
     "(300000, 1)": ("(3 \\times 10^5, 1)",),
     "\\begin{pmatrix}7&0\\\\0&7\\end{pmatrix}": ("\\begin{bmatrix}7&0\\\\0&7\\end{bmatrix}",),
     "2^{98}": ("4^{49}",),  # the key is not worked out itself
-    "3x^2 + 2x": ("x(3x + 2)", "2x + 3x^2 + 0 \\cdot x"),  # a formula is no value
+    "3x^2 + 2x": ("x(3x + 2)", "2x + 3x^2", "x^2 + 2x(x + 1)", "x \\cdot 3x + 2x"),  # a formula
 }
 FORMULAS = {
+    "3x^2 + 2x": ("(1 + 2)x^2 + 2x", "3x^2 + 2x + 1 - 1", "3x^2 + 1 \\cdot 2x", "3^1 x^2 + 2x"),
+    "\\sqrt{7}": ("\\sqrt{7} \\cdot 1", "1 \\sqrt{7}", "\\sqrt{7 \\cdot 1}", "\\sqrt{7} + 0"),
     "2\\sqrt{3}": (
         "\\sqrt{4 + 8}",
         "\\sqrt{2^2 + 8}",
