@@ -11,8 +11,8 @@ from envgym.errors import InvalidInput, SettingsError, UnknownName
 from envgym.trainer.build import check_group
 from envgym.trainer.catalog import CREDIT
 from envgym.trainer.env_source import EnvSource, build_env_sources, supplies
-from envgym.trainer.methods.credit.gae_turn import GaeTurn
-from envgym.trainer.methods.credit.grpo import Grpo
+from envgym.trainer.methods.credit.gae import GaeTurn
+from envgym.trainer.methods.credit.outcome import Grpo
 from envgym.trainer.settings import train_settings
 
 ARITHMETIC = EnvSettings(id="math/arithmetic-v0", weight=2.0)

@@ -18,7 +18,7 @@ from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.methods.corrections import NoCorrection
-from envgym.trainer.methods.credit.gae_turn import GaeTurn
+from envgym.trainer.methods.credit.gae import GaeTurn
 from envgym.trainer.methods.losses import PpoClip
 from envgym.trainer.methods.protocols import Credit, CriticCredit
 from envgym.trainer.metrics.update import UpdateMetrics

@@ -8,7 +8,7 @@ from envgym.core.trajectory import Group
 from envgym.core.tree import Edge
 from envgym.core.turns import Ending
 from envgym.trainer.batch.rows import train_rows
-from envgym.trainer.methods.credit.grpo import Grpo
+from envgym.trainer.methods.credit.outcome import Grpo
 from envgym.trainer.methods.filters.keep_all import KeepAll
 from envgym.trainer.methods.filters.top_variance import TopVariance
 from envgym.trainer.methods.filters.zero_variance import ZeroVariance

@@ -1,13 +1,15 @@
-"""The contract of a correction for samples that another engine (or an older policy) drew, and what it returns."""
+"""The contract of a correction for samples that another engine (or an older policy) drew, and what ours share."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from envgym.settings import Settings
 from envgym.trainer.methods.losses.kl import k3
 from envgym.trainer.methods.tensors import LOG_RATIO_BOUND, BatchStats, check_rows, masked_max, masked_sum
 
@@ -87,51 +89,69 @@ class Correction(Protocol):
         ...
 
 
-def behavior_gap(
-    old_logprobs_BT: Float[Tensor, "B T"],
-    behavior_logprobs_BT: Float[Tensor, "B T"],
-    loss_mask_BT: Bool[Tensor, "B T"],
-) -> Float[Tensor, "B T"]:
-    """Return log π_old - log π_behavior, detached, and 0 where the mask is False."""
-    check_rows(
-        loss_mask_BT,
-        {"old_logprobs": old_logprobs_BT, "behavior_logprobs": behavior_logprobs_BT},
-        where="a correction",
-    )
-    return torch.where(loss_mask_BT, old_logprobs_BT - behavior_logprobs_BT, 0.0).detach()
+class Weighed(NamedTuple):
+    """How a correction weighs the tokens of a batch."""
+
+    weights_BT: Float[Tensor, "B T"]
+    """Factors; read where the next is True."""
+    kept_mask_BT: Bool[Tensor, "B T"]
+    """Tokens that still train, a subset of the loss mask."""
+    truncated_BT: Bool[Tensor, "B T"] | None = None
+    """Tokens whose weight was capped; None: there is no cap."""
 
 
-def correction_result(
-    weights_BT: Float[Tensor, "B T"],
-    kept_mask_BT: Bool[Tensor, "B T"],
-    *,
-    gap_BT: Float[Tensor, "B T"],
-    loss_mask_BT: Bool[Tensor, "B T"],
-    truncated_BT: Bool[Tensor, "B T"],
-) -> CorrectionResult:
-    """Zero the weights of tokens that do not train, and sum up the batch.
+class GapCorrection(Settings, ABC):
+    """The base of ours: each says only how it weighs gaps; what it measures is the same for all."""
 
-    Args:
-        weights_BT: [B, T] factors; read where `kept_mask_BT` is True.
-        kept_mask_BT: [B, T] tokens that still train, a subset of `loss_mask_BT`.
-        gap_BT: [B, T] from `behavior_gap`.
-        loss_mask_BT: [B, T] tokens that trained before the correction.
-        truncated_BT: [B, T] tokens whose weight was capped.
-    """
-    weights_BT = torch.where(kept_mask_BT, weights_BT, 0.0).detach()
-    stats = CorrectionStats(
-        tokens=loss_mask_BT.sum(),
-        rejected_tokens=(loss_mask_BT & ~kept_mask_BT).sum(),
-        truncated_tokens=(truncated_BT & kept_mask_BT).sum(),
-        weight_sum=weights_BT.sum(),
-        weight_square_sum=weights_BT.square().sum(),
-        gap_sum=masked_sum(gap_BT.abs(), loss_mask_BT),
-        gap_max=masked_max(gap_BT.abs(), loss_mask_BT),
-        kl_sum=masked_sum(k3(-gap_BT), loss_mask_BT),
-        rows=loss_mask_BT.any(dim=-1).sum(),
-        rejected_rows=(loss_mask_BT.any(dim=-1) & ~kept_mask_BT.any(dim=-1)).sum(),
-    )
-    return CorrectionResult(weights_BT=weights_BT, loss_mask_BT=kept_mask_BT, stats=stats)
+    is_identity: ClassVar[bool] = False
+
+    def __call__(
+        self,
+        *,
+        old_logprobs_BT: Float[Tensor, "B T"],
+        behavior_logprobs_BT: Float[Tensor, "B T"],
+        loss_mask_BT: Bool[Tensor, "B T"],
+    ) -> CorrectionResult:
+        """Return the weights and what is left of the mask; arguments as for `Correction`."""
+        others = {"old_logprobs": old_logprobs_BT, "behavior_logprobs": behavior_logprobs_BT}
+        check_rows(loss_mask_BT, others, where="a correction")
+        gap_BT = torch.where(loss_mask_BT, old_logprobs_BT - behavior_logprobs_BT, 0.0).detach()
+        weights_BT, kept_mask_BT, truncated_BT = self.weigh(gap_BT, loss_mask_BT)
+        weights_BT = torch.where(kept_mask_BT, weights_BT, 0.0).detach()
+        truncated_BT = torch.zeros_like(kept_mask_BT) if truncated_BT is None else truncated_BT
+        stats = CorrectionStats(
+            tokens=loss_mask_BT.sum(),
+            rejected_tokens=(loss_mask_BT & ~kept_mask_BT).sum(),
+            truncated_tokens=(truncated_BT & kept_mask_BT).sum(),
+            weight_sum=weights_BT.sum(),
+            weight_square_sum=weights_BT.square().sum(),
+            gap_sum=masked_sum(gap_BT.abs(), loss_mask_BT),
+            gap_max=masked_max(gap_BT.abs(), loss_mask_BT),
+            kl_sum=masked_sum(k3(-gap_BT), loss_mask_BT),
+            rows=loss_mask_BT.any(dim=-1).sum(),
+            rejected_rows=(loss_mask_BT.any(dim=-1) & ~kept_mask_BT.any(dim=-1)).sum(),
+        )
+        return CorrectionResult(weights_BT=weights_BT, loss_mask_BT=kept_mask_BT, stats=stats)
+
+    @abstractmethod
+    def weigh(self, gap_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Weighed:
+        """Weigh the tokens by their gaps.
+
+        Args:
+            gap_BT: [B, T] log ρ = log π_old - log π_behavior, detached, 0 where the mask is False.
+            loss_mask_BT: [B, T] bool, True = trains.
+        """
+
+
+class NoCorrection(GapCorrection):
+    """Trust the sampler: weight 1 for every trained token. The gap is still measured."""
+
+    is_identity: ClassVar[bool] = True
+    only_masks: ClassVar[bool] = True
+
+    def weigh(self, gap_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Weighed:
+        """Return weights of 1 and the mask as it is."""
+        return Weighed(torch.ones_like(gap_BT), loss_mask_BT)
 
 
 class WeightLevel(StrEnum):
@@ -149,7 +169,7 @@ def importance_weights(gap_BT: Float[Tensor, "B T"], level: WeightLevel) -> Floa
     """Return 1, ρ_t or ∏_t ρ_t at every place, logarithms clamped to ±20.
 
     Args:
-        gap_BT: [B, T] log ρ from `behavior_gap`, 0 where nothing trains.
+        gap_BT: [B, T] log ρ, 0 where nothing trains.
         level: which of the three.
     """
     if level is WeightLevel.NONE:

@@ -1,24 +1,16 @@
-"""What corrections that reject have in common: each says only what it rejects."""
+"""Corrections that reject, each by its own rule, and weigh what is kept, uncapped."""
 
 import math
 from abc import abstractmethod
-from typing import ClassVar
 
-import torch
 from jaxtyping import Bool, Float
+from pydantic import Field
 from torch import Tensor
 
-from envgym.settings import Settings
-from envgym.trainer.methods.corrections.base import (
-    CorrectionResult,
-    WeightLevel,
-    behavior_gap,
-    correction_result,
-    importance_weights,
-)
+from envgym.trainer.methods.corrections.base import GapCorrection, Weighed, WeightLevel, importance_weights
 
 
-class Rejection(Settings):
+class Rejection(GapCorrection):
     """Stop training on what the trainer and the sampler see too differently, and weigh the rest, uncapped.
 
     A rejected token has weight 0 and leaves every term of the loss; the denominators go on counting it, so that what
@@ -26,7 +18,6 @@ class Rejection(Settings):
     seen.
     """
 
-    is_identity: ClassVar[bool] = False
     weights: WeightLevel
     """How what is kept is weighed."""
 
@@ -44,23 +35,75 @@ class Rejection(Settings):
             loss_mask_BT: [B, T] bool, True = trains.
         """
 
-    def __call__(
-        self,
-        *,
-        old_logprobs_BT: Float[Tensor, "B T"],
-        behavior_logprobs_BT: Float[Tensor, "B T"],
-        loss_mask_BT: Bool[Tensor, "B T"],
-    ) -> CorrectionResult:
-        """Return the weights and what is left of the mask; arguments as for `Correction`."""
-        gap_BT = behavior_gap(old_logprobs_BT, behavior_logprobs_BT, loss_mask_BT)
+    def weigh(self, gap_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Weighed:
+        """Return the weights and what is left of the mask."""
         kept_BT = loss_mask_BT & ~self.outside(gap_BT, loss_mask_BT)
-        return correction_result(
-            importance_weights(gap_BT, self.weights),
-            kept_BT,
-            gap_BT=gap_BT,
-            loss_mask_BT=loss_mask_BT,
-            truncated_BT=torch.zeros_like(kept_BT),
-        )
+        return Weighed(importance_weights(gap_BT, self.weights), kept_BT)
+
+
+class Mis(Rejection):
+    """Reject rows whose importance ratio leaves a range, and weigh the others with theirs.
+
+    With ρ = π_old/π_behavior: w = ∏_t ρ_t where low ≤ ∏_t ρ_t ≤ high, else the row stops training. A product grows with
+    its row, so long rows are rejected more often; `geometric` judges them by their mean.
+
+    Source: https://richardli.xyz/rl-collapse (sequence level).
+    """
+
+    low: float = Field(default=0.5, ge=0, le=1)
+    """Least ratio of a row that trains."""
+    high: float = Field(default=2.0, ge=1)
+    """Largest ratio of a row that trains."""
+    weights: WeightLevel = WeightLevel.SEQUENCE
+    """The row's ratio, each token's own (uncapped), or none: rejection alone."""
+
+    def outside(self, gap_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1"]:
+        """Return whose rows' products leave the range."""
+        del loss_mask_BT
+        return outside_ratios(gap_BT.sum(dim=-1, keepdim=True), self.low, self.high)
+
+
+class IcePop(Rejection):
+    """Weigh a token with its importance ratio, and reject it where that leaves a range.
+
+    With ρ = π_old/π_behavior: w_t = ρ_t where low ≤ ρ_t ≤ high, else 0. Unlike a cap, this also lets go of tokens that
+    the sampler found likely and the trainer does not.
+
+    Source: 2510.18855.
+    """
+
+    low: float = Field(default=0.5, ge=0, le=1)
+    """Least ratio of a token that trains."""
+    high: float = Field(default=5.0, ge=1)
+    """Largest ratio of a token that trains."""
+    weights: WeightLevel = WeightLevel.TOKEN
+    """Each token's own ratio, its row's, or none: rejection alone."""
+
+    def outside(self, gap_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Bool[Tensor, "B T"]:
+        """Return which tokens' ratios leave the range."""
+        del loss_mask_BT
+        return outside_ratios(gap_BT, self.low, self.high)
+
+
+class Geometric(Rejection):
+    """Reject rows whose tokens are on average likelier or less likely to the trainer than to the sampler.
+
+    With ρ = π_old/π_behavior: a row trains where low ≤ exp(mean_t log ρ_t) ≤ high, whatever its length. Gaps of both
+    signs cancel; `divergence` does not let them. With `weights: token` this is Seq-Mask-TIS.
+
+    Source: https://richardli.xyz/rl-collapse-3 (rejection), OpenRLHF (Seq-Mask-TIS).
+    """
+
+    low: float = Field(default=0.99, ge=0, le=1)
+    """Least mean ratio of a row that trains."""
+    high: float = Field(default=1.01, ge=1)
+    """Largest mean ratio of a row that trains."""
+    weights: WeightLevel = WeightLevel.NONE
+    """None, each token's own ratio (uncapped), or its row's."""
+
+    def outside(self, gap_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1"]:
+        """Return whose rows' means leave the range."""
+        return outside_ratios(row_means(gap_BT, loss_mask_BT), self.low, self.high)
 
 
 def outside_ratios(log_ratios: Float[Tensor, "..."], low: float, high: float) -> Bool[Tensor, "..."]:

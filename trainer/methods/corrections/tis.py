@@ -8,14 +8,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from envgym.settings import Settings
-from envgym.trainer.methods.corrections.base import (
-    CorrectionResult,
-    WeightLevel,
-    behavior_gap,
-    correction_result,
-    importance_weights,
-)
+from envgym.trainer.methods.corrections.base import GapCorrection, Weighed, WeightLevel, importance_weights
 
 
 class TisLevel(StrEnum):
@@ -27,7 +20,7 @@ class TisLevel(StrEnum):
     """All trained tokens of a row share the product of theirs."""
 
 
-class Tis(Settings):
+class Tis(GapCorrection):
     """Weigh a token with how much likelier the trainer's policy makes it than the sampler did, up to a cap.
 
     With ρ = π_old/π_behavior (logarithms clamped to ±20): w = min(ρ_t, C), or min(∏_t ρ_t, C) for the whole row.
@@ -37,7 +30,6 @@ class Tis(Settings):
     Source: 1802.01561 (truncation), https://fengyao.notion.site/off-policy-rl (between engines).
     """
 
-    is_identity: ClassVar[bool] = False
     only_masks: ClassVar[bool] = False
     level: TisLevel = TisLevel.TOKEN
     """One weight per token or per row."""
@@ -47,26 +39,13 @@ class Tis(Settings):
     """Divide by the mean weight after truncation (over trained tokens; at the level `sequence`, over rows), so that
     the mean weight of the batch is 1."""
 
-    def __call__(
-        self,
-        *,
-        old_logprobs_BT: Float[Tensor, "B T"],
-        behavior_logprobs_BT: Float[Tensor, "B T"],
-        loss_mask_BT: Bool[Tensor, "B T"],
-    ) -> CorrectionResult:
-        """Return the truncated weights and the mask as it is; arguments as for `Correction`."""
-        gap_BT = behavior_gap(old_logprobs_BT, behavior_logprobs_BT, loss_mask_BT)
+    def weigh(self, gap_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Weighed:
+        """Return the truncated weights and the mask as it is."""
         ratio_BT = importance_weights(gap_BT, WeightLevel(self.level))
         weights_BT = ratio_BT.clamp(max=self.cap)
         if self.normalize:
             weights_BT = weights_BT / self._mean(weights_BT, loss_mask_BT)
-        return correction_result(
-            weights_BT,
-            loss_mask_BT,
-            gap_BT=gap_BT,
-            loss_mask_BT=loss_mask_BT,
-            truncated_BT=ratio_BT > self.cap,
-        )
+        return Weighed(weights_BT, loss_mask_BT, truncated_BT=ratio_BT > self.cap)
 
     def _mean(self, weights_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Float[Tensor, ""]:
         """Return the mean weight over trained tokens or over rows that train; 1 where nothing trains."""

@@ -47,10 +47,4 @@ class DeepSearch(Settings):
             score[path[-1]] = 1.0 if is_correct else -1.0
         mean = statistics.fmean(score[path[-1]] for path in group_tree.paths) if correct else 0.0
         counts = len(correct) > 1
-        return tuple(
-            TrajectoryCredit(
-                trajectory=episode,
-                advantages=(0.0, *(score[node] - mean if counts else 0.0 for node in path[1:])),
-            )
-            for episode, path in zip(group.valid, group_tree.paths, strict=True)
-        )
+        return group_tree.credits(lambda node: score[node] - mean if counts else 0.0)

@@ -1,9 +1,10 @@
-"""Generalised advantage estimation, and the episode as a critic sees it: turns of sampled tokens.
+"""Generalised advantage estimation over turns, tokens or both; a critic sees an episode as turns of sampled tokens.
 
 Turn ends are data of the tree, never guessed from where a reward is not 0. Observations are no tokens here, so
 nothing is carried across them by mistake. Behind the last turn the value is 0, also where a budget cut the episode.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
@@ -15,17 +16,6 @@ from envgym.errors import InvalidInput, sentence
 from envgym.settings import Settings
 from envgym.trainer.methods.credit.paths import turn_rewards
 from envgym.trainer.methods.protocols import CriticCreditResult, TrajectoryCredit, TrajectoryValues
-
-
-class GaeSettings(Settings):
-    """Settings of every GAE method."""
-
-    trains_at_turn_ends: ClassVar[bool] = True
-    """Whether the critic learns before the last token of a turn, so that it can value an episode that is over."""
-    discount: float = Field(default=1.0, ge=0, le=1)
-    """Of later rewards: per turn in `gae_turn`, per token in `gae_token` and inside the turns of `gae_bilevel`."""
-    decay: float = Field(default=0.95, ge=0, le=1)
-    """The paper's lambda: 1 trusts returns alone, 0 the critic alone."""
 
 
 class CriticTurn(NamedTuple):
@@ -43,6 +33,34 @@ class TurnEstimate(NamedTuple):
     targets: tuple[float | None, ...]
 
 
+class GaeCredit(Settings, ABC):
+    """The base of ours: each says only how it estimates the turns of one episode."""
+
+    trains_at_turn_ends: ClassVar[bool] = True
+    """Whether the critic learns before the last token of a turn, so that it can value an episode that is over."""
+    discount: float = Field(default=1.0, ge=0, le=1)
+    """Of later rewards: per turn in `gae_turn`, per token in `gae_token` and inside the turns of `gae_bilevel`."""
+    decay: float = Field(default=0.95, ge=0, le=1)
+    """The paper's lambda: 1 trusts returns alone, 0 the critic alone."""
+
+    def estimate_advantages(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
+        """Return the credit of every valid episode, with the value targets.
+
+        Raises: InvalidInput: the values do not fit the episodes.
+        """
+        if len(values) != len(group.valid):
+            do = "give the values of every valid episode, in order"
+            raise InvalidInput(
+                sentence("values", f"be of {len(group.valid)} episodes", len(values), where=group.key, do=do)
+            )
+        pairs = zip(group.valid, values, strict=True)
+        return tuple(_estimate_episode(episode, of_path, self.estimate) for episode, of_path in pairs)
+
+    @abstractmethod
+    def estimate(self, turns: Sequence[CriticTurn]) -> Sequence[TurnEstimate]:
+        """Return the advantages and targets of an episode's sampled tokens, in order."""
+
+
 def gae(rewards: Sequence[float], values: Sequence[float], *, discount: float, decay: float) -> list[float]:
     """Return A_k = δ_k + γ λ A_{k+1}, δ_k = r_k + γ V_{k+1} - V_k; V and A after the last are 0.
 
@@ -55,25 +73,6 @@ def gae(rewards: Sequence[float], values: Sequence[float], *, discount: float, d
         following = reward + discount * after - value + discount * decay * following
         advantages.append(following)
     return advantages[::-1]
-
-
-def estimate_credits(
-    group: Group,
-    values: Sequence[TrajectoryValues],
-    estimate: Callable[[Sequence[CriticTurn]], Sequence[TurnEstimate]],
-) -> tuple[CriticCreditResult, ...]:
-    """Apply a method to every valid episode of a group.
-
-    Raises: InvalidInput: the values do not fit the episodes.
-    """
-    if len(values) != len(group.valid):
-        do = "give the values of every valid episode, in order"
-        raise InvalidInput(
-            sentence("values", f"be of {len(group.valid)} episodes", len(values), where=group.key, do=do)
-        )
-    return tuple(
-        _estimate_episode(episode, of_path, estimate) for episode, of_path in zip(group.valid, values, strict=True)
-    )
 
 
 def _estimate_episode(
@@ -103,3 +102,67 @@ def _estimate_episode(
         ),
         targets=((), *(tuple(next(targets) for _ in range(size)) for size in sizes)),
     )
+
+
+class GaeTurn(GaeCredit):
+    """Estimate over turns: δ_k = r_k + γ V_{k+1} - V_k, A_k = δ_k + γ λ A_{k+1}, on all tokens of turn k.
+
+    V_k is the value before the turn's first sampled token, and only there does the critic learn A_k + V_k. A turn ends
+    where the env replied, whatever it paid. With λ = 1 the gradient is unbiased for any critic.
+
+    Source: 2510.16907 (VAGEN, the form with one value per turn); the estimator is 1506.02438.
+    """
+
+    trains_at_turn_ends: ClassVar[bool] = False
+
+    def estimate(self, turns: Sequence[CriticTurn]) -> list[TurnEstimate]:
+        """Estimate over turns."""
+        rewards = [turn.reward for turn in turns]
+        firsts = [turn.values[0] for turn in turns]
+        advantages = gae(rewards, firsts, discount=self.discount, decay=self.decay)
+        return [
+            TurnEstimate((advantage,) * len(turn.values), (advantage + first, *[None] * (len(turn.values) - 1)))
+            for turn, first, advantage in zip(turns, firsts, advantages, strict=True)
+        ]
+
+
+class GaeToken(GaeCredit):
+    """Estimate over tokens: A_t = δ_t + γ λ A_{t+1}; a turn's reward stands on its last sampled token.
+
+    Observations are skipped: the token after the last one of a turn is the first of the next. Source: 1506.02438.
+    """
+
+    def estimate(self, turns: Sequence[CriticTurn]) -> list[TurnEstimate]:
+        """Estimate over the tokens of all turns."""
+        rewards = [reward for item in turns for reward in (*[0.0] * (len(item.values) - 1), item.reward)]
+        values = [value for item in turns for value in item.values]
+        advantages = gae(rewards, values, discount=self.discount, decay=self.decay)
+        targets = [advantage + value for advantage, value in zip(advantages, values, strict=True)]
+        return [TurnEstimate(tuple(advantages), tuple(targets))]
+
+
+class GaeBilevel(GaeCredit):
+    """Estimate twice: A_k over turns with the values V(e_k) at their last tokens; then over each turn's tokens.
+
+    Inside turn k the last token is paid u_k = A_k + V(e_k) instead of a reward, and nothing follows it. Turn ends are
+    data: a turn that paid 0 ends as well (in the authors' code it melts into the next one, and a last turn that paid 0
+    is an error). The authors' whitening over the batch is left out. With one token per turn this is `gae_turn`.
+
+    Source: 2510.16907 (VAGEN).
+    """
+
+    turn_discount: float = Field(default=1.0, ge=0, le=1)
+    """Of what later turns pay, per turn."""
+
+    def estimate(self, turns: Sequence[CriticTurn]) -> list[TurnEstimate]:
+        """Estimate over turns, then inside each."""
+        rewards = [turn.reward for turn in turns]
+        lasts = [turn.values[-1] for turn in turns]
+        of_turns = gae(rewards, lasts, discount=self.turn_discount, decay=self.decay)
+        found: list[TurnEstimate] = []
+        for (_, values), advantage, last in zip(turns, of_turns, lasts, strict=True):
+            paid = [*[0.0] * (len(values) - 1), advantage + last]
+            inner = gae(paid, values, discount=self.discount, decay=self.decay)
+            targets = tuple(step + value for step, value in zip(inner, values, strict=True))
+            found.append(TurnEstimate(tuple(inner), targets))
+        return found

@@ -1,10 +1,11 @@
-"""What outcome-level methods share: one number per episode, put on every node of its path."""
+"""Outcome-level methods (one number per episode, on every node of its path), and what others share with them."""
 
 import statistics
 from collections.abc import Sequence
 
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.turns import Scored
+from envgym.settings import Settings
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 EPSILON = 1e-6
@@ -45,3 +46,53 @@ def leave_one_out(rewards: Sequence[float]) -> list[float]:
         return [0.0] * len(rewards)
     total = sum(rewards)
     return [reward - (total - reward) / others for reward in rewards]
+
+
+class Grpo(Settings):
+    """Standardise rewards: A_i = (r_i - mean r) / (std r + 1e-6), std unbiased. Source: 2402.03300.
+
+    Each group's advantages sum to 0; a group of one episode gets 0. The division makes the gradient biased
+    towards tasks with little spread (2503.20783): `dr_grpo` leaves it out.
+    """
+
+    def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
+        """Return one credit per valid episode."""
+        return episode_credits(group.valid, standardised(episode_rewards(group)))
+
+
+class DrGrpo(Settings):
+    """Centre rewards: A_i = r_i - mean r, no division by the spread. Source: 2503.20783.
+
+    The paper's other half, a constant instead of the row's length under the sum of token losses, is the
+    aggregation `seq-mean-token-sum-norm`. Each group's advantages sum to 0.
+    """
+
+    def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
+        """Return one credit per valid episode."""
+        return episode_credits(group.valid, centred(episode_rewards(group)))
+
+
+class Rloo(Settings):
+    """Leave one out: A_i = r_i - mean_{j != i} r_j = G/(G-1) (r_i - mean r). Source: 2402.14740.
+
+    The baseline does not depend on the episode's own actions, so the gradient is unbiased. A group of one gets 0.
+    """
+
+    def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
+        """Return one credit per valid episode."""
+        return episode_credits(group.valid, leave_one_out(episode_rewards(group)))
+
+
+class Opo(Settings):
+    """Subtract the length-weighted mean: A_i = r_i - Σ l_j r_j / Σ l_j, l the sampled tokens. Source: 2505.23585.
+
+    The length-weighted advantages sum to 0; with episodes of equal length it is Dr. GRPO. A group of one gets 0.
+    """
+
+    def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
+        """Return one credit per valid episode."""
+        rewards = episode_rewards(group)
+        lengths = [episode.num_sampled for episode in group.valid]
+        weighted = sum(length * reward for length, reward in zip(lengths, rewards, strict=True))
+        baseline = weighted / max(sum(lengths), 1)
+        return episode_credits(group.valid, [reward - baseline for reward in rewards])

@@ -3,7 +3,7 @@
 Everything here reads valid episodes only. A node key names a node across the trees of a group.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -69,6 +69,13 @@ class GroupTree:
         return tuple(
             (ROOT, *((number, node) for node in episode.path[1:]))
             for number, episode in zip(self.tree_numbers, self.group.valid, strict=True)
+        )
+
+    def credits(self, advantage: Callable[[NodeKey], float]) -> tuple[TrajectoryCredit, ...]:
+        """Put one advantage per node on its sampled tokens, in every valid episode that holds it."""
+        return tuple(
+            TrajectoryCredit(trajectory=episode, advantages=(0.0, *map(advantage, path[1:])))
+            for episode, path in zip(self.group.valid, self.paths, strict=True)
         )
 
     @cached_property

@@ -32,10 +32,7 @@ class Spo(Settings):
             spread = statistics.stdev(values[node] for node in below) if len(below) > 1 else 0.0
             for node in below:
                 gains[node] = (values[node] - values[above]) / (spread + EPSILON if self.standardise else 1.0)
-        return tuple(
-            TrajectoryCredit(trajectory=episode, advantages=(0.0, *(gains[node] for node in path[1:])))
-            for episode, path in zip(group.valid, group_tree.paths, strict=True)
-        )
+        return group_tree.credits(gains.__getitem__)
 
     @staticmethod
     def _values(group_tree: GroupTree, rewards: list[float]) -> dict[NodeKey, float]:

@@ -38,16 +38,8 @@ class TreeRl(Settings):
         steps = {
             node: step for path in group_tree.paths for node, step in self._steps(path, values, group_tree).items()
         }
-        scale = {
-            node: len(episodes_through) ** -self.shared
-            for node, episodes_through in group_tree.episodes_through.items()
-        }
-        return tuple(
-            TrajectoryCredit(
-                trajectory=episode,
-                advantages=(0.0, *((values[node] + steps[node]) * scale[node] for node in path[1:])),
-            )
-            for episode, path in zip(group.valid, group_tree.paths, strict=True)
+        return group_tree.credits(
+            lambda node: (values[node] + steps[node]) * len(group_tree.episodes_through[node]) ** -self.shared
         )
 
     @staticmethod

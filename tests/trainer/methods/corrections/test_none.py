@@ -5,7 +5,7 @@ from math import exp
 import pytest
 import torch
 
-from envgym.trainer.methods.corrections.none import NoCorrection
+from envgym.trainer.methods.corrections import NoCorrection
 
 
 def test_weights_are_one_and_the_gap_is_measured() -> None:

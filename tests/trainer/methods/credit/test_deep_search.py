@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.trainer.methods.credit.deep_search import DeepSearch
-from envgym.trainer.methods.credit.dr_grpo import DrGrpo
+from envgym.trainer.methods.credit.outcome import DrGrpo
 from tests.support.credit_trees import branched, chain, chains, group_of, per_node
 
 

@@ -10,10 +10,7 @@ from envgym.core.trajectory import Group, Trajectory, trajectories
 from envgym.core.turns import Ending
 from envgym.errors import InvalidInput
 from envgym.trainer.batch.spread import node_values, token_advantages, token_targets
-from envgym.trainer.methods.credit.gae import gae
-from envgym.trainer.methods.credit.gae_bilevel import GaeBilevel
-from envgym.trainer.methods.credit.gae_token import GaeToken
-from envgym.trainer.methods.credit.gae_turn import GaeTurn
+from envgym.trainer.methods.credit.gae import GaeBilevel, GaeToken, GaeTurn, gae
 from envgym.trainer.methods.credit.paths import discounted_returns
 from envgym.trainer.methods.protocols import CriticCredit, CriticCreditResult, TrajectoryValues
 from tests.support import example_trees as cases

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.errors import InvalidInput
-from envgym.trainer.methods.credit.dr_grpo import DrGrpo
 from envgym.trainer.methods.credit.gigpo import Gigpo, turn_states
-from envgym.trainer.methods.credit.grpo import Grpo
+from envgym.trainer.methods.credit.outcome import DrGrpo, Grpo
 from tests.support import example_trees as cases
 from tests.support.credit_trees import chain, chains, group_of, per_node
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.trainer.methods.credit.min_form import MinForm, soft_minimum
-from envgym.trainer.methods.credit.rloo import Rloo
+from envgym.trainer.methods.credit.outcome import Rloo
 from tests.support.credit_trees import chains, per_node
 
 REWARDS = st.lists(st.floats(-5, 5), min_size=1, max_size=5)

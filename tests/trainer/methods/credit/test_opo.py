@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.core.trajectory import Group
-from envgym.trainer.methods.credit.dr_grpo import DrGrpo
-from envgym.trainer.methods.credit.opo import Opo
+from envgym.trainer.methods.credit.outcome import DrGrpo, Opo
 from tests.support.credit_trees import group_of, per_node
 from tests.support.example_trees import outcome_group, outcome_tree
 

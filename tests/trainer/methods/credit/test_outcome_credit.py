@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from envgym.core.trajectory import Group, trajectories
 from envgym.errors import InvalidInput
 from envgym.trainer.batch.spread import token_advantages
-from envgym.trainer.methods.credit.dr_grpo import DrGrpo
-from envgym.trainer.methods.credit.grpo import Grpo
-from envgym.trainer.methods.credit.rloo import Rloo
+from envgym.trainer.methods.credit.outcome import DrGrpo, Grpo, Rloo
 from envgym.trainer.methods.protocols import Credit, TrajectoryCredit
 from tests.support import example_trees as cases
 from tests.support.plugins import CREDITS

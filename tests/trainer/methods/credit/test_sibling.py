@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.trainer.methods.credit.rloo import Rloo
+from envgym.trainer.methods.credit.outcome import Rloo
 from envgym.trainer.methods.credit.sibling import Sibling
 from envgym.trainer.methods.credit.turn_grpo import TurnGrpo
 from tests.support import example_trees as cases

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.trainer.methods.credit.dr_grpo import DrGrpo
+from envgym.trainer.methods.credit.outcome import DrGrpo
 from envgym.trainer.methods.credit.spo import Spo
 from tests.support.credit_trees import branched, chain, chains, group_of, per_node
 

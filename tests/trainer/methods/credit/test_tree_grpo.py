@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.core.trajectory import Group
-from envgym.trainer.methods.credit.grpo import Grpo
+from envgym.trainer.methods.credit.outcome import Grpo
 from envgym.trainer.methods.credit.tree_grpo import TreeGrpo
 from tests.support import example_trees as cases
 from tests.support.credit_trees import branched, chains, group_of, per_node

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.trainer.methods.credit.rloo import Rloo
+from envgym.trainer.methods.credit.outcome import Rloo
 from envgym.trainer.methods.credit.tree_rl import TreeRl
 from tests.support.credit_trees import BRANCH, branched, chain, chains, group_of, per_node
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.trainer.methods.credit.rloo import Rloo
+from envgym.trainer.methods.credit.outcome import Rloo
 from envgym.trainer.methods.credit.turn_grpo import TurnGrpo
 from tests.support import example_trees as cases
 from tests.support.credit_trees import BRANCH, branched, chains, group_of, per_node

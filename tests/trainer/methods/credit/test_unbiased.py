@@ -5,11 +5,8 @@ import pytest
 
 from envgym.core.trajectory import Group
 from envgym.trainer.methods.corrections import Tis, TisLevel
-from envgym.trainer.methods.credit.dr_grpo import DrGrpo
-from envgym.trainer.methods.credit.gae_turn import GaeTurn
-from envgym.trainer.methods.credit.grpo import Grpo
-from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards
-from envgym.trainer.methods.credit.rloo import Rloo
+from envgym.trainer.methods.credit.gae import GaeTurn
+from envgym.trainer.methods.credit.outcome import DrGrpo, Grpo, Rloo, episode_credits, episode_rewards
 from envgym.trainer.methods.credit.sibling import Sibling
 from envgym.trainer.methods.credit.turn_grpo import TurnGrpo
 from envgym.trainer.methods.losses import SeqMeanTokenMean, SeqMeanTokenSumNorm

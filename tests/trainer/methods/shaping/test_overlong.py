@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgym.core.turns import Scored
-from envgym.trainer.methods.credit.dr_grpo import DrGrpo
+from envgym.trainer.methods.credit.outcome import DrGrpo
 from envgym.trainer.methods.shaping.none import NoShaping
 from envgym.trainer.methods.shaping.overlong import Overlong
 from tests.support import example_trees as cases
