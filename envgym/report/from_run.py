@@ -22,6 +22,7 @@ from envgym.report.data import TRAIN, ComparisonData, Declared, EpisodeData, Eva
 from envgym.runs import RunDirectory, file_label
 from envgym.seeds import generator
 from envgym.stats import paired_variance, smallest_detectable_effect, successes_of, task_mean_variance
+from envgym.stats.rates import valid_samples
 
 MAX_STEPS_SHOWN = 8
 """Train steps whose episodes are shown, evenly spread, the first and the last among them."""
@@ -63,7 +64,10 @@ def evaluations_of_run(run: RunDirectory) -> tuple[EvaluationData, ...]:
 
 
 def comparisons_of_run(run: RunDirectory) -> tuple[ComparisonData, ...]:
-    """Compare the first and the last evaluation of every label that has two; the one on most tasks comes first."""
+    """Compare the first and the last evaluation of every label that has two; the one on most tasks comes first.
+
+    Two without a task that has a valid sample in both are not compared.
+    """
     evals = sorted(run.evals(), key=lambda data: (data["label"], data["step"]))
     comparisons: list[tuple[int, ComparisonData]] = []
     for label in dict.fromkeys(data["label"] for data in evals):
@@ -71,12 +75,15 @@ def comparisons_of_run(run: RunDirectory) -> tuple[ComparisonData, ...]:
         if len(same) < 2:
             continue
         first, last = same[0], same[-1]
+        before, after = _successes(first), _successes(last)
+        if not valid_samples(before).keys() & valid_samples(after).keys():
+            continue
         comparison = build_comparison(
             label=label,
             before_step=first["step"],
-            before=_successes(first),
+            before=before,
             after_step=last["step"],
-            after=_successes(last),
+            after=after,
             rng=generator("comparison", label),
         )
         comparisons.append((-len(first["rewards"]), comparison))

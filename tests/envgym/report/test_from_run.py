@@ -119,6 +119,14 @@ def test_a_run_that_recorded_nothing_yet_still_has_a_report(tmp_path: Path) -> N
     assert write_run_report(run).exists()
 
 
+def test_an_evaluation_of_which_every_episode_failed_is_shown_and_not_compared(run: RunDirectory) -> None:
+    run.write_eval(3, "held-out", evaluation(3, "held-out", {"a": [None], "b": [None], "c": [None]}))
+    report = report_of_run(run)
+    assert [comparison.label for comparison in report.comparisons] == ["during"]
+    assert [item.step for item in report.evaluations if item.label == "held-out"] == [0, 2, 3]
+    assert write_run_report(run).exists()
+
+
 # ---- trees ----------------------------------------------------------------------------------------------------------
 
 

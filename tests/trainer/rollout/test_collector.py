@@ -191,6 +191,31 @@ def test_a_step_goes_on_when_over_sampling_has_found_enough(built: RunContext) -
     assert collected.wanted == GROUPS
 
 
+class Dawdler(Guesser):
+    """Guesses after a number of passes of the event loop that differs from request to request."""
+
+    def __init__(self, bench: RunContext, shift: int) -> None:
+        super().__init__(bench)
+        self._shift = shift
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        for _ in range((request.seed + self._shift) % 11):
+            await asyncio.sleep(0)
+        return await super().generate(request)
+
+
+@pytest.mark.parametrize("asked", [{"stragglers": "abort"}, {"stragglers": "carry", "staleness": 1}])
+def test_groups_may_end_in_any_pass_of_the_event_loop(built: RunContext, asked: dict[str, Any]) -> None:
+    leaves_some = settings(min_finished_share=0.6, oversampling=1.5, **FREE, **asked)
+    for shift in range(4):
+        carried = 0.0
+        for collected in drive(built, leaves_some, steps=4, policy=Dawdler(built, shift)):
+            left = collected.metrics["collect/carried"]
+            assert len(collected.groups) == len(collected.requests) == 3 + carried - left
+            assert all(len(group.trajectories) == SIZE for group in collected.groups)
+            carried = left
+
+
 @pytest.mark.parametrize("oversampling", [1.0, 1.2, 2.5])
 def test_who_waits_for_all_has_all(built: RunContext, oversampling: float) -> None:
     (collected,) = drive(built, settings(oversampling=oversampling), steps=1)
