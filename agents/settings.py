@@ -13,6 +13,7 @@ from pydantic import Field
 import envgym
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.models.tiny import TinySettings
+from envgym.agents.protocols import Sampling
 from envgym.catalog import PARTY, WRAPPER
 from envgym.core.tasks import Split
 from envgym.plugins import Choice
@@ -164,6 +165,11 @@ class SamplingSettings(Settings):
     """Sample from the most probable tokens of this mass. Without an exact gradient: evaluation only."""
     top_k: int = Field(default=0, ge=0)
     """Sample from so many tokens, the most probable; 0: from all. Without an exact gradient: evaluation only."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """How turns are sampled; the agent says how long they may be."""
+        return Sampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
 
 
 class EvaluationSettings(SamplingSettings):

@@ -120,11 +120,7 @@ class RunContext:
             last: as for `Collector`.
         """
         agent, concurrency = self.agent, settings.engine.concurrency
-        sampling = Sampling(
-            temperature=settings.sampling.temperature,
-            max_new_tokens=agent.settings.max_turn_tokens,
-            stop_token_ids=agent.renderer.stop_token_ids,
-        )
+        sampling = Sampling(temperature=settings.sampling.temperature)
         slots = asyncio.Semaphore(concurrency)
         return Collector(
             RolloutContext(agent=agent, policy=self.policy, sampling=sampling, slots=slots),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from envgym.agents.evaluation.metrics import Metric, compute_metrics
 from envgym.agents.loop.agent import Agent, AgentSettings, resolve_text_format
-from envgym.agents.protocols import Policy, Sampling
+from envgym.agents.protocols import Policy
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.rollout.messages import MessagePolicy, run_message_episode
 from envgym.agents.rollout.pool import run_pool
@@ -225,25 +225,14 @@ async def evaluate(
     return Evaluation(ordered, record)
 
 
-def evaluation_sampling(settings: EvaluationSettings, agent: AgentSettings) -> Sampling:
-    """Return how the turns of an evaluation are sampled."""
-    return Sampling(
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        top_k=settings.top_k,
-        max_new_tokens=agent.max_turn_tokens,
-    )
-
-
 def token_player(
     agent: Agent, policy: Policy, search: Strategy, settings: EvaluationSettings, *, concurrency: int
 ) -> Player:
     """Return what finds each episode by a search over a policy of tokens."""
-    sampling = evaluation_sampling(settings, agent.settings)
 
     async def play(jobs: Sequence[EpisodeJob], on_finished: OnFinished) -> list[Tree]:
         slots = asyncio.Semaphore(concurrency)
-        context = RolloutContext(agent=agent, policy=policy, sampling=sampling, slots=slots)
+        context = RolloutContext(agent=agent, policy=policy, sampling=settings.sampling, slots=slots)
         return await run_pool(
             jobs, lambda job: search.answer(job, context), concurrency=concurrency, on_finished=on_finished
         )
@@ -263,12 +252,11 @@ def message_player(
         got = settings.search.name
         raise SettingsError.of("search", "be chain for a policy of messages", got, where="evaluation", do=do)
     resolve_text_format(agent)
-    sampling = evaluation_sampling(settings, agent)
 
     async def play(jobs: Sequence[EpisodeJob], on_finished: OnFinished) -> list[Tree]:
         return await run_pool(
             jobs,
-            lambda job: run_message_episode(job, agent, policy, sampling=sampling),
+            lambda job: run_message_episode(job, agent, policy, sampling=settings.sampling),
             concurrency=concurrency,
             on_finished=on_finished,
         )

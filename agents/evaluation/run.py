@@ -16,7 +16,6 @@ from envgym.agents.evaluation.play import (
     Evaluation,
     Player,
     evaluate,
-    evaluation_sampling,
     held_out_tasks,
     invalid_reasons,
     message_player,
@@ -199,7 +198,7 @@ async def _open_player(settings: EvalSettings, search: Strategy, stack: AsyncExi
     if isinstance(search, TreeStrategy):
         search.check_tokenizer(tokenizer)
     await stack.enter_async_context(policy)
-    policy.check_sampling(evaluation_sampling(evaluation, settings.agent))
+    policy.check_sampling(evaluation.sampling)
     return token_player(agent, policy, search, evaluation, concurrency=concurrency)
 
 

@@ -8,6 +8,7 @@ Two ways of using tools, chosen when the dialect is probed:
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from envgym.agents.rendering.template import ChatTemplate, TemplateMessage, plain_json
 from envgym.core.json_types import JsonValue
@@ -73,17 +74,12 @@ class Dialect:
             opening.append(self.format.instructions(tools))
         standing = escape("\n\n".join(part for part in opening if part), True)
         made: list[TemplateMessage] = []
-        run: list[Message] = []
-        for message in messages[has_opening:]:
-            if message.role is not Role.ASSISTANT:
-                run.append(message)
-                continue
-            if run:
-                made += self.replies(run, escape, after_calls=_calls_tools(made))
-            made.append(self._assistant(message, escape))
-            run = []
-        if run or not made:
-            made += self.replies(run, escape, after_calls=_calls_tools(made))
+        for is_sampled, run in groupby(messages[has_opening:], key=lambda message: message.role is Role.ASSISTANT):
+            if is_sampled:
+                made += [self._assistant(message, escape) for message in run]
+            else:
+                made += self.replies([*run], escape, after_calls=bool(made) and "tool_calls" in made[-1])
+        made = made or self.replies((), escape, after_calls=False)
         return self._with_standing(made, standing) if standing or has_opening else made
 
     def _with_standing(self, made: list[TemplateMessage], standing: str) -> list[TemplateMessage]:
@@ -179,10 +175,6 @@ def _renders_tools(template: ChatTemplate, format: TextFormat) -> bool:
     except InvalidInput:
         return False
     return text is not None and written in text and "qzresult" in text
-
-
-def _calls_tools(made: Sequence[TemplateMessage]) -> bool:
-    return bool(made) and "tool_calls" in made[-1]
 
 
 def _native_call(call: ToolCall, escape: Escape) -> TemplateMessage:

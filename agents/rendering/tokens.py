@@ -7,7 +7,8 @@ ids are made, with a cut inside each place so that no tokenizer can match it. De
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -50,9 +51,10 @@ class TokenCodec:
         self._special = frozenset(index for index, token in added.items() if token.special)
         plain = (index for index, text in texts.items() if len(text) > 1 and text.strip() and text in markup)
         self._control = self._special | frozenset(plain)
-        is_byte_level = "ByteLevel" in repr(self._backend.decoder)
-        whole = {index: text for index, text in texts.items() if is_byte_level or index in self._special}
-        self._strings = _TokenStrings(self._backend.id_to_token, self._decode_one, whole, is_byte_level)
+        self._is_byte_level = "ByteLevel" in repr(self._backend.decoder)
+        self._whole = {index: text for index, text in texts.items() if self._is_byte_level or index in self._special}
+        """Tokens that are read as they are written."""
+        self._string = cache(self._read_string)
 
     # ---- control tokens ------------------------------------------------------------------------------------------
 
@@ -133,12 +135,21 @@ class TokenCodec:
         """Return the text of `ids`, control tokens included."""
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
 
-    def _decode_one(self, index: int) -> str:
-        return self.decode([index])
-
     def strings(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Return each token as a person reads it; bytes that are no UTF-8 on their own are written as `\\xe2`."""
-        return tuple(map(self._strings.__getitem__, ids))
+        return tuple(map(self._string, ids))
+
+    def _read_string(self, index: int) -> str:
+        if index in self._whole:
+            return self._whole[index]
+        name = self._backend.id_to_token(index)
+        if name is None:
+            return f"<unknown token {index}>"
+        if self._is_byte_level:
+            return bytes(_BYTE_OF[char] for char in name).decode(errors="backslashreplace")
+        if byte := _BYTE.fullmatch(name):
+            return bytes.fromhex(byte.group(1)).decode(errors="backslashreplace")
+        return name.replace("\u2581", " ") if "\u2581" in name else self.decode([index])
 
     # ---- segments ------------------------------------------------------------------------------------------------
 
@@ -190,36 +201,6 @@ def _pieces(text: str) -> list[list[tuple[str, int]]]:
             pieces.append([])
         is_quoted = False
     return [piece for piece in pieces if piece]
-
-
-# ---- tokens as a person reads them ---------------------------------------------------------------------------------
-
-
-class _TokenStrings(dict[int, str]):
-    """Token id -> what a person reads: `whole` tokens are as they are written, the others are filled in as met."""
-
-    def __init__(
-        self,
-        name_of: Callable[[int], str | None],
-        decode: Callable[[int], str],
-        whole: dict[int, str],
-        is_byte_level: bool,
-    ) -> None:
-        super().__init__(whole)
-        self._name_of, self._decode, self._is_byte_level = name_of, decode, is_byte_level
-
-    def __missing__(self, index: int) -> str:
-        name = self._name_of(index)
-        if name is None:
-            shown = f"<unknown token {index}>"
-        elif self._is_byte_level:
-            shown = bytes(_BYTE_OF[char] for char in name).decode(errors="backslashreplace")
-        elif byte := _BYTE.fullmatch(name):
-            shown = bytes.fromhex(byte.group(1)).decode(errors="backslashreplace")
-        else:
-            shown = name.replace("\u2581", " ") if "\u2581" in name else self._decode(index)
-        self[index] = shown
-        return shown
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -136,10 +136,10 @@ class TransitionProbe:
         history, last = self._history(case, depth), self._turn(case, depth)
         context = self.template.attempt(self._messages(history, tools), self._listed(tools))
         contents = [f"qzreply{index}" for index in range(len(roles))]
-        whole = self._whole([*history, last], roles, contents, tools)
+        whole = self._whole([*history, last.message], roles, contents, tools)
         if context is None or whole is None:
             return False, None
-        turn_text = self._turn_text(last)
+        turn_text = self.dialect.written(last)
         end = whole.rfind(turn_text) + len(turn_text)
         if end < len(turn_text):
             return False, None
@@ -151,12 +151,12 @@ class TransitionProbe:
     def _strips(self, roles: Sequence[str], index: int) -> bool:
         contents = ["qz"] * len(roles)
         contents[index] = " qzpadded\n"
-        whole = self._whole([*self._history(_PLAIN, 0), self._turn(_PLAIN, 0)], roles, contents, ())
+        whole = self._whole([*self._history(_PLAIN, 0), self._turn(_PLAIN, 0).message], roles, contents, ())
         return whole is not None and contents[index] not in whole
 
     def _is_faithful(self, transition: Transition, roles: Sequence[str]) -> bool:
         """Return whether the delta's tokens end the tokens of the whole, for contents that make it hard."""
-        conversation = [*self._history(_PLAIN, 0), self._turn(_PLAIN, 0)]
+        conversation = [*self._history(_PLAIN, 0), self._turn(_PLAIN, 0).message]
         for content in _TRYING_CONTENTS:
             contents = [content] * len(roles)
             whole = self._whole(conversation, roles, contents, ())
@@ -173,21 +173,14 @@ class TransitionProbe:
             answers = max(case.num_calls, 1)
             role = Role.TOOL if case.num_calls else Role.USER
             history += [
-                self._turn(case, turn),
+                self._turn(case, turn).message,
                 *[Message(role=role, content="qzearlier", name=PROBE_TOOL.name)] * answers,
             ]
         return history
 
-    def _turn(self, case: TurnForm, turn: int) -> Message:
-        content = f"qzsaid{turn}"
-        calls = (PROBE_CALL,) * case.num_calls
-        return Action(
-            "", content=content, thinking=f"qzthought{turn}" if case.is_thinking else None, tool_calls=calls
-        ).message
-
-    def _turn_text(self, turn: Message) -> str:
-        action = Action("", content=turn.content, thinking=turn.thinking, tool_calls=turn.tool_calls)
-        return self.dialect.written(action)
+    def _turn(self, case: TurnForm, turn: int) -> Action:
+        thinking = f"qzthought{turn}" if case.is_thinking else None
+        return Action("", content=f"qzsaid{turn}", thinking=thinking, tool_calls=(PROBE_CALL,) * case.num_calls)
 
     def _messages(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[TemplateMessage]:
         return self.dialect.messages(messages, tools, lambda text, _: text)

@@ -76,15 +76,9 @@ async def run_message_episode(
     clock: Clock = time.perf_counter,
     abort: AbortHandle | None = None,
 ) -> Tree:
-    """Run one episode and return it as a tree without segments.
+    """Run one episode and return it as a tree without segments; the arguments are those of `run_episode`.
 
-    Args:
-        job: the episode.
-        settings: the agent; `native` calls go through the endpoint's own tool calling, others are read from the text.
-        policy: replies to the conversation.
-        sampling: temperature, top-p and top-k; the agent's `max_turn_tokens` replaces `max_new_tokens`.
-        clock: times the calls of env and policy.
-        abort: by which the episode can be aborted.
+    With `native` calls go through the endpoint's own tool calling, with other text formats they are read from the text.
     """
     agent = MessageAgent(
         settings=settings,

@@ -29,11 +29,6 @@ class Ending(StrEnum):
     """The collector gave the episode up (straggler, shutdown), or a search whose budget for the group was spent."""
 
     @property
-    def is_truncated(self) -> bool:
-        """True where a budget, not the env, ended the episode."""
-        return self.name.startswith("TRUNCATED_")
-
-    @property
     def is_error(self) -> bool:
         """True where infrastructure failed: the reward is invalid, not 0."""
         return self.name.startswith("ERROR_")

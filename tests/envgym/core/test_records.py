@@ -108,7 +108,7 @@ def test_shared_prefix_keeps_one_node_for_both_signs() -> None:
 def test_truncated_episode_keeps_its_reward_and_its_cut_turn() -> None:
     (episode,) = trajectories(cases.truncated_episode())
     assert episode.ending is Ending.TRUNCATED_TOKENS
-    assert episode.ending.is_truncated
+    assert episode.ending.name.startswith("TRUNCATED_")
     assert episode.reward == Scored(value=0.25, components={"answer": 0.25})
     assert [turn.outcome is None for turn in episode.turns] == [False, True]
     assert episode.rows[0].loss_mask == (False,) * 4 + (True, False) + (True,) * 3
