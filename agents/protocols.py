@@ -84,8 +84,6 @@ class Generation:
     policy_version: int
     num_prefilled: int = 0
     """Context tokens the engine computed for this request (the rest came from its cache)."""
-    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
-    """[T, K] (token id, nats), most probable first, where asked for."""
     context_is_full: bool = False
     """The context is longer than the model takes; nothing was sampled."""
 

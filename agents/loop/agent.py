@@ -163,13 +163,10 @@ class Agent:
 
     def _readable(self, rendering: Rendering) -> Rendering:
         """Return `rendering` with token strings on every segment. Raises: InvalidInput: it holds sampled tokens."""
-        is_readable = True
-        for segment in rendering.segments:
-            is_readable = is_readable and segment.token_strings != ()
-            if segment.trains:
-                do = "mark what is rendered PROMPT, TEMPLATE, TOOL or INJECTED"
-                raise InvalidInput.of("rendering", "hold no POLICY segment", "one", where="renderer", do=do)
-        if is_readable:
+        if any(segment.trains for segment in rendering.segments):
+            do = "mark what is rendered PROMPT, TEMPLATE, TOOL or INJECTED"
+            raise InvalidInput.of("rendering", "hold no POLICY segment", "one", where="renderer", do=do)
+        if all(segment.token_strings for segment in rendering.segments):
             return rendering
         strings = self.renderer.token_strings
         shown = (replace(segment, token_strings=strings(segment.token_ids)) for segment in rendering.segments)

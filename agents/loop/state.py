@@ -19,26 +19,75 @@ from typing import NamedTuple
 
 from envgym.agents.loop.agent import Agent, OnLength
 from envgym.agents.loop.context import shorten
-from envgym.agents.loop.events import (
-    Event,
-    FailureEvent,
-    Finished,
-    Generate,
-    GenerationEvent,
-    Request,
-    ResetEvent,
-    StepEnv,
-    StepEvent,
-)
 from envgym.agents.loop.path import History, PathNode
-from envgym.agents.protocols import FinishReason, Generation, Sampling
+from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
+from envgym.core.messages import Action
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Edge, Rewrite
 from envgym.core.turns import Cost, Ending, TurnOutcome
 from envgym.errors import InvalidInput, PolicyFailure
-from envgym.records import StepRecord, StepResult
+from envgym.records import ResetRecord, StepRecord, StepResult
 from envgym.seeds import derive_seed
 from envgym.tools import ToolSpec
+
+# ---- events, which a driver feeds to an agent, and requests, which the agent returns ---------------------------------
+
+
+class ResetEvent(NamedTuple):
+    """The env was reset."""
+
+    record: ResetRecord
+    seconds: float = 0.0
+
+
+class GenerationEvent(NamedTuple):
+    """The policy answered a `Generate`."""
+
+    generation: Generation
+    seconds: float = 0.0
+
+
+class StepEvent(NamedTuple):
+    """The env answered a `StepEnv`."""
+
+    result: StepResult
+    seconds: float = 0.0
+
+
+class FailureEvent(NamedTuple):
+    """A request could not be answered: the episode ends here."""
+
+    ending: Ending
+    reason: str
+    seconds: float = 0.0
+
+
+Event = ResetEvent | GenerationEvent | StepEvent | FailureEvent
+
+
+class Generate(NamedTuple):
+    """Ask the policy for a turn."""
+
+    request: GenerateRequest
+
+
+class StepEnv(NamedTuple):
+    """Let the env answer an action."""
+
+    action: Action
+
+
+class Finished(NamedTuple):
+    """The episode is over; `AgentState.path` is its leaf."""
+
+    ending: Ending
+    error: str | None = None
+
+
+Request = Generate | StepEnv | Finished
+
+
+# ---- states ---------------------------------------------------------------------------------------------------------
 
 
 class Phase(StrEnum):

@@ -9,13 +9,11 @@ from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, S
 from envgym.errors import PolicyFailure
 
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
-_TOKEN = "token_id:"
-"""How vLLM writes a token's id where a string is due."""
 _LEAST = -9999.0
 """What vLLM writes over HTTP for minus infinity."""
 
 
-def sampling_arguments(request: GenerateRequest, *, limit: int, num_top: int) -> dict[str, Any]:  # of SamplingParams
+def sampling_arguments(request: GenerateRequest, *, limit: int) -> dict[str, Any]:  # of SamplingParams
     """Return how to sample; nothing but the request's own stop tokens ends it."""
     sampling = request.sampling
     return {
@@ -26,7 +24,7 @@ def sampling_arguments(request: GenerateRequest, *, limit: int, num_top: int) ->
         "stop_token_ids": list(sampling.stop_token_ids),
         "ignore_eos": True,
         "seed": request.seed,
-        "logprobs": num_top,
+        "logprobs": 0,  # of the sampled token
         "detokenize": False,
     }
 
@@ -39,9 +37,7 @@ def samples_raw(sampling: Sampling) -> bool:
 # ---- from the engine in this process --------------------------------------------------------------------------------
 
 
-def read_generation(
-    request: GenerateRequest, answer: Any, *, version: int, num_top: int
-) -> Generation:  # vLLM's RequestOutput
+def read_generation(request: GenerateRequest, answer: Any, *, version: int) -> Generation:  # vLLM's RequestOutput
     """Read vLLM's final answer, whose log-probs are those of the distribution sampled from.
 
     Raises: PolicyFailure: the engine gave up, or gave numbers that are not finite.
@@ -56,7 +52,6 @@ def read_generation(
         finish=completion.finish_reason,
         num_cached=answer.num_cached_tokens or 0,
         version=version,
-        top=tuple(_top(row, num_top) for row in table) if num_top else None,
     )
 
 
@@ -68,7 +63,6 @@ def _generation(
     finish: object,
     num_cached: int,
     version: int,
-    top: tuple[tuple[tuple[int, float], ...], ...] | None,
 ) -> Generation:
     """Say what log-probs mean under the request's sampling. Raises: PolicyFailure: as `read_generation`."""
     reason = _FINISH.get(str(finish))
@@ -84,14 +78,7 @@ def _generation(
         finish_reason=reason,
         policy_version=version,
         num_prefilled=len(request.token_ids) - num_cached,
-        top_logprobs=top,
     )
-
-
-def _top(row: dict[int, Any], count: int) -> tuple[tuple[int, float], ...]:  # vLLM's Logprob
-    """Return the most probable tokens; vLLM adds the one sampled where it is not among them."""
-    ranked = sorted(row.items(), key=lambda item: (item[1].rank, item[0]))
-    return tuple((token, float(entry.logprob)) for token, entry in ranked[:count])
 
 
 def read_row_logprobs(row: tuple[int, ...], answer: Any) -> tuple[float, ...]:  # vLLM's RequestOutput
@@ -103,9 +90,9 @@ def read_row_logprobs(row: tuple[int, ...], answer: Any) -> tuple[float, ...]:  
 # ---- over HTTP ------------------------------------------------------------------------------------------------------
 
 
-def completion_body(request: GenerateRequest, *, limit: int, num_top: int) -> Json:
+def completion_body(request: GenerateRequest, *, limit: int) -> Json:
     """Return what asks `/completions` for token ids; a server's own defaults for sampling have no say."""
-    body = sampling_arguments(request, limit=limit, num_top=num_top)
+    body = sampling_arguments(request, limit=limit)
     del body["detokenize"]  # a server always does
     neutral = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
     ids = {"return_token_ids": True, "return_tokens_as_token_ids": True}
@@ -131,7 +118,7 @@ def read_models(content: object) -> dict[str, int | None]:
     return {name: length if isinstance(length, int) else None for name, length in max_lengths.items()}
 
 
-def read_completion(content: object, request: GenerateRequest, *, version: int, num_top: int) -> Generation:
+def read_completion(content: object, request: GenerateRequest, *, version: int) -> Generation:
     """Read an answer of `/completions`.
 
     Raises: BadResponse: it is none. PolicyFailure: one without token ids, or to other tokens than were sent; or as
@@ -139,8 +126,7 @@ def read_completion(content: object, request: GenerateRequest, *, version: int, 
     """
     choice = _choice(content, request.token_ids)
     token_ids = _ids(choice, "token_ids")
-    table: Any = choice.get("logprobs") or {}
-    chosen = table.get("token_logprobs")
+    chosen: Any = get_nested(choice, "logprobs", "token_logprobs")
     if not _is_list_of(chosen, (int, float)) or len(chosen) != len(token_ids):
         raise BadResponse("the choice holds no log-prob for every token")
     return _generation(
@@ -150,7 +136,6 @@ def read_completion(content: object, request: GenerateRequest, *, version: int, 
         finish=choice.get("finish_reason"),
         num_cached=read_count(content, "usage", "prompt_tokens_details", "cached_tokens"),
         version=version,
-        top=tuple(_read_top(row, num_top) for row in table.get("top_logprobs") or ()) if num_top else None,
     )
 
 
@@ -189,11 +174,6 @@ def _ids(choice: Mapping[str, Any], key: str) -> tuple[int, ...]:  # JSON
 
 def _is_list_of(value: object, kind: type | tuple[type, ...]) -> bool:
     return isinstance(value, list) and all(isinstance(item, kind) for item in value)
-
-
-def _read_top(row: Mapping[str, float], count: int) -> tuple[tuple[int, float], ...]:
-    entries = [(int(token.removeprefix(_TOKEN)), _number(value)) for token, value in row.items()]
-    return tuple(sorted(entries, key=lambda item: (-item[1], item[0]))[:count])
 
 
 def _number(value: float) -> float:

@@ -40,7 +40,6 @@ class VllmPolicy(Policy):
         max_batch: int = 64,
         cache_gib: float = 2.0,
         threads: int | None = None,
-        num_top: int = 0,
         with_raw: bool = False,
         restarts: int = 3,
         version: int = 0,
@@ -55,7 +54,6 @@ class VllmPolicy(Policy):
             max_batch: most sequences sampled at a time; the others wait.
             cache_gib: memory for keys and values.
             threads: of torch in the engine's process; None: torch's own choice.
-            num_top: how many of the most probable tokens generations list.
             with_raw: state raw log-probs also where they differ from those sampled from; costs a forward pass each.
             restarts: how often in a row the engine may die, without an answer in between, and is started again.
             version: of the weights as they are.
@@ -74,7 +72,7 @@ class VllmPolicy(Policy):
             must, do = f"be below the model's {positions} positions", "lower engine.max_context"
             raise InvalidInput.of("max_context", must, self._positions, where=_WHERE, do=do)
         self._staging = WeightStaging(config, getattr(torch, dtype))
-        self._num_top, self._with_raw, self._version = num_top, with_raw, version
+        self._with_raw, self._version = with_raw, version
         self._salt = 0
         self._numbers = count()
         self._is_asleep = False
@@ -153,9 +151,9 @@ class VllmPolicy(Policy):
 
     async def _generate(self, request: GenerateRequest, limit: int) -> Generation:
         async with self._engine.read() as llm:
-            version, arguments = self._version, sampling_arguments(request, limit=limit, num_top=self._num_top)
+            version, arguments = self._version, sampling_arguments(request, limit=limit)
             answer = await self._ask(llm, request.token_ids, arguments)
-            generation = read_generation(request, answer, version=version, num_top=self._num_top)
+            generation = read_generation(request, answer, version=version)
             if generation.raw_logprobs is not None or not self._with_raw:
                 return generation
             logprobs = await self._compute_row_logprobs(llm, request.token_ids + generation.token_ids)

@@ -34,7 +34,6 @@ class VllmServerPolicy(Policy):
         self,
         settings: EndpointSettings,
         *,
-        num_top: int = 0,
         version: int = 0,
         sleep: Sleep = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
@@ -43,7 +42,6 @@ class VllmServerPolicy(Policy):
 
         Args:
             settings: the endpoint; `model` may be an adapter that the server has.
-            num_top: how many of the most probable tokens generations list; a server allows 20 unless told otherwise.
             version: of the weights that are served.
             sleep: as of `Endpoint`.
             jitter: as of `Endpoint`.
@@ -52,7 +50,7 @@ class VllmServerPolicy(Policy):
         """
         self._endpoint = Endpoint(settings, sleep=sleep, jitter=jitter)
         self._model, self._where = settings.model, self._endpoint.url
-        self._num_top, self._version = num_top, version
+        self._version = version
         self._positions: int | None = None
         self._states_raw = False
 
@@ -120,11 +118,11 @@ class VllmServerPolicy(Policy):
 
     async def _sample(self, request: GenerateRequest, *, limit: int) -> Generation:
         version = self._version
-        body = wire.completion_body(request, limit=limit, num_top=self._num_top)
+        body = wire.completion_body(request, limit=limit)
         return await self._endpoint.post(
             _PATH,
             self._named(body),
-            lambda content: wire.read_completion(content, request, version=version, num_top=self._num_top),
+            lambda content: wire.read_completion(content, request, version=version),
         )
 
     async def _compute_logprobs(self, row: tuple[int, ...]) -> tuple[float, ...]:

@@ -122,13 +122,10 @@ class TransitionProbe:
 
     def _observe(self, case: TurnForm, roles: Sequence[str]) -> tuple[bool, tuple[str, ...] | None]:
         """Return (appending is exact for such turns, the glue) over early and late turns, with tools and without."""
-        is_exact = True
-        glues: set[tuple[str, ...] | None] = set()
-        for depth, tools in product((0, 1, 2), ((), (PROBE_TOOL,))):
-            found_exact, glue = self._observe_one(case, roles, depth, tools)
-            is_exact = is_exact and found_exact
-            glues.add(glue)
-        return (is_exact, glues.pop()) if len(glues) == 1 else (False, None)
+        circumstances = product((0, 1, 2), ((), (PROBE_TOOL,)))
+        found = [self._observe_one(case, roles, depth, tools) for depth, tools in circumstances]
+        glues = {glue for _, glue in found}
+        return (all(is_exact for is_exact, _ in found), glues.pop()) if len(glues) == 1 else (False, None)
 
     def _observe_one(
         self, case: TurnForm, roles: Sequence[str], depth: int, tools: Sequence[ToolSpec]

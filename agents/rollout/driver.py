@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from envgym.agents.loop.agent import Agent
-from envgym.agents.loop.events import (
+from envgym.agents.loop.state import (
+    AgentState,
     Event,
     FailureEvent,
     Finished,
@@ -21,8 +22,9 @@ from envgym.agents.loop.events import (
     ResetEvent,
     StepEnv,
     StepEvent,
+    advance,
+    begin,
 )
-from envgym.agents.loop.state import AgentState, advance, begin
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy, Sampling
 from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle

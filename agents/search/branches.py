@@ -84,15 +84,11 @@ class SharedPrefix(NamedTuple):
         raw = None
         if first.raw_logprobs is not None and sampled.raw_logprobs is not None:
             raw = first.raw_logprobs[:at] + sampled.raw_logprobs
-        top = None
-        if first.top_logprobs is not None and sampled.top_logprobs is not None:
-            top = first.top_logprobs[:at] + sampled.top_logprobs
         return replace(
             sampled,
             token_ids=first.token_ids[:at] + sampled.token_ids,
             behavior_logprobs=first.behavior_logprobs[:at] + sampled.behavior_logprobs,
             raw_logprobs=raw,
-            top_logprobs=top,
         )
 
     def subtract_cost(self, state: AgentState) -> AgentState:

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from envgym.agents.loop.agent import Agent
-from envgym.agents.loop.events import FailureEvent, Generate, Request
 from envgym.agents.loop.path import PathNode
-from envgym.agents.loop.state import AgentState, advance, begin
+from envgym.agents.loop.state import AgentState, FailureEvent, Generate, Request, advance, begin
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
 from envgym.agents.rollout.driver import aborted_event, close_env, closing_env, drive, failure_event
 from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
@@ -136,7 +135,7 @@ class SearchTree:
         self._snapshots = SnapshotStore(branching, self._abort)
         self._root_node: PathNode | None = None
         self._root_env: EpisodeEnv | None = None
-        self._num_branches: Counter[SearchState] = Counter()
+        self._num_branches: Counter[SearchState | None] = Counter()
 
     # ---- what a strategy calls -----------------------------------------------------------------------------------
 
@@ -188,8 +187,8 @@ class SearchTree:
         ends = [turn.end for branch in self.branches for turn in branch.turns]
         return [state for state in (self.root, *ends) if state is not None and state.snapshot is not None]
 
-    def num_branches(self, state: SearchState) -> int:
-        """Return how many branches continue from a state, the episode that reached it included."""
+    def num_branches(self, state: SearchState | None) -> int:
+        """Return how many branches continue from a state, the episode that reached it included; from None no one."""
         return self._num_branches[state]
 
     @property

@@ -143,7 +143,7 @@ class Simulations:
                 repeated = [node for node in self.root.walk() if self._may_branch(node)]
                 if not repeated:
                     return
-                node = min(repeated, key=lambda node: (self._num_branches(node), -node.visits))
+                node = min(repeated, key=lambda node: (self._tree.num_branches(node.state), -node.visits))
             await self.run_to_end(node)
             num_repeats = 0 if len(self._tree.kept_branches) > count else num_repeats + 1
 
@@ -202,16 +202,12 @@ class Simulations:
         return self._has_room(node) and (len(node.children) + node.pending < allowed or not has_open_child)
 
     def _has_room(self, node: MctsNode) -> bool:
-        return self._may_branch(node) and self._num_branches(node) < self._settings.width
+        return self._may_branch(node) and self._tree.num_branches(node.state) < self._settings.width
 
     def _may_branch(self, node: MctsNode) -> bool:
         """Return whether a branch can begin at the node, and the node may have another child."""
         is_open = node.state is not None and node.state.snapshot is not None
         return is_open and len(node.children) < self._settings.width
-
-    def _num_branches(self, node: MctsNode) -> int:
-        """Return how many branches continue from the node, equal ones included."""
-        return self._tree.num_branches(node.state) if node.state is not None else 0
 
     def _is_open(self, node: MctsNode) -> bool:
         return self._has_room(node) or any(self._is_open(child) for child in node.children.values())

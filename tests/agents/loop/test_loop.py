@@ -5,17 +5,20 @@ import asyncio
 import pytest
 
 from envgym.agents.loop.agent import Agent
-from envgym.agents.loop.events import (
+from envgym.agents.loop.state import (
+    AgentState,
     Event,
     FailureEvent,
     Finished,
     Generate,
     GenerationEvent,
+    Phase,
     ResetEvent,
     StepEnv,
     StepEvent,
+    advance,
+    begin,
 )
-from envgym.agents.loop.state import AgentState, Phase, advance, begin
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, Sampling
 from envgym.agents.rollout.driver import run_episode

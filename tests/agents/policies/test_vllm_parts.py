@@ -96,10 +96,10 @@ def asked(**sampling: Any) -> GenerateRequest:  # settings of Sampling
 
 
 def test_a_request_says_all_that_decides_its_tokens() -> None:
-    found = sampling_arguments(asked(temperature=0.7, top_p=0.9, top_k=5), limit=17, num_top=4)
+    found = sampling_arguments(asked(temperature=0.7, top_p=0.9, top_k=5), limit=17)
     assert found == {
         "temperature": 0.7, "top_p": 0.9, "top_k": 5, "max_tokens": 17, "stop_token_ids": [2],
-        "ignore_eos": True, "seed": 9, "logprobs": 4, "detokenize": False,
+        "ignore_eos": True, "seed": 9, "logprobs": 0, "detokenize": False,
     }  # fmt: skip
 
 
@@ -113,17 +113,16 @@ def test_a_request_says_all_that_decides_its_tokens() -> None:
     ],
 )
 def test_an_answer_is_read_as_what_its_log_probs_mean(rules: Any, behavior: object, raw: object) -> None:
-    found = read_generation(asked(**rules), answer(), version=4, num_top=2)
+    found = read_generation(asked(**rules), answer(), version=4)
     assert (found.token_ids, found.finish_reason, found.policy_version) == ((7, 2), FinishReason.STOP, 4)
     assert (found.behavior_logprobs, found.raw_logprobs) == (behavior, raw)
     assert found.num_prefilled == 40 - 32
-    assert found.top_logprobs == (((5, -0.1), (6, -0.2)), ((2, -1.5), (9, -3.0)))
 
 
 @pytest.mark.parametrize("wrong, says", [({"first": float("nan")}, "not finite"), ({"finish": "error"}, "with error")])
 def test_an_answer_that_is_none_is_a_failure_of_the_policy(wrong: Any, says: str) -> None:
     with pytest.raises(PolicyFailure, match=says):
-        read_generation(asked(), answer(**wrong), version=0, num_top=0)
+        read_generation(asked(), answer(**wrong), version=0)
 
 
 def test_scores_begin_with_zero_and_are_those_of_the_prompts_tokens() -> None:

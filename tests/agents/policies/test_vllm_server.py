@@ -32,7 +32,6 @@ def says(
     logprobs: Sequence[float] = (-0.5, -1.5),
     *,
     prompt: Sequence[int] = PROMPT,
-    tops: Sequence[dict[int, float]] = (),
     finish: str = "length",
 ) -> Json:
     """Return a completion of tokens 5, 6 ... as vLLM writes it."""
@@ -40,7 +39,6 @@ def says(
     table = {
         "token_logprobs": list(logprobs),
         "tokens": [f"token_id:{token}" for token in tokens],
-        "top_logprobs": [{f"token_id:{token}": value for token, value in row.items()} for row in tops],
     }
     choice = {"token_ids": tokens, "prompt_token_ids": list(prompt), "finish_reason": finish, "logprobs": table}
     return {"choices": [choice], "usage": {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}}
@@ -60,14 +58,13 @@ def ask(
     use: Callable[[VllmServerPolicy], Awaitable[T]],
     *script: object,
     probed: object = PROBED,
-    num_top: int = 0,
     **settings: Any,  # of EndpointSettings
 ) -> T:
     server.script, server.page = [probed, *script], PAGE
 
     async def go() -> T:
         merged = EndpointSettings.model_validate({"base_url": server.url, "model": "m", "max_retries": 1, **settings})
-        async with VllmServerPolicy(merged, num_top=num_top, version=4, sleep=Pauses()) as policy:
+        async with VllmServerPolicy(merged, version=4, sleep=Pauses()) as policy:
             return await use(policy)
 
     return asyncio.run(go())
@@ -81,11 +78,11 @@ def sampled(**rules: Any) -> Callable[[VllmServerPolicy], Awaitable[Generation]]
 
 
 def test_a_request_leaves_nothing_to_the_servers_own_defaults(server: Server) -> None:
-    ask(server, sampled(temperature=0.7, top_p=0.9, top_k=5, stop_token_ids=(2,)), says(), num_top=3)
+    ask(server, sampled(temperature=0.7, top_p=0.9, top_k=5, stop_token_ids=(2,)), says())
     assert server.paths == ["/v1/completions"] * 2
     assert server.bodies[1] == {
         "model": "m", "cache_salt": "version 4", "prompt": [7, 8, 9], "temperature": 0.7, "top_p": 0.9, "top_k": 5,
-        "max_tokens": 12, "stop_token_ids": [2], "ignore_eos": True, "seed": 2**62, "logprobs": 3, "min_p": 0.0,
+        "max_tokens": 12, "stop_token_ids": [2], "ignore_eos": True, "seed": 2**62, "logprobs": 0, "min_p": 0.0,
         "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "return_token_ids": True,
         "return_tokens_as_token_ids": True,
     }  # fmt: skip
@@ -102,11 +99,9 @@ def test_a_request_leaves_nothing_to_the_servers_own_defaults(server: Server) ->
 def test_an_answer_is_read_as_what_its_log_probs_mean(
     server: Server, rules: Any, behavior: object, raw: object
 ) -> None:
-    tops = [{5: -0.5, 9: -0.1, 3: -0.1}, {6: -1.5, 4: -9999.0}]
-    found = ask(server, sampled(**rules), says(tops=tops, finish="stop"), num_top=2)
+    found = ask(server, sampled(**rules), says(finish="stop"))
     assert (found.token_ids, found.behavior_logprobs, found.raw_logprobs) == ((5, 6), behavior, raw)
     assert (found.finish_reason, found.policy_version, found.num_prefilled) == (FinishReason.STOP, 4, 3 - 2)
-    assert found.top_logprobs == (((3, -0.1), (9, -0.1)), ((6, -1.5), (4, -float("inf"))))
 
 
 def test_scores_begin_with_zero_and_are_those_of_the_prompts_tokens(server: Server) -> None:
