@@ -12,7 +12,7 @@ from typing import Any
 
 from envgym.authoring.sources import TaskDraft, check_index, task_from_draft
 from envgym.core.json_types import JsonValue, canonical, content_hash
-from envgym.core.tasks import TEST_FRACTION, Split, Task, check_ids, split_of
+from envgym.core.tasks import Split, Task, check_ids, split_of
 from envgym.errors import InvalidInput, check_known
 
 Row = Mapping[str, Any]  # a decoded row: whatever the file holds
@@ -49,7 +49,6 @@ class FileTasks:
         config: str | None = None,
         revision: str | None = None,
         splits: Mapping[str, str] | None = None,
-        test_fraction: float = TEST_FRACTION,
     ) -> None:
         """Prepare to read.
 
@@ -59,14 +58,12 @@ class FileTasks:
             config: configuration of the data set, where it has several.
             revision: commit or tag of a hub data set; name one, so that tasks stay the same.
             splits: official split -> "train" or "test"; others are left out. None: the usual names are understood.
-            test_fraction: share of `test` where there is no official split.
         """
         self._source = source
         self._columns = columns or ColumnNames()
         self._config = config
         self._revision = revision
         self._splits = splits
-        self._test_fraction = test_fraction
         self._loaded: Mapping[Split, list[Task]] | None = None
 
     def size(self, split: Split) -> int:
@@ -162,7 +159,7 @@ class FileTasks:
 
     def _split_of(self, row: Row, draft: TaskDraft, where: str) -> Split:
         if self._columns.split is None:
-            return split_of(draft.payload, self._test_fraction)
+            return split_of(draft.payload)
         return Split.parse(str(_cell(row, self._columns.split, where)), where=where)
 
     def _tables(self) -> Iterator[tuple[str, Iterable[Row]]]:

@@ -82,7 +82,6 @@ def from_rubric(
     system_prompt: str = "",
     chance_score: float = 0.0,
     max_turns: int | None = None,
-    render_mode: str | None = None,
 ) -> RubricEnv:
     """Return an env that asks `tasks`, offers `tools` (plain functions), and scores the final answer by `rubric`.
 
@@ -96,5 +95,4 @@ def from_rubric(
         system_prompt=system_prompt,
         chance_score=chance_score,
         max_turns=max_turns,
-        render_mode=render_mode,
     )

@@ -47,14 +47,14 @@ def check_index(index: int, size: int | None, where: str) -> int:
 class ListTasks:
     """Tasks that are given; drafts are put into their splits by content."""
 
-    def __init__(self, tasks: Sequence[Task | TaskDraft], *, test_fraction: float = TEST_FRACTION) -> None:
+    def __init__(self, tasks: Sequence[Task | TaskDraft]) -> None:
         """Sort `tasks` into splits; a `Task` keeps its own.
 
         Raises: InvalidInput: the same content is on both sides, or an id is twice on one.
         """
         self._tasks: dict[Split, list[Task]] = {split: [] for split in Split}
         for item in tasks:
-            split = item.split if isinstance(item, Task) else split_of(item.payload, test_fraction)
+            split = item.split if isinstance(item, Task) else split_of(item.payload)
             side = self._tasks[split]
             side.append(item if isinstance(item, Task) else task_from_draft(item, split, f"{split}/{len(side)}"))
         for split, side in self._tasks.items():

@@ -165,7 +165,6 @@ def from_object(
     system_prompt: str = "",
     chance_score: float = 0.0,
     max_turns: int | None = None,
-    render_mode: str | None = None,
 ) -> ToolObjectEnv[ObjectT]:
     """Return an env whose tools are the public methods of `object_class`; see the module for what the class needs.
 
@@ -177,5 +176,4 @@ def from_object(
         system_prompt=system_prompt,
         chance_score=chance_score,
         max_turns=max_turns,
-        render_mode=render_mode,
     )

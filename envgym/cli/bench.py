@@ -11,12 +11,15 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count
 from statistics import median
+from typing import TypeVar
 
 import envgym
 from envgym.cli.common import add_json_argument, echo, print_json, set_command, styled
 from envgym.env import NoOracle
 from envgym.errors import EnvgymError, InvalidInput
 from envgym.wrappers import AnyEnv
+
+ResultT = TypeVar("ResultT")
 
 _EXAMPLES = """  envgym bench envs
   envgym bench envs puzzles/sokoban-v0 web/shop-v0 --seconds 5
@@ -55,7 +58,6 @@ def run(args: argparse.Namespace) -> int:
     """Measure the environments; what cannot be made here is named with its reason."""
     if not args.seconds > 0:
         raise InvalidInput.of("--seconds", "be above 0", args.seconds, where="envgym bench", do="pass e.g. 2")
-    sys.path.insert(0, os.getcwd())
     registered = envgym.list_ids()
     for name in args.envs:
         if name not in registered and ":" not in name:
@@ -91,7 +93,7 @@ def measure(env: AnyEnv, seconds: float) -> Speed:
     env.reset(seed=0)  # what is loaded once is not counted
     begun = time.perf_counter()
     for seed in count():
-        resets.append(_microseconds(partial(env.reset, seed=seed)))
+        resets.append(_timed(partial(env.reset, seed=seed))[1])
         _play(env, steps)
         elapsed = time.perf_counter() - begun
         if elapsed >= seconds:
@@ -109,10 +111,8 @@ def _play(env: AnyEnv, steps: list[float]) -> None:
     """Let the oracle finish an episode, and note what its turns cost."""
     is_over = False
     while not is_over:
-        action = env.oracle()
-        start = time.perf_counter_ns()
-        result = env.step(action)
-        steps.append((time.perf_counter_ns() - start) / 1e3)
+        result, cost = _timed(partial(env.step, env.oracle()))
+        steps.append(cost)
         is_over = result.terminated or result.truncated
 
 
@@ -126,9 +126,8 @@ def _forks(env: AnyEnv, seconds: float) -> float | None:
         env.reset(seed=seed)
         is_over = False
         while not is_over:
-            start = time.perf_counter_ns()
-            twin = env.fork()
-            costs.append((time.perf_counter_ns() - start) / 1e3)
+            twin, cost = _timed(env.fork)
+            costs.append(cost)
             twin.close()
             if time.perf_counter() - begun >= seconds:
                 return median(costs)
@@ -137,10 +136,11 @@ def _forks(env: AnyEnv, seconds: float) -> float | None:
     raise AssertionError("seeds do not end")
 
 
-def _microseconds(call: Callable[[], object]) -> float:
+def _timed(call: Callable[[], ResultT]) -> tuple[ResultT, float]:
+    """Return what a call gives, and its microseconds."""
     start = time.perf_counter_ns()
-    call()
-    return (time.perf_counter_ns() - start) / 1e3
+    result = call()
+    return result, (time.perf_counter_ns() - start) / 1e3
 
 
 def _cells(item: Speed | str) -> Sequence[str]:
@@ -148,11 +148,7 @@ def _cells(item: Speed | str) -> Sequence[str]:
     if isinstance(item, str):
         return [*("-" for _ in _COLUMNS[:-1]), item]
     values = [getattr(item, name) for name in _COLUMNS]
-    return ["-" if value is None else _shown(value) for value in values]
-
-
-def _shown(value: float) -> str:
-    return f"{float(f'{value:.3g}'):,.10g}"
+    return ["-" if value is None else f"{float(f'{value:.3g}'):,.10g}" for value in values]
 
 
 def _table(results: dict[str, Speed | str]) -> str:

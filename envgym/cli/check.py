@@ -1,8 +1,6 @@
 """`envgym check`: the conformance suite."""
 
 import argparse
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -45,13 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check the environments; exit code 1 where a check fails."""
-    sys.path.insert(0, os.getcwd())
-    names = _names(args.only)
+    for name in args.only or ():
+        check_known("check", name, CHECKS, where="envgym check --only")
     kwargs = env_kwargs(args.settings)
     results: dict[str, Sequence[Check]] = {}
     for env_id in _ids(args):
         subject = EnvUnderTest(make=partial(envgym.make, env_id, **kwargs), num_tasks=args.num_tasks, seed=args.seed)
-        results[env_id] = checks = _missing(subject, args.all) or [run_check(name, subject) for name in names]
+        checks = _missing(subject, args.all) or [run_check(name, subject) for name in args.only or CHECKS]
+        results[env_id] = checks
         if not args.json:
             echo(_coloured(as_text(env_id, checks)), flush=True)
     if args.json:
@@ -76,12 +75,6 @@ def _missing(subject: EnvUnderTest, is_one_of_all: bool) -> list[Check]:
             raise
         return [Check(name="make", status=CheckStatus.SKIP, detail=str(error), seconds=0.0)]
     return []
-
-
-def _names(only: Sequence[str] | None) -> list[str]:
-    for name in only or ():
-        check_known("check", name, CHECKS, where="envgym check --only")
-    return list(only or CHECKS)
 
 
 def _coloured(text: str) -> Styled:

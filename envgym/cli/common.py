@@ -1,6 +1,7 @@
 """What several commands share: their arguments, and how they write text, JSON and colour."""
 
 import argparse
+import inspect
 import json
 import os
 import re
@@ -96,8 +97,12 @@ def make_env(args: argparse.Namespace) -> "Env[Any]":  # every env has its own s
     """Make the env that the arguments name."""
     import envgym
 
-    sys.path.insert(0, os.getcwd())  # an import path may lead to the folder one works in
     return envgym.make(args.env, **env_kwargs(args.settings))
+
+
+def default_of(parameter: inspect.Parameter) -> str:
+    """Return the default of a parameter as Python writes it, `required` where there is none."""
+    return "required" if parameter.default is parameter.empty else repr(parameter.default)
 
 
 def print_json(value: object) -> None:

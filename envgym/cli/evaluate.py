@@ -1,7 +1,6 @@
 """`envgym eval`: measure a model on tasks that it has not trained on."""
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Mapping
@@ -85,7 +84,6 @@ def run(args: argparse.Namespace) -> int:
     from envgym.agents.evaluation.run import run_evaluation
     from envgym.cli.results import Ticker, print_evaluations, run_json
 
-    sys.path.insert(0, os.getcwd())  # an env's import path may lead to the folder one works in
     settings = _settings(args)
     try:
         result = run_evaluation(settings, resume=args.resume, on_progress=Ticker())
@@ -114,12 +112,12 @@ def _settings(args: argparse.Namespace) -> "EvalSettings":
     if args.endpoint is None and (Path(args.model) / "run.json").is_file():
         source = _trained(Path(args.model))
     envs = _envs(args, source)
-    model = _model(args, source)
+    given = {name: value for name in ("dtype", "tokenizer") if (value := getattr(args, name)) is not None}
     name = f"eval-{_slug(source.get('name', args.model))}-{_slug(envs[0]['id'])}"
     success_at = source.get("success_at", 1.0) if args.success_at is None else args.success_at
     data = {
         "run": {"name": name, "directory": args.out, "seed": args.seed},
-        "model": model,
+        "model": {**source.get("model", {"name": args.model}), **given},
         "engine": _engine(args),
         "agent": _agent(args, source),
         "envs": envs,
@@ -190,11 +188,6 @@ def _trained(path: Path) -> dict[str, Any]:
         "envs": [env.model_dump(mode="json", exclude={"weight"}) for env in config.envs],
         "success_at": config.evaluation.success_at,
     }
-
-
-def _model(args: argparse.Namespace, source: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name: value for name in ("dtype", "tokenizer") if (value := getattr(args, name)) is not None}
-    return {**source.get("model", {"name": args.model}), **given}
 
 
 def _engine(args: argparse.Namespace) -> dict[str, Any]:

@@ -81,12 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name is None:
             parser.print_help()
             return 0
+        sys.path.insert(0, os.getcwd())  # envs and plug-ins may lie in the folder one works in
         code: int = args.run_command(args)
         sys.stdout.flush()
         return code
     except (EnvgymError, OSError) as error:
         if isinstance(error, BrokenPipeError):
-            _silence_stdout()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter leaves quietly
             return 0
         if "--traceback" in words:
             raise
@@ -131,8 +132,3 @@ def build_parser(selected: str | None) -> Parser:
             getattr(import_module(command.module), command.add_arguments)(own)
             own.add_argument("--traceback", action="store_true", default=argparse.SUPPRESS, help=help_traceback)
     return parser
-
-
-def _silence_stdout() -> None:
-    """Let the interpreter leave quietly when the reader of a pipe has gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -182,7 +182,10 @@ def as_action(line: str, tools: Sequence[ToolSpec]) -> str:
     name, _, rest = line[1:].partition(" ")
     spec = next((tool for tool in tools if tool.name == name), None)
     if spec is None:
-        raise InvalidInput(_no_tool(name, [tool.name for tool in tools]))
+        known = [tool.name for tool in tools]
+        near = near_names(name, known)
+        do = f"did you mean /{' or /'.join(near)}?" if near else f"the tools are /{', /'.join(known)}."
+        raise InvalidInput(f"no tool {name}; {do} Begin with // to say it as text.")
     try:
         value = json.loads(rest) if rest.strip() else {}
     except ValueError:
@@ -216,10 +219,3 @@ def _properties(tool: ToolSpec) -> JsonObject:
     """Return the schemas of a tool's arguments."""
     properties = tool.parameters.get("properties")
     return properties if isinstance(properties, dict) else {}
-
-
-def _no_tool(name: str, known: Sequence[str]) -> str:
-    """Say that a name is no tool's, and which one may be meant."""
-    near = near_names(name, known)
-    do = f"did you mean /{' or /'.join(near)}?" if near else f"the tools are /{', /'.join(known)}."
-    return f"no tool {name}; {do} Begin with // to say it as text."

@@ -2,10 +2,8 @@
 
 import argparse
 import inspect
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from os import getcwd
 from textwrap import fill
 from typing import Any
 
@@ -13,7 +11,7 @@ from pydantic import BaseModel
 
 from envgym.agents.catalog import KINDS as AGENT_KINDS
 from envgym.catalog import KINDS as ENV_KINDS
-from envgym.cli.common import add_json_argument, echo, print_json, set_command, styled
+from envgym.cli.common import add_json_argument, default_of, echo, print_json, set_command, styled
 from envgym.errors import EnvgymError, check_known
 from envgym.plugins import PluginKind
 from envgym.trainer.catalog import KINDS as TRAINER_KINDS
@@ -54,7 +52,6 @@ def list_kinds(*, as_json: bool) -> None:
 def list_plugins(kind_name: str, *, as_json: bool) -> None:
     """Print the plug-ins of a kind. Raises: UnknownName: there is no such kind; near names are listed."""
     check_known("kind", kind_name, KINDS, where="envgym list --kind")
-    sys.path.insert(0, getcwd())  # as where a run looks for plug-ins
     rows = [_row(KINDS[kind_name], name) for name in KINDS[kind_name].names()]
     if as_json:
         print_json([asdict(row) for row in rows])
@@ -94,7 +91,7 @@ def _settings(kind: PluginKind[Any], plugin: Any) -> dict[str, str]:  # see `_su
         }
     parameters = inspect.signature(plugin).parameters.values()
     return {
-        item.name: "required" if item.default is item.empty else repr(item.default)
+        item.name: default_of(item)
         for item in parameters
         if item.name not in kind.arguments and item.kind in (item.KEYWORD_ONLY, item.POSITIONAL_OR_KEYWORD)
     }

@@ -6,7 +6,16 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from envgym.cli.common import add_env_arguments, add_json_argument, echo, make_env, print_json, set_command, styled
+from envgym.cli.common import (
+    add_env_arguments,
+    add_json_argument,
+    default_of,
+    echo,
+    make_env,
+    print_json,
+    set_command,
+    styled,
+)
 from envgym.core.tasks import Split
 from envgym.env import NoOracle
 from envgym.registry import parameters
@@ -68,7 +77,7 @@ def describe(env: AnyEnv) -> dict[str, Any]:  # JSON
     return {
         "id": env.name,
         "class": f"{type(inner).__module__}:{type(inner).__qualname__}",
-        "summary": _first_paragraph(type(inner)),
+        "summary": " ".join((inspect.getdoc(type(inner)) or "").split("\n\n")[0].split()),
         "splits": {split.value: inner.tasks.size(split) for split in Split},
         "max_turns": inner.max_turns,
         "reward_range": list(inner.reward_range),
@@ -78,7 +87,7 @@ def describe(env: AnyEnv) -> dict[str, Any]:  # JSON
         "blocking": inner.blocking,
         "observations": repr(env.observation_space),
         "actions": repr(env.action_space),
-        "parameters": {name: _default(item) for name, item in known.items()},
+        "parameters": {name: default_of(item) for name, item in known.items()},
         "tools": {name: tool.spec.description for name, tool in inner.toolset().items()},
         "system_prompt": inner.system_prompt,
     }
@@ -110,14 +119,6 @@ def card_of(cls: type) -> str | None:
         if path.is_file():
             return path.read_text(encoding="utf-8")
     return None
-
-
-def _first_paragraph(cls: type) -> str:
-    return " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
-
-
-def _default(item: inspect.Parameter) -> str:
-    return "required" if item.default is item.empty else repr(item.default)
 
 
 def _shown(value: object) -> str:

@@ -1,7 +1,6 @@
 """`envgym train`, `envgym sft`, `envgym value`: a training run, its warm start alone, the value of its episodes."""
 
 import argparse
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -64,7 +63,6 @@ def _read_settings(args: argparse.Namespace) -> "TrainSettings":
     from envgym.runs import RunDirectory
     from envgym.trainer.settings import load_train_settings, train_settings
 
-    sys.path.insert(0, os.getcwd())  # plug-ins may lie in the folder one works in
     path = Path(args.config)
     if not path.is_dir() and not (args.resume and not path.exists() and path.suffix not in (".yaml", ".yml")):
         return load_train_settings(path, args.settings)

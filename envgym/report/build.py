@@ -260,7 +260,7 @@ def view_id(source: str, step: int, tree_id: str) -> str:
 def _node(node: Node, turn: int, rewards: Sequence[float | None], entries: Mapping[int, NodeAdvantage]) -> NodeData:
     edge = node.edge
     sampled = sum(len(segment) for segment in edge.segments if segment.trains)
-    columns = [_column(entry, sampled) for entry in entries.values()]
+    columns = [entry if isinstance(entry, tuple) else (entry,) * sampled for entry in entries.values()]
     advantage = tuple(_mean(values) for values in zip(*columns, strict=True)) if columns else None
     valid = [reward for reward in rewards if reward is not None]
     segments = edge_segments(edge.segments, trained=bool(columns), advantage=advantage)
@@ -312,11 +312,6 @@ def _by_node(tree: Tree, advantages: Mapping[int, Sequence[NodeAdvantage]]) -> l
         for index, entry in zip(path, entries, strict=True):
             entries_of[index][leaf] = entry
     return entries_of
-
-
-def _column(entry: NodeAdvantage, sampled: int) -> tuple[float, ...]:
-    """Return one advantage per sampled token."""
-    return entry if isinstance(entry, tuple) else (entry,) * sampled
 
 
 def _mean(values: Sequence[float]) -> float:

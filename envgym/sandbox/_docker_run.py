@@ -90,7 +90,8 @@ class ContainerRun:
             (self._stdout if answer[0] == 1 else self._stderr).feed(answer[1])
             if self._ending is None and self._stdout.size + self._stderr.size > self._limits.output + 2 * REPORT_SIZE:
                 deadline = self._stop(RunEnding.OUTPUT)
-        return _fields(self._stdout.report)
+        report: Fields = json.loads(self._stdout.report)
+        return report
 
     def _stop(self, ending: RunEnding) -> float:
         """Ask the container to end its program; return when the engine must help. Raises: OSError."""
@@ -134,12 +135,6 @@ def _order(program: Program, limits: Limits, token: str) -> bytes:
         "limits": limits_per_process(limits),  # the engine holds the number of processes
     }
     return b"".join([json.dumps(fields).encode(), b"\n", *program.files.values(), program.stdin])
-
-
-def _fields(text: bytes) -> Fields:
-    fields = json.loads(text)
-    assert isinstance(fields, dict)
-    return fields
 
 
 def _lost(got: str) -> ToolInfraFailure:

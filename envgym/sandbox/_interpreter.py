@@ -199,11 +199,9 @@ class Interpreter:
         for standard in (1, 2):
             os.dup2(self._output, standard)
         if old < 0:
-            sys.stdout = io.TextIOWrapper(
-                io.FileIO(1, "w", closefd=False), errors="backslashreplace", write_through=True
-            )
-            sys.stderr = io.TextIOWrapper(
-                io.FileIO(2, "w", closefd=False), errors="backslashreplace", write_through=True
+            sys.stdout, sys.stderr = (
+                io.TextIOWrapper(io.FileIO(standard, "w", closefd=False), errors="backslashreplace", write_through=True)
+                for standard in (1, 2)
             )
         else:
             os.close(old)

@@ -92,7 +92,8 @@ class LauncherClient:
             ready = {"failed": str(error)}
         if "failed" in ready:
             self._stop()
-            raise _dead(ready["failed"])
+            got, do = ready["failed"], "see whether this account may make namespaces"
+            raise ToolInfraFailure.of("sandbox launcher", "be able to serve", got, where="bwrap", do=do)
         self._is_enclosed = ready["enclosed"]
         return here
 
@@ -119,8 +120,3 @@ class LauncherClient:
         if self._process is not None:
             self._process.returncode = 0
         self._control = self._process = None
-
-
-def _dead(got: str) -> ToolInfraFailure:
-    do = "see whether this account may make namespaces"
-    return ToolInfraFailure.of("sandbox launcher", "be able to serve", got, where="bwrap", do=do)
