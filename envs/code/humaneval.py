@@ -15,6 +15,8 @@ from envgym.errors import InvalidInput, sentence
 from envgym.records import Reply, ResetResult
 from envgym.sandbox import MIB, Limits, PythonSession
 
+CHANCE_PARTIAL = 0.13
+"""What `return False` earns with partial credit on all 164 problems (0.1295), the best of twelve constants."""
 _HINT = "Answer with one Python code block that holds the whole function."
 
 
@@ -50,6 +52,7 @@ class HumanEval(AttemptsEnv):
             raise InvalidInput(sentence("attempts", must, attempts, where="code/humaneval-v0", do=do))
         super().__init__(max_turns=max_turns, **options)
         self.attempts, self.has_python, self.is_partial = attempts, python, partial
+        self.chance_score = CHANCE_PARTIAL if partial else 0.0
         self.limits = Limits(wall_s=WALL_FACTOR * cpu_s, cpu_s=cpu_s, output=65536, disk=16 * MIB)
         self.tasks = load_tasks()
 

@@ -5,6 +5,7 @@ Source: Agnostics, arXiv 2508.04865: one verifier for all languages, a short fil
 
 import json
 import re
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -13,7 +14,7 @@ from typing import Any
 
 from envgym.authoring import ColumnNames, FileTasks, ListTasks, TaskDraft
 from envgym.core.messages import Action
-from envgym.core.tasks import Task, TaskSource
+from envgym.core.tasks import Split, Task, TaskSource
 from envgym.core.turns import Scored
 from envgym.env import Env
 from envgym.envs.code._languages import Language
@@ -105,6 +106,7 @@ class Stdio(Env[int]):
         self.tasks: TaskSource = (
             _shipped(chosen) if source is None else FileTasks(source, ColumnNames(payload={"tests": "tests"}))
         )
+        self.chance_score = max(_best_constant(self.tasks, split, partial) for split in Split)
 
     def begin(self, task: Task) -> str:
         """Show the problem and its examples."""
@@ -215,8 +217,11 @@ def _check_installed(chosen: Language) -> None:
 
 def _same_output(output: str, expected: str) -> bool:
     """Compare outputs line by line, without spaces at the ends of lines and empty lines at the end."""
-    left, right = ([line.rstrip() for line in text.rstrip().split("\n")] for text in (output, expected))
-    return left == right
+    return _bare(output) == _bare(expected)
+
+
+def _bare(output: str) -> str:
+    return "\n".join(line.rstrip() for line in output.rstrip().split("\n"))
 
 
 def _read_cases(task: Task) -> list[StdioCase]:
@@ -229,6 +234,19 @@ def _read_cases(task: Task) -> list[StdioCase]:
         got, do = "none", 'write a list of {"input", "output"}'
         raise EnvFailure(sentence("tests", "be inputs with outputs", got, where=f"task {task.id}", do=do))
     return cases
+
+
+@lru_cache(maxsize=32)
+def _best_constant(tasks: TaskSource, split: Split, partial: bool) -> float:
+    """Return what the best program earns on average that always prints the same."""
+    earned: defaultdict[str, float] = defaultdict(float)
+    num_tasks = tasks.size(split) or 0
+    for index in range(num_tasks):
+        cases = _read_cases(tasks.task(split, index))
+        for output, count in Counter(_bare(case.output) for case in cases).items():
+            if partial or count == len(cases):
+                earned[output] += count / len(cases)
+    return max(earned.values(), default=0.0) / max(1, num_tasks)
 
 
 @cache

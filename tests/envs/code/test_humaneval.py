@@ -21,6 +21,8 @@ from envgym.envs.code._function_grading import FunctionProblem, extract_program
 from envgym.envs.code._function_guest import answers_to, note_calls, num_passed, packed, unpacked
 from envgym.envs.code.humaneval import HumanEval
 from envgym.records import StepRecord
+from envgym.seeds import generator
+from envgym.stats.intervals import UNIT_RANGE, estimate_task_values
 
 ADD = FunctionProblem(
     prompt='def plus(x, y):\n    """Add.\n    >>> plus(1, 2)\n    3\n    """\n',
@@ -129,6 +131,17 @@ def test_partial_credit_is_the_share_of_checks() -> None:
     wrong_once = block("def plus(x, y):\n    return x + y if x != -1 else x")
     assert said(begun(partial=True), wrong_once).reward == Scored(value=2 / 3, components={"passed": 2 / 3})
     assert said(begun(), wrong_once).reward == Scored(value=0.0, components={"passed": 2 / 3})
+
+
+def test_declared_chance_is_what_returning_false_earns_with_partial_credit() -> None:
+    env = HumanEval(partial=True)
+    paid = []
+    for index in generator("chance").choice(164, 24, replace=False):
+        env.reset(options={"split": "test", "index": int(index)})
+        paid.append(env.step("    return False\n").reward)
+    measured = estimate_task_values(paid, num_samples=24, rng=generator("chance"), value_range=UNIT_RANGE).interval
+    assert measured.low <= env.chance_score <= measured.high
+    assert (max(paid) < 1.0, HumanEval().chance_score) == (True, 0.0)
 
 
 def test_a_wrong_attempt_shows_the_example_that_fails_and_may_be_repaired() -> None:

@@ -21,6 +21,8 @@ from envgym.envs.code.stdio import Stdio
 from envgym.errors import InvalidInput, UnknownName
 from envgym.records import StepRecord
 from envgym.sandbox import has_program
+from envgym.seeds import generator
+from envgym.stats.intervals import UNIT_RANGE, estimate_task_values
 
 TESTS: list[JsonValue] = [
     {"input": f"{a} {b}\n", "output": str(a + b)} for a, b in ((1, 2), (30, 4), (-5, 5), (7, -9), (100, 200))
@@ -145,6 +147,29 @@ def test_a_program_that_does_not_compile_is_told_why() -> None:
 def test_partial_credit_is_the_share_of_tests() -> None:
     program = "a, b = map(int, input().split())\nprint(a + b if a > 1 else 3)"  # -5 + 5 is wrong
     assert said(block(program), partial=True).reward == Scored(value=0.8, components={"passed": 0.8})
+
+
+@pytest.mark.parametrize("outputs, partial, full", [(("1", "1 \n", "0", "1"), 0.75, 0.0), (("1", "1"), 1.0, 1.0)])
+def test_chance_is_what_the_best_constant_output_earns(
+    tmp_path: Path, outputs: tuple[str, ...], partial: float, full: float
+) -> None:
+    tests = [{"input": str(number), "output": output} for number, output in enumerate(outputs)]
+    path = tmp_path / "problems.jsonl"
+    path.write_text(json.dumps({"prompt": "Print it.", "tests": tests}) + "\n", encoding="utf-8")
+    assert Stdio(source=str(path), partial=True).chance_score == partial
+    assert Stdio(source=str(path)).chance_score == full
+
+
+def test_declared_chance_is_what_printing_none_earns_with_partial_credit() -> None:
+    env = Stdio(language="bash", partial=True)
+    assert Stdio().chance_score == 0.0  # no constant passes all tests of a problem
+    assert env.chance_score == pytest.approx(6.6 / 82)  # 66 of the 820 tests of the test split
+    paid = []
+    for index in range(12):
+        env.reset(options={"split": "test", "index": index})
+        paid.append(env.step(block("echo none")).reward)
+    measured = estimate_task_values(paid, num_samples=12, rng=generator("chance"), value_range=UNIT_RANGE).interval
+    assert measured.low <= env.chance_score <= measured.high
 
 
 def test_a_missing_compiler_makes_the_reward_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
