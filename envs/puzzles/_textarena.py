@@ -115,7 +115,7 @@ def move_of(text: str) -> str | None:
 def check_installed(where: str) -> None:
     """See that textarena is there. Raises: InvalidInput: it is not."""
     if find_spec(_PACKAGE) is None:
-        do = "pip install 'envgym[puzzles]'"
+        do = "pip install 'envgym[textarena]'"
         raise InvalidInput(sentence(_PACKAGE, "be installed", "no such package", where=where, do=do))
 
 

@@ -77,7 +77,7 @@ def out(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 def test_list_shows_every_id_with_its_summary_and_what_it_needs(out: Any) -> None:
     lines = out("list").splitlines()
     assert [line.split()[0] for line in lines] == envgym.list_ids()
-    assert sum("needs envgym[puzzles]" in line for line in lines) == 3
+    assert [sum(f"needs envgym[{extra}]" in line for line in lines) for extra in ("puzzles", "textarena")] == [2, 1]
 
 
 def test_list_tells_what_cannot_be_used_for_which_package(out: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,7 +200,7 @@ def test_unknown_game_and_missing_package_are_said_in_one_sentence(monkeypatch: 
     with pytest.raises(InvalidInput, match="game must be a text, got 5"):
         envgym.make("puzzles/textarena-v0", game=5)
     monkeypatch.setattr("envgym.envs.puzzles._textarena.find_spec", lambda name: None)
-    with pytest.raises(InvalidInput, match=r"pip install 'envgym\[puzzles\]'"):
+    with pytest.raises(InvalidInput, match=r"pip install 'envgym\[textarena\]'"):
         envgym.make("puzzles/textarena-v0")
 
 
