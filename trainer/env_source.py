@@ -1,6 +1,7 @@
 """The envs of a run: checked once, made as often as episodes need them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,8 @@ def build_env_sources(envs: Sequence[EnvSettings], evaluation: EvaluationSetting
     check_labels((spec.label for spec in envs), where="envs")
     env_sources: dict[str, EnvSource] = {}
     for spec in envs:
-        tasks = _tasks(spec.make)
+        with closing(spec.make()) as env:
+            tasks = env.unwrapped.tasks
         held_out = held_out_tasks(tasks, evaluation.tasks, split=evaluation.split)
         for split, is_empty in ((Split.TRAIN, tasks.size(Split.TRAIN) == 0), (evaluation.split, not held_out)):
             if is_empty:
@@ -50,14 +52,6 @@ def build_env_sources(envs: Sequence[EnvSettings], evaluation: EvaluationSetting
             label=spec.label, env_id=spec.id, weight=spec.weight, make=spec.make, tasks=tasks, held_out=held_out
         )
     return env_sources
-
-
-def _tasks(make: Callable[[], Env[Any]]) -> TaskSource:
-    env = make()
-    try:
-        return env.unwrapped.tasks
-    finally:
-        env.close()
 
 
 def supplies(env_sources: Mapping[str, EnvSource]) -> list[EnvSupply]:

@@ -120,6 +120,19 @@ def train_row(row: Row, advantages: Sequence[float], weights: Sequence[float] | 
     )
 
 
+def scored_row(token_ids: tuple[int, ...], *, first: int) -> TrainRow:
+    """Return a row without advantages whose tokens are scored from the place `first` on."""
+    count = len(token_ids)
+    zeros = (0.0,) * count
+    return TrainRow(
+        token_ids=token_ids,
+        loss_mask=tuple(place >= first for place in range(count)),
+        advantages=zeros,
+        behavior_logprobs=zeros,
+        weights=(1.0,) * count,
+    )
+
+
 def padded_batches(
     rows: Sequence[TrainRow], chosen: Sequence[int], max_tokens: int, device: torch.device
 ) -> list[MicroBatch]:

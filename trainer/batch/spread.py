@@ -1,6 +1,6 @@
 """From advantages on nodes to advantages on tokens: the only place where this happens.
 
-A critic's values and targets go the same way: from the tokens of rows to nodes, and back.
+A critic's values go the other way, from the tokens of rows to nodes, and its targets come back.
 """
 
 from collections.abc import Sequence
@@ -27,14 +27,6 @@ def token_targets(result: CriticCreditResult, row: Row) -> tuple[float | None, .
     Raises: InvalidInput: the targets do not fit the path or its edges.
     """
     return _spread("targets", result.credit.trajectory, result.targets, row, blank=None)
-
-
-def token_values(values: TrajectoryValues, row: Row) -> tuple[float, ...]:
-    """Return the critic's value before every token of a row; 0.0 where the loss mask is False.
-
-    Raises: InvalidInput: the values do not fit the path or its edges.
-    """
-    return _spread("values", values.trajectory, values.values, row, blank=0.0)
 
 
 def node_values(trajectory: Trajectory, of_rows: Sequence[Sequence[float]]) -> TrajectoryValues:

@@ -6,7 +6,7 @@ tool or a template that train, a turn that was tokenised again, and a context th
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import Final, NamedTuple
 
 from torch import Tensor
@@ -62,9 +62,10 @@ class MaskAudit:
                 got = f"{len(wrong)} others, the first (id {row.token_ids[wrong[0]]}) at position {wrong[0]}"
                 must = "be sampled by the policy in that context"
                 raise RunError(sentence("tokens that train", must, got, where=where, do=do))
-            for start, end in _trained_runs(row.loss_mask):
-                if start not in starts or end not in ends:
-                    got = f"a part of one, positions {start} to {end - 1}"
+            for trains, run in groupby(range(len(row)), key=row.loss_mask.__getitem__):
+                places = list(run)
+                if trains and (places[0] not in starts or places[-1] + 1 not in ends):
+                    got = f"a part of one, positions {places[0]} to {places[-1]}"
                     raise RunError(sentence("tokens that train", "be whole turns", got, where=where, do=do))
         return sum(sum(row.loss_mask) for row in rows)
 
@@ -120,11 +121,3 @@ class AuditedPolicy(Policy):
     def clear_prefix_cache(self) -> None:
         """Forward to the policy."""
         self._policy.clear_prefix_cache()
-
-
-def _trained_runs(loss_mask: Sequence[bool]) -> list[tuple[int, int]]:
-    """Return where each run of trained tokens begins and ends."""
-    padded = (False, *loss_mask, False)
-    starts = [index for index in range(len(loss_mask)) if padded[index + 1] and not padded[index]]
-    ends = [index for index in range(1, len(padded) - 1) if padded[index] and not padded[index + 1]]
-    return list(zip(starts, ends, strict=True))

@@ -13,7 +13,7 @@ from typing import Final
 
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
 from envgym.errors import PolicyFailure, RunError, sentence
-from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.batch.rows import TrainRow, scored_row
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.settings import CanarySettings
 
@@ -88,21 +88,8 @@ class WeightCanary:
 
         Each continuation is a batch of its own: a resumed run has no earlier one, and must get the same bits.
         """
-        row = _train_row(self._prompt, generation)
+        row = scored_row(self._prompt + generation.token_ids, first=len(self._prompt))
         return list(compute_logprobs([row])[0][len(self._prompt) : len(row)])
-
-
-def _train_row(prompt: tuple[int, ...], generation: Generation) -> TrainRow:
-    """Return prompt and continuation as a row whose continuation is scored."""
-    token_ids = prompt + generation.token_ids
-    zeros = (0.0,) * len(token_ids)
-    return TrainRow(
-        token_ids=token_ids,
-        loss_mask=(False,) * len(prompt) + (True,) * len(generation.token_ids),
-        advantages=zeros,
-        behavior_logprobs=zeros,
-        weights=(1.0,) * len(token_ids),
-    )
 
 
 def _distance_moved(now: Generation, before: Generation) -> float:

@@ -4,6 +4,7 @@ It says the value of the prefix before a token, from the hidden state that also 
 prefixes and padded rows are those of the log-probs, and one pass through the body serves both.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.causal_lm import lm_head_of
 from envgym.trainer.learner.logprobs import TokenHiddenStates
-from envgym.trainer.methods.losses import Denominator, TokenMean, denominator_of
+from envgym.trainer.methods.losses import Denominator, TokenMean
 from envgym.trainer.methods.losses.value import value_loss
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
 from envgym.trainer.settings import CriticSettings, OptimSettings
@@ -149,10 +150,6 @@ class Critic:
 
 def supervised_tokens(rows: Sequence[TrainRow]) -> Denominator:
     """Count what the value loss of an update is divided by: supervised tokens, each with its row weight."""
-    found = Denominator(tokens=0.0, sequences=0.0)
-    for row in rows:
-        weights = [row.weights[place] for place, _ in row.supervised]
-        found += denominator_of(
-            torch.ones((1, len(weights)), dtype=torch.bool), torch.tensor([weights], dtype=torch.float64)
-        )
-    return found
+    return Denominator(
+        tokens=math.fsum(row.weights[place] for row in rows for place, _ in row.supervised), sequences=0.0
+    )

@@ -1,10 +1,10 @@
 """The policy's part of the loss: from log-probs of rows to a micro-batch's share of the update's scalar."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -13,8 +13,8 @@ from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.checkpoint import OpenReference
 from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.methods.corrections import Correction, CorrectionResult
-from envgym.trainer.methods.losses import Aggregation, Denominator, KlEstimator, PolicyLoss, TokenMean, denominator_of
-from envgym.trainer.methods.losses.entropy import entropy_bonus
+from envgym.trainer.methods.losses import Aggregation, Denominator, KlEstimator, PolicyLoss, TokenMean
+from envgym.trainer.methods.losses.base import entropy_bonus
 from envgym.trainer.methods.losses.kl import k3, kl_to_reference
 from envgym.trainer.metrics.update import UpdateMetrics
 from envgym.trainer.settings import ObjectiveSettings
@@ -156,12 +156,6 @@ def policy_loss(
 
 def denominator_of_rows(rows: Sequence[TrainRow]) -> Denominator:
     """Return the denominator of an update; correction masks do not change it."""
-    parts = (
-        denominator_of(
-            torch.tensor([row.loss_mask]),
-            torch.tensor([row.weights], dtype=torch.float64),
-            torch.tensor([row.episode_share], dtype=torch.float64),
-        )
-        for row in rows
-    )
-    return sum(parts, Denominator(tokens=0.0, sequences=0.0))
+    weights = [row.trained_weight for row in rows]
+    shares = [row.episode_share for row, weight in zip(rows, weights, strict=True) if weight > 0]
+    return Denominator(tokens=math.fsum(weights), sequences=math.fsum(shares))

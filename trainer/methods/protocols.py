@@ -68,6 +68,13 @@ class FilterResult(NamedTuple):
     dropped: tuple[tuple[Group, str], ...]
     """(group, reason), one short reason name per method."""
 
+    @classmethod
+    def split(cls, groups: Sequence[Group], reasons: Sequence[str | None]) -> "FilterResult":
+        """Keep the groups that no reason is given to drop."""
+        pairs = list(zip(groups, reasons, strict=True))
+        kept = tuple(group for group, reason in pairs if reason is None)
+        return cls(kept, tuple((group, reason) for group, reason in pairs if reason is not None))
+
     def at_most(self, count: int) -> "FilterResult":
         """Keep the first `count` of the kept groups; the others are dropped as `surplus` of dynamic sampling."""
         surplus = tuple((group, "surplus") for group in self.kept[count:])

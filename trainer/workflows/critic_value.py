@@ -16,7 +16,7 @@ from envgym.agents.policies.backends import autocast_dtype
 from envgym.agents.search.scorers import SearchObservation
 from envgym.errors import InvalidInput, RunError, sentence
 from envgym.runs import RunDirectory
-from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.batch.rows import TrainRow, scored_row
 from envgym.trainer.build import build_method, load_model
 from envgym.trainer.learner.checkpoint import checkpoints, load_critic
 from envgym.trainer.learner.critic import Critic
@@ -113,15 +113,7 @@ class CriticValue:
 def _row(seen: SearchObservation) -> TrainRow:
     """Return tokens with the place of the value last: it is said before a token, whichever that is."""
     token_ids = seen.token_ids if seen.is_over else (*seen.token_ids, 0)
-    count = len(token_ids)
-    nothing = (0.0,) * count
-    return TrainRow(
-        token_ids=token_ids,
-        loss_mask=(*[False] * (count - 1), True),
-        advantages=nothing,
-        behavior_logprobs=nothing,
-        weights=nothing,
-    )
+    return scored_row(token_ids, first=len(token_ids) - 1)
 
 
 def critic(run: str) -> CriticValue:

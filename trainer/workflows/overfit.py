@@ -14,7 +14,7 @@ from envgym.errors import SettingsError, sentence
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import build_run_context
 from envgym.trainer.learner.learner import Learner
-from envgym.trainer.settings import OptimSettings, TrainSettings
+from envgym.trainer.settings import TrainSettings
 from envgym.trainer.workflows.dry_run import collect_batch
 from envgym.trainer.workflows.sft import warm_start
 
@@ -62,7 +62,7 @@ def overfit(
     optim = settings.optim.model_copy(update={"warmup_steps": 0, "decay": "constant", "minibatches": 1, "epochs": 1})
     learner = Learner(
         context.model,
-        optim=OptimSettings.model_validate(optim.model_dump()),
+        optim=optim,
         num_steps=updates,
         device=context.device,
         autocast=context.learner.autocast,

@@ -7,7 +7,7 @@ on the returns alone; `envgym.trainer.workflows.critic_value:critic:DIR` reads i
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,8 +21,8 @@ from envgym.errors import SettingsError, sentence
 from envgym.runs import RunDirectory, check_new
 from envgym.seeds import derive_seed
 from envgym.settings import apply_overrides, places
-from envgym.trainer.batch.rows import MicroBatch, TrainRow, ValueTarget
-from envgym.trainer.batch.value_targets import build_critic_batch
+from envgym.trainer.batch.rows import MicroBatch, TrainRow
+from envgym.trainer.batch.value_targets import ComputeValues, build_critic_batch
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.preflight import check_invalid
 from envgym.trainer.learner.checkpoint import TrainState, save_checkpoint
@@ -102,10 +102,10 @@ def fit_value(
         do = "leave credit and critic.detach as they are"
         raise SettingsError(sentence("critic", "train the model that it reads", "others", where="value", do=do))
     groups = _collect(context, settings, on_progress)
-    held_back, learned = (_rows(context, part) for part in split_by_task(groups, seed=settings.run.seed))
+    held_back, learned = split_by_task(groups, seed=settings.run.seed)
     run = RunDirectory.create(settings.run.path, name=settings.run.name, config=settings.model_dump(mode="json"))
-    _fit(context, settings, critic, learned, on_progress)
-    judged = _judged(context.learner.compute_values(held_back), held_back)
+    _fit(context, settings, critic, _rows(context, learned, _silent), on_progress)
+    judged = _rows(context, held_back, context.learner.compute_values)
     metrics = PaddedValueTargets.of_rows(judged, dtype=torch.float64, device=context.device).metrics()
     run.append_metrics({"step": 1, **metrics})
     save_checkpoint(
@@ -150,14 +150,14 @@ def split_by_task(groups: Sequence[Group], *, seed: int) -> tuple[list[Group], l
     )
 
 
-def _rows(context: RunContext, groups: Sequence[Group]) -> list[TrainRow]:
+def _rows(context: RunContext, groups: Sequence[Group], compute_values: ComputeValues) -> list[TrainRow]:
     """Return rows whose value targets are the returns."""
     assert isinstance(context.method.credit, CriticCredit), "the plan says so"
+    return build_critic_batch(groups, context.method.credit, compute_values, once=False).rows
 
-    def silent(rows: Sequence[TrainRow]) -> list[tuple[float, ...]]:
-        return [(0.0,) * len(row) for row in rows]
 
-    return build_critic_batch(groups, context.method.credit, silent, once=False).rows
+def _silent(rows: Sequence[TrainRow]) -> list[tuple[float, ...]]:
+    return [(0.0,) * len(row) for row in rows]
 
 
 def _fit(
@@ -196,17 +196,3 @@ def _value_loss(
             return critic.loss(states, batch, value_targets, denominator=denominator, metrics=UpdateMetrics())
 
     return loss_fn
-
-
-def _judged(values: Sequence[Sequence[float]], rows: Sequence[TrainRow]) -> list[TrainRow]:
-    """Return the rows with the given values in their value targets."""
-    return [
-        replace(
-            row,
-            value_targets=tuple(
-                None if value_target is None else ValueTarget(value, value_target.target)
-                for value, value_target in zip(values_of_row, row.value_targets, strict=True)
-            ),
-        )
-        for values_of_row, row in zip(values, rows, strict=True)
-    ]

@@ -12,7 +12,4 @@ class KeepAll(Settings):
 
     def __call__(self, groups: Sequence[Group]) -> FilterResult:
         """Split the groups."""
-        return FilterResult(
-            tuple(group for group in groups if group.valid),
-            tuple((group, "no_valid_episode") for group in groups if not group.valid),
-        )
+        return FilterResult.split(groups, [None if group.valid else "no_valid_episode" for group in groups])

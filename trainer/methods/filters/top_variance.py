@@ -31,10 +31,8 @@ class TopVariance(Settings):
         spreads = [spread(group) for group in groups]
         ranked = sorted((n for n, s in enumerate(spreads) if s > TOLERANCE), key=lambda n: (-spreads[n], n))
         kept = set(ranked[: self._count([spreads[n] for n in ranked])])
-        return FilterResult(
-            tuple(group for number, group in enumerate(groups) if number in kept),
-            tuple((group, _reason(group, spreads[n])) for n, group in enumerate(groups) if n not in kept),
-        )
+        reasons = [None if n in kept else _reason(group, spreads[n]) for n, group in enumerate(groups)]
+        return FilterResult.split(groups, reasons)
 
     def _count(self, ranked: Sequence[float]) -> int:
         """Return how many of the groups are kept, given their spreads in falling order."""

@@ -19,14 +19,10 @@ class ZeroVariance(Settings):
 
     def __call__(self, groups: Sequence[Group]) -> FilterResult:
         """Split the groups."""
-        kept: list[Group] = []
-        dropped: list[tuple[Group, str]] = []
-        for group in groups:
-            rewards = episode_rewards(group)
-            if not rewards:
-                dropped.append((group, "no_valid_episode"))
-            elif max(rewards) - min(rewards) <= TOLERANCE:
-                dropped.append((group, "zero_variance"))
-            else:
-                kept.append(group)
-        return FilterResult(tuple(kept), tuple(dropped))
+        return FilterResult.split(groups, [_reason(episode_rewards(group)) for group in groups])
+
+
+def _reason(rewards: Sequence[float]) -> str | None:
+    if not rewards:
+        return "no_valid_episode"
+    return "zero_variance" if max(rewards) - min(rewards) <= TOLERANCE else None

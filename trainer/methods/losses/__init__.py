@@ -13,8 +13,7 @@ from envgym.trainer.methods.losses.aggregate import (
     TokenSum,
     denominator_of,
 )
-from envgym.trainer.methods.losses.base import LossStats, PolicyLoss, TokenLoss
-from envgym.trainer.methods.losses.entropy import entropy_bonus
+from envgym.trainer.methods.losses.base import LossStats, PolicyLoss, TokenLoss, entropy_bonus
 from envgym.trainer.methods.losses.kl import KlEstimator, kl_to_reference
 from envgym.trainer.methods.losses.ppo_clip import PpoClip
 from envgym.trainer.methods.losses.reinforce import Reinforce

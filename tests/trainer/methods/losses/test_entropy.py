@@ -2,7 +2,7 @@
 
 import torch
 
-from envgym.trainer.methods.losses.entropy import entropy_bonus
+from envgym.trainer.methods.losses.base import entropy_bonus
 
 
 def test_the_bonus_is_minus_the_entropy_of_trained_tokens() -> None:
