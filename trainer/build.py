@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -221,11 +222,8 @@ def check_search(
 ) -> None:
     """Check that every env, the agent and the group size suit the search. Raises: SettingsError: they do not."""
     for env_source in env_sources.values():
-        env = env_source.make()
-        try:
+        with closing(env_source.make()) as env:
             search.check(env, agent, group_size=group_size)
-        finally:
-            env.close()
 
 
 def load_model(settings: ModelSettings, device: torch.device, checkpoint: Path | None) -> tuple[Any, Any]:

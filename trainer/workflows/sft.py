@@ -1,7 +1,7 @@
 """Supervised warm start: the policy gradient with advantage 1 on demonstrations."""
 
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from envgym.agents.search import Chain
 from envgym.core.trajectory import Trajectory
@@ -65,14 +65,7 @@ async def _run_phase(
         got = f"none of {demonstrations.num_episodes} episodes succeeded"
         do = "look at the env's oracle with `envgym check`, or name another sft.source"
         raise SettingsError(sentence("warm start", "have successful episodes", got, where="sft", do=do))
-
-    async def measure_success(num_updates: int) -> float:
-        return await _success(context, settings, phase, check=num_updates)
-
-    learner = _likelihood_learner(context, settings, phase, num_rows=len(rows))
-    losses, success = await fit(
-        learner, rows, phase, seed=settings.run.seed, measure_success=measure_success, on_progress=on_progress
-    )
+    losses, success = await _fit(context, settings, phase, rows, on_progress)
     tenth = max(len(losses) // 10, 1)
     return {
         "sft/episodes": float(demonstrations.num_episodes),
@@ -83,9 +76,18 @@ async def _run_phase(
     }
 
 
-def _likelihood_learner(context: RunContext, settings: TrainSettings, sft: SftSettings, *, num_rows: int) -> Learner:
-    """Return a learner of the run's model with the optimizer of a phase, over its number of updates."""
-    num_updates = _num_updates(sft, num_rows)
+async def _fit(
+    context: RunContext,
+    settings: TrainSettings,
+    sft: SftSettings,
+    rows: Sequence[TrainRow],
+    on_progress: Callable[[str, int, int], None],
+) -> tuple[list[float], float | None]:
+    """Run the epochs of a phase with an optimizer of its own, or stop where the policy succeeds often enough.
+
+    Returns: the loss of every update, and the success at the last check (None where nothing was checked).
+    """
+    num_updates = sft.epochs * -(-len(rows) // sft.batch_size)
     optim = settings.optim.model_copy(
         update={
             "lr": sft.lr,
@@ -95,48 +97,20 @@ def _likelihood_learner(context: RunContext, settings: TrainSettings, sft: SftSe
             "epochs": 1,
         }
     )
-    return Learner(
+    learner = Learner(
         context.model,
         optim=optim,
         num_steps=num_updates,
         device=context.device,
         autocast=context.learner.autocast,
     )
-
-
-def _num_updates(sft: SftSettings, num_rows: int) -> int:
-    return sft.epochs * -(-num_rows // sft.batch_size)
-
-
-async def fit(
-    learner: Learner,
-    rows: Sequence[TrainRow],
-    sft: SftSettings,
-    *,
-    seed: int,
-    measure_success: Callable[[int], Awaitable[float]],
-    on_progress: Callable[[str, int, int], None],
-) -> tuple[list[float], float | None]:
-    """Run the epochs of a phase, or stop where the policy succeeds often enough.
-
-    Args:
-        learner: with an optimizer of its own.
-        rows: to imitate.
-        sft: the phase.
-        seed: from which the order of the rows derives.
-        measure_success: called with the number of updates where `until_success` asks for a check.
-        on_progress: called with (phase, done, total).
-
-    Returns: the loss of every update, and the success at the last check (None where nothing was checked).
-    """
-    num_updates = _num_updates(sft, len(rows))
     losses: list[float] = []
     success: float | None = None
-    for batch in _batches(rows, sft, seed=seed):
+    for batch in _batches(rows, sft, seed=settings.run.seed):
         losses.append(learner.train_step(batch, LIKELIHOOD, step=len(losses))["loss/policy"])
         on_progress("warm start", len(losses), num_updates)
         if sft.until_success is not None and len(losses) % sft.check_every == 0:
-            success = await measure_success(len(losses))
+            success = await _success(context, settings, sft, check=len(losses))
             if success >= sft.until_success:
                 on_progress("warm start", num_updates, num_updates)
                 break

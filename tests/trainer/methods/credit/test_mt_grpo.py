@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.trainer.methods.credit.mt_grpo import MtGrpo
 from envgym.trainer.methods.credit.outcome import Grpo
+from envgym.trainer.methods.credit.positions import MtGrpo
 from tests.support.credit_trees import chains, per_node
 
 Z = 0.5 / (0.5**0.5)

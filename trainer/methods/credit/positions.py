@@ -1,4 +1,4 @@
-"""MT-GRPO: a turn's own reward beside the episode's outcome."""
+"""Credit by position: the k-th turns of a group's episodes are compared with each other."""
 
 from pydantic import Field
 
@@ -6,8 +6,22 @@ from envgym.core.trajectory import Group
 from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import standardised
 from envgym.trainer.methods.credit.paths import turn_credit, turn_rewards
-from envgym.trainer.methods.credit.scrl import by_position
 from envgym.trainer.methods.protocols import TrajectoryCredit
+
+
+class Scrl(Settings):
+    """Standardise each turn's own reward: A_{i,k} = z(r_{i,k} | the episodes that have a turn k), z as in GRPO.
+
+    For tasks in which turn k answers subproblem k. What a turn does for later ones is not credited. A turn that one
+    episode alone has gets 0; episodes of one turn get GRPO's advantages. Source: SCRL, from its abstract; positions
+    are turns.
+    """
+
+    def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
+        """Return one credit per valid episode."""
+        rewards = [turn_rewards(episode) for episode in group.valid]
+        advantages = by_position(rewards)
+        return tuple(turn_credit(episode, found) for episode, found in zip(group.valid, advantages, strict=True))
 
 
 class MtGrpo(Settings):
@@ -30,3 +44,14 @@ class MtGrpo(Settings):
             turn_credit(episode, [*(advantage + self.outcome_weight * outcome for advantage in of_turns), outcome])
             for episode, of_turns, outcome in zip(group.valid, inner, outcomes, strict=True)
         )
+
+
+def by_position(rewards: list[list[float]]) -> list[list[float]]:
+    """Standardise the k-th numbers of all lists that have one, for every k."""
+    found: list[list[float]] = [[] for _ in rewards]
+    for position in range(max(map(len, rewards), default=0)):
+        members = [number for number, of_turns in enumerate(rewards) if len(of_turns) > position]
+        advantages = standardised([rewards[number][position] for number in members])
+        for number, advantage in zip(members, advantages, strict=True):
+            found[number].append(advantage)
+    return found
