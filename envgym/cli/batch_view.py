@@ -1,6 +1,7 @@
 """A collected batch in the terminal: tokens by origin, what trains, advantages; and what a train step takes."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -116,6 +117,7 @@ def _cost_lines(cost: StepCost, steps: int) -> Iterable[str]:
 # ---- overfit one batch ----------------------------------------------------------------------------------------------
 
 _COLUMNS = ("updates", "surrogate", "log p (A>0)", "log p (A<0)", "ratio", "max ratio", "grad norm")
+"""Of the fields of `OverfitPoint`, in their order."""
 
 
 def overfit_header() -> str:
@@ -125,16 +127,9 @@ def overfit_header() -> str:
 
 def overfit_line(point: OverfitPoint) -> str:
     """Return one row."""
-    values = (
-        point.surrogate,
-        point.logprob_positive,
-        point.logprob_negative,
-        point.ratio_mean,
-        point.ratio_max,
-        point.grad_norm,
-    )
+    updates, *values = astuple(point)
     numbers = "  ".join(f"{'-':>11}" if value is None else f"{value:>11.4f}" for value in values)
-    return f"{point.updates:>11}  {numbers}"
+    return f"{updates:>11}  {numbers}"
 
 
 def overfit_verdict(points: Sequence[OverfitPoint]) -> str:

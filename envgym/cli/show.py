@@ -25,6 +25,8 @@ _EXAMPLES = """  envgym show math/arithmetic-v0
   envgym show math/arithmetic-v0 --set max_turns=2 --json"""
 
 _MAX_EXAMPLE_TURNS = 20
+_SHOWN_APART = ("id", "class", "summary", "parameters", "tools", "system_prompt")
+"""Facts that are not shown as one of the lines `name value`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,18 +48,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     echo(styled(f"{facts['id']}", "bold"), styled(f"  {facts['class']}", "dim"))
     echo(f"{facts['summary']}\n")
-    for name in (
-        "splits",
-        "max_turns",
-        "reward_range",
-        "optimum",
-        "chance_score",
-        "fork",
-        "blocking",
-        "observations",
-        "actions",
-    ):
-        echo(f"  {name:<14}{_shown(facts[name])}")
+    for name, value in facts.items():
+        if name not in _SHOWN_APART:
+            echo(f"  {name:<14}{_shown(value)}")
     _print_table("keyword arguments (--set NAME=VALUE)", facts["parameters"])
     _print_table("tools", facts["tools"])
     if facts["system_prompt"]:

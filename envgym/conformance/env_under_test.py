@@ -1,7 +1,7 @@
 """The env under test, episodes of it as comparable values, and the results of its checks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -167,12 +167,9 @@ class EnvUnderTest:
     def tasks(self, split: Split, count: int | None = None) -> list[Task]:
         """Return up to `count` distinct tasks of a split; fewer where it holds fewer."""
         found: list[Task] = []
-        with closing(self.make()) as env:
-            try:
-                for task in distinct_tasks(env.unwrapped.tasks, split, self.num_tasks if count is None else count):
-                    found.append(task)
-            except InvalidInput:
-                pass  # the split is small: what it holds is checked
+        with closing(self.make()) as env, suppress(InvalidInput):  # of a small split, what it holds is checked
+            for task in distinct_tasks(env.unwrapped.tasks, split, self.num_tasks if count is None else count):
+                found.append(task)
         return found
 
     @cached_property

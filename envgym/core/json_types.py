@@ -19,13 +19,18 @@ def content_hash(value: JsonValue) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
-def well_formed(text: str) -> str:
-    """Return `text` with lone surrogates, which neither UTF-8 nor a tokenizer has, replaced by U+FFFD."""
+def is_well_formed(text: str) -> bool:
+    """Tell whether a text holds no lone surrogate, which neither UTF-8 nor a tokenizer has."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+        return False
+    return True
+
+
+def well_formed(text: str) -> str:
+    """Return `text` with lone surrogates replaced by U+FFFD."""
+    return text if is_well_formed(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def visible(text: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from envgym.core.json_types import JsonObject, content_hash, well_formed
+from envgym.core.json_types import JsonObject, content_hash, is_well_formed
 from envgym.errors import InvalidInput, unknown_name
 
 TEST_FRACTION = 0.2
@@ -85,7 +85,7 @@ def check_ids(tasks: Iterable[Task], *, where: str, do: str) -> None:
     for task in tasks:
         if task.id in seen:
             raise InvalidInput.of("task id", "be unique in its split", f"{task.id!r} twice", where=where, do=do)
-        if well_formed(task.id) != task.id:
+        if not is_well_formed(task.id):
             raise InvalidInput.of("task id", "be UTF-8 text", ascii(task.id), where=where, do=do)
         seen.add(task.id)
 

@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter
 
-from envgym.core.json_types import JsonValue
+from envgym.core.json_types import JsonValue, is_well_formed
 
 MAX_DEPTH = 64
 """Deeper nesting is refused: it could be read but not always written again."""
@@ -39,7 +39,7 @@ def read_json_at(text: str, start: int) -> tuple[JsonValue, int]:
         raise ValueError(f"the nesting is deeper than {MAX_DEPTH}") from None
     if _depth(value) > MAX_DEPTH:
         raise ValueError(f"the nesting is deeper than {MAX_DEPTH}")
-    if text.find("\\u", start, end) >= 0 and not _is_unicode(value):
+    if text.find("\\u", start, end) >= 0 and not is_well_formed(json.dumps(value, ensure_ascii=False)):
         raise ValueError("a \\u escape is half of a surrogate pair")
     return value, end
 
@@ -81,11 +81,3 @@ def _depth(value: JsonValue) -> int:
         containers = [item for item in level if isinstance(item, dict | list)]
         level = [child for item in containers for child in (item.values() if isinstance(item, dict) else item)]
     return depth
-
-
-def _is_unicode(value: JsonValue) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -150,22 +150,19 @@ def tree_of_run(run: RunDirectory, name: str) -> ReportData:
         RunError: it saved several, or none at all.
     """
     sources = _sources(run)
-    saved = [(sources.get(label, label), label, step, tree_id) for label, step, tree_id in run.tree_ids()]
-    matches = [entry for entry in saved if name in (entry[3], view_id(entry[0], entry[2], entry[3]))]
+    saved = run.tree_ids()
+    full_ids = [view_id(sources.get(label, label), step, tree_id) for label, step, tree_id in saved]
+    matches = [index for index, full in enumerate(full_ids) if name in (full, saved[index][2])]
     if not saved:
         raise _no_trees(run)
     if not matches:
-        raise _unknown_tree(
-            name, [(view_id(source, step, tree_id), tree_id) for source, _, step, tree_id in saved], run
-        )
+        raise _unknown_tree(name, [(full, tree_id) for full, (*_, tree_id) in zip(full_ids, saved, strict=True)], run)
     if len(matches) > 1:
-        names = [view_id(source, step, tree_id) for source, _, step, tree_id in matches]
-        do = f"choose one of: {', '.join(names)}"
-        raise RunError.of(
-            "tree", "be one of the run", f"{name!r}, of which it has {len(matches)}", where="--tree", do=do
-        )
-    source, label, step, tree_id = matches[0]
-    (tree,) = trees_shown(run.episodes([step], label=label, tree_id=tree_id), source=source)
+        got = f"{name!r}, of which it has {len(matches)}"
+        do = f"choose one of: {', '.join(full_ids[index] for index in matches)}"
+        raise RunError.of("tree", "be one of the run", got, where="--tree", do=do)
+    label, step, tree_id = saved[matches[0]]
+    (tree,) = trees_shown(run.episodes([step], label=label, tree_id=tree_id), source=sources.get(label, label))
     return ReportData(meta=_meta(run), trees=(tree,))
 
 

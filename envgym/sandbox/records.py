@@ -7,6 +7,7 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Protocol
 
+from envgym.core.json_types import is_well_formed
 from envgym.errors import InvalidInput
 
 MIB = 1024**2
@@ -97,7 +98,8 @@ class Program:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run. Raises: InvalidInput: no program, no text, a path outside, too many files."""
-        if not self.argv or not self.argv[0] or not all(map(_is_text, [*self.argv, *self.files])):
+        is_text = all("\0" not in word and is_well_formed(word) for word in [*self.argv, *self.files])
+        if not self.argv or not self.argv[0] or not is_text:
             do = "name a program first, and drop NUL characters and lone surrogates"
             raise InvalidInput.of("argv", "be the words of a command", self.argv, where="sandbox", do=do)
         directories = {parent for path in self.files for parent in accumulate(path.split("/")[:-1], "{}/{}".format)}
@@ -112,13 +114,6 @@ class Program:
         if len(self.files) > MAX_FILES:
             do = "put them into one archive"
             raise InvalidInput.of("number of files", f"be at most {MAX_FILES}", len(self.files), where="sandbox", do=do)
-
-
-def _is_text(text: str) -> bool:
-    try:
-        return b"\0" not in text.encode()
-    except UnicodeEncodeError:
-        return False
 
 
 class Sandbox(Protocol):

@@ -33,6 +33,8 @@ class Wrapper(gymnasium.Wrapper[str, str, str, str]):
             raise InvalidInput.of("env", "be an envgym.Env", given, where=type(self).__name__, do=do)
         super().__init__(env)
         self._is_over = True
+        self._turn = 0
+        """Index of the turn that is played, from 0."""
 
     # ---- what a subclass changes -----------------------------------------------------------------------------
 
@@ -48,7 +50,7 @@ class Wrapper(gymnasium.Wrapper[str, str, str, str]):
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
         """Start an episode."""
-        self._is_over = True
+        self._is_over, self._turn = True, 0
         result = self.on_reset(self.env.reset(seed=seed, options=options))
         self._is_over = False
         return result
@@ -59,7 +61,7 @@ class Wrapper(gymnasium.Wrapper[str, str, str, str]):
             got, do = "an episode that is over", "call reset first"
             raise ResetNeeded.of("step", "follow a reset", got, where=self.name, do=do)
         result = self.on_step(action)
-        self._is_over = result.terminated or result.truncated
+        self._is_over, self._turn = result.terminated or result.truncated, self._turn + 1
         return result
 
     def fork(self) -> Self:

@@ -52,13 +52,13 @@ class TryAgain(Wrapper):
             InvalidInput.unless(0.0 <= share <= 1.0, name, "lie in [0, 1]", share, where="TryAgain", do="pass e.g. 0.5")
         self.attempts, self.show_task = attempts, show_task
         self.discount, self.repeat_penalty = discount, repeat_penalty
-        self._turns, self._attempt, self._weight = 0, 0, 1.0
+        self._attempt, self._weight = 0, 1.0
         self._earned, self._paid = 0.0, 0.0
         self._said: frozenset[str] = frozenset()
 
     def on_reset(self, result: ResetResult) -> ResetResult:
         """Begin the first attempt."""
-        self._turns, self._attempt, self._weight = 0, 0, 1.0
+        self._attempt, self._weight = 0, 1.0
         self._earned, self._paid = 0.0, 0.0
         self._said = frozenset()
         return result
@@ -79,8 +79,7 @@ class TryAgain(Wrapper):
 
     def _paying(self, record: StepRecord) -> StepRecord:
         """Count the turn, and pay for the first attempt as the env does, for others what is better than all before."""
-        record = replace(record, turn=self._turns)
-        self._turns += 1
+        record = replace(record, turn=self._turn)
         if isinstance(record.reward, Invalid):
             return record
         self._earned += record.reward.value
@@ -105,7 +104,7 @@ class Horizon(Wrapper):
         super().__init__(env)
         InvalidInput.unless(num_tasks >= 1, "num_tasks", "be at least 1", num_tasks, where="Horizon", do="pass e.g. 3")
         self.num_tasks, self.all_or_nothing = num_tasks, all_or_nothing
-        self._turns, self._done, self._earned, self._num_solved = 0, 0, 0.0, 0
+        self._done, self._earned, self._num_solved = 0, 0.0, 0
         self._first: Task | None = None
 
     @property
@@ -120,14 +119,13 @@ class Horizon(Wrapper):
 
     def on_reset(self, result: ResetResult) -> ResetResult:
         """Begin a chain."""
-        self._turns, self._done, self._earned, self._num_solved = 0, 0, 0.0, 0
+        self._done, self._earned, self._num_solved = 0, 0.0, 0
         self._first = reset_record_of(result).task
         return result
 
     def on_step(self, action: str) -> StepResult:
         """Play the turn; where it ends a task, begin the next."""
-        record = replace(record_of(self.env.step(action)), turn=self._turns)
-        self._turns += 1
+        record = replace(record_of(self.env.step(action)), turn=self._turn)
         if isinstance(record.reward, Invalid):
             return step_result(record)
         self._earned += record.reward.value

@@ -57,13 +57,11 @@ class Faults(Wrapper):
         self.seed = seed
         self.sleep = sleep
         self._generator = generator("faults", seed)
-        self._turns = 0
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
         """Start an episode with its own faults."""
         result = super().reset(seed=seed, options=options)
         self._generator = generator("faults", self.seed, "none" if seed is None else seed, self.task.key)
-        self._turns = 0
         return result
 
     def fork(self) -> Self:
@@ -74,14 +72,13 @@ class Faults(Wrapper):
 
     def on_step(self, action: str) -> StepResult:
         """Draw what goes wrong, always the same number of draws, then play the turn."""
-        rates, turn = self.rates, self._turns
-        self._turns += 1
+        rates = self.rates
         latency, infra, tool, cut = self._generator.random(4)
         if rates.latency_s:
             self.sleep(latency * rates.latency_s)
         parsed = action if isinstance(action, Action) else parse_action(action)
         if infra < rates.infra_failure:
-            return step_result(failed_record(turn, parsed, *_SANDBOX_GONE, tool_calls=len(parsed.tool_calls)))
+            return step_result(failed_record(self._turn, parsed, *_SANDBOX_GONE, tool_calls=len(parsed.tool_calls)))
         is_down = tool < rates.tool_failure and bool(parsed.tool_calls)
         result = _without_tools(self.env, parsed) if is_down else self.env.step(parsed)
         if cut < rates.truncation:

@@ -17,18 +17,11 @@ class TurnLimit(Wrapper):
         super().__init__(env)
         InvalidInput.unless(max_turns >= 1, "max_turns", "be at least 1", max_turns, where="TurnLimit", do="raise it")
         self.max_turns = max_turns
-        self._turns = 0
-
-    def on_reset(self, result: ResetResult) -> ResetResult:
-        """Count from 0."""
-        self._turns = 0
-        return result
 
     def on_step(self, action: str) -> StepResult:
-        """Play the turn and count it."""
+        """Play the turn; the last one ends the episode."""
         result = self.env.step(action)
-        self._turns += 1
-        return cut_off(result, Ending.TRUNCATED_TURNS) if self._turns >= self.max_turns else result
+        return cut_off(result, Ending.TRUNCATED_TURNS) if self._turn + 1 >= self.max_turns else result
 
 
 class TimeLimit(Wrapper):
