@@ -4,6 +4,7 @@ For an env whose state cannot be copied (a process, a page) but whose episodes r
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self, TypeVar
 
 import gymnasium
@@ -11,7 +12,7 @@ import numpy as np
 
 from envgym.core.messages import Observation
 from envgym.core.tasks import Task
-from envgym.errors import ForkUnsupported
+from envgym.errors import EnvgymError, ForkUnsupported
 from envgym.records import StepRecord
 
 EnvT = TypeVar("EnvT", bound=gymnasium.Env[str, str])
@@ -47,23 +48,24 @@ def replay(recording: Recording, env: EnvT, *, task: Task, name: str) -> EnvT:
     try:
         env.np_random = copy_generator(recording.generator)
         _, info = env.reset(options={"task": task})
-        _compare("first observation", recording.first, info["envgym"].observation, name)
+        check = partial(check_equal, where=name, kind=ForkUnsupported)
+        check("first observation", recording.first, info["envgym"].observation)
         for recorded in recording.turns:
             replayed = env.step(recorded.action)[-1]["envgym"]
-            _compare(f"observation of turn {recorded.turn}", recorded.observation, replayed.observation, name)
-            _compare(f"reward of turn {recorded.turn}", recorded.reward, replayed.reward, name)
-            _compare(f"ending of turn {recorded.turn}", recorded.ending, replayed.ending, name)
+            check(f"observation of turn {recorded.turn}", recorded.observation, replayed.observation)
+            check(f"reward of turn {recorded.turn}", recorded.reward, replayed.reward)
+            check(f"ending of turn {recorded.turn}", recorded.ending, replayed.ending)
     except Exception:
         env.close()
         raise
     return env
 
 
-def _compare(what: str, recorded: object, replayed: object, name: str) -> None:
-    """Raise where a replay differs. Raises: ForkUnsupported."""
+def check_equal(what: str, recorded: object, replayed: object, *, where: str, kind: type[EnvgymError]) -> None:
+    """Refuse a replay in which the value called `what` differs. Raises: `kind`."""
     is_same = recorded == replayed
     if isinstance(recorded, Observation) and isinstance(replayed, Observation):
         is_same = is_same and recorded.messages == replayed.messages
     if not is_same:
         must, do = f"equal {recorded!r:.200}", "make the episode repeatable or declare ForkCapability.NONE"
-        raise ForkUnsupported.of(f"{what} of the replay", must, repr(replayed), where=name, do=do)
+        raise kind.of(f"{what} of the replay", must, repr(replayed), where=where, do=do)

@@ -8,7 +8,6 @@ from typing import Protocol
 from envgym.core.trajectory import Trajectory
 from envgym.core.turns import Ending
 from envgym.errors import InvalidInput
-from envgym.settings import Settings
 
 
 class Metric(Protocol):
@@ -23,32 +22,26 @@ class Metric(Protocol):
         ...
 
 
-class Endings(Settings):
-    """Share of the episodes with each ending."""
-
-    def __call__(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
-        """Return the shares by name of the ending."""
-        counts = Counter(episode.ending for episode in episodes)
-        return {str(ending): counts[ending] / len(episodes) for ending in Ending if counts[ending]}
+def endings(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the share of the episodes with each ending, by its name."""
+    counts = Counter(episode.ending for episode in episodes)
+    return {str(ending): counts[ending] / len(episodes) for ending in Ending if counts[ending]}
 
 
-class Lengths(Settings):
-    """Turns, sampled tokens and rows of the episodes."""
-
-    def __call__(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
-        """Return means over episodes, and of the tokens of a row also the largest number."""
-        if not episodes:
-            return {}
-        turns = {"turns": sum(len(episode.turns) for episode in episodes) / len(episodes)}
-        rows = [len(row) for episode in episodes for row in episode.rows]
-        if not rows:  # episodes by messages have no tokens
-            return turns
-        return turns | {
-            "sampled_tokens": statistics.fmean(episode.num_sampled for episode in episodes),
-            "row_tokens": statistics.fmean(rows),
-            "row_tokens_max": float(max(rows)),
-            "rows_per_episode": len(rows) / len(episodes),
-        }
+def lengths(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """Return means of turns, sampled tokens and rows over episodes, and the largest number of tokens of a row."""
+    if not episodes:
+        return {}
+    turns = {"turns": sum(len(episode.turns) for episode in episodes) / len(episodes)}
+    rows = [len(row) for episode in episodes for row in episode.rows]
+    if not rows:  # episodes by messages have no tokens
+        return turns
+    return turns | {
+        "sampled_tokens": statistics.fmean(episode.num_sampled for episode in episodes),
+        "row_tokens": statistics.fmean(rows),
+        "row_tokens_max": float(max(rows)),
+        "rows_per_episode": len(rows) / len(episodes),
+    }
 
 
 def compute_metrics(metrics: Sequence[Metric], episodes: Sequence[Trajectory]) -> dict[str, float]:

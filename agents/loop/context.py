@@ -7,6 +7,7 @@ nothing of tokens. The record of what happened is the rewrite that the loop puts
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple, Protocol
 
 from envgym.agents.protocols import Rendering
@@ -75,16 +76,14 @@ def shorten(
     if proposal is None:
         return None
     rewrite, conversations = proposal
-    renderings: dict[int, Rendering] = {}
+    rendered = cache(lambda index: render(conversations[index]))
 
     def num_tokens(index: int) -> int:
-        if index not in renderings:
-            renderings[index] = render(conversations[index])
-        return sum(len(segment) for segment in renderings[index].segments)
+        return sum(len(segment) for segment in rendered(index).segments)
 
     places = range(len(conversations))
     index = bisect_left(places, True, key=lambda place: num_tokens(place) <= max_tokens // 2)
     index = min(index, len(conversations) - 1)
     if num_tokens(index) > max_tokens:
         return None
-    return Shortened(messages=conversations[index], rendering=renderings[index], rewrite=rewrite)
+    return Shortened(messages=conversations[index], rendering=rendered(index), rewrite=rewrite)

@@ -285,11 +285,7 @@ def _sampled_segment(generation: Generation, strings: tuple[str, ...]) -> tuple[
 
 def _ask(state: AgentState, num_turns: int, path: PathNode, next_context: _NextContext) -> tuple[AgentState, Request]:
     """Return the state that waits for the policy's next turn."""
-    waiting = AgentState(
-        agent=state.agent,
-        sampling=state.sampling,
-        seed=state.seed,
-        tools=state.tools,
+    waiting = state._replace(
         phase=Phase.GENERATING,
         num_turns=num_turns,
         history=next_context.history,
@@ -297,6 +293,8 @@ def _ask(state: AgentState, num_turns: int, path: PathNode, next_context: _NextC
         context=next_context.context,
         pending=next_context.rerendered,
         rewrite=next_context.rewrite,
+        generation=None,
+        seconds=0.0,
     )
     request = state.agent.request(
         next_context.history,

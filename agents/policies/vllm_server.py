@@ -5,8 +5,7 @@ evaluates and does not train. Waiting and trying again are those of `Endpoint`.
 """
 
 import asyncio
-import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from envgym.agents.policies import _vllm_wire as wire
@@ -36,7 +35,6 @@ class VllmServerPolicy(Policy):
         *,
         version: int = 0,
         sleep: Sleep = asyncio.sleep,
-        jitter: Callable[[], float] = random.random,
     ) -> None:
         """Prepare to ask.
 
@@ -44,11 +42,10 @@ class VllmServerPolicy(Policy):
             settings: the endpoint; `model` may be an adapter that the server has.
             version: of the weights that are served.
             sleep: as of `Endpoint`.
-            jitter: as of `Endpoint`.
 
         Raises: InvalidInput: the variable that is to hold the key is not set.
         """
-        self._endpoint = Endpoint(settings, sleep=sleep, jitter=jitter)
+        self._endpoint = Endpoint(settings, sleep=sleep)
         self._model, self._where = settings.model, self._endpoint.url
         self._version = version
         self._positions: int | None = None

@@ -14,10 +14,12 @@ from renderers import config_from_name, create_renderer  # type: ignore[import-u
 from renderers.base import MODEL_RENDERER_MAP  # type: ignore[import-untyped]  # shipped without types
 
 from envgym.agents.protocols import Generation, Rendering
-from envgym.agents.rendering.dialect import PROBE_CALL, PROBE_TOOL, escaped_json
 from envgym.agents.rendering.template import (
+    PROBE_CALL,
+    PROBE_TOOL,
     ChatTemplate,
     TemplateMessage,
+    escaped_json,
     listed_tools,
     opened_thinking,
     plain_json,

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from envgym.agents.protocols import Generation, Rendering
-from envgym.agents.rendering.dialect import Dialect
-from envgym.agents.rendering.template import ChatTemplate, TemplateMessage, opened_thinking
+from envgym.agents.rendering.template import ChatTemplate, Dialect, TemplateMessage, opened_thinking
 from envgym.agents.rendering.tokens import TokenCodec, require_fast
 from envgym.agents.rendering.transitions import Transition, TransitionProbe, TurnForm, after_opening
 from envgym.core.json_types import JsonValue

@@ -1,14 +1,23 @@
-"""A tokenizer's chat template: messages in the template's own form -> text."""
+"""A tokenizer's chat template: messages in the template's own form -> text; and what probing says about it.
+
+Two ways of using tools, chosen when the dialect is probed:
+    native  the template lists the tools, writes calls exactly as the text format does, and renders `tool` messages;
+    text    the text format's instructions join the system message, calls are part of what the assistant says, and
+            their results come in a `user` message (several messages are joined by a line break).
+"""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import jinja2
 
 from envgym.core.json_types import JsonValue
+from envgym.core.messages import Action, Message, Role, ToolCall, text_of
 from envgym.errors import InvalidInput
-from envgym.parsing.formats import THINK_OPEN
+from envgym.parsing.formats import THINK_OPEN, TextFormat, join_thinking, split_thinking
 from envgym.tools import ToolSpec
 
 if TYPE_CHECKING:
@@ -95,3 +104,186 @@ def plain_json(value: JsonValue) -> Any:  # JSON in the dicts and lists that tem
     if isinstance(value, Mapping):
         return {key: plain_json(item) for key, item in value.items()}
     return [plain_json(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+# ---- how messages of ours become messages that a template renders --------------------------------------------------
+
+Escape = Callable[[str, bool], str]
+"""(text, whether tags such as `<tool_call>` stay what they are) -> text that cannot become control tokens."""
+
+PROBE_TOOL = ToolSpec(
+    name="qzprobe",
+    description="Probe.",
+    parameters={"type": "object", "properties": {"qzarg": {"type": "string"}}, "required": ["qzarg"]},
+)
+PROBE_CALL = ToolCall(name="qzprobe", arguments={"qzarg": "qzvalue", "qznumber": 7})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How messages are handed to one template."""
+
+    format: TextFormat
+    has_system: bool
+    """Else standing instructions begin the first user message."""
+    has_tools: bool
+    """True: the native way; False: the text way."""
+    tools_after_text: bool
+    """Whether a `tool` message may answer a message without calls (one whose call was malformed has none)."""
+    has_thinking: bool
+    """Whether the template itself writes thinking, exactly as the format does."""
+    alternates: bool
+    """Whether the template refuses two user messages in a row."""
+
+    @classmethod
+    def probe(cls, template: ChatTemplate, format: TextFormat) -> "Dialect":
+        """Find out by rendering what the template can do."""
+        user = {"role": "user", "content": "qzuser"}
+        system = template.attempt([{"role": "system", "content": "qzsystem"}, user])
+        thought = {"role": "assistant", "content": "qzsaid", "reasoning_content": "qzthought"}
+        thinking = template.attempt([user, thought], opens_turn=False)
+        written = format.write(Action("", content="qzsaid", thinking="qzthought"))
+        has_tools = _renders_tools(template, format)
+        result = {"role": "tool", "content": "qzresult", "name": PROBE_TOOL.name, "tool_call_id": "qz"}
+        assistant = {"role": "assistant", "content": "qzsaid"}
+        return cls(
+            format=format,
+            has_system=system is not None and "qzsystem" in system,
+            has_tools=has_tools,
+            tools_after_text=has_tools and template.attempt([user, assistant, result], [PROBE_TOOL]) is not None,
+            has_thinking=thinking is not None and written in thinking,
+            alternates=template.attempt([user, user]) is None,
+        )
+
+    # ---- to the template -----------------------------------------------------------------------------------------
+
+    def messages(self, messages: Sequence[Message], tools: Sequence[ToolSpec], escape: Escape) -> list[TemplateMessage]:
+        """Return what the template is given for a whole conversation."""
+        has_opening = bool(messages) and messages[0].role is Role.SYSTEM
+        opening = [text_of(messages[0])] if has_opening else []
+        if not self.has_tools:
+            opening.append(self.format.instructions(tools))
+        standing = escape("\n\n".join(part for part in opening if part), True)
+        made: list[TemplateMessage] = []
+        for is_sampled, run in groupby(messages[has_opening:], key=lambda message: message.role is Role.ASSISTANT):
+            if is_sampled:
+                made += [self._assistant(message, escape) for message in run]
+            else:
+                made += self.replies([*run], escape, after_calls=bool(made) and "tool_calls" in made[-1])
+        made = made or self.replies((), escape, after_calls=False)
+        return self._with_standing(made, standing) if standing or has_opening else made
+
+    def _with_standing(self, made: list[TemplateMessage], standing: str) -> list[TemplateMessage]:
+        if self.has_system:
+            return [{"role": "system", "content": standing}, *made]
+        if made[0]["role"] != "user":
+            return [{"role": "user", "content": standing}, *made]
+        joined = "\n\n".join(part for part in (standing, made[0]["content"]) if part)
+        return [{"role": "user", "content": joined}, *made[1:]]
+
+    def replies(self, messages: Sequence[Message], escape: Escape, *, after_calls: bool) -> list[TemplateMessage]:
+        """Return what the template is given for messages that nobody sampled; no reply is an empty message."""
+        made: list[TemplateMessage] = []
+        joins = self.alternates or not self.has_tools
+        for message in messages or (Message(role=Role.USER, content=""),):
+            content = escape(text_of(message), False)
+            if message.role is Role.TOOL and self.has_tools and (after_calls or self.tools_after_text):
+                made.append(_tool_result(message, content))
+            elif joins and made and made[-1]["role"] == "user":
+                made[-1] = {"role": "user", "content": f"{made[-1]['content']}\n{content}"}
+            else:
+                made.append({"role": "user", "content": content})
+        return made
+
+    def _assistant(self, message: Message, escape: Escape) -> TemplateMessage:
+        made: TemplateMessage = {"role": "assistant"}
+        calls = tuple(replace(call, id=None) for call in message.tool_calls)
+        thinking = message.thinking
+        content = text_of(message)
+        read = self.format.parse(content)
+        is_kept = bool(read.tool_calls or read.malformed)
+        if thinking is not None and self.has_thinking:
+            made["reasoning_content"] = escape(thinking, True)
+            thinking = None
+        if calls and self.has_tools and not is_kept:
+            made["tool_calls"] = [_native_call(call, escape) for call in calls]
+            calls = ()
+        text = join_thinking(thinking, content) if is_kept else self._written(content, thinking, calls)
+        made["content"] = escape(text, True)
+        return made
+
+    def _written(self, content: str, thinking: str | None, calls: tuple[ToolCall, ...]) -> str:
+        """Write an assistant message in the format; where the format cannot, part by part."""
+        try:
+            return self.format.write(Action("", content=content, thinking=thinking, tool_calls=calls))
+        except InvalidInput:
+            alone = [self.format.write(Action("", content="", tool_calls=[call])) for call in calls]
+            return join_thinking(thinking, "\n".join(part for part in (content, *alone) if part))
+
+    # ---- from the model ------------------------------------------------------------------------------------------
+
+    def read(self, text: str, sampled_text: str) -> Action:
+        """Read `text` as an action of text `sampled_text`; a turn with an unreadable call keeps its markup as content.
+
+        So a later rendering of the history shows what was sampled, mistakes included.
+        """
+        read = self.format.parse(text)
+        content, thinking = read.content, read.thinking
+        if read.malformed:
+            thinking, content = split_thinking(text)
+        return Action(
+            sampled_text, content=content, thinking=thinking, tool_calls=read.tool_calls, malformed=read.malformed
+        )
+
+    def written(self, action: Action) -> str:
+        """Return the text that says `action`: its own where that says the same, else as the format writes it.
+
+        Raises: InvalidInput: the format cannot express the action.
+        """
+        text = str(action)
+        is_bare = action.content == text and action.thinking is None and not action.tool_calls
+        if is_bare or _parts(self.read(text, text)) == _parts(action):
+            return text
+        calls = [replace(call, id=None) for call in action.tool_calls]
+        return self.format.write(Action("", content=action.content, thinking=action.thinking, tool_calls=calls))
+
+
+def _parts(action: Action) -> tuple[object, ...]:
+    return action.content, action.thinking, action.tool_calls, bool(action.malformed)
+
+
+def _renders_tools(template: ChatTemplate, format: TextFormat) -> bool:
+    """Return whether the template lists tools, writes a call as the format does, and shows its result."""
+    user = {"role": "user", "content": "qzuser"}
+    listed = template.attempt([user], [PROBE_TOOL])
+    if listed is None or PROBE_TOOL.name not in listed:
+        return False
+    called = {"role": "assistant", "content": "", "tool_calls": [_native_call(PROBE_CALL, lambda text, _: text)]}
+    result = {"role": "tool", "content": "qzresult", "name": PROBE_TOOL.name}
+    text = template.attempt([user, called, result], [PROBE_TOOL])
+    try:
+        written = format.write(Action("", content="", tool_calls=[PROBE_CALL]))
+    except InvalidInput:
+        return False
+    return text is not None and written in text and "qzresult" in text
+
+
+def _native_call(call: ToolCall, escape: Escape) -> TemplateMessage:
+    arguments = plain_json(escaped_json(call.arguments, escape))
+    return {"type": "function", "function": {"name": escape(call.name, True), "arguments": arguments}}
+
+
+def escaped_json(value: JsonValue, escape: Escape) -> JsonValue:
+    """Return `value` with every string in it escaped."""
+    if isinstance(value, str):
+        return escape(value, True)
+    if isinstance(value, list | tuple):
+        return [escaped_json(item, escape) for item in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return {escape(key, True): escaped_json(item, escape) for key, item in value.items()}
+
+
+def _tool_result(message: Message, content: str) -> TemplateMessage:
+    made = {"role": "tool", "content": content, "name": message.name, "tool_call_id": message.tool_call_id}
+    return {key: value for key, value in made.items() if value is not None}

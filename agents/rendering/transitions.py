@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from envgym.agents.rendering.dialect import PROBE_CALL, PROBE_TOOL, Dialect
-from envgym.agents.rendering.template import ChatTemplate, TemplateMessage
+from envgym.agents.rendering.template import PROBE_CALL, PROBE_TOOL, ChatTemplate, Dialect, TemplateMessage
 from envgym.agents.rendering.tokens import Encoded, TokenCodec
 from envgym.core.messages import Action, Message, Role
 from envgym.parsing.formats import join_thinking

@@ -74,6 +74,7 @@ class _BranchCosts:
     totals: list[Cost] = field(default_factory=lambda: [Cost()])
     """Entry k: cost of its first k turns."""
     is_under_way: bool = False
+    is_over: bool = False
 
     @property
     def num_turns(self) -> int:
@@ -95,15 +96,13 @@ class BudgetTracker:
         self._budget, self._largest_turn, self._ordered = budget, largest_turn, ordered
         self._spent_before = Cost()
         """Spent before any of the active branches began."""
-        self._active: dict[int, _BranchCosts] = {}
-        self._ended: dict[int, _BranchCosts] = {}
+        self._branches: dict[int, _BranchCosts] = {}
         self._waiting: list[asyncio.Future[None]] = []
 
     @property
     def spent(self) -> Cost:
         """All that was spent."""
-        branches = (*self._active.values(), *self._ended.values())
-        return sum((branch.totals[-1] for branch in branches), self._spent_before)
+        return sum((branch.totals[-1] for branch in self._branches.values()), self._spent_before)
 
     @property
     def used(self) -> tuple[float, ...]:
@@ -124,20 +123,20 @@ class BudgetTracker:
 
     def add_branch(self, number: int, *, replay: Cost = _NOTHING) -> None:
         """Track branch `number`. Branches that run side by side are added before the first of them is admitted."""
-        if not self._active:
-            self._spent_before, self._ended = self.spent, {}
-        self._active[number] = _BranchCosts(number, replay)
+        if all(branch.is_over for branch in self._branches.values()):
+            self._spent_before, self._branches = self.spent, {}
+        self._branches[number] = _BranchCosts(number, replay)
 
     def add_turn(self, number: int, cost: Cost) -> None:
         """Count a finished turn of branch `number`; the first one with the replay before it."""
-        branch = self._active[number]
+        branch = self._branches[number]
         branch.totals.append(branch.totals[-1] + cost if branch.num_turns else branch.replay + cost)
         branch.is_under_way = False
         self._wake()
 
     def end_branch(self, number: int) -> None:
         """Mark branch `number` as ended: it starts no further turn."""
-        self._ended[number] = self._active.pop(number)
+        self._branches[number].is_over = True
         self._wake()
 
     async def admit(self, number: int, *, waiting: Callable[[], AbstractAsyncContextManager[None]]) -> bool:
@@ -149,7 +148,7 @@ class BudgetTracker:
         """
         if not self._budget.is_limited:
             return True
-        branch = self._active[number]
+        branch = self._branches[number]
         is_admitted = self._decide(branch)
         if is_admitted is None:
             async with waiting():
@@ -164,11 +163,11 @@ class BudgetTracker:
     def _decide(self, asking: _BranchCosts) -> bool | None:
         """Return whether the next turn of `asking` may start; None: that depends on turns under way."""
         known, at_most = self._spent_before, _NOTHING
-        for branch in (*self._active.values(), *self._ended.values()):
+        for branch in self._branches.values():
             earlier = asking.num_turns + (branch.number < asking.number) if self._ordered else branch.num_turns
             known += branch.totals[min(earlier, branch.num_turns)]
             num_open = earlier - branch.num_turns if self._ordered else int(branch.is_under_way)
-            if num_open > 0 and branch.number in self._active:
+            if num_open > 0 and not branch.is_over:
                 at_most += _times(self._largest_turn, num_open)
                 at_most += _NOTHING if branch.num_turns else branch.replay
         if self._budget.is_spent(known):

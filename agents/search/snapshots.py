@@ -18,6 +18,7 @@ from envgym.core.messages import Observation
 from envgym.core.turns import Cost, TurnOutcome
 from envgym.env import Env, ForkCapability
 from envgym.errors import EnvFailure, InfrastructureError, SettingsError
+from envgym.forking import check_equal
 from envgym.records import StepRecord
 
 
@@ -112,26 +113,16 @@ async def _fail(error: InfrastructureError) -> EpisodeEnv:
 async def _replay(job: EpisodeJob, first_observation: Observation, turns: Sequence[TurnOutcome]) -> EpisodeEnv:
     """Replay recorded turns in a new env. Raises: InfrastructureError: the env failed, or a named value differs."""
     env = EpisodeEnv(job)
+    check = partial(check_equal, where=f"{job.env_id}, tree {job.tree_id}", kind=EnvFailure)
     try:
-        _check_equal("first observation", first_observation, (await env.reset()).observation, job)
+        check("first observation", first_observation, (await env.reset()).observation)
         for number, turn in enumerate(turns):
             again = (await env.step(turn.action)).info["envgym"]
             assert isinstance(again, StepRecord), "the env's contract"
-            _check_equal(f"observation of turn {number}", turn.observation, again.observation, job)
-            _check_equal(f"reward of turn {number}", turn.reward, again.reward, job)
-            _check_equal(f"ending of turn {number}", None, again.ending, job)
+            check(f"observation of turn {number}", turn.observation, again.observation)
+            check(f"reward of turn {number}", turn.reward, again.reward)
+            check(f"ending of turn {number}", None, again.ending)
     except BaseException:
         env.abandon()
         raise
     return env
-
-
-def _check_equal(name: str, recorded: object, replayed: object, job: EpisodeJob) -> None:
-    """Refuse a replay in which the value called `name` differs. Raises: EnvFailure."""
-    is_same = recorded == replayed
-    if isinstance(recorded, Observation) and isinstance(replayed, Observation):
-        is_same = is_same and recorded.messages == replayed.messages
-    if not is_same:
-        must, do = f"equal {recorded!r:.80}", "make episodes of one seed repeat, or declare ForkCapability.NONE"
-        where = f"{job.env_id}, tree {job.tree_id}"
-        raise EnvFailure.of(f"{name} of the replay", must, f"{replayed!r:.80}", where=where, do=do)

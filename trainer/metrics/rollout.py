@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
-from envgym.agents.evaluation.metrics import Endings, Lengths
+from envgym.agents.evaluation.metrics import endings, lengths
 from envgym.core.trajectory import Group, Trajectory, Turn
 from envgym.core.tree import Rewrite, Tree
 from envgym.core.turns import Cost, Invalid, Scored
@@ -42,7 +42,7 @@ def rollout_metrics(groups: Sequence[Group], *, success_at: float) -> Metrics:
         found["reward/mean"] = statistics.fmean(reward.value for reward in rewards)
         found |= _components(rewards)
     if episodes:
-        found |= {f"ending/{name}": share for name, share in Endings()(episodes).items()} | _lengths(episodes, groups)
+        found |= {f"ending/{name}": share for name, share in endings(episodes).items()} | _lengths(episodes, groups)
     return found
 
 
@@ -98,7 +98,7 @@ def _lengths(episodes: Sequence[Trajectory], groups: Sequence[Group]) -> Metrics
     turns = [turn for episode in episodes for turn in episode.turns]
     errors = sum(turn.outcome.tool_errors for turn in turns if turn.outcome is not None)
     return {
-        **{f"rollout/{name}": value for name, value in Lengths()(episodes).items()},
+        **{f"rollout/{name}": value for name, value in lengths(episodes).items()},
         "rollout/tool_calls": sum(tree.cost.tool_calls for tree in trees) / len(episodes),
         "rollout/tool_errors": errors / len(episodes),
         "cost/tokens_generated": float(cost.tokens_generated),
