@@ -15,7 +15,8 @@ from benchmarks._studies import ROOT
 from envgym.agents.evaluation.play import EvalRecord
 from envgym.cli.main import main as envgym
 from envgym.errors import RunError, sentence
-from envgym.runs import RunDirectory, write_json
+from envgym.files import write_json
+from envgym.runs import RunDirectory
 from envgym.settings import Settings
 from envgym.stats import UNIT_RANGE, PairedComparison, compare_paired, smallest_detectable_effect
 from envgym.trainer.workflows.critic_value import critic

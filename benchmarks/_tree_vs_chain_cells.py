@@ -17,7 +17,7 @@ from benchmarks._studies import ROOT
 from envgym.agents.catalog import METRIC
 from envgym.agents.evaluation.play import EvalPlan, evaluate, token_player
 from envgym.errors import RunError, sentence
-from envgym.runs import write_json
+from envgym.files import write_json
 from envgym.seeds import derive_seed
 from envgym.settings import Settings
 from envgym.trainer.batch.rows import train_rows

@@ -14,6 +14,8 @@ from pathlib import Path
 from threading import Lock
 from typing import ParamSpec, TypeVar
 
+from envgym.files import move_into_place
+
 P = ParamSpec("P")
 V = TypeVar("V")
 
@@ -39,7 +41,7 @@ def build_once(target: Path, build: Callable[[Path], None]) -> Path:
     try:
         build(draft)
         draft.chmod(0o755)
-        draft.rename(target)
+        move_into_place(draft, target)
     except OSError:
         if not target.is_dir():
             raise

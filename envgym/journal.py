@@ -8,7 +8,7 @@ from typing import Any
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.tree import Tree
 from envgym.errors import RunError
-from envgym.runs import whole_lines, write_atomic
+from envgym.files import whole_lines, write_atomic
 
 
 class Journal:
@@ -51,7 +51,7 @@ class Journal:
             tree, evaluation = tree_from_json(entry["tree"]), str(entry["evaluation"])
             self.trees[evaluation, tree.id] = tree
             self.seconds[evaluation] = float(entry["seconds"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             do = "delete that line, and its episode is run again"
             got = f"{type(error).__name__}: {error}"
             raise RunError.of("line", "be an episode", got, where=f"{self.path}, line {number}", do=do) from None

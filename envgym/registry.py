@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 import gymnasium
 
 from envgym.errors import EnvgymError, InvalidInput, sentence, unknown_name
+from envgym.protocol_checks import return_type
 
 if TYPE_CHECKING:
     from envgym.env import Env
@@ -136,7 +137,7 @@ def _import(module_name: str, env_id: str) -> None:
         import_module(module_name)
     except ImportError as error:
         got, do = f"no {error.name or error}", "check the module before the colon"
-        raise InvalidInput(sentence(f"module {module_name}", "be importable", got, where=env_id, do=do)) from error
+        raise InvalidInput.of(f"module {module_name}", "be importable", got, where=env_id, do=do) from error
 
 
 def _import_file(path: str) -> str:
@@ -147,20 +148,22 @@ def _import_file(path: str) -> str:
         return f"{import_path(path).__module__}:{path.rpartition(':')[2]}"
     except (ImportError, AttributeError) as error:
         do = "check the path"
-        raise InvalidInput(sentence("environment", "be importable", path, where=str(error), do=do)) from error
+        raise InvalidInput.of("environment", "be importable", path, where=str(error), do=do) from error
 
 
 def _with_spec(env: object, spec: Any, entry: Registration) -> "Env[Any]":  # Gymnasium types `spec` loosely
     from envgym.env import Env
 
     if not isinstance(env, gymnasium.Env) or not isinstance(env.unwrapped, Env):
-        raise InvalidInput(
-            sentence(
-                entry.entry_point, "make an envgym.Env", type(env).__name__, where=entry.id, do="subclass envgym.Env"
-            )
-        )
+        raise _no_env(entry, type(env))
     env.unwrapped.spec = spec
     return env  # type: ignore[return-value]  # our wrappers forward the whole contract
+
+
+def _no_env(entry: Registration, made: object) -> InvalidInput:
+    got = made.__name__ if isinstance(made, type) else "a function without a return annotation that says so"
+    do = "subclass envgym.Env, or annotate what the function returns"
+    return InvalidInput.of(entry.entry_point, "make an envgym.Env", got, where=entry.id, do=do)
 
 
 def _defaults(entry: Registration) -> dict[str, Any]:
@@ -180,14 +183,19 @@ def _load(entry: Registration) -> Callable[..., object]:
             do = "check the import path"
         else:
             do = f"install {missing}"
-        raise InvalidInput(sentence(entry.id, "find what it imports", f"no {missing}", where="make", do=do)) from error
+        raise InvalidInput.of(entry.id, "find what it imports", f"no {missing}", where="make", do=do) from error
     except AttributeError as error:
         where, do = f"module {module_name}", "correct the entry point"
-        raise InvalidInput(sentence(entry.id, f"be defined as {name}", "nothing", where=where, do=do)) from error
+        raise InvalidInput.of(entry.id, f"be defined as {name}", "nothing", where=where, do=do) from error
     if not callable(creator):
         raise InvalidInput(
             sentence(entry.entry_point, "be a class or function", creator, where=entry.id, do="correct the entry point")
         )
+    if entry.origin == "path":  # what is registered, its package answers for
+        made = creator if isinstance(creator, type) else return_type(creator)
+        made = get_origin(made) or made
+        if not (isinstance(made, type) and issubclass(made, gymnasium.Env)):
+            raise _no_env(entry, made)
     return creator  # type: ignore[no-any-return]  # a class or function by what was just checked
 
 
@@ -241,26 +249,26 @@ def _check_kind(item: inspect.Parameter, value: object, where: str) -> None:
     if len(wanted) == len(kinds) and not any(fits):
         must = f"be {' or '.join(words for _, words in wanted)}"
         do = f"pass e.g. {item.name}={item.default}" if item.default is not item.empty else "correct it"
-        raise InvalidInput(sentence(item.name, must, repr(value), where=where, do=do))
+        raise InvalidInput.of(item.name, must, repr(value), where=where, do=do)
 
 
 def _add(entry: Registration) -> None:
     """Enter a registration here and in Gymnasium's registry."""
     if not _ID.fullmatch(entry.id):
         where, do = entry.origin, "rename it, as in math/arithmetic-v0"
-        raise InvalidInput(sentence("env id", "have the form family/name-vN", entry.id, where=where, do=do))
+        raise InvalidInput.of("env id", "have the form family/name-vN", entry.id, where=where, do=do)
     if not _PATH.fullmatch(entry.entry_point):
         where, do = entry.id, "write it as in my_package.my_module:MyEnv"
-        raise InvalidInput(sentence("entry point", "have the form module:Class", entry.entry_point, where=where, do=do))
+        raise InvalidInput.of("entry point", "have the form module:Class", entry.entry_point, where=where, do=do)
     if entry.origin == "envgym" and entry.id.partition("/")[0] not in FAMILIES:
         do = "choose one of " + ", ".join(FAMILIES)
-        raise InvalidInput(sentence("family", "be one of the six", entry.id, where="catalog.toml", do=do))
+        raise InvalidInput.of("family", "be one of the six", entry.id, where="catalog.toml", do=do)
     held = _registrations.get(entry.id)
     if held is not None:
         if (held.entry_point, held.max_turns, held.kwargs) == (entry.entry_point, entry.max_turns, entry.kwargs):
             return
         where, do = f"held by {held.entry_point} of {held.origin}", "choose another name or version"
-        raise InvalidInput(sentence(f"env id {entry.id}", "be new", entry.entry_point, where=where, do=do))
+        raise InvalidInput.of(f"env id {entry.id}", "be new", entry.entry_point, where=where, do=do)
     _registrations[entry.id] = entry
     gymnasium.register(id=entry.id, entry_point=entry.entry_point, kwargs=_defaults(entry))
 

@@ -1,6 +1,6 @@
 """The run directory: what is in it, how it is written so that nothing is lost, and how it is read back.
 
-    run.json        schema version, name
+    run.json        schema version, name, an id of its own
     config.json     the settings, complete
     versions.json   packages and platform
     metrics.jsonl   one object per train step
@@ -20,15 +20,19 @@ import json
 import math
 import os
 import platform
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from envgym.episodes import COLUMNS
-from envgym.errors import RunError, SettingsError, near_names, sentence
+from envgym.errors import EnvgymError, RunError, SettingsError, near_names, sentence
+from envgym.files import LOCK, whole_lines, write_atomic, write_json
 from envgym.run_migrations import migrate_config, migrate_metrics
+from envgym.run_trust import check_trusted, trust
 
 SCHEMA_VERSION = 2
 """Raised by every change of the layout or of names; earlier versions stay readable (`envgym.run_migrations`)."""
@@ -36,56 +40,36 @@ SCHEMA_VERSION = 2
 _PACKAGES = ("envgym", "gymnasium", "numpy", "torch", "transformers", "peft", "renderers", "reasoning-gym", "vllm")
 
 
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replace a file whole: readers see the old content or the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = content.encode() if isinstance(content, str) else content
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Say where records are that cannot be read as what envgym writes. Raises: RunError."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(beside).chmod(0o644)
-        Path(beside).replace(path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        yield
+    except EnvgymError:
         raise
-
-
-def write_json(path: Path, value: Any) -> None:  # any JSON tree
-    """Replace a JSON file whole."""
-    write_atomic(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        got, do = f"{type(error).__name__}: {error}", "restore it, or move it away"
+        raise RunError.of("run file", "be as envgym wrote it", got, where=where, do=do) from error
 
 
 def read_json(path: Path) -> Any:  # any JSON tree
     """Read a JSON file. Raises: RunError: missing or malformed."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_bytes()
     except OSError as error:
         do = "name a directory that `envgym train` or `envgym eval` wrote"
-        raise RunError(sentence("run file", "be readable", error.strerror, where=str(path), do=do)) from None
-    except json.JSONDecodeError as error:
-        raise _broken(error.msg, f"{path}, line {error.lineno}") from None
-    except UnicodeDecodeError as error:
-        raise _broken(f"byte {error.start} that is no text", str(path)) from None
+        raise RunError.of("run file", "be readable", error.strerror, where=str(path), do=do) from None
+    with reading(str(path)):
+        return json.loads(text)
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises: RunError: missing, malformed, or JSON of another kind."""
     data = read_json(path)
     if not isinstance(data, dict):
-        raise _broken(type(data).__name__, str(path))
+        do = "restore it, or start a new run"
+        raise RunError.of("run file", "be a JSON object", type(data).__name__, where=str(path), do=do)
     return data
-
-
-def whole_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file that grows by lines; one that a crash cut short is left out."""
-    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-
-
-def _broken(got: str, where: str) -> RunError:
-    return RunError(sentence("run file", "be a JSON object", got, where=where, do="restore it, or start a new run"))
 
 
 def package_versions() -> dict[str, str]:
@@ -101,7 +85,7 @@ def package_versions() -> dict[str, str]:
 
 def check_new(path: Path) -> None:
     """See that a run can begin in a directory. Raises: RunError: something is there already."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(entry.name != LOCK for entry in path.iterdir())):
         do = "choose another directory, go on with it by --resume, or delete it yourself"
         raise RunError(sentence("run directory", "be new or empty", str(path), where="run", do=do))
 
@@ -169,7 +153,9 @@ class RunDirectory:
         path.mkdir(parents=True, exist_ok=True)
         write_json(path / "config.json", config)
         write_json(path / "versions.json", package_versions())
-        write_json(path / "run.json", {"schema": SCHEMA_VERSION, "name": name})
+        write_json(path / "run.json", {"schema": SCHEMA_VERSION, "name": name, "id": uuid4().hex})
+        with suppress(OSError):  # a user without a directory for state has no list
+            trust(path)
         return run
 
     @classmethod
@@ -200,6 +186,16 @@ class RunDirectory:
         """The run's settings as plain data, in today's sections whatever the schema."""
         return migrate_config(read_object(self.path / "config.json"), schema=self.schema)
 
+    def trusted_config(self, *sections: str) -> dict[str, Any]:
+        """Return the settings, to act on these sections of them; on all, where none is named. The run may have moved.
+
+        Raises: RunError: the run was not begun here, and they name code, a URL or a file (`envgym.run_trust`).
+        """
+        config = self.config
+        check_trusted(self.path, {name: config.get(name) for name in sections or config})
+        with reading(str(self.path / "config.json")):
+            return {**config, "run": {**config.get("run", {}), "directory": str(self.path)}}
+
     @property
     def versions(self) -> dict[str, str]:
         """Packages that the run was made with."""
@@ -218,15 +214,16 @@ class RunDirectory:
             os.fsync(file.fileno())
 
     def metrics(self) -> list[dict[str, float]]:
-        """Return the metrics of every step, in order; null is NaN. Raises: RunError: a whole line is no JSON object."""
+        """Return the metrics of every step, in order; null is NaN. Raises: RunError: a whole line holds no metrics."""
         path, schema = self.path / "metrics.jsonl", self.schema
         rows: list[dict[str, float]] = []
         for number, line in enumerate(whole_lines(path), start=1):
-            try:
+            with reading(f"{path}, line {number}"):
                 row = migrate_metrics(json.loads(line), schema=schema)
-                rows.append({name: math.nan if v is None else v for name, v in row.items()})
-            except (ValueError, TypeError, AttributeError):
-                raise _broken(repr(line[:40]), f"{path}, line {number}") from None
+                metrics = {name: math.nan if value is None else value for name, value in row.items()}
+                if not all(isinstance(value, int | float) for value in (row["step"], *metrics.values())):
+                    raise TypeError("a metric that is no number")
+            rows.append(metrics)
         return rows
 
     def forget_after(self, step: int) -> None:
@@ -245,7 +242,12 @@ class RunDirectory:
 
     def evals(self) -> list[dict[str, Any]]:
         """Return every evaluation, by step."""
-        return [read_object(file) for file in self._files("evals", ".json")]
+        records = [(file, read_object(file)) for file in self._files("evals", ".json")]
+        for file, data in records:
+            if not (isinstance(data.get("step"), int) and isinstance(data.get("label"), str)):
+                do = "restore it, or move it away"
+                raise RunError.of("evaluation", "have a step and a label", list(data), where=str(file), do=do)
+        return [data for _, data in records]
 
     def write_episodes(self, step: int, rows: Sequence[Mapping[str, Any]], *, label: str = "train") -> Path:
         """Write the episodes of a step as Parquet, a row each, with the columns of `envgym.episodes`."""
@@ -265,25 +267,21 @@ class RunDirectory:
         self, steps: Iterable[int] | None = None, *, label: str | None = None, tree_id: str | None = None
     ) -> list[dict[str, Any]]:
         """Return saved episodes, of all steps or of some, of all trees or of one."""
-        import pyarrow.parquet as pq  # heavy: loaded where it is needed
-
         wanted = None if steps is None else set(steps)
         named = None if label is None else file_label(label)
         rows: list[dict[str, Any]] = []
         only = None if tree_id is None else [("tree_id", "==", tree_id)]
         for file in self._files("episodes", ".parquet"):
             if (wanted is None or file_step(file) in wanted) and named in (None, _label_of(file)):
-                rows.extend(pq.read_table(file, filters=only).to_pylist())
+                rows.extend(_read_table(file, filters=only).to_pylist())
         return rows
 
     def tree_ids(self) -> list[tuple[str, int, str]]:
         """Return (label, step, tree id) of every saved tree, in order; the trees themselves are not read."""
-        import pyarrow.parquet as pq  # heavy: loaded where it is needed
-
         return [
             (_label_of(file), file_step(file), tree_id)
             for file in self._files("episodes", ".parquet")
-            for tree_id in dict.fromkeys(pq.read_table(file, columns=["tree_id"])["tree_id"].to_pylist())
+            for tree_id in dict.fromkeys(_read_table(file, columns=["tree_id"])["tree_id"].to_pylist())
         ]
 
     def episode_steps(self, *, label: str = "train") -> list[int]:
@@ -291,7 +289,10 @@ class RunDirectory:
         return [file_step(file) for file in self._files("episodes", ".parquet") if _label_of(file) == file_label(label)]
 
     def _files(self, folder: str, suffix: str) -> list[Path]:
-        return sorted((self.path / folder).glob(f"step-*{suffix}"), key=lambda file: (file_step(file), file.name))
+        """Return the files with names such as ours, by step."""
+        names = re.compile(rf"step-[0-9]+(-.*)?{re.escape(suffix)}")
+        files = [file for file in (self.path / folder).glob("*") if names.fullmatch(file.name) and file.is_file()]
+        return sorted(files, key=lambda file: (file_step(file), file.name))
 
 
 def file_step(file: Path) -> int:
@@ -314,6 +315,14 @@ def check_labels(names: Iterable[str], *, where: str) -> None:
                 sentence("env name", "be unique", got, where=where, do="give one of them another `name`")
             )
         seen[file_label(name)] = name
+
+
+def _read_table(file: Path, **options: Any) -> Any:  # a pyarrow.Table, and what choose its rows and columns
+    """Read a Parquet file. Raises: RunError: it is none, or one of other columns."""
+    import pyarrow.parquet as pq  # heavy: loaded where it is needed
+
+    with reading(str(file)):
+        return pq.read_table(file, **options)
 
 
 def _metrics_line(row: Mapping[str, float]) -> str:

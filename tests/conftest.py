@@ -3,6 +3,7 @@
 import gc
 import math
 import os
+import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,7 +37,10 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw fresh examples in the fuzz lane, the same ones everywhere else."""
+    """Keep a list of runs of our own; draw fresh examples in the fuzz lane, the same ones everywhere else."""
+    state = tempfile.TemporaryDirectory(prefix="envgym-state-")
+    os.environ["XDG_STATE_HOME"] = state.name
+    config.add_cleanup(state.cleanup)
     is_fuzz = config.getoption("markexpr") == "fuzz"
     hypothesis.settings.load_profile("fuzz" if is_fuzz else "ci")
 

@@ -18,6 +18,7 @@ from envgym.agents.settings import (
 )
 from envgym.errors import sentence
 from envgym.plugins import Choice
+from envgym.runs import RunDirectory
 from envgym.settings import Settings, apply_overrides, build_settings, place_of, places, read_settings_file
 from envgym.trainer.catalog import RECIPE
 
@@ -282,3 +283,11 @@ def _merged(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any
         else:
             merged[section] = chosen
     return merged
+
+
+def settings_of_run(run: RunDirectory, *sections: str) -> TrainSettings:
+    """Return the settings of a training run, to act on these sections of them; on all, where none is named.
+
+    Raises: RunError: as `RunDirectory.trusted_config`. SettingsError: they are no settings of a training run.
+    """
+    return build_settings(TrainSettings, run.trusted_config(*sections), where=str(run.path / "config.json"))

@@ -6,7 +6,7 @@ Step numbers count from 1; what is recorded at step n was made by it, and a chec
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from envgym.agents.evaluation.run import write_evaluation
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.episodes import dropped_trees, episode_rows
+from envgym.files import sole_writer
 from envgym.report.from_run import evaluation_data, write_run_report
 from envgym.runs import RunDirectory
 from envgym.seeds import derive_seed
@@ -29,11 +30,11 @@ from envgym.trainer.checks.preflight import check_invalid, open_run_directory
 from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
 from envgym.trainer.learner.checkpoint import (
     TrainState,
-    checkpoints,
     keep_reference,
     load_critic,
     load_optimizer,
     load_state,
+    newest_checkpoint,
     open_reference,
     save_checkpoint,
 )
@@ -81,35 +82,28 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
         SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then.
     """
     build_method(settings)
-    run, checkpoint = _open(settings, resume=resume)
-    sources = demonstration_sources(settings.sft if checkpoint is None else None)
-    context = build_run_context(settings, checkpoint=checkpoint)
-    for source in sources:
-        source.check_agent(context.agent)
-    if run is None:
-        run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(settings))
-    elif checkpoint is None:
-        run.forget_after(-1)
-    loop = TrainLoop(settings, run, context, Callbacks(callbacks))
-    try:
+    run = open_run_directory(settings, resume=resume)
+    with ExitStack() as held:
+        if run is not None:
+            held.enter_context(sole_writer(run.path))
+        checkpoint = None if run is None else newest_checkpoint(run.path)
+        sources = demonstration_sources(settings.sft if checkpoint is None else None)
+        context = build_run_context(settings, checkpoint=checkpoint)
+        held.callback(context.policy.close)
+        for source in sources:
+            source.check_agent(context.agent)
+        if run is None:
+            held.enter_context(sole_writer(settings.run.path))
+            run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(settings))
+        elif checkpoint is None:  # it was killed before its first one, and begins again
+            run.forget_after(-1)
+        loop = TrainLoop(settings, run, context, Callbacks(callbacks))
         with asyncio.Runner() as runner:
             return loop.run(runner, checkpoint)
-    finally:
-        context.policy.close()
 
 
 def _config(settings: TrainSettings) -> dict[str, object]:
     return settings.model_dump(mode="json")
-
-
-def _open(settings: TrainSettings, *, resume: bool) -> tuple[RunDirectory | None, Path | None]:
-    """Return the run and the checkpoint to resume from, or see that a new directory can be made.
-
-    A run that was killed before its first checkpoint has none, and begins again.
-    """
-    run = open_run_directory(settings, resume=resume)
-    saved = checkpoints(run.checkpoints) if run is not None else []
-    return run, saved[-1] if saved else None
 
 
 class TrainLoop:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from envgym.agents.settings import EnvSettings, EvalSettings
 from envgym.core.tree import Tree
 from envgym.episodes import episode_rows
 from envgym.errors import InvalidInput, SettingsError, UnknownName
+from envgym.files import sole_writer
 from envgym.journal import Journal
 from envgym.report.from_run import write_run_report
 from envgym.runs import RunDirectory, check_labels, check_new, check_same
@@ -70,14 +71,17 @@ def run_evaluation(
     check_labels((env.label for env in settings.envs), where="envs")
     search = SEARCH.build(settings.evaluation.search)
     plans = [_plan(settings, env, search) for env in settings.envs]
-    done = set() if run is None else {data["label"] for data in run.evals()}
-    missing = [plan for plan in plans if plan.title not in done]
-    if run is None or missing:
-        run = asyncio.run(_evaluate_plans(settings, run, missing, search, on_progress))
-    report = write_run_report(run)
-    (run.path / JOURNAL).unlink(missing_ok=True)  # all of it is in the run's episodes
-    records = tuple(EvalRecord.from_json(data) for data in run.evals())
-    return EvalResult(directory=run.path, report=report, evaluations=records)
+    with ExitStack() as held:
+        if run is not None:
+            held.enter_context(sole_writer(run.path))
+        done = set() if run is None else {data["label"] for data in run.evals()}
+        missing = [plan for plan in plans if plan.title not in done]
+        if run is None or missing:
+            run = asyncio.run(_evaluate_plans(settings, run, missing, search, on_progress, held))
+        report = write_run_report(run)
+        (run.path / JOURNAL).unlink(missing_ok=True)  # all of it is in the run's episodes
+        records = tuple(EvalRecord.from_json(data) for data in run.evals())
+        return EvalResult(directory=run.path, report=report, evaluations=records)
 
 
 async def _evaluate_plans(
@@ -86,11 +90,13 @@ async def _evaluate_plans(
     plans: Sequence[EvalPlan],
     search: Strategy,
     on_progress: Progress,
+    held: ExitStack,
 ) -> RunDirectory:
-    """Get the policy ready, then play and record the plans; a new directory is made in between."""
+    """Get the policy ready, then play and record the plans; a new directory is made, and held, in between."""
     async with AsyncExitStack() as stack:
         play = await _open_player(settings, search, stack)
         if run is None:
+            held.enter_context(sole_writer(settings.run.path))
             run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(settings))
         journal = Journal(run.path / JOURNAL)
         for plan in plans:

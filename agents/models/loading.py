@@ -126,8 +126,8 @@ def load_tokenizer(source: str) -> "PreTrainedTokenizerFast":
         if not is_local or (Path(source) / "tokenizer.json").is_file():
             tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
         else:
-            tokenizer = AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError) as error:
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:  # what reads a file that is cut short, or hostile, may raise anything
         raise _not_loaded("tokenizer", source, error) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         do = "save it with a tokenizer.json"
@@ -163,8 +163,8 @@ def load(
         disable_progress_bar()
     tokenizer = load_tokenizer(source)
     try:
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
-    except (OSError, ValueError) as error:
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype), trust_remote_code=False)
+    except Exception as error:  # as above
         raise _not_loaded("model", source, error) from error
     if head_dtype == "float32":
         widen_head(model)

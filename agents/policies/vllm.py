@@ -218,7 +218,7 @@ def _config(source: str) -> Any:  # PretrainedConfig
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(source)
+        return AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
         do = "check the name and the network, or name a directory"
         raise InvalidInput.of("model", "be one that loads", source, where=one_line(error), do=do) from error

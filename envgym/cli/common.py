@@ -7,13 +7,16 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from envgym.core.json_types import visible, well_formed
 from envgym.errors import InvalidInput, near_names
+from envgym.run_trust import names_code, trust
 
 if TYPE_CHECKING:
     from envgym.env import Env
+    from envgym.runs import RunDirectory
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
@@ -82,6 +85,28 @@ def add_set_argument(
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
     """Add `--json`."""
     parser.add_argument("--json", action="store_true", help="write JSON")
+
+
+def import_from_here(settings: object) -> None:
+    """Let import paths lead to the folder one works in; where no setting has one, no module there is ever imported."""
+    if names_code(settings):
+        sys.path.insert(0, os.getcwd())
+
+
+def add_trust_argument(parser: "argparse._ActionsContainer") -> None:
+    """Add `--trust`."""
+    text = "use what the settings of a run that was not begun here name: code, URLs, files"
+    parser.add_argument("--trust", action="store_true", help=text)
+
+
+def open_run(path: Path, *, trusted: bool) -> "RunDirectory":
+    """Open a run directory, with `--trust` as one of this user's own. Raises: RunError: there is none."""
+    from envgym.runs import RunDirectory  # its tables are heavy
+
+    run = RunDirectory.open(path)
+    if trusted:
+        trust(path)
+    return run
 
 
 def env_kwargs(settings: list[str]) -> dict[str, Any]:  # the env's own keyword arguments

@@ -7,9 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envgym.cli.common import add_json_argument, echo, print_json, set_command
+from envgym.cli.common import (
+    add_json_argument,
+    add_trust_argument,
+    echo,
+    import_from_here,
+    open_run,
+    print_json,
+    set_command,
+)
 from envgym.core.tasks import Split
-from envgym.errors import RunError, SettingsError
+from envgym.errors import SettingsError
 from envgym.settings import apply_overrides, build_settings, places
 
 if TYPE_CHECKING:
@@ -72,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--cache-gib", type=float, default=2.0, metavar="X", help="vllm: memory of its cache (default: 2)")
     how.add_argument("--out", metavar="DIR", help="write here (default: runs/eval-MODEL-ENV)")
     how.add_argument("--resume", action="store_true", help="go on with --out; its own settings suffice")
+    add_trust_argument(how)
     add_json_argument(parser)
 
 
@@ -85,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
     from envgym.cli.results import Ticker, print_evaluations, run_json
 
     settings = _settings(args)
+    import_from_here(settings.model_dump(mode="json"))
     try:
         result = run_evaluation(settings, resume=args.resume, on_progress=Ticker())
     except KeyboardInterrupt:
@@ -104,13 +114,14 @@ def _settings(args: argparse.Namespace) -> "EvalSettings":
     from envgym.agents.settings import EvalSettings
 
     if args.resume and args.model is None and args.out is not None:
-        return build_settings(EvalSettings, _resumed(Path(args.out)), where=args.out)
+        config = open_run(Path(args.out), trusted=args.trust).trusted_config()
+        return build_settings(EvalSettings, config, where=args.out)
     if args.model is None:
         do = "name a model, a model directory or a run"
         raise SettingsError.of("--model", "be given", "nothing", where=_WHERE, do=do)
     source: Mapping[str, Any] = {}
     if args.endpoint is None and (Path(args.model) / "run.json").is_file():
-        source = _trained(Path(args.model))
+        source = _trained(Path(args.model), trusted=args.trust)
     envs = _envs(args, source)
     given = {name: value for name in ("dtype", "tokenizer") if (value := getattr(args, name)) is not None}
     name = f"eval-{_slug(source.get('name', args.model))}-{_slug(envs[0]['id'])}"
@@ -153,28 +164,16 @@ def _temperature(args: argparse.Namespace) -> float:
     return float(args.samples > 1 or args.search != "chain")
 
 
-def _resumed(path: Path) -> dict[str, Any]:
-    """Return the settings that an evaluation was started with."""
-    from envgym.runs import RunDirectory
-
-    config = RunDirectory.open(path).config
-    return {**config, "run": {**config.get("run", {}), "directory": str(path)}}
-
-
-def _trained(path: Path) -> dict[str, Any]:
+def _trained(path: Path, *, trusted: bool) -> dict[str, Any]:
     """Return what a training run's newest checkpoint is, with the run's agent and envs."""
-    from envgym.runs import RunDirectory
-    from envgym.trainer.learner.checkpoint import checkpoints, load_state
-    from envgym.trainer.settings import train_settings
+    from envgym.trainer.learner.checkpoint import load_state, require_checkpoint
+    from envgym.trainer.settings import settings_of_run
 
-    trained = RunDirectory.open(path)
-    saved = checkpoints(trained.checkpoints)
-    if not saved:
-        do = "name a training run that has saved one, or a model directory"
-        raise RunError.of("run", "hold a checkpoint", "none", where=str(path), do=do)
-    config = train_settings(trained.config, where=str(path / "config.json"))
-    steps = load_state(saved[-1]).step
-    weights = str(saved[-1] / "model")
+    trained = open_run(path, trusted=trusted)
+    checkpoint = require_checkpoint(path)
+    config = settings_of_run(trained, "model", "agent", "envs")
+    steps = load_state(checkpoint).step
+    weights = str(checkpoint / "model")
     numbers = config.model.model_dump(include={"dtype", "autocast", "head_dtype"})
     model: dict[str, Any] = {**numbers, "train_steps": steps}
     if config.model.lora is None:

@@ -13,7 +13,7 @@ from importlib import import_module
 from types import MappingProxyType
 
 from envgym import __version__
-from envgym.cli.common import Parser, echo
+from envgym.cli.common import Parser, echo, import_from_here
 from envgym.errors import EnvgymError, sentence, unknown_name
 
 EXIT_BAD_INPUT = 2
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name is None:
             parser.print_help()
             return 0
-        sys.path.insert(0, os.getcwd())  # envs and plug-ins may lie in the folder one works in
+        import_from_here(list(vars(args).values()))
         code: int = args.run_command(args)
         sys.stdout.flush()
         return code

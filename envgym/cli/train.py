@@ -6,9 +6,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envgym.cli.common import add_json_argument, add_set_argument, at_least_0, echo, print_json, set_command
+from envgym.cli.common import (
+    add_json_argument,
+    add_set_argument,
+    add_trust_argument,
+    at_least_0,
+    echo,
+    import_from_here,
+    open_run,
+    print_json,
+    set_command,
+)
 from envgym.errors import InvalidInput, SettingsError
-from envgym.settings import apply_overrides, places
+from envgym.settings import apply_overrides, build_settings, places, read_settings_file
 
 if TYPE_CHECKING:
     from envgym.trainer.settings import TrainSettings
@@ -42,6 +52,7 @@ def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", help="YAML file of settings; with --resume also a run directory")
     add_set_argument(parser, "replace a setting, as optim.lr=1e-4 or envs.0.settings.level=2")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run directory")
+    add_trust_argument(parser)
     add_json_argument(parser)
 
 
@@ -60,19 +71,19 @@ def _read_settings(args: argparse.Namespace) -> "TrainSettings":
 
     Raises: SettingsError, UnknownName, RunError: settings, or a run directory, that cannot be used.
     """
-    from envgym.runs import RunDirectory
-    from envgym.trainer.settings import load_train_settings, train_settings
+    from envgym.trainer.settings import TrainSettings, train_settings
 
-    path = Path(args.config)
+    path, given = Path(args.config), places(args.settings)
     if not path.is_dir() and not (args.resume and not path.exists() and path.suffix not in (".yaml", ".yml")):
-        return load_train_settings(path, args.settings)
+        data = apply_overrides(read_settings_file(path), args.settings)
+        import_from_here(data)
+        return train_settings(data, where=str(path), given=given)
     if not args.resume:
         do = "add --resume to go on with the run"
         raise SettingsError.of("CONFIG", "be a YAML file", "a directory", where=str(path), do=do)
-    config = RunDirectory.open(path).config
-    config["run"] = {**config.get("run", {}), "directory": str(path)}
-    merged = apply_overrides(config, args.settings)
-    return train_settings(merged, where=str(path / "config.json"), given=places(args.settings))
+    merged = apply_overrides(open_run(path, trusted=args.trust).trusted_config(), args.settings)
+    import_from_here(merged)
+    return build_settings(TrainSettings, merged, where=str(path / "config.json"), given=given)
 
 
 def _run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
@@ -179,6 +190,7 @@ def add_value_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--episodes", type=at_least_0, default=2048, metavar="N", help=help_episodes)
     add_set_argument(parser, "setting of the fit, as optim.epochs=8")
     parser.add_argument("--out", metavar="DIR", help="write here (default: RUN-value)")
+    add_trust_argument(parser)
     add_json_argument(parser)
 
 
@@ -187,9 +199,10 @@ def _run_value(args: argparse.Namespace) -> int:
     from envgym.cli.results import Ticker
     from envgym.trainer.workflows.value_fit import fit_value, value_settings
 
-    source = Path(args.run)
+    source = open_run(Path(args.run), trusted=args.trust).path
     out = None if args.out is None else Path(args.out)
     settings = value_settings(source, episodes=args.episodes, directory=out, overrides=args.settings)
+    import_from_here(settings.model_dump(mode="json"))
     fit = fit_value(settings, source, on_progress=Ticker())
     if args.json:
         print_json({"directory": str(fit.directory), "metrics": dict(fit.metrics)})

@@ -18,8 +18,8 @@ from typing import Literal
 
 from envgym.core.json_types import JsonValue
 from envgym.errors import InvalidInput
+from envgym.files import write_atomic
 from envgym.report.data import TRAIN, ReportData, TreeData, to_json
-from envgym.runs import write_atomic
 
 _SLOT = re.compile(r"\{\{([A-Z]+)\}\}")
 

@@ -19,7 +19,7 @@ from envgym.errors import RunError, UnknownName, near_names
 from envgym.report.build import build_comparison, build_episode, build_evaluation, build_metric_row, build_tree, view_id
 from envgym.report.bundle import write_report
 from envgym.report.data import TRAIN, ComparisonData, Declared, EpisodeData, EvaluationData, Meta, ReportData, TreeData
-from envgym.runs import RunDirectory, file_label
+from envgym.runs import RunDirectory, file_label, reading
 from envgym.seeds import generator
 from envgym.stats import paired_variance, smallest_detectable_effect, successes_of, task_mean_variance
 from envgym.stats.rates import valid_samples
@@ -43,19 +43,20 @@ def write_run_report(run: RunDirectory, path: Path | None = None) -> Path:
 
 
 def report_of_run(run: RunDirectory) -> ReportData:
-    """Gather everything a report shows of a run."""
-    episodes, trees = _samples(run)
-    return ReportData(
-        meta=_meta(run),
-        metrics=tuple(
-            build_metric_row(int(row["step"]), {name: value for name, value in row.items() if name != "step"})
-            for row in run.metrics()
-        ),
-        evaluations=evaluations_of_run(run),
-        comparisons=comparisons_of_run(run),
-        episodes=tuple(episodes),
-        trees=tuple(trees),
-    )
+    """Gather everything a report shows of a run. Raises: RunError: some of it cannot be read."""
+    with reading(str(run.path)):
+        episodes, trees = _samples(run)
+        return ReportData(
+            meta=_meta(run),
+            metrics=tuple(
+                build_metric_row(int(row["step"]), {name: value for name, value in row.items() if name != "step"})
+                for row in run.metrics()
+            ),
+            evaluations=evaluations_of_run(run),
+            comparisons=comparisons_of_run(run),
+            episodes=tuple(episodes),
+            trees=tuple(trees),
+        )
 
 
 def evaluations_of_run(run: RunDirectory) -> tuple[EvaluationData, ...]:
@@ -147,7 +148,7 @@ def tree_of_run(run: RunDirectory, name: str) -> ReportData:
 
     Raises:
         UnknownName: the run saved no such tree.
-        RunError: it saved several, or none at all.
+        RunError: it saved several, or none at all; or what it saved cannot be read.
     """
     sources = _sources(run)
     saved = run.tree_ids()
@@ -162,8 +163,9 @@ def tree_of_run(run: RunDirectory, name: str) -> ReportData:
         do = f"choose one of: {', '.join(full_ids[index] for index in matches)}"
         raise RunError.of("tree", "be one of the run", got, where="--tree", do=do)
     label, step, tree_id = saved[matches[0]]
-    (tree,) = trees_shown(run.episodes([step], label=label, tree_id=tree_id), source=sources.get(label, label))
-    return ReportData(meta=_meta(run), trees=(tree,))
+    with reading(str(run.path)):
+        (tree,) = trees_shown(run.episodes([step], label=label, tree_id=tree_id), source=sources.get(label, label))
+        return ReportData(meta=_meta(run), trees=(tree,))
 
 
 def _no_trees(run: RunDirectory) -> RunError:

@@ -13,8 +13,9 @@ from envgym.agents.catalog import SEARCH
 from envgym.agents.evaluation.play import EvalRecord
 from envgym.cli.main import build_parser
 from envgym.errors import RunError, SettingsError
+from envgym.files import write_json
 from envgym.plugins import Choice
-from envgym.runs import RunDirectory, write_json
+from envgym.runs import RunDirectory
 from envgym.settings import apply_overrides
 from envgym.trainer.build import build_method
 from envgym.trainer.settings import load_train_settings

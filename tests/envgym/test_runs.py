@@ -17,6 +17,7 @@ from hypothesis import given, settings
 
 from envgym.episodes import Advantages, episode_rows, trees_of
 from envgym.errors import RunError, SettingsError
+from envgym.files import write_atomic, write_json
 from envgym.runs import (
     SCHEMA_VERSION,
     RunDirectory,
@@ -24,8 +25,6 @@ from envgym.runs import (
     check_same,
     file_step,
     read_json,
-    write_atomic,
-    write_json,
 )
 from tests.support.example_trees import HARD_CASES
 
@@ -80,7 +79,7 @@ def test_process_that_dies_in_the_middle_leaves_the_old_content(tmp_path: Path) 
     program = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from envgym.runs import write_atomic\n"
+        "from envgym.files import write_atomic\n"
         "os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)\n"
         "write_atomic(Path(sys.argv[1]), 'new')\n"
     )
@@ -211,7 +210,7 @@ def test_torn_last_line_is_ignored_and_nothing_else_is(cut: int, tmp_path_factor
 def test_line_that_is_whole_but_no_json_is_told_and_not_dropped(run: RunDirectory) -> None:
     text = '{"step": 0}\nhm\n{"step": 2}\n'
     (run.path / "metrics.jsonl").write_text(text)
-    with pytest.raises(RunError, match=r"run file must be a JSON object, got b'hm' \(.*metrics.jsonl, line 2\)"):
+    with pytest.raises(RunError, match=r"run file must be as envgym wrote it, got JSON.* \(.*metrics.jsonl, line 2\)"):
         run.forget_after(2)
     assert (run.path / "metrics.jsonl").read_text() == text
 
@@ -250,7 +249,7 @@ def test_forgetting_keeps_exactly_what_was_recorded_up_to_a_step(
     run = RunDirectory.create(tmp_path_factory.mktemp("forget") / "run", name="cat", config=CONFIG)
     for step in steps:
         run.append_metrics({"step": step})
-        run.write_eval(step, "held-out", {"step": step})
+        run.write_eval(step, "held-out", {"step": step, "label": "held-out"})
         run.write_episodes(step, [{"step": step}])
     run.forget_after(last)
     kept = [step for step in steps if step <= last]
@@ -293,7 +292,7 @@ def test_label_is_the_whole_of_it(run: RunDirectory) -> None:
 
 def test_steps_are_in_order_of_their_numbers(run: RunDirectory) -> None:
     for step in (1_000_000, 999_999, 3):
-        run.write_eval(step, "held-out", {"step": step})
+        run.write_eval(step, "held-out", {"step": step, "label": "held-out"})
     assert [data["step"] for data in run.evals()] == [3, 999_999, 1_000_000]
 
 

@@ -7,7 +7,8 @@ from envgym.core.turns import Ending, Invalid
 from envgym.errors import RunError, sentence
 from envgym.registry import find
 from envgym.runs import RunDirectory, check_new, check_same
-from envgym.trainer.settings import TrainSettings, train_settings
+from envgym.settings import build_settings
+from envgym.trainer.settings import TrainSettings
 
 
 def check_env_ids(settings: TrainSettings) -> None:
@@ -27,8 +28,8 @@ def open_run_directory(settings: TrainSettings, *, resume: bool) -> RunDirectory
         check_new(path)
         return None
     run = RunDirectory.open(path)
-    theirs = train_settings(run.config, where=str(path / "config.json")).model_dump(mode="json")
-    check_same(theirs, settings.model_dump(mode="json"), where=path, but=("run.directory",))
+    theirs = build_settings(TrainSettings, run.config, where=str(path / "config.json"))
+    check_same(theirs.model_dump(mode="json"), settings.model_dump(mode="json"), where=path, but=("run.directory",))
     return run
 
 

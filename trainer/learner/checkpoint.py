@@ -8,26 +8,34 @@ the step.
 """
 
 import json
-import os
+import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from envgym.agents.models.weights import widen_head
-from envgym.errors import RunError, sentence
-from envgym.runs import write_json
+from envgym.errors import RunError
+from envgym.files import move_into_place, write_json
+from envgym.runs import RunDirectory
 from envgym.trainer.learner.causal_lm import lm_head_of
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.methods.protocols import TaskStats
 
 _PREFIX = "step-"
-_CRITIC = "critic.pt"
+_STATE, _OPTIMIZER, _CRITIC = "state.json", "optimizer.pt", "critic.pt"
+_UNREADABLE = (
+    RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError, UnpicklingError, SafetensorError
+)  # fmt: skip
+"""What readers raise on files that are cut short, or hold something else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +68,14 @@ def save_checkpoint(
     beside.mkdir(parents=True)
     _write_model(model, beside / "model")
     tokenizer.save_pretrained(beside / "model")
-    torch.save(optimizer.state_dict(), beside / "optimizer.pt")
+    torch.save(optimizer.state_dict(), beside / _OPTIMIZER)
     if critic is not None:
         torch.save(critic.state_dict(), beside / _CRITIC)
     stats = [[env, index, *values] for (env, index), values in state.stats.items()]
-    write_json(beside / "state.json", {"step": state.step, "stats": stats})
-    _sync(beside)
+    write_json(beside / _STATE, {"step": state.step, "stats": stats})
     if place.exists():
         shutil.rmtree(place)
-    beside.rename(place)
+    move_into_place(beside, place)
     for old in checkpoints(folder)[:-keep]:
         shutil.rmtree(old)
     return place
@@ -79,8 +86,7 @@ def save_model(model: Any, place: Path) -> None:  # PreTrainedModel or PeftModel
     beside = place.with_name(f".{place.name}.draft")
     shutil.rmtree(beside, ignore_errors=True)
     _write_model(model, beside)
-    _sync(beside)
-    beside.rename(place)
+    move_into_place(beside, place)
 
 
 def _write_model(model: Any, folder: Path) -> None:
@@ -90,20 +96,68 @@ def _write_model(model: Any, folder: Path) -> None:
 
 def checkpoints(folder: Path) -> list[Path]:
     """Return the complete checkpoints, oldest first."""
-    complete = (path for path in folder.glob(f"{_PREFIX}*") if (path / "state.json").exists())
+    named = (path for path in folder.glob(f"{_PREFIX}*") if path.name.removeprefix(_PREFIX).isdecimal())
+    complete = (path for path in named if (path / _STATE).exists())
     return sorted(complete, key=lambda path: int(path.name.removeprefix(_PREFIX)))
+
+
+def newest_checkpoint(run: Path) -> Path | None:
+    """Return the newest checkpoint of a run, None where it has none.
+
+    Raises: RunError: one of its files cannot be read; the newest that can is offered.
+    """
+    saved = checkpoints(run / "checkpoints")
+    fault = _fault(saved[-1]) if saved else None
+    if fault is None:
+        return saved[-1] if saved else None
+    place = next((place for place in range(len(saved) - 2, -1, -1) if _fault(saved[place]) is None), None)
+    do = "begin the run anew"
+    if place is not None:
+        moves = [("mv", str(path), str(path.with_name(f"broken-{path.name}"))) for path in saved[place + 1 :]]
+        words = " && ".join(map(shlex.join, [*moves, ("envgym", "train", str(run), "--resume")]))
+        do = f"to go on from {saved[place].name}, run `{words}`"
+    raise RunError.of("checkpoint", "be whole", fault, where=str(saved[-1]), do=do)
+
+
+def require_checkpoint(run: Path) -> Path:
+    """Return the newest checkpoint of a training run. Raises: RunError: there is no such run, or it has none."""
+    checkpoint = newest_checkpoint(RunDirectory.open(run).path)
+    if checkpoint is None:
+        do = "name a training run that has saved one, or a model directory"
+        raise RunError.of("run", "hold a checkpoint", "none", where=str(run), do=do)
+    return checkpoint
+
+
+def _fault(checkpoint: Path) -> str | None:
+    """Return which file of a checkpoint is missing or cut short, and how that showed; None: all can be read."""
+    weights = sorted((checkpoint / "model").glob("*.safetensors"))
+    descriptions = sorted((checkpoint / "model").glob("*.json"))
+    file = checkpoint / _STATE
+    try:
+        load_state(checkpoint)
+        for file in (checkpoint / _OPTIMIZER, *checkpoint.glob(_CRITIC)):
+            torch.load(file, weights_only=True, mmap=True)
+        for file in descriptions or (checkpoint / "model" / "config.json",):
+            json.loads(file.read_bytes())
+        for file in weights or (checkpoint / "model" / "model.safetensors",):
+            with safe_open(file, framework="pt"):
+                pass
+    except (*_UNREADABLE, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else re.split(r"\n|\. ", str(error))[0]
+        return f"{file.relative_to(checkpoint)}: {reason or type(error).__name__}"
+    return None
 
 
 def load_state(checkpoint: Path) -> TrainState:
     """Read the JSON part of a checkpoint."""
-    data = json.loads((checkpoint / "state.json").read_text())
+    data = json.loads((checkpoint / _STATE).read_text())
     stats = {(env, index): TaskStats(*values) for env, index, *values in data["stats"]}
     return TrainState(step=data["step"], stats=stats)
 
 
 def load_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> None:
-    """Put the optimizer's moments back."""
-    optimizer.load_state_dict(torch.load(checkpoint / "optimizer.pt", weights_only=True))
+    """Put the optimizer's moments back. Raises: RunError: they are of another model."""
+    _load_into(optimizer, checkpoint / _OPTIMIZER)
 
 
 def load_critic(checkpoint: Path, critic: Critic) -> None:
@@ -114,21 +168,17 @@ def load_critic(checkpoint: Path, critic: Critic) -> None:
     path = checkpoint / _CRITIC
     if not path.exists():
         do = "start the run anew"
-        raise RunError(sentence("checkpoint", f"hold {_CRITIC}", "none", where=str(checkpoint), do=do))
+        raise RunError.of("checkpoint", f"hold {_CRITIC}", "none", where=str(checkpoint), do=do)
+    _load_into(critic, path)
+
+
+def _load_into(part: torch.optim.Optimizer | Critic, path: Path) -> None:
     try:
-        critic.load_state_dict(torch.load(path, weights_only=True))
-    except (RuntimeError, ValueError, KeyError) as error:  # what torch says to other shapes and names
+        part.load_state_dict(torch.load(path, weights_only=True))
+    except _UNREADABLE as error:  # what torch says to other shapes and names
         reason = str(error).strip().splitlines()[-1].strip()
         do = "use the checkpoint as it was saved"
-        raise RunError(sentence("critic", "fit the model beside it", reason, where=str(path), do=do)) from error
-
-
-def _sync(folder: Path) -> None:
-    """Make sure that the files are on disk before the folder gets its name."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+        raise RunError.of(path.stem, "fit the model beside it", reason, where=str(path), do=do) from error
 
 
 _ADAPTER = "reference"
@@ -148,7 +198,7 @@ def open_reference(model: Any, folder: Path, device: torch.device) -> OpenRefere
     """Load what `keep_reference` wrote: a second adapter where the model has adapters, else a second model."""
     if hasattr(model, "peft_config"):
         return _second_adapter(model, folder)
-    frozen = type(model).from_pretrained(folder, dtype=model.dtype)
+    frozen = type(model).from_pretrained(folder, dtype=model.dtype, use_safetensors=True)
     if lm_head_of(model).is_float32:
         widen_head(frozen)
     frozen.to(device).eval().requires_grad_(False)

@@ -17,12 +17,13 @@ from envgym.agents.search.scorers import SearchObservation
 from envgym.errors import InvalidInput, RunError, sentence
 from envgym.runs import RunDirectory
 from envgym.trainer.batch.rows import TrainRow, scored_row
-from envgym.trainer.build import build_method, load_model
-from envgym.trainer.learner.checkpoint import checkpoints, load_critic
+from envgym.trainer.build import load_model
+from envgym.trainer.catalog import CREDIT
+from envgym.trainer.learner.checkpoint import load_critic, require_checkpoint
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.methods.protocols import CriticCredit
-from envgym.trainer.settings import CriticSettings, TrainSettings, train_settings
+from envgym.trainer.settings import CriticSettings, TrainSettings, settings_of_run
 
 _KEPT = 4
 """Critics that are held in memory at a time."""
@@ -122,21 +123,12 @@ def critic(run: str) -> CriticValue:
     Raises: RunError: there is no such run, it has no checkpoint, or none with a critic that judges finished episodes.
     """
     path = Path(run)
-    return _read(path.resolve(), newest_checkpoint(path).resolve())
-
-
-def newest_checkpoint(run: Path) -> Path:
-    """Return the newest checkpoint of a training run. Raises: RunError: there is no such run, or it has none."""
-    saved = checkpoints(RunDirectory.open(run).checkpoints)
-    if not saved:
-        do = "name a training run that has saved one"
-        raise RunError(sentence("run", "hold a checkpoint", "none", where=str(run), do=do))
-    return saved[-1]
+    return _read(path.resolve(), require_checkpoint(path).resolve())
 
 
 @lru_cache(maxsize=_KEPT)
 def _read(run: Path, checkpoint: Path) -> CriticValue:
-    settings = train_settings(RunDirectory.open(run).config, where=str(run / "config.json"))
+    settings = settings_of_run(RunDirectory.open(run), "credit")
     _check_credit(settings, run)
     device = prepare_device(settings.engine.device, None)
     model, tokenizer = load_model(settings.model, device, checkpoint)
@@ -150,7 +142,7 @@ def _read(run: Path, checkpoint: Path) -> CriticValue:
 def _check_credit(settings: TrainSettings, run: Path) -> None:
     """See that the run trained a critic, also on what the end of an episode looks like. Raises: RunError."""
     name = settings.credit.name
-    credit = build_method(settings).credit
+    credit = CREDIT.build(settings.credit)
     do = "train one with credit.name=gae_token or gae_bilevel"
     if not isinstance(credit, CriticCredit):
         raise RunError(sentence("run", "have trained a critic", f"credit {name}", where=str(run), do=do))

@@ -18,21 +18,21 @@ from torch import Tensor
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.errors import SettingsError, sentence
+from envgym.files import sole_writer
 from envgym.runs import RunDirectory, check_new
 from envgym.seeds import derive_seed
-from envgym.settings import apply_overrides, places
+from envgym.settings import apply_overrides, build_settings, places
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.batch.value_targets import ComputeValues, build_critic_batch
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.preflight import check_invalid
-from envgym.trainer.learner.checkpoint import TrainState, save_checkpoint
+from envgym.trainer.learner.checkpoint import TrainState, require_checkpoint, save_checkpoint
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, supervised_tokens
 from envgym.trainer.learner.learner import Learner, LossFn, set_learning_rate
 from envgym.trainer.learner.optimizer import schedule
 from envgym.trainer.methods.protocols import CriticCredit
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
-from envgym.trainer.settings import TrainSettings, train_settings
-from envgym.trainer.workflows.critic_value import newest_checkpoint
+from envgym.trainer.settings import TrainSettings, settings_of_run
 from envgym.trainer.workflows.dry_run import collect_first_step
 
 _PLAN: Final[Mapping[str, Any]] = {
@@ -73,7 +73,7 @@ def value_settings(
     Raises: RunError, SettingsError, UnknownName: no such run, or settings that do not fit.
     """
     source_run = RunDirectory.open(source)
-    theirs = train_settings(source_run.config, where=str(source / "config.json"))
+    theirs = settings_of_run(source_run)
     data = theirs.model_dump(mode="json")
     size = data["rollout"]["group_size"]
     if episodes < size * _HELD_BACK:
@@ -84,7 +84,7 @@ def value_settings(
     data["optim"]["micro_batch_tokens"] = theirs.optim.micro_batch_tokens
     data["run"] |= {"name": f"{source_run.name}-value", "directory": str(directory or f"{source}-value"), "steps": 1}
     data["rollout"]["groups"] = episodes // size
-    return train_settings(apply_overrides(data, overrides), where="value", given=places(overrides))
+    return build_settings(TrainSettings, apply_overrides(data, overrides), where="value", given=places(overrides))
 
 
 def fit_value(
@@ -94,7 +94,7 @@ def fit_value(
 
     Raises: SettingsError, RunError: settings or directories that do not fit; nothing has been written then.
     """
-    checkpoint = newest_checkpoint(source)
+    checkpoint = require_checkpoint(source)
     check_new(settings.run.path)
     context = build_run_context(settings, checkpoint=checkpoint)
     critic = context.learner.critic
@@ -103,20 +103,21 @@ def fit_value(
         raise SettingsError(sentence("critic", "train the model that it reads", "others", where="value", do=do))
     groups = _collect(context, settings, on_progress)
     held_back, learned = split_by_task(groups, seed=settings.run.seed)
-    run = RunDirectory.create(settings.run.path, name=settings.run.name, config=settings.model_dump(mode="json"))
-    _fit(context, settings, critic, _rows(context, learned, _silent), on_progress)
-    judged = _rows(context, held_back, context.learner.compute_values)
-    metrics = PaddedValueTargets.of_rows(judged, dtype=torch.float64, device=context.device).metrics()
-    run.append_metrics({"step": 1, **metrics})
-    save_checkpoint(
-        run.checkpoints,
-        state=TrainState(step=1, stats={}),
-        model=context.model,
-        tokenizer=context.tokenizer,
-        optimizer=context.learner.optimizer,
-        keep=1,
-        critic=critic,
-    )
+    with sole_writer(settings.run.path):
+        run = RunDirectory.create(settings.run.path, name=settings.run.name, config=settings.model_dump(mode="json"))
+        _fit(context, settings, critic, _rows(context, learned, _silent), on_progress)
+        judged = _rows(context, held_back, context.learner.compute_values)
+        metrics = PaddedValueTargets.of_rows(judged, dtype=torch.float64, device=context.device).metrics()
+        run.append_metrics({"step": 1, **metrics})
+        save_checkpoint(
+            run.checkpoints,
+            state=TrainState(step=1, stats={}),
+            model=context.model,
+            tokenizer=context.tokenizer,
+            optimizer=context.learner.optimizer,
+            keep=1,
+            critic=critic,
+        )
     return ValueFit(directory=run.path, metrics=metrics)
 
 

@@ -69,6 +69,29 @@ SETTINGS: dict[str, Any] = {  # a YAML file
 }
 
 
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run with two checkpoints, whose settings name nothing of ours."""
+    from envgym.trainer.settings import train_settings
+    from envgym.trainer.train import train
+
+    path = tmp_path_factory.mktemp("trained") / "run"
+    run = {"name": "sent", "directory": str(path), "steps": 2, "checkpoint_every": 1, "trackers": []}
+    settings = train_settings(
+        {
+            "run": run,
+            "model": {"name": "tiny", "tiny": SHAPE},
+            "engine": {"device": "cpu"},
+            "envs": [{"id": "math/arithmetic-v0"}],
+            "agent": {"name": "plain", "max_turn_tokens": 4, "max_context_tokens": 400},
+            "rollout": {"groups": 1, "group_size": 2},
+            "evaluation": {"tasks": 1},
+        }
+    )
+    train(settings)
+    return path
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Go to a folder that holds `worlds.py` and `run.yaml`."""

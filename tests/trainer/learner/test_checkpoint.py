@@ -108,7 +108,7 @@ def test_saving_a_step_again_replaces_it(bench: Bench, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
 
 
-@pytest.mark.parametrize("moment", ["write_json", "_sync", "_write_model"])
+@pytest.mark.parametrize("moment", ["write_json", "move_into_place", "_write_model"])
 def test_crash_while_saving_leaves_the_last_checkpoint_the_newest(
     moment: str, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,125 @@
+"""Which runs are this user's own, and what a run of somebody else may not name."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgym import run_trust
+from envgym.errors import RunError
+from envgym.files import write_json
+from envgym.run_trust import names_code, trust, trusted_runs
+from envgym.runs import RunDirectory
+
+CODE = {"envs": [{"id": "worlds:Vowels"}]}
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Be a user who has begun no run."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def forget() -> None:
+    """Become another user."""
+    trusted_runs().unlink(missing_ok=True)
+
+
+def test_own_run_may_name_anything_and_one_of_somebody_else_may_not(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", name="run", config=CODE)
+    assert run.trusted_config() == {**CODE, "run": {"directory": str(run.path)}}
+    forget()
+    with pytest.raises(RunError) as caught:
+        run.trusted_config()
+    assert str(caught.value) == (
+        "run that was not begun here must name no code, URL or file outside itself, got envs.0.id: worlds:Vowels "
+        f"({run.path}); read its config.json, and pass --trust if you trust whoever wrote it."
+    )
+    assert run.config == CODE, "reading is free"
+    trust(run.path)
+    assert run.trusted_config()["envs"] == CODE["envs"]
+
+
+def test_run_is_known_by_its_settings_and_wherever_it_lies(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", name="run", config=CODE)
+    moved = RunDirectory(run.path.rename(tmp_path / "moved"))
+    assert moved.trusted_config() == {**CODE, "run": {"directory": str(moved.path)}}
+    write_json(moved.path / "config.json", {"envs": [{"id": "others:Vowels"}]})
+    with pytest.raises(RunError, match="others:Vowels"):
+        moved.trusted_config()
+    copied = RunDirectory.create(tmp_path / "copied", name="run", config={})
+    write_json(copied.path / "config.json", CODE)  # the settings of a run of ours, under the id of another
+    with pytest.raises(RunError, match="worlds:Vowels"):
+        copied.trusted_config()
+
+
+@pytest.mark.parametrize(
+    "config,found",
+    [
+        ({"agent": {"name": "evil:AGENT"}}, "agent.name: evil:AGENT"),
+        ({"search": {"name": "mcts", "value": {"name": "my.py:V"}}}, "search.value.name: my.py:V"),
+        ({"envs": [{"id": "evil:math/arithmetic-v0"}]}, "envs.0.id: evil:math/arithmetic-v0"),
+        ({"envs": [{"id": "a/b-v0", "wrappers": ["evil:W"]}]}, "envs.0.wrappers.0: evil:W"),
+        ({"envs": [{"id": "a/b-v0", "wrappers": [{"name": "record", "path": "x"}]}]}, "envs.0.wrappers.0.name: record"),
+        ({"envs": [{"settings": {"sandbox": "local", "unsafe": True}}]}, "envs.0.settings.unsafe: True"),
+        ({"engine": {"endpoint": {"base_url": "http://a/v1"}}}, "engine.endpoint.base_url: http://a/v1"),
+    ],
+)
+def test_what_reaches_outside_is_named_by_its_key(config: Mapping[str, Any], found: str, tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", name="run", config=config)
+    forget()
+    with pytest.raises(RunError) as caught:
+        run.trusted_config()
+    assert f"got {found} (" in str(caught.value)
+
+
+def test_sections_that_are_not_used_do_not_count(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", name="run", config={**CODE, "credit": {"name": "grpo"}})
+    forget()
+    assert run.trusted_config("credit")["credit"] == {"name": "grpo"}
+    with pytest.raises(RunError, match="worlds:Vowels"):
+        run.trusted_config("credit", "envs")
+
+
+def test_link_out_of_a_run_counts_as_a_file_outside(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", name="run", config={})
+    (run.path / "metrics.jsonl").symlink_to(tmp_path / "precious")
+    assert list(run.trusted_config()) == ["run"]
+    forget()
+    with pytest.raises(RunError, match=r"got a link, metrics\.jsonl"):
+        run.trusted_config()
+
+
+def test_names_and_numbers_are_no_code() -> None:
+    plain = {"name": "grpo", "seed": 1, "id": "math/arithmetic-v0", "text": "Answer: yes", "none": None, "at": "12:30"}
+    assert not names_code([plain, ("tiny", True)])
+    assert names_code([plain, ("tiny", "a.py:B")])
+
+
+def test_list_forgets_its_oldest_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_trust, "_MAX_RUNS", 4)
+    runs = [RunDirectory.create(tmp_path / str(n), name="run", config=CODE) for n in range(7)]
+    known = [run for run in runs if _is_known(run)]
+    assert known == runs[-len(known) :]
+    assert 2 <= len(known) <= 4
+    before = trusted_runs().read_bytes()
+    trust(known[0].path)
+    assert trusted_runs().read_bytes() == before, "no run is listed twice"
+
+
+def _is_known(run: RunDirectory) -> bool:
+    try:
+        run.trusted_config()
+    except RunError:
+        return False
+    return True
+
+
+def test_user_without_a_place_for_state_can_begin_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", os.fspath(tmp_path / "file"))
+    run = RunDirectory.create(tmp_path / "run", name="run", config=CODE)
+    assert not _is_known(run)
