@@ -27,6 +27,8 @@ from tests.envgym.sandbox.test_session_attacks import AT_FORK, IN_EACH_CLONE
 CHILD_SUBREAPER = 36
 IN_FLIGHT = 4
 NUM_RUNS = int(os.environ.get("ENVGYM_SOAK_RUNS", "100"))
+MAX_CHAIN = 20
+"""Forks of one session with runs between them; the kernel allows about 30."""
 LIMITS = Limits(wall_s=0.3, memory=64 * MIB, processes=8, output=1000, disk=MIB)
 GOOD = Limits(wall_s=60.0, cpu_s=600.0, memory=128 * MIB, processes=8, output=1000, disk=MIB)
 COMMANDS = (
@@ -151,10 +153,10 @@ def test_many_runs_with_failures_leave_no_process_descriptor_mount_or_file(bwrap
 
 
 class GoodSession:
-    """A session that counts, and a fork of it that knows the count, whatever others do meanwhile."""
+    """A session that counts, and forks of it that know the count, whatever others do meanwhile."""
 
     def __init__(self) -> None:
-        self.lock, self.count, self.python = threading.Lock(), 0, PythonSession(GOOD)
+        self.lock, self.count, self.forks, self.python = threading.Lock(), 0, 0, PythonSession(GOOD)
         assert self.python.run("n = 0").error is None
 
     def goes_on(self, *, forks: bool) -> None:
@@ -162,8 +164,17 @@ class GoodSession:
             self.count += 1
             assert self.python.run("n += 1; print(n)").output == f"{self.count}\n"
             if forks:
-                with self.python.fork() as twin:
-                    assert twin.run("n = -n; print(n)").output == f"{-self.count}\n"
+                self._fork()
+
+    def _fork(self) -> None:
+        twin = self.python.fork()
+        assert twin.run("print(-n)").output == f"{-self.count}\n"
+        twin.close()
+        self.forks += 1
+        if self.forks % MAX_CHAIN == 0:
+            self.python.close()
+            self.python = PythonSession(GOOD)
+            self.python.run(f"n = {self.count}")
 
 
 def hostile(draw: random.Random) -> None:
