@@ -14,16 +14,13 @@ from statistics import median
 from typing import TypeVar
 
 import envgym
-from envgym.cli.common import add_json_argument, echo, print_json, set_command, styled
+from envgym.cli.common import add_json_argument, echo, print_json, styled
 from envgym.env import NoOracle
 from envgym.errors import EnvgymError, InvalidInput
 from envgym.wrappers import AnyEnv
 
 ResultT = TypeVar("ResultT")
 
-_EXAMPLES = """  envgym bench envs
-  envgym bench envs puzzles/sokoban-v0 web/shop-v0 --seconds 5
-  envgym bench envs --markdown"""
 _FORK_SHARE = 0.5
 """Seconds of forks for each second of episodes, at most; one fork is made in any case."""
 _COLUMNS = ("reset_us", "step_us", "fork_us", "episodes_per_s", "turns")
@@ -46,7 +43,6 @@ class Speed:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    set_command(parser, run, _EXAMPLES)
     parser.add_argument("what", choices=("envs",), help="envs: environments, played by their oracles")
     parser.add_argument("envs", metavar="ENV", nargs="*", help="ids or import paths (default: every registered one)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of episodes of each environment (default: 2)")

@@ -14,7 +14,6 @@ from envgym.cli.common import (
     echo,
     env_kwargs,
     print_json,
-    set_command,
     styled,
 )
 from envgym.conformance import CHECKS, Check, CheckStatus, as_text, is_passed
@@ -23,15 +22,9 @@ from envgym.conformance.suite import run_check
 from envgym.core.json_types import visible
 from envgym.errors import InvalidInput, check_known
 
-_EXAMPLES = """  envgym check math/arithmetic-v0
-  envgym check --all --json
-  envgym check my_package.my_env:MyEnv -n 50
-  envgym check puzzles/reasoning_gym-v0 --set dataset=chain_sum --only oracle_reaches_optimum"""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    set_command(parser, run, _EXAMPLES)
     parser.add_argument("envs", metavar="ENV", nargs="*", help="ids or import paths")
     parser.add_argument("--all", action="store_true", help="check every registered environment")
     parser.add_argument("-n", type=int, default=20, metavar="N", dest="num_tasks", help="tasks per split (default: 20)")

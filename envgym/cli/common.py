@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -19,12 +18,6 @@ if TYPE_CHECKING:
     from envgym.runs import RunDirectory
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
-
-
-def set_command(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], examples: str) -> None:
-    """Set what a command runs, and the examples below its help text."""
-    parser.set_defaults(run_command=run)
-    parser.epilog = f"examples:\n{examples}"
 
 
 _COMPLAINTS = tuple(

@@ -7,15 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envgym.cli.common import (
-    add_json_argument,
-    add_trust_argument,
-    echo,
-    import_from_here,
-    open_run,
-    print_json,
-    set_command,
-)
+from envgym.cli.common import add_json_argument, add_trust_argument, echo, import_from_here, open_run, print_json
 from envgym.core.tasks import Split
 from envgym.errors import SettingsError
 from envgym.settings import apply_overrides, build_settings, places
@@ -23,13 +15,6 @@ from envgym.settings import apply_overrides, build_settings, places
 if TYPE_CHECKING:
     from envgym.agents.settings import EvalSettings
 
-_EXAMPLES = """  envgym eval --model smollm2 --env math/arithmetic-v0 --env-set level=2 --tasks 200
-  envgym eval --model runs/demo                                   newest checkpoint, on its own envs
-  envgym eval --model runs/demo --samples 8                       pass@k and pass^k, at temperature 1
-  envgym eval --model runs/demo --search best_of --search-set n=8   majority of eight answers
-  envgym eval --endpoint http://localhost:8000/v1 --model qwen --env puzzles/guess_number-v0
-  envgym eval --backend vllm --endpoint http://localhost:8000/v1 --model Qwen/Qwen3-0.6B --env math/arithmetic-v0
-  envgym eval --out runs/eval-smollm2-math_arithmetic-v0 --resume"""
 _WHERE = "envgym eval"
 _LIMITS = ("thinking", "max_turn_tokens", "max_context_tokens", "on_length")
 """Settings of an agent that another agent takes over."""
@@ -37,7 +22,6 @@ _LIMITS = ("thinking", "max_turn_tokens", "max_context_tokens", "on_length")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    set_command(parser, run, _EXAMPLES)
     who = parser.add_argument_group("who")
     who.add_argument("--model", metavar="NAME|DIR|RUN", help="tiny, smollm2, a model directory, a hub name, or a run")
     who.add_argument("--endpoint", metavar="URL", help="ask an OpenAI-compatible service for --model instead")

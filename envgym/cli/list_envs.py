@@ -7,18 +7,12 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, distribution, requires
 
 from envgym import list_ids
-from envgym.cli.common import add_json_argument, echo, print_json, set_command, styled
+from envgym.cli.common import add_json_argument, echo, print_json, styled
 from envgym.registry import find
-
-_EXAMPLES = """  envgym list
-  envgym list --json
-  envgym list --kind                  the kinds of plug-ins: credit, loss, search, agent ...
-  envgym list --kind credit           its plug-ins, with their settings"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    set_command(parser, run, _EXAMPLES)
     help_kind = "list the plug-ins of a kind instead; without NAME, the kinds"
     parser.add_argument("--kind", metavar="NAME", nargs="?", const="", help=help_kind)
     add_json_argument(parser)

@@ -1,16 +1,17 @@
 """`envgym COMMAND ...`: finds the command's module, runs it, and turns errors made on purpose into one sentence.
 
-A command is one row in `COMMANDS`, and a function that adds its arguments to a parser and sets what runs. Only the
+A command is one table of `commands.toml`, and two functions: one adds its arguments to a parser, one runs it. Only the
 module of the command that was asked for is imported.
 """
 
 import argparse
 import os
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from types import MappingProxyType
+from pathlib import Path
 
 from envgym import __version__
 from envgym.cli.common import Parser, echo, import_from_here
@@ -20,55 +21,22 @@ EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One row of the table."""
+    """One command of the table."""
 
     module: str
     help: str
+    examples: str
     add_arguments: str = "add_arguments"
     """Name of the function in the module."""
+    run: str = "run"
+    """Likewise."""
 
 
-COMMANDS: Mapping[str, Command] = MappingProxyType(
-    {
-        "list": Command("envgym.cli.list_envs", "list the environments, or the plug-ins of a kind"),
-        "show": Command("envgym.cli.show", "show an environment: card, tools, spaces, rewards, an example episode"),
-        "tasks": Command("envgym.cli.tasks", "show tasks of an environment, and whether its splits overlap"),
-        "play": Command("envgym.cli.play", "play an environment yourself, or watch its oracle"),
-        "check": Command("envgym.cli.check", "judge environments with the conformance suite"),
-        "bench": Command("envgym.cli.bench", "measure what a reset, a turn and a fork of environments cost"),
-        "new": Command("envgym.cli.new", "write a new environment package, ready to install"),
-        "eval": Command("envgym.cli.evaluate", "measure success on held-out tasks"),
-        "train": Command("envgym.cli.train", "train an agent as a settings file says"),
-        "sft": Command(
-            "envgym.cli.train",
-            "make the warm start of a run by itself, as a checkpoint in RUN-sft",
-            "add_sft_arguments",
-        ),
-        "value": Command(
-            "envgym.cli.train", "fit a value to train episodes of a run's newest checkpoint", "add_value_arguments"
-        ),
-        "recipes": Command("envgym.cli.plugin_kinds", "list the recipes and what they choose"),
-        "view": Command("envgym.cli.view", "write the report of a run, finished or not, or of one of its trees"),
-        "serve-retriever": Command(
-            "envgym.cli.serve_retriever", "serve a corpus over HTTP, in the protocol of Search-R1's retrieval servers"
-        ),
-    }
-)
-"""Command -> where its arguments are, in the order of the help text."""
-
-_EPILOG = """examples:
-  envgym list
-  envgym list --kind credit
-  envgym show math/arithmetic-v0
-  envgym play puzzles/guess_number-v0 --seed 1
-  envgym check --all
-  envgym new my_games/dice
-  envgym train examples/demo.yaml
-  envgym eval --model runs/demo
-
-Most commands take --help, --json where they report something, and --traceback for the whole story of an error."""
+_TABLE = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
+COMMANDS: Mapping[str, Command] = {name: Command(**row) for name, row in _TABLE["commands"].items()}
+"""Name -> command, in the order of the help text."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -119,7 +87,7 @@ def build_parser(selected: str | None) -> Parser:
     parser = Parser(
         prog="envgym",
         description="Environments, agent loop and trainer for multi-turn reinforcement learning of language agents.",
-        epilog=_EPILOG,
+        epilog=_TABLE["epilog"],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"envgym {__version__}")
@@ -129,6 +97,9 @@ def build_parser(selected: str | None) -> Parser:
         own = subparsers.add_parser(name, help=command.help, formatter_class=argparse.RawDescriptionHelpFormatter)
         if name == selected:
             own.description = f"{command.help[0].upper()}{command.help[1:]}."
-            getattr(import_module(command.module), command.add_arguments)(own)
+            own.epilog = f"examples:\n{command.examples}"
+            module = import_module(command.module)
+            own.set_defaults(run_command=getattr(module, command.run))
+            getattr(module, command.add_arguments)(own)
             own.add_argument("--traceback", action="store_true", default=argparse.SUPPRESS, help=help_traceback)
     return parser

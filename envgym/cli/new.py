@@ -11,12 +11,9 @@ from pathlib import Path
 from string import Template
 
 from envgym import __version__
-from envgym.cli.common import echo, set_command
+from envgym.cli.common import echo
 from envgym.errors import InvalidInput
 from envgym.registry import FAMILIES
-
-_EXAMPLES = """  envgym new dice
-  envgym new my_games/dice --into ~/src"""
 
 _FILES = {
     "pyproject.toml.tmpl": "pyproject.toml",
@@ -30,7 +27,6 @@ _FILES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    set_command(parser, run, _EXAMPLES)
     parser.add_argument("name", metavar="NAME", help="name, or namespace/name, in lower case with underscores")
     parser.add_argument("--into", type=Path, default=Path(), metavar="DIR", help="where to put it (default: here)")
 

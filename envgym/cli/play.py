@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TextIO
 
-from envgym.cli.common import add_env_arguments, at_least_0, echo, make_env, set_command, styled
+from envgym.cli.common import add_env_arguments, at_least_0, echo, make_env, styled
 from envgym.core.json_types import JsonObject
 from envgym.core.turns import Ending, Scored
 from envgym.errors import InvalidInput, near_names
@@ -18,20 +18,9 @@ from envgym.signatures import usage
 from envgym.tools import ToolSpec
 from envgym.wrappers import AnyEnv
 
-_EXAMPLES = """  envgym play puzzles/guess_number-v0
-  envgym play math/arithmetic-v0 --seed 3 --split test
-  envgym play math/arithmetic-v0 --oracle
-  printf '/guess 595\\n/guess 620\\n' | envgym play puzzles/guess_number-v0
-
-A line is an action; end it with a backslash to go on in the next line. `/TOOL ARGUMENTS` calls a tool, with a JSON
-object or, where one argument is needed, the bare value; `//` begins a text with a slash. Any other form that agents use
-is read too. Other text is an answer, with which most environments end. In a terminal the arrow keys bring earlier lines
-back. End with Ctrl-D."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    set_command(parser, run, _EXAMPLES)
     add_env_arguments(parser)
     parser.add_argument("--seed", type=at_least_0, default=0, help="seed of the episode (default: 0)")
     parser.add_argument("--split", default="train", help="train or test (default: train)")

@@ -11,15 +11,11 @@ from pydantic import BaseModel
 
 from envgym.agents.catalog import KINDS as AGENT_KINDS
 from envgym.catalog import KINDS as ENV_KINDS
-from envgym.cli.common import add_json_argument, default_of, echo, print_json, set_command, styled
+from envgym.cli.common import add_json_argument, default_of, echo, print_json, styled
 from envgym.errors import EnvgymError, check_known
 from envgym.plugins import PluginKind
 from envgym.trainer.catalog import KINDS as TRAINER_KINDS
 from envgym.trainer.catalog import RECIPE
-
-_EXAMPLES = """  envgym recipes
-  envgym recipes dr_grpo
-  envgym train examples/demo.yaml --set recipe=dr_grpo --set objective.aggregation.max_tokens=256"""
 
 KINDS: Mapping[str, PluginKind[Any]] = {**ENV_KINDS, **AGENT_KINDS, **TRAINER_KINDS}
 """Name -> kind, of every room."""
@@ -102,7 +98,6 @@ def _settings(kind: PluginKind[Any], plugin: Any) -> dict[str, str]:  # see `_su
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    set_command(parser, run, _EXAMPLES)
     parser.add_argument("name", metavar="NAME", nargs="?", help="show this recipe alone")
     add_json_argument(parser)
 

@@ -7,22 +7,17 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envgym.cli.common import add_set_argument, echo, set_command
+from envgym.cli.common import add_set_argument, echo
 from envgym.errors import InvalidInput, sentence
 
 if TYPE_CHECKING:
     from envgym.retrieval import Corpus, Retriever
 
 _INDICES = ("bm25", "dense", "hybrid")
-_EXAMPLES = """  envgym serve-retriever wiki.jsonl --port 8000
-  envgym serve-retriever wiki.jsonl --index hybrid --model models/e5-base-v2
-  envgym serve-retriever search/factbook-v0 --set fiction=0
-  curl -d '{"queries": ["deepest lake"], "topk": 3}' http://127.0.0.1:8000/retrieve"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    set_command(parser, run, _EXAMPLES)
     help_corpus = "JSONL file of {id, title, text} or {id, contents}, or the id of a search environment"
     parser.add_argument("corpus", metavar="CORPUS", help=help_corpus)
     parser.add_argument("--index", choices=_INDICES, default="bm25", help="how documents are found (default: bm25)")

@@ -6,23 +6,11 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from envgym.cli.common import (
-    add_env_arguments,
-    add_json_argument,
-    default_of,
-    echo,
-    make_env,
-    print_json,
-    set_command,
-    styled,
-)
+from envgym.cli.common import add_env_arguments, add_json_argument, default_of, echo, make_env, print_json, styled
 from envgym.core.tasks import Split
 from envgym.env import NoOracle
 from envgym.registry import parameters
 from envgym.wrappers import AnyEnv
-
-_EXAMPLES = """  envgym show math/arithmetic-v0
-  envgym show math/arithmetic-v0 --set max_turns=2 --json"""
 
 _MAX_EXAMPLE_TURNS = 20
 _SHOWN_APART = ("id", "class", "summary", "parameters", "tools", "system_prompt")
@@ -31,7 +19,6 @@ _SHOWN_APART = ("id", "class", "summary", "parameters", "tools", "system_prompt"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    set_command(parser, run, _EXAMPLES)
     add_env_arguments(parser)
     add_json_argument(parser)
 

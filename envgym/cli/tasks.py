@@ -4,14 +4,10 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from envgym.cli.common import add_env_arguments, add_json_argument, echo, make_env, print_json, set_command, styled
+from envgym.cli.common import add_env_arguments, add_json_argument, echo, make_env, print_json, styled
 from envgym.core.serialize import task_to_json
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.errors import InvalidInput
-
-_EXAMPLES = """  envgym tasks math/arithmetic-v0 -n 3
-  envgym tasks math/arithmetic-v0 --split test --answers
-  envgym tasks math/arithmetic-v0 --report -n 5000"""
 
 _SHOWN = 5
 _REPORTED = 1000
@@ -19,7 +15,6 @@ _REPORTED = 1000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    set_command(parser, run, _EXAMPLES)
     add_env_arguments(parser)
     parser.add_argument("--split", default=Split.TRAIN.value, help="train or test (default: train)")
     help_n = f"number of tasks (default: {_SHOWN}; with --report {_REPORTED} of each split)"

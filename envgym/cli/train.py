@@ -15,7 +15,6 @@ from envgym.cli.common import (
     import_from_here,
     open_run,
     print_json,
-    set_command,
 )
 from envgym.errors import InvalidInput, SettingsError
 from envgym.settings import apply_overrides, build_settings, places, read_settings_file
@@ -23,23 +22,10 @@ from envgym.settings import apply_overrides, build_settings, places, read_settin
 if TYPE_CHECKING:
     from envgym.trainer.settings import TrainSettings
 
-_EXAMPLES = """  envgym train examples/demo.yaml
-  envgym train examples/demo.yaml --set run.name=hot --set sampling.temperature=1.2
-  envgym train examples/demo.yaml --dry-run
-  envgym train runs/demo --resume"""
-_SFT_EXAMPLES = """  envgym sft examples/demo.yaml
-  envgym sft examples/demo.yaml --set sft.epochs=3
-  envgym train examples/demo.yaml --set model.name=runs/demo-sft/checkpoints/step-000000/model --set sft=null"""
-_VALUE_EXAMPLES = """  envgym value runs/demo
-  envgym value runs/demo --episodes 4096 --set optim.lr=0.0005 --out runs/judge
-  envgym eval --model runs/demo --search mcts \\
-    --search-set value.name=critic --search-set value.run=runs/demo-value"""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    set_command(parser, _run, _EXAMPLES)
-    _add_config_arguments(parser)
+    add_config_arguments(parser)
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--dry-run", action="store_true", help="show one batch and what a step takes; nothing is written")
     mode.add_argument(
@@ -47,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Add CONFIG, `--set`, `--resume` and `--json`."""
     parser.add_argument("config", metavar="CONFIG", help="YAML file of settings; with --resume also a run directory")
     add_set_argument(parser, "replace a setting, as optim.lr=1e-4 or envs.0.settings.level=2")
@@ -56,7 +42,7 @@ def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(parser)
 
 
-def _run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Train, or what was asked for instead."""
     settings = _read_settings(args)
     if args.overfit_one_batch is not None:
@@ -158,13 +144,7 @@ def _overfit(settings: "TrainSettings", args: argparse.Namespace) -> int:
 # ---- envgym sft ----------------------------------------------------------------------------------------------------
 
 
-def add_sft_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    set_command(parser, _run_sft, _SFT_EXAMPLES)
-    _add_config_arguments(parser)
-
-
-def _run_sft(args: argparse.Namespace) -> int:
+def run_sft(args: argparse.Namespace) -> int:
     """Train with no step after the warm start."""
     settings = _read_settings(args)
     if settings.sft is None:
@@ -184,7 +164,6 @@ def _run_sft(args: argparse.Namespace) -> int:
 
 def add_value_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    set_command(parser, _run_value, _VALUE_EXAMPLES)
     parser.add_argument("run", metavar="RUN", help="directory of a training run; it is only read")
     help_episodes = "episodes on train tasks (default: 2048)"
     parser.add_argument("--episodes", type=at_least_0, default=2048, metavar="N", help=help_episodes)
@@ -194,7 +173,7 @@ def add_value_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(parser)
 
 
-def _run_value(args: argparse.Namespace) -> int:
+def run_value(args: argparse.Namespace) -> int:
     """Fit, and print how much of the returns the value explains."""
     from envgym.cli.results import Ticker
     from envgym.trainer.workflows.value_fit import fit_value, value_settings

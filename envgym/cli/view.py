@@ -3,19 +3,12 @@
 import argparse
 from pathlib import Path
 
-from envgym.cli.common import add_json_argument, echo, print_json, set_command
+from envgym.cli.common import add_json_argument, echo, print_json
 from envgym.errors import RunError
-
-_EXAMPLES = """  envgym view runs/demo
-  envgym view runs/demo --out /tmp/report.html
-  envgym view runs/demo --json | jq '.evaluations[].success.valid.value'
-  envgym view runs/demo --tree held-out/3/held-out/test/0/0
-  envgym view runs/demo --tree step-000003/000/00 --json | jq '.nodes[].stats'"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    set_command(parser, run, _EXAMPLES)
     parser.add_argument("run", metavar="RUN", help="directory that `envgym train` or `envgym eval` wrote")
     parser.add_argument(
         "--tree", metavar="ID",
