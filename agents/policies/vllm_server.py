@@ -29,13 +29,7 @@ class VllmServerPolicy(Policy):
 
     accepts_weights = False
 
-    def __init__(
-        self,
-        settings: EndpointSettings,
-        *,
-        version: int = 0,
-        sleep: Sleep = asyncio.sleep,
-    ) -> None:
+    def __init__(self, settings: EndpointSettings, *, version: int = 0, sleep: Sleep = asyncio.sleep) -> None:
         """Prepare to ask.
 
         Args:

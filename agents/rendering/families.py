@@ -19,10 +19,9 @@ from envgym.agents.rendering.template import (
     PROBE_TOOL,
     ChatTemplate,
     TemplateMessage,
-    escaped_json,
     listed_tools,
+    native_call,
     opened_thinking,
-    plain_json,
 )
 from envgym.agents.rendering.tokens import TokenCodec, require_fast
 from envgym.core.messages import Action, Message, Observation, Role, ToolCall, text_of
@@ -322,14 +321,7 @@ class FamilyRenderer:
         if message.thinking is not None:
             made["reasoning_content"] = safe(message.thinking)
         if message.tool_calls:
-            made["tool_calls"] = [
-                {
-                    "type": "function",
-                    "id": call.id,
-                    "function": {"name": call.name, "arguments": plain_json(escaped_json(call.arguments, safe))},
-                }
-                for call in message.tool_calls
-            ]
+            made["tool_calls"] = [native_call(call, safe) | {"id": call.id} for call in message.tool_calls]
         if message.role is Role.TOOL:
             made |= {"name": message.name, "tool_call_id": message.tool_call_id}
         return {key: value for key, value in made.items() if value is not None}

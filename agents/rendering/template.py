@@ -188,7 +188,9 @@ class Dialect:
         for message in messages or (Message(role=Role.USER, content=""),):
             content = escape(text_of(message), False)
             if message.role is Role.TOOL and self.has_tools and (after_calls or self.tools_after_text):
-                made.append(_tool_result(message, content))
+                names = {"name": message.name, "tool_call_id": message.tool_call_id}
+                given = {key: value for key, value in names.items() if value is not None}
+                made.append({"role": "tool", "content": content, **given})
             elif joins and made and made[-1]["role"] == "user":
                 made[-1] = {"role": "user", "content": f"{made[-1]['content']}\n{content}"}
             else:
@@ -206,7 +208,7 @@ class Dialect:
             made["reasoning_content"] = escape(thinking, True)
             thinking = None
         if calls and self.has_tools and not is_kept:
-            made["tool_calls"] = [_native_call(call, escape) for call in calls]
+            made["tool_calls"] = [native_call(call, escape) for call in calls]
             calls = ()
         text = join_thinking(thinking, content) if is_kept else self._written(content, thinking, calls)
         made["content"] = escape(text, True)
@@ -258,7 +260,7 @@ def _renders_tools(template: ChatTemplate, format: TextFormat) -> bool:
     listed = template.attempt([user], [PROBE_TOOL])
     if listed is None or PROBE_TOOL.name not in listed:
         return False
-    called = {"role": "assistant", "content": "", "tool_calls": [_native_call(PROBE_CALL, lambda text, _: text)]}
+    called = {"role": "assistant", "content": "", "tool_calls": [native_call(PROBE_CALL, lambda text, _: text)]}
     result = {"role": "tool", "content": "qzresult", "name": PROBE_TOOL.name}
     text = template.attempt([user, called, result], [PROBE_TOOL])
     try:
@@ -268,7 +270,8 @@ def _renders_tools(template: ChatTemplate, format: TextFormat) -> bool:
     return text is not None and written in text and "qzresult" in text
 
 
-def _native_call(call: ToolCall, escape: Escape) -> TemplateMessage:
+def native_call(call: ToolCall, escape: Escape) -> TemplateMessage:
+    """Return a call in OpenAI's form."""
     arguments = plain_json(escaped_json(call.arguments, escape))
     return {"type": "function", "function": {"name": escape(call.name, True), "arguments": arguments}}
 
@@ -282,8 +285,3 @@ def escaped_json(value: JsonValue, escape: Escape) -> JsonValue:
     if value is None or isinstance(value, bool | int | float):
         return value
     return {escape(key, True): escaped_json(item, escape) for key, item in value.items()}
-
-
-def _tool_result(message: Message, content: str) -> TemplateMessage:
-    made = {"role": "tool", "content": content, "name": message.name, "tool_call_id": message.tool_call_id}
-    return {key: value for key, value in made.items() if value is not None}

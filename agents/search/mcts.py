@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.search.engine import SearchTree
-from envgym.agents.search.mcts_tree import MctsNode, Simulations, SimulationSettings
+from envgym.agents.search.mcts_tree import Simulations, SimulationSettings
 from envgym.agents.search.protocol import Selection, TreeStrategy, run_concurrently
 from envgym.agents.search.rounds import keep_leaves
 from envgym.agents.search.scorers import VALUE_NAME, AnswerScorer, Majority
@@ -59,8 +59,7 @@ class Mcts(SimulationSettings, TreeStrategy):
 
     async def expand(self, tree: SearchTree, *, leaves: int | None) -> None:
         """Run the simulations, then add the leaves that are missing, from the most visited states first."""
-        assert tree.root is not None, "the tree has begun"
-        simulations = Simulations(self, tree, MctsNode(node=tree.root.node, state=tree.root), value_fn=self.value_fn)
+        simulations = Simulations(self, tree, value_fn=self.value_fn)
         await simulations.run_to_end(simulations.root)
         if self.deterministic:
             await simulations.run_in_waves(self.parallel)

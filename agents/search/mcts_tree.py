@@ -96,14 +96,13 @@ class MctsNode:
 class Simulations:
     """The nodes of one tree, and the simulations on it."""
 
-    def __init__(
-        self, settings: SimulationSettings, tree: SearchTree, root: MctsNode, *, value_fn: ValueFn | None
-    ) -> None:
-        self._settings, self._tree, self.root = settings, tree, root
-        self._value_fn = value_fn
+    def __init__(self, settings: SimulationSettings, tree: SearchTree, *, value_fn: ValueFn | None) -> None:
+        assert tree.root is not None, "the tree has begun"
+        self._settings, self._tree, self._value_fn = settings, tree, value_fn
+        self.root = MctsNode(node=tree.root.node, state=tree.root)
         self._num_left = None if settings.simulations is None else settings.simulations - 1
         self._weights = FrontierWeights()
-        self._shown = {_text_of(root.state.agent.history[-1:])} if root.state is not None else set()
+        self._shown = {_text_of(tree.root.agent.history[-1:])}
         """Text of the observations in the tree."""
 
     # ---- the order of simulations ---------------------------------------------------------------------------------
