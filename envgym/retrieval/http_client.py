@@ -10,7 +10,6 @@ It is that of Search-R1, and one request more to open a document by its id:
 `contents` is the title in quotes, a line break, and the text. Source: 2503.09516 (Search-R1).
 """
 
-import json
 import os
 import time
 import weakref
@@ -19,7 +18,7 @@ from functools import partial
 
 import httpx
 
-from envgym.core.json_types import JsonObject, JsonValue
+from envgym.core.json_types import JsonObject, JsonValue, parse_json
 from envgym.errors import InvalidInput, ToolInfraFailure, sentence
 from envgym.retrieval.base import Document, Hit, checked_query
 from envgym.retrieval.corpus import document_of
@@ -62,6 +61,8 @@ def _hit(row: JsonValue, place: int, where: str) -> Hit:
 
 FIRST_WAIT_S = 0.1
 MAX_REPLY_BYTES = 32 << 20
+_MAX_PARTS = 100_000
+"""Of the JSON of a reply: a hit has about 15."""
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _NO_SUCH_REQUEST = frozenset({404, 405, 501})
 
@@ -180,8 +181,7 @@ def _decode(status: int, content: bytes, where: str) -> JsonValue:
         got, do = f"status {status}: {text}", "check its address and its log"
         raise ToolInfraFailure(sentence("retrieval server", "accept the request", got, where=where, do=do))
     try:
-        value: JsonValue = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        return parse_json(content, _MAX_PARTS)
+    except ValueError as error:
         do = "check that it is a retrieval server"
         raise ToolInfraFailure(sentence("reply", "be JSON", text, where=where, do=do)) from error
-    return value

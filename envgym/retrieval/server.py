@@ -1,12 +1,11 @@
 """A retrieval server: any retriever that answers in the protocol of `http_client`, with the standard library alone."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from threading import BoundedSemaphore
 from typing import TypeVar
 
-from envgym.core.json_types import JsonObject, JsonValue
+from envgym.core.json_types import JsonObject, JsonValue, parse_json
 from envgym.errors import InfrastructureError, InvalidInput, sentence
 from envgym.http_server import BoundedHandler, BoundedServer
 from envgym.retrieval.base import Document, Retriever
@@ -75,8 +74,8 @@ class _RetrievalHandler(BoundedHandler):
 def _read(content: bytes, where: str) -> JsonObject:
     """Decode a request. Raises: InvalidInput: it is no JSON object."""
     try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(content, 8 * MAX_BATCH)
+    except ValueError as error:
         raise InvalidInput(sentence("body", "be JSON", str(error), where=where, do="correct it")) from error
     if not isinstance(value, dict):
         raise InvalidInput(sentence("body", "be a JSON object", value, where=where, do="correct it"))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
+from envgym.core.json_types import parse_json
 from envgym.errors import ToolError
 
 MAX_ENTRIES = 10_000
@@ -19,6 +20,10 @@ MAX_PATH = 1000
 """Characters."""
 MAX_HEAD = 8 * 1024**2
 """Bytes of the list of all entries."""
+
+
+_MAX_PARTS = 20 * MAX_ENTRIES
+"""Of that list: an entry has 3 strings, and 8 brackets and commas."""
 
 
 class InvalidTree(Exception):
@@ -101,8 +106,8 @@ def read_result(reply: bytes, before: Tree, max_size: int) -> CommandResult:
     """Read what `_shell_guest` wrote. Raises: InvalidTree: the format is wrong."""
     end = reply.find(b"\n", 0, MAX_HEAD)
     try:
-        head = json.loads(reply[:end]) if end > 0 else None
-    except (ValueError, RecursionError):
+        head = parse_json(reply[:end], _MAX_PARTS) if end > 0 else None
+    except ValueError:
         head = None
     if not isinstance(head, dict):
         raise InvalidTree

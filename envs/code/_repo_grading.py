@@ -8,6 +8,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from envgym.core.json_types import parse_json
 from envgym.envs.code._repo_tasks import RepoTask
 from envgym.sandbox import MIB, Limits, RunEnding, Sandbox
 
@@ -15,6 +16,8 @@ MAX_SOURCE = 2 * MIB
 """Bytes of source that are graded."""
 MAX_FILES = 500
 _LIMITS = Limits(wall_s=40.0, cpu_s=10.0, output=4 * MIB)
+MAX_PARTS = 100_000
+"""Of the JSON in which a sandbox answers."""
 _OWN = "own"
 
 
@@ -76,8 +79,8 @@ def _reason(issue_share: float, other_share: float) -> str:
 def _read(reply: bytes) -> Mapping[str, Any]:
     """Return the results of each check; empty unless our script wrote them."""
     try:
-        results = json.loads(reply)
-    except (ValueError, RecursionError):
+        results = parse_json(reply, MAX_PARTS)
+    except ValueError:
         return {}
     return results if isinstance(results, dict) else {}
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from envgym.authoring import ColumnNames, FileTasks, ListTasks, TaskDraft
+from envgym.core.json_types import parse_json
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.core.turns import Scored
@@ -34,6 +35,8 @@ _GUEST_SCRIPT = Path(__file__).with_name("_stdio_guest.py")
 _WALL_FACTOR = 4.0
 _COMPILE_S = 20.0
 _SHOWN = 500
+_MAX_PARTS = 100_000
+"""Of the JSON in which a sandbox answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,13 +180,13 @@ class Stdio(Env[int]):
 def _grade_program(reply: bytes, cases: Sequence[StdioCase]) -> ProgramGrade | None:
     """Compare outputs; None where what came is not what our script writes: the program has got at it."""
     try:
-        results = json.loads(reply)
+        results: Any = parse_json(reply, _MAX_PARTS)  # Any: checked by use
         compiled, runs = results["compiled"], results["runs"]
         if compiled is not None and compiled["code"] != 0:
             feedback = f"It does not compile.\n{compiled['stderr'][:_SHOWN]}"
             return ProgramGrade(passed=(False,) * len(cases), feedback=feedback)
         ran = [(run["code"], str(run["stdout"]), str(run["stderr"])) for run in runs[: len(cases)]]
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+    except (ValueError, TypeError, KeyError, IndexError):
         return None
     passed = [code == 0 and _same_output(out, case.output) for (code, out, _), case in zip(ran, cases, strict=False)]
     passed += [False] * (len(cases) - len(passed))

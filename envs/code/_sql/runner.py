@@ -1,17 +1,19 @@
 """Queries run in a sandboxed process that holds databases and nothing else; nothing that a query does lasts."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envgym.core.json_types import parse_json
 from envgym.envs.code._sql.results import QueryError, QueryResult
 from envgym.errors import EnvFailure, sentence
 from envgym.sandbox import MIB, Limits, PythonSession, SessionResult, make_sandbox
 
 _GUEST_SCRIPT = Path(__file__).with_name("guest.py")
 _MAX_BYTES = MIB
+_MAX_PARTS = MIB
+"""Of the JSON of a result: rows of numbers have one for each byte or two."""
 """Of all cells of a result."""
 _WALL_FACTOR = 4.0
 _DISK = 16 * MIB
@@ -102,7 +104,7 @@ def vary_database(content: bytes, seed: int) -> bytes:
 
 def _decode(result: SessionResult) -> Any:  # Any: decoded JSON, None where the process has not answered
     try:
-        return json.loads(result.output) if result.error is None else None
+        return parse_json(result.output, _MAX_PARTS) if result.error is None else None
     except ValueError:
         return None
 

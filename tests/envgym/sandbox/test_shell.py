@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import tracemalloc
 from collections.abc import Callable, Iterator
 from types import MappingProxyType
 
@@ -12,7 +13,16 @@ from hypothesis import strategies as st
 
 from envgym.errors import InvalidInput, ToolError, ToolInfraFailure
 from envgym.sandbox import MIB, LocalSandbox, RunEnding, Sandbox
-from envgym.sandbox._shell_tree import EMPTY, InvalidTree, TreeEntry, add_files, pack_tree, read_result
+from envgym.sandbox._shell_tree import (
+    EMPTY,
+    MAX_ENTRIES,
+    MAX_HEAD,
+    InvalidTree,
+    TreeEntry,
+    add_files,
+    pack_tree,
+    read_result,
+)
 from envgym.sandbox.records import Completed, Limits
 from envgym.sandbox.shell import ShellSession
 
@@ -242,3 +252,16 @@ def test_it_runs_on_any_back_end_and_leaves_no_descriptor_and_no_process(shell: 
         shell.fork().run(command)
     assert len(os.listdir("/proc/self/fd")) == before
     assert isinstance(shell._tree, MappingProxyType)
+
+
+def test_a_huge_list_of_entries_is_refused_before_it_is_decoded() -> None:
+    reply = b'{"entries": [' + b"[]," * (MAX_HEAD // 4) + b"0]}\n"
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidTree):
+            read_result(reply, EMPTY, 10)
+        assert tracemalloc.get_traced_memory()[1] < 3 * MAX_HEAD, "a list takes 64 bytes"
+    finally:
+        tracemalloc.stop()
+    entries = [[str(number), "file", 420, 0, 0, -1, ""] for number in range(MAX_ENTRIES)]
+    assert len(read_result(forged(entries=entries), EMPTY, 10).tree) == MAX_ENTRIES
