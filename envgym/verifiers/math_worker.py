@@ -32,8 +32,8 @@ def main() -> None:
         say(failed=f"math-verify cannot be imported: {error}")
         return
     logging.disable(logging.CRITICAL)
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_AS, MEMORY_BYTES)
+    limit_softly(resource.RLIMIT_CORE, 0)
+    limit_softly(resource.RLIMIT_AS, MEMORY_BYTES)
 
     def read(text: str) -> list[object]:
         return list(
@@ -48,7 +48,7 @@ def main() -> None:
     say(ready=True)
     for line in sys.stdin:
         request = json.loads(line)
-        _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + request["cpu_s"])
+        limit_softly(resource.RLIMIT_CPU, math.ceil(time.process_time()) + request["cpu_s"])
         key = read(request["key"])
         say(key=bool(key))
         if not key:
@@ -63,7 +63,7 @@ def main() -> None:
         say(read=bool(answer), equal=equal, problem=problem, left=left)
 
 
-def _limit(kind: int, soft: int) -> None:
+def limit_softly(kind: int, soft: int) -> None:
     """Set a soft limit, as far as the hard one allows."""
     hard = resource.getrlimit(kind)[1]
     resource.setrlimit(kind, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))

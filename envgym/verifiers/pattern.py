@@ -1,11 +1,16 @@
 """The form of an answer: a regular expression that the author writes."""
 
+import os
 import re
+import signal
 from dataclasses import dataclass
+from functools import cache
 
 from envgym.core.tasks import Task
-from envgym.errors import InvalidInput
+from envgym.errors import EnvFailure, InvalidInput
 from envgym.verifiers.base import Verdict, right, wrong
+from envgym.verifiers.math import MAX_PROCESSES, WALL_FACTOR
+from envgym.verifiers.processes import Worker, WorkerDied, WorkerHung, WorkerPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +20,10 @@ class Pattern:
     pattern: str
     """Python's `re` syntax; the dot matches line breaks too."""
     max_chars: int = 20_000
-    """A longer answer scores 0: some patterns need quadratic time."""
+    """A longer answer scores 0."""
+    cpu_s: int | None = 1
+    """Seconds of CPU time in a helper process, after which an answer scores 0: there are patterns, such as (a+)+b, that
+    need exponential time. None: match in this process, for a pattern that is known to be fast on every text."""
 
     def __post_init__(self) -> None:
         """Refuse a pattern that does not compile."""
@@ -30,6 +38,33 @@ class Pattern:
         """Score `answer`; the task is not looked at."""
         if len(answer) > self.max_chars:
             return wrong(f"the answer has {len(answer)} characters, more than {self.max_chars}")
-        if re.fullmatch(self.pattern, answer.strip(), re.DOTALL):
-            return right("the form is right")
-        return wrong("the form is not the one asked for")
+        stripped = answer.strip()
+        if self.cpu_s is None:
+            is_match: bool | None = re.fullmatch(self.pattern, stripped, re.DOTALL) is not None
+        else:
+            is_match = _match(self.pattern, stripped, self.cpu_s)
+        if is_match is None:
+            return wrong(f"matching the answer took more than {self.cpu_s} s")
+        return right("the form is right") if is_match else wrong("the form is not the one asked for")
+
+
+def _match(pattern: str, answer: str, cpu_s: int) -> bool | None:
+    """Match in a helper process; None where the time is not enough. Raises: EnvFailure: the process is lost."""
+
+    def job(worker: Worker) -> bool:
+        worker.send({"pattern": pattern, "answer": answer, "cpu_s": cpu_s})
+        return bool(worker.receive(cpu_s * WALL_FACTOR)["is_match"])
+
+    try:
+        return _pool().use(job)
+    except WorkerDied as death:
+        if death.returncode == -signal.SIGXCPU:
+            return None
+        raise EnvFailure(f"matching {pattern[:60]!r} failed: {death}") from None
+    except WorkerHung as hang:
+        raise EnvFailure(f"matching {pattern[:60]!r} was stopped: {hang}") from None
+
+
+@cache
+def _pool() -> WorkerPool:
+    return WorkerPool("envgym.verifiers.pattern_worker", min(MAX_PROCESSES, os.cpu_count() or 1))

@@ -82,7 +82,10 @@ class Arithmetic(Env[ArithmeticState]):
         constant = CHANCE_ONE_DIGIT if digits == 1 else CHANCE
         self.chance_score = constant * (1 - format_weight) + format_weight
         self.rubric = Rubric(
-            [(Numeric(), 1 - format_weight, "answer"), (Pattern(pattern=NUMBER_ALONE), format_weight, "format")]
+            [
+                (Numeric(), 1 - format_weight, "answer"),
+                (Pattern(pattern=NUMBER_ALONE, cpu_s=None), format_weight, "format"),
+            ]
             if format_weight
             else [(Numeric(), 1.0, "answer")]
         )

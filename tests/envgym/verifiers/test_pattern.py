@@ -5,6 +5,7 @@ import pytest
 from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput
 from envgym.verifiers import Pattern
+from envgym.verifiers.base import wrong
 
 TASK = Task(id="t", prompt="", payload={}, split=Split.TRAIN)
 
@@ -27,3 +28,10 @@ def test_a_longer_answer_than_allowed_scores_zero() -> None:
 def test_a_pattern_that_does_not_compile_is_refused() -> None:
     with pytest.raises(InvalidInput, match="pattern must be a regular expression"):
         Pattern(pattern="(")
+
+
+def test_an_answer_that_makes_a_pattern_run_for_ever_scores_0() -> None:
+    verifier = Pattern(pattern="(a+)+b")
+    assert verifier("a" * 60, TASK) == wrong("matching the answer took more than 1 s")  # 2^60 ways to part 60 letters
+    assert verifier("a" * 60 + "b", TASK).score == 1.0
+    assert Pattern(pattern=r"-?\d+", cpu_s=None)("-7", TASK).score == 1.0
