@@ -17,10 +17,10 @@ from envgym.trainer.methods.losses import (
     SeqMeanTokenMean,
     SeqMeanTokenSumNorm,
     TokenMean,
-    denominator_of,
     kl_to_reference,
 )
 from envgym.trainer.methods.losses.kl import k3
+from tests.support.denominators import denominator_of
 from tests.support.logprobs import token_logprobs
 
 pytestmark = pytest.mark.peers

@@ -3,7 +3,8 @@
 A critic's values go the other way, from the tokens of rows to nodes, and its targets come back.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from envgym.core.trajectory import Row, Trajectory
@@ -62,27 +63,12 @@ def _spread(
             sentence(what, f"match the path's {len(episode.path)} nodes", len(entries), where=where, do=do)
         )
     of_node = dict(zip(episode.path, entries, strict=True))
-    sampled: dict[int, int] = {}
-    spread = [blank] * len(row)
-    for place, (node, trains) in enumerate(zip(row.nodes, row.loss_mask, strict=True)):
-        if not trains:
-            continue
-        entry = of_node[node]
-        if isinstance(entry, tuple):
-            offset = sampled.get(node, 0)
-            sampled[node] = offset + 1
-            if offset >= len(entry):
-                raise _misfit(what, row, node, len(entry), offset + 1)
-            spread[place] = entry[offset]
-        else:
-            spread[place] = entry
-    for node, count in sampled.items():
+    nodes = [node if trains else None for node, trains in zip(row.nodes, row.loss_mask, strict=True)]
+    of_tokens: dict[int, Iterator[T]] = {}
+    for node, count in Counter(node for node in nodes if node is not None).items():
         entry = of_node[node]
         if isinstance(entry, tuple) and len(entry) != count:
-            raise _misfit(what, row, node, len(entry), count)
-    return tuple(spread)
-
-
-def _misfit(what: str, row: Row, node: int, got: int, count: int) -> InvalidInput:
-    must, where = f"match its sampled tokens (at least {count})", f"tree {row.tree_id}, node {node}"
-    return InvalidInput(sentence(f"{what} of a node", must, got, where=where, do="give one each"))
+            must, where = f"match its sampled tokens ({count})", f"tree {row.tree_id}, node {node}"
+            raise InvalidInput(sentence(f"{what} of a node", must, len(entry), where=where, do="give one each"))
+        of_tokens[node] = iter(entry if isinstance(entry, tuple) else (entry,) * count)
+    return tuple(blank if node is None else next(of_tokens[node]) for node in nodes)

@@ -11,7 +11,7 @@ from itertools import chain
 
 from envgym.agents.evaluation.metrics import endings, lengths
 from envgym.core.trajectory import Group, Trajectory, Turn
-from envgym.core.tree import Rewrite, Tree
+from envgym.core.tree import Rewrite
 from envgym.core.turns import Cost, Invalid, Scored
 from envgym.errors import RunError, sentence
 from envgym.seeds import generator
@@ -35,7 +35,8 @@ def rollout_metrics(groups: Sequence[Group], *, success_at: float) -> Metrics:
         "rollout/invalid": float(len(episodes) - len(rewards)),
         "rollout/groups": float(len(groups)),
     }
-    if num_short := sum(_is_short(tree) for group in groups for tree in group.trees):
+    stats = [tree.nodes[0].stats for group in groups for tree in group.trees]  # the root says why leaves are missing
+    if num_short := sum(of_root is not None and of_root.shortfall is not None for of_root in stats):
         found["rollout/short_trees"] = float(num_short)
     if rewards:
         found |= _success(groups, success_at)
@@ -44,12 +45,6 @@ def rollout_metrics(groups: Sequence[Group], *, success_at: float) -> Metrics:
     if episodes:
         found |= {f"ending/{name}": share for name, share in endings(episodes).items()} | _lengths(episodes, groups)
     return found
-
-
-def _is_short(tree: Tree) -> bool:
-    """Return whether a search found fewer leaves than the group asked for; the root says why."""
-    stats = tree.nodes[0].stats
-    return stats is not None and stats.shortfall is not None
 
 
 def env_metrics(labels: Sequence[str], groups: Sequence[Group], *, success_at: float) -> Metrics:

@@ -9,7 +9,6 @@ from envgym.trainer.learner.logprobs import chunked_logprobs
 from envgym.trainer.methods.losses import (
     Denominator,
     TokenSum,
-    denominator_of,
     entropy_bonus,
     kl_to_reference,
 )
@@ -69,8 +68,6 @@ def test_aggregation_refuses_to_broadcast() -> None:
         TokenSum()(NARROW, MASK, denominator=denominator)
     with pytest.raises(InvalidInput, match="row_weights must match loss_mask"):
         TokenSum()(FULL, MASK, NARROW, denominator=denominator)
-    with pytest.raises(InvalidInput, match="row_weights must match loss_mask"):
-        denominator_of(MASK, NARROW)
 
 
 def test_log_probabilities_refuse_targets_of_another_length() -> None:

@@ -11,7 +11,6 @@ from envgym.trainer.methods.losses.aggregate import (
     SeqMeanTokenSumNorm,
     TokenMean,
     TokenSum,
-    denominator_of,
 )
 from envgym.trainer.methods.losses.base import LossStats, PolicyLoss, TokenLoss, entropy_bonus
 from envgym.trainer.methods.losses.kl import KlEstimator, kl_to_reference
@@ -32,7 +31,6 @@ __all__ = [
     "TokenLoss",
     "TokenMean",
     "TokenSum",
-    "denominator_of",
     "entropy_bonus",
     "kl_to_reference",
 ]

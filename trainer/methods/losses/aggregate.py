@@ -32,27 +32,6 @@ class Denominator:
         return Denominator(tokens=self.tokens + other.tokens, sequences=self.sequences + other.sequences)
 
 
-def denominator_of(
-    loss_mask_BT: Bool[Tensor, "B T"],
-    row_weights_BT: Float[Tensor, "B T"] | None = None,
-    shares_B: Float[Tensor, " B"] | None = None,
-) -> Denominator:
-    """Count what a batch is divided by.
-
-    A token trains where the mask is True and its row weight is not 0; a row without such a token is no sequence.
-
-    Args:
-        loss_mask_BT: [B, T] bool, True = trains.
-        row_weights_BT: [B, T] float >= 0, the share of this row in a token it has in common with others (1/k for a
-            token trained once by k rows); None = 1 everywhere.
-        shares_B: [B] the share of each row in its episode's Σ w m; None = every row is a whole episode.
-    """
-    weights_BT = _token_weights(loss_mask_BT, row_weights_BT)
-    trains_B = (weights_BT > 0).any(dim=-1)
-    sequences = trains_B.sum() if shares_B is None else torch.where(trains_B, shares_B, 0.0).sum(dtype=torch.float64)
-    return Denominator(tokens=weights_BT.sum(dtype=torch.float64).item(), sequences=float(sequences))
-
-
 @runtime_checkable
 class Aggregation(Protocol):
     """How the losses of a batch become one number; w: row weight, m: loss mask, l: loss, b: row, t: token.
@@ -74,8 +53,9 @@ class Aggregation(Protocol):
         Args:
             losses_BT: [B, T] float; values under the mask are ignored, NaN included.
             loss_mask_BT: [B, T] bool, True = trains.
-            row_weights_BT: as for `denominator_of`.
-            shares_B: as for `denominator_of`.
+            row_weights_BT: [B, T] float >= 0, the share of this row in a token it has in common with others (1/k for a
+                token trained once by k rows); None = 1 everywhere.
+            shares_B: [B] the share of each row in its episode's Σ w m; None = every row is a whole episode.
             denominator: of the *whole* batch, of which these may be some rows.
 
         Returns:

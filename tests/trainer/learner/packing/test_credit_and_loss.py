@@ -15,11 +15,11 @@ from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.methods.losses import (
     PolicyLoss,
     TokenMean,
-    denominator_of,
     entropy_bonus,
     kl_to_reference,
 )
 from envgym.trainer.methods.losses.kl import k3
+from tests.support.denominators import denominator_of
 from tests.support.plugins import CREDITS, LOSSES
 from tests.trainer.learner.packing.forest import CPU, assert_close, both, build, gradients, group
 

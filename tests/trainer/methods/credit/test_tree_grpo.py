@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from envgym.core.trajectory import Group
 from envgym.trainer.methods.credit.outcome import Grpo
-from envgym.trainer.methods.credit.tree_grpo import TreeGrpo
+from envgym.trainer.methods.credit.tree_outcome import TreeGrpo
 from tests.support import example_trees as cases
 from tests.support.credit_trees import branched, chains, group_of, per_node
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.trainer.methods.credit.outcome import DrGrpo
-from envgym.trainer.methods.credit.tree_po import TreePo
+from envgym.trainer.methods.credit.tree_outcome import TreePo
 from tests.support.credit_trees import branched, chains, group_of, per_node
 
 

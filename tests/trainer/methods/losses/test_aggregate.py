@@ -17,8 +17,8 @@ from envgym.trainer.methods.losses.aggregate import (
     SeqMeanTokenSumNorm,
     TokenMean,
     TokenSum,
-    denominator_of,
 )
+from tests.support.denominators import denominator_of
 
 LOSSES = torch.tensor([[1.0, 2.0, 9.0], [3.0, 4.0, 5.0]])
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1]]).bool()

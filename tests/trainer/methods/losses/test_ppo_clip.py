@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import Tensor
 
-from envgym.trainer.methods.losses.aggregate import TokenMean, denominator_of
+from envgym.trainer.methods.losses.aggregate import TokenMean
 from envgym.trainer.methods.losses.base import TokenLoss
 from envgym.trainer.methods.losses.ppo_clip import PpoClip
+from tests.support.denominators import denominator_of
 
 
 def _at_ratio(loss: PpoClip, ratio: float, advantage: float) -> tuple[float, float, TokenLoss]:

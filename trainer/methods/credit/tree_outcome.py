@@ -1,12 +1,34 @@
-"""TreePO: an episode against the sub-groups of all its ancestors."""
+"""Outcome-level methods on trees: an episode against those that share some of its turns, and against the group."""
 
 import statistics
 
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
-from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards
+from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards, standardised
 from envgym.trainer.methods.credit.paths import GroupTree
 from envgym.trainer.methods.protocols import TrajectoryCredit
+
+
+class TreeGrpo(Settings):
+    """Add two standardised rewards: A_i = z(r_i | its tree) + z(r_i | the group), z as in GRPO. Source: 2509.21240.
+
+    Deviation: in a tree of one episode the first term is 0 (the authors' code lets the raw reward through). Rows
+    train `per_path`: a token that k rows share is trained with the sum of their advantages. Over a group the
+    advantages sum to 0; with one episode per tree they are GRPO's.
+    """
+
+    def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
+        """Return one credit per valid episode."""
+        rewards = episode_rewards(group)
+        advantages = standardised(rewards)
+        members: dict[int, list[int]] = {}
+        for number, tree in enumerate(GroupTree(group=group).tree_numbers):
+            members.setdefault(tree, []).append(number)
+        for numbers in members.values():
+            of_tree = standardised([rewards[number] for number in numbers])
+            for number, advantage in zip(numbers, of_tree, strict=True):
+                advantages[number] += advantage
+        return episode_credits(group.valid, advantages)
 
 
 class TreePo(Settings):
