@@ -22,8 +22,7 @@ from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.settings import ModelSettings
 from envgym.core.trajectory import Group
 from envgym.errors import InvalidInput, SettingsError, sentence
-from envgym.trainer.batch.rows import train_rows
-from envgym.trainer.batch.value_targets import TrainingBatch, build_critic_batch
+from envgym.trainer.batch.rows import TrainingBatch, build_critic_batch, train_rows
 from envgym.trainer.catalog import AGGREGATION, CORRECTION, CREDIT, CURRICULUM, FILTER, KL_ESTIMATOR, LOSS, SHAPING
 from envgym.trainer.env_source import EnvSource, build_env_sources
 from envgym.trainer.learner.causal_lm import check_head, without_dropout

@@ -5,11 +5,10 @@ Step numbers count from 1; what is recorded at step n was made by it, and a chec
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from envgym.agents.catalog import METRIC
 from envgym.agents.evaluation.metrics import Metric, compute_metrics
@@ -22,8 +21,7 @@ from envgym.files import sole_writer
 from envgym.report.from_run import evaluation_data, write_run_report
 from envgym.runs import RunDirectory
 from envgym.seeds import derive_seed
-from envgym.trainer.batch.rows import TrainRow
-from envgym.trainer.batch.value_targets import TrainingBatch
+from envgym.trainer.batch.rows import TrainingBatch, TrainRow
 from envgym.trainer.build import RunContext, build_method, build_run_context
 from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
 from envgym.trainer.checks.preflight import check_invalid, open_run_directory
@@ -38,7 +36,7 @@ from envgym.trainer.learner.checkpoint import (
     open_reference,
     save_checkpoint,
 )
-from envgym.trainer.methods.protocols import TaskRequest, TrajectoryCredit
+from envgym.trainer.methods.protocols import TaskRequest
 from envgym.trainer.metrics.callbacks import Callback, Callbacks
 from envgym.trainer.metrics.rollout import (
     age_metrics,
@@ -115,7 +113,8 @@ class TrainLoop:
         self.stats: Stats = {}
         self.step = 0
         self._times: Metrics = {}
-        self._canary = _canary(settings, context)
+        prompt = context.tokenizer(TEXT)["input_ids"][: settings.agent.max_context_tokens // 2]
+        self._canary = WeightCanary(settings.canary, prompt) if settings.canary.enabled else None
         self._audit = MaskAudit()
         audited = replace(context, policy=AuditedPolicy(context.policy, self._audit))
         self._player = token_player(
@@ -180,7 +179,9 @@ class TrainLoop:
         with self._timed("collect"):
             collected = self._collect(runner, step)
         requests, groups = collected.requests, collected.groups
-        _check_groups(self.settings, groups, step)
+        check_invalid(groups, limit=self.settings.run.max_invalid_rate, step=step)
+        if self.settings.canary.on_rewrite == "fail":
+            check_context_rewrites(groups, step=step)
         result = self.context.method.filter(groups).at_most(collected.wanted)
         with self._timed("learn"):
             (credits, rows), learned = self._learn(runner, result.kept, step)
@@ -194,8 +195,11 @@ class TrainLoop:
         every = self.settings.run.save_episodes_every
         if every and step % every == 0:
             with self._timed("save"):
-                rows_of_episodes = _episode_rows(step, groups, credits, dropped_trees(result.dropped))
-                self.run_directory.write_episodes(step, rows_of_episodes)
+                trees = [tree for group in groups for tree in group.trees]
+                advantages = {(c.trajectory.tree.id, c.trajectory.leaf): c.advantages for c in credits}
+                dropped = dropped_trees(result.dropped)
+                table = episode_rows(trees, step=step, advantages=advantages, dropped=dropped)
+                self.run_directory.write_episodes(step, table)
         sampled = _sampled_metrics(self.settings, self.context.method.metrics, requests, groups)
         seconds = time.perf_counter() - started
         metrics = {
@@ -325,13 +329,6 @@ def _evaluation_plans(settings: TrainSettings, context: RunContext, label: str) 
     ]
 
 
-def _check_groups(settings: TrainSettings, groups: Sequence[Group], step: int) -> None:
-    """Stop a run that must not train on its groups. Raises: RunError: many failed, or a context is rendered anew."""
-    check_invalid(groups, limit=settings.run.max_invalid_rate, step=step)
-    if settings.canary.on_rewrite == "fail":
-        check_context_rewrites(groups, step=step)
-
-
 def _sampled_metrics(
     settings: TrainSettings, metrics: Sequence[Metric], requests: Sequence[TaskRequest], groups: Sequence[Group]
 ) -> Metrics:
@@ -341,22 +338,6 @@ def _sampled_metrics(
     if len(settings.envs) > 1:
         values |= env_metrics([request.env for request in requests], groups, success_at=success_at)
     return values | compute_metrics(metrics, [episode for group in groups for episode in group.trajectories])
-
-
-def _episode_rows(
-    step: int, groups: Sequence[Group], credits: Sequence[TrajectoryCredit], dropped: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """Return the table of a step's episodes, with what training gave them."""
-    trees = [tree for group in groups for tree in group.trees]
-    advantages = {(c.trajectory.tree.id, c.trajectory.leaf): c.advantages for c in credits}
-    return episode_rows(trees, step=step, advantages=advantages, dropped=dropped)
-
-
-def _canary(settings: TrainSettings, context: RunContext) -> WeightCanary | None:
-    if not settings.canary.enabled:
-        return None
-    prompt = context.tokenizer(TEXT)["input_ids"]
-    return WeightCanary(settings.canary, prompt[: settings.agent.max_context_tokens // 2])
 
 
 def _counter(callbacks: Callback, phase: str, total: int) -> Callable[[Tree], None]:

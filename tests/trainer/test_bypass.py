@@ -26,7 +26,7 @@ from envgym.trainer.methods.corrections import (
     Tis,
     WeightLevel,
 )
-from envgym.trainer.methods.corrections.divergence import Over
+from envgym.trainer.methods.corrections.rejection import Over
 from envgym.trainer.methods.losses import PpoClip
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.settings import ObjectiveSettings, OptimSettings

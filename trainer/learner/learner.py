@@ -19,7 +19,6 @@ from envgym.trainer.learner.critic import Critic, PaddedValueTargets, supervised
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.objective import Objective, OldLogprobs, denominator_of_rows, policy_loss
-from envgym.trainer.learner.optimizer import adamw, schedule
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics, correction_metrics
 from envgym.trainer.settings import OptimSettings
 
@@ -229,6 +228,33 @@ def needs_old_logprobs_pass(optim: OptimSettings, objective: Objective) -> bool:
     """
     is_single = optim.epochs * optim.minibatches == 1
     return not objective.is_bypass and not (is_single and objective.correction.is_identity)
+
+
+def adamw(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:
+    """Build AdamW over the trainable parameters; vectors (norms, biases) do not decay."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": optim.weight_decay},
+        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]], lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True
+    )
+
+
+def schedule(optim: OptimSettings, step: int, num_steps: int) -> float:
+    """Return the factor on the learning rate at `step` (from 0): a linear warmup, then the decay."""
+    if step < optim.warmup_steps:
+        return (step + 1) / (optim.warmup_steps + 1)
+    left = max(num_steps - optim.warmup_steps, 1)
+    share = min(max(step - optim.warmup_steps, 0) / left, 1.0)
+    match optim.decay:
+        case "linear":
+            return 1.0 - share
+        case "cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * share))
+        case "constant":
+            return 1.0
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

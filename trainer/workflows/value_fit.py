@@ -22,14 +22,12 @@ from envgym.files import sole_writer
 from envgym.runs import RunDirectory, check_new
 from envgym.seeds import derive_seed
 from envgym.settings import apply_overrides, build_settings, places
-from envgym.trainer.batch.rows import MicroBatch, TrainRow
-from envgym.trainer.batch.value_targets import ComputeValues, build_critic_batch
+from envgym.trainer.batch.rows import ComputeValues, MicroBatch, TrainRow, build_critic_batch
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.preflight import check_invalid
 from envgym.trainer.learner.checkpoint import TrainState, require_checkpoint, save_checkpoint
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, supervised_tokens
-from envgym.trainer.learner.learner import Learner, LossFn, set_learning_rate
-from envgym.trainer.learner.optimizer import schedule
+from envgym.trainer.learner.learner import Learner, LossFn, schedule, set_learning_rate
 from envgym.trainer.methods.protocols import CriticCredit
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
 from envgym.trainer.settings import TrainSettings, settings_of_run

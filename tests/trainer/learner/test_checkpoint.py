@@ -18,7 +18,7 @@ from envgym.trainer.learner.checkpoint import (
     save_checkpoint,
     save_model,
 )
-from envgym.trainer.learner.optimizer import adamw
+from envgym.trainer.learner.learner import adamw
 from envgym.trainer.methods.protocols import TaskStats
 from envgym.trainer.settings import OptimSettings
 

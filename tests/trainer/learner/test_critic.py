@@ -11,8 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from envgym.core.trajectory import Group
-from envgym.trainer.batch.rows import TrainRow, ValueTarget
-from envgym.trainer.batch.value_targets import build_critic_batch
+from envgym.trainer.batch.rows import TrainRow, ValueTarget, build_critic_batch
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, ValueHead, supervised_tokens
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.learner import Learner

@@ -16,9 +16,8 @@ from envgym.plugins import Choice
 from envgym.trainer.batch.rows import TrainRow, padded_batches
 from envgym.trainer.catalog import AGGREGATION
 from envgym.trainer.learner.causal_lm import without_dropout
-from envgym.trainer.learner.learner import Learner
+from envgym.trainer.learner.learner import Learner, schedule
 from envgym.trainer.learner.objective import Objective, denominator_of_rows
-from envgym.trainer.learner.optimizer import schedule
 from envgym.trainer.methods.corrections import NoCorrection, Tis
 from envgym.trainer.methods.losses import Aggregation, PpoClip
 from envgym.trainer.settings import ObjectiveSettings, OptimSettings

@@ -7,7 +7,7 @@ import pytest
 from envgym.core.trajectory import Group
 from envgym.seeds import generator
 from envgym.stats import estimate_success, wilson_interval
-from envgym.trainer.methods.filters.zero_variance import ZeroVariance
+from envgym.trainer.methods.filters.variance import ZeroVariance
 from envgym.trainer.metrics.rollout import env_metrics, filter_metrics, rollout_metrics
 from tests.support import example_trees as cases
 

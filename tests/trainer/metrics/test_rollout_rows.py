@@ -9,9 +9,7 @@ from envgym.core.tree import Edge
 from envgym.core.turns import Ending
 from envgym.trainer.batch.rows import train_rows
 from envgym.trainer.methods.credit.outcome import Grpo
-from envgym.trainer.methods.filters.keep_all import KeepAll
-from envgym.trainer.methods.filters.top_variance import TopVariance
-from envgym.trainer.methods.filters.zero_variance import ZeroVariance
+from envgym.trainer.methods.filters.variance import KeepAll, TopVariance, ZeroVariance
 from envgym.trainer.methods.protocols import Filter, FilterResult
 from envgym.trainer.metrics.rollout import row_metrics
 from tests.support import example_trees as cases

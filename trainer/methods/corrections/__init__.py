@@ -7,8 +7,7 @@ from envgym.trainer.methods.corrections.base import (
     NoCorrection,
     WeightLevel,
 )
-from envgym.trainer.methods.corrections.divergence import Divergence
-from envgym.trainer.methods.corrections.rejection import Geometric, IcePop, Mis, Rejection
+from envgym.trainer.methods.corrections.rejection import Divergence, Geometric, IcePop, Mis, Rejection
 from envgym.trainer.methods.corrections.tis import Tis, TisLevel
 
 __all__ = [

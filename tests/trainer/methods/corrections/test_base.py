@@ -21,7 +21,7 @@ from envgym.trainer.methods.corrections import (
     WeightLevel,
 )
 from envgym.trainer.methods.corrections.base import CorrectionStats
-from envgym.trainer.methods.corrections.divergence import Over
+from envgym.trainer.methods.corrections.rejection import Over
 from tests.support.plugins import CORRECTIONS
 
 ALL: list[Correction] = [

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from envgym.plugins import Choice
-from envgym.trainer.methods.corrections.divergence import Divergence, Over
+from envgym.trainer.methods.corrections.rejection import Divergence, Over
 from tests.trainer.methods.corrections.gaps import assert_weights, correct
 
 # gap   .1        -.2       .9       |  0   .5         row: sum       mean       max

@@ -25,8 +25,7 @@ from envgym.trainer.methods.corrections import (
     TisLevel,
     WeightLevel,
 )
-from envgym.trainer.methods.corrections.divergence import Over
-from envgym.trainer.methods.corrections.rejection import outside_ratios
+from envgym.trainer.methods.corrections.rejection import Over, outside_ratios
 from tests.trainer.methods.corrections.gaps import GAP, MASK, correct
 
 ALL: dict[str, Callable[..., Rejection]] = {

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.trainer.methods.filters.keep_all import KeepAll
-from envgym.trainer.methods.filters.zero_variance import ZeroVariance
+from envgym.trainer.methods.filters.variance import KeepAll, ZeroVariance
 from tests.support.example_trees import outcome_group
 from tests.support.plugins import FILTERS
 

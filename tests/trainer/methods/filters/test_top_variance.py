@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.core.trajectory import Group
-from envgym.trainer.methods.filters.top_variance import TopVariance, spread
-from envgym.trainer.methods.filters.zero_variance import ZeroVariance
+from envgym.trainer.methods.filters.variance import TopVariance, ZeroVariance, spread
 from tests.support.example_trees import outcome_group
 
 PUBLISHED = (0.5, 0.0, 0.3, 0.45, 0.1, 0.0)

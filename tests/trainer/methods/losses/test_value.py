@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from envgym.trainer.methods.losses.value import value_loss
+from envgym.trainer.learner.critic import value_loss
 
 
 def of(value: float, target: float, old: float, *, mask: bool = True, clip: float | None = None) -> tuple[float, float]:

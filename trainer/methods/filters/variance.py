@@ -1,4 +1,4 @@
-"""Keep the groups whose rewards differ most."""
+"""Filters by how much the rewards of a group differ."""
 
 import statistics
 from collections.abc import Sequence
@@ -9,8 +9,35 @@ from pydantic import Field
 from envgym.core.trajectory import Group
 from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import episode_rewards
-from envgym.trainer.methods.filters.zero_variance import TOLERANCE
 from envgym.trainer.methods.protocols import FilterResult
+
+TOLERANCE = 1e-9
+"""Rewards closer than this are one reward; sums of rounded turn rewards differ by less."""
+
+
+class KeepAll(Settings):
+    """Drop only groups without a valid episode: there is nothing to learn from."""
+
+    def __call__(self, groups: Sequence[Group]) -> FilterResult:
+        """Split the groups."""
+        return FilterResult.split(groups, [None if group.valid else "no_valid_episode" for group in groups])
+
+
+class ZeroVariance(Settings):
+    """Keep groups with at least two different rewards. Source: dynamic sampling of 2503.14476 (DAPO).
+
+    Others in place of the dropped groups are the collector's matter (`resampling.rounds`).
+    """
+
+    def __call__(self, groups: Sequence[Group]) -> FilterResult:
+        """Split the groups."""
+        return FilterResult.split(groups, [_why_dropped(episode_rewards(group)) for group in groups])
+
+
+def _why_dropped(rewards: Sequence[float]) -> str | None:
+    if not rewards:
+        return "no_valid_episode"
+    return "zero_variance" if max(rewards) - min(rewards) <= TOLERANCE else None
 
 
 class TopVariance(Settings):
