@@ -162,7 +162,7 @@ class TrainLoop:
         if self.settings.sft is not None:
             work = warm_start(self.context, self.settings, self.settings.sft, on_progress=self.callbacks.on_progress)
             self.run_directory.append_metrics({"step": 0, **runner.run(work)})
-            self._sync_policy()
+            self.context.update_policy(self.step)
         self._open_reference()
         self._save()
 
@@ -188,7 +188,7 @@ class TrainLoop:
         with self._timed("sync"):
             self.step = step
             if not self.context.policy.shares_weights:  # else sampling may go on already
-                self._sync_policy()
+                self.context.update_policy(self.step)
         with self._timed("canary"):
             canary_metrics = self._check_weights(runner)
         self.stats = updated_stats(self.stats, requests, groups, step=step)
@@ -285,10 +285,6 @@ class TrainLoop:
         self.step, self.stats = state.step, state.stats
         self.run_directory.forget_after(state.step)
         self._open_reference()
-        self._sync_policy()
-
-    def _sync_policy(self) -> None:
-        """Let the policy sample from the weights as they are after `step`."""
         self.context.update_policy(self.step)
 
     def _check_weights(self, runner: asyncio.Runner) -> Metrics:
