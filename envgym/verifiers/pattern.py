@@ -3,9 +3,12 @@
 import os
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
+from envgym.core.json_types import JsonObject
 from envgym.core.tasks import Task
 from envgym.errors import EnvFailure, InvalidInput
 from envgym.verifiers.base import Verdict, right, wrong
@@ -40,29 +43,33 @@ class Pattern:
             return wrong(f"the answer has {len(answer)} characters, more than {self.max_chars}")
         stripped = answer.strip()
         if self.cpu_s is None:
-            is_match: bool | None = re.fullmatch(self.pattern, stripped, re.DOTALL) is not None
+            is_match = re.fullmatch(self.pattern, stripped, re.DOTALL) is not None
         else:
-            is_match = _match(self.pattern, stripped, self.cpu_s)
-        if is_match is None:
-            return wrong(f"matching the answer took more than {self.cpu_s} s")
+            matched = ask_within(self.cpu_s, {"pattern": self.pattern, "answer": stripped})
+            if matched is None:
+                return wrong(f"matching the answer took more than {self.cpu_s} s")
+            is_match = bool(matched["is_match"])
         return right("the form is right") if is_match else wrong("the form is not the one asked for")
 
 
-def _match(pattern: str, answer: str, cpu_s: int) -> bool | None:
-    """Match in a helper process; None where the time is not enough. Raises: EnvFailure: the process is lost."""
+def ask_within(cpu_s: int, request: JsonObject) -> Mapping[str, Any] | None:  # Any: decoded JSON
+    """Return what the helper process answers; None where `cpu_s` seconds are not enough.
 
-    def job(worker: Worker) -> bool:
-        worker.send({"pattern": pattern, "answer": answer, "cpu_s": cpu_s})
-        return bool(worker.receive(cpu_s * WALL_FACTOR)["is_match"])
+    Raises: EnvFailure: the process cannot be started, or is lost.
+    """
+
+    def job(worker: Worker) -> Mapping[str, Any]:  # Any: decoded JSON
+        worker.send({**request, "cpu_s": cpu_s})
+        return worker.receive(cpu_s * WALL_FACTOR)
 
     try:
         return _pool().use(job)
     except WorkerDied as death:
         if death.returncode == -signal.SIGXCPU:
             return None
-        raise EnvFailure(f"matching {pattern[:60]!r} failed: {death}") from None
+        raise EnvFailure(f"matching a regular expression failed: {death}") from None
     except WorkerHung as hang:
-        raise EnvFailure(f"matching {pattern[:60]!r} was stopped: {hang}") from None
+        raise EnvFailure(f"matching a regular expression was stopped: {hang}") from None
 
 
 @cache

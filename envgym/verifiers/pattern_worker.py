@@ -1,4 +1,4 @@
-"""The process that matches patterns for `envgym.verifiers.pattern`: one JSON request per line, one line in answer.
+"""The process in which `envgym.verifiers` matches regular expressions: one JSON request per line, one line in answer.
 
 The kernel ends it when a request uses more than its share of CPU time: Python's `re` cannot be stopped from inside.
 """
@@ -10,18 +10,23 @@ import resource
 import sys
 import time
 
+from envgym.verifiers.json_schema import find_problem
 from envgym.verifiers.math_worker import limit_softly
 
 
 def main() -> None:
-    """Serve requests until the input ends."""
+    """Serve requests until the input ends: `{"pattern", "answer"}` or `{"schema", "value"}`, each with `cpu_s`."""
     limit_softly(resource.RLIMIT_CORE, 0)
+    find_problem({}, None)  # what it imports is no request's share
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         limit_softly(resource.RLIMIT_CPU, math.ceil(time.process_time()) + request["cpu_s"])
-        is_match = re.fullmatch(request["pattern"], request["answer"], re.DOTALL) is not None
-        print(json.dumps({"is_match": is_match}), flush=True)
+        if "schema" in request:
+            answer: dict[str, object] = {"problem": find_problem(request["schema"], request["value"])}
+        else:
+            answer = {"is_match": re.fullmatch(request["pattern"], request["answer"], re.DOTALL) is not None}
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

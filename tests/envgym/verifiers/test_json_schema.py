@@ -40,3 +40,16 @@ def test_json_schema_scores(answer: str, score: float, reason: str) -> None:
 def test_a_schema_that_is_none_is_an_error() -> None:
     with pytest.raises(InvalidInput, match="be a JSON schema"):
         judge("{}", JsonSchema(), {"schema": {"type": "objekt"}})
+
+
+def test_a_schema_with_patterns_is_compared_as_one_without() -> None:
+    verifier = JsonSchema(schema={"type": "object", "patternProperties": {"^n": {"type": "integer"}}})
+    assert judge('{"n1": 3, "m": "x"}', verifier, {}) == (1.0, "the schema accepts it")
+    assert judge('{"n1": "x"}', verifier, {}) == (0.0, "$.n1: 'x' is not of type 'integer'")
+
+
+def test_an_answer_that_makes_a_schema_s_pattern_run_for_ever_scores_0() -> None:
+    verifier = JsonSchema(schema={"type": "string", "pattern": "^(a+)+$"})
+    assert judge(f'"{"a" * 60}"', verifier, {}) == (1.0, "the schema accepts it")
+    told = "comparing it with the schema took more than 1 s"  # 2^60 ways to part 60 letters
+    assert judge(f'"{"a" * 60}b"', verifier, {}) == (0.0, told)
