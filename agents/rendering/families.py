@@ -25,7 +25,7 @@ from envgym.agents.rendering.template import (
 )
 from envgym.agents.rendering.tokens import TokenCodec, require_fast
 from envgym.core.messages import Action, Message, Observation, Role, ToolCall, text_of
-from envgym.core.segments import Origin, Segment
+from envgym.core.segments import Origin
 from envgym.core.tree import Rewrite
 from envgym.errors import InvalidInput, check_known
 from envgym.parsing.strict_json import read_json
@@ -250,14 +250,12 @@ class FamilyRenderer:
             return Rendering(segments=(self._codec.segment(Origin.PROMPT, ids),), rewrite=Rewrite.TEMPLATE)
         ids = list(bridged.token_ids[length:])
         shown = bridged.is_content or [owner >= 0 for owner in bridged.message_indices]
-        return Rendering(segments=self._runs(ids, shown[length:]))
-
-    def _runs(self, ids: Sequence[int], is_reply: Sequence[bool]) -> tuple[Segment, ...]:
-        runs = groupby(zip(ids, is_reply, strict=True), key=itemgetter(1))
-        return tuple(
-            self._codec.segment(Origin.TOOL if is_reply_run else Origin.TEMPLATE, [token for token, _ in run])
-            for is_reply_run, run in runs
+        runs = groupby(zip(ids, shown[length:], strict=True), key=itemgetter(1))
+        segments = (
+            self._codec.segment(Origin.TOOL if is_reply else Origin.TEMPLATE, [token for token, _ in run])
+            for is_reply, run in runs
         )
+        return Rendering(segments=tuple(segments))
 
     def parse(self, token_ids: Sequence[int]) -> Action:
         """Read sampled tokens as an action."""

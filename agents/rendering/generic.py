@@ -6,6 +6,7 @@ token (`agents/rendering/tokens.py`).
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from envgym.agents.protocols import Generation, Rendering
@@ -57,11 +58,9 @@ class GenericRenderer:
         ends = (self._closing_id, tokenizer.eos_token_id)
         self.stop_token_ids = tuple(dict.fromkeys(end for end in ends if isinstance(end, int)))
         """Ids at which the policy's turn ends: the template's closing token, then the tokenizer's end of text."""
-        self._probe = TransitionProbe(self._template, self._dialect, self._codec, closing, self._opened)
-        usual: list[tuple[str, ...]] = [("user",)]
-        if self._dialect.has_tools:
-            usual += [("tool",), ("tool", "tool")]
-        self._transitions = {roles: self._probe.probe(roles) for roles in usual}
+        self._probe = cache(TransitionProbe(self._template, self._dialect, self._codec, closing, self._opened).probe)
+        for usual in (("user",), ("tool",), ("tool", "tool")) if self._dialect.has_tools else (("user",),):
+            self._probe(usual)
 
     def _find_closing(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[int, str]:
         """Return the token that ends a turn: the one the template writes after it, else the tokenizer's own."""
@@ -132,10 +131,7 @@ class GenericRenderer:
     # ---- helpers -------------------------------------------------------------------------------------------------
 
     def _transition(self, made: Sequence[TemplateMessage]) -> Transition:
-        roles = tuple(str(message["role"]) for message in made)
-        if roles not in self._transitions:
-            self._transitions[roles] = self._probe.probe(roles)
-        return self._transitions[roles]
+        return self._probe(tuple(str(message["role"]) for message in made))
 
     def _turn_form(self, history: Sequence[Message], action: Action) -> TurnForm:
         """Return what the template looks at; the history is searched back to where it last dropped thinking."""

@@ -140,7 +140,8 @@ class TransitionProbe:
         if end < len(turn_text):
             return False, None
         glue = _cut_out(whole[end:], contents)
-        if glue is None or not glue[0].startswith(self.closing) or _names_the_call(glue):
+        names_the_call = any(mark in part for part in glue or () for mark in (PROBE_TOOL.name, _PROBE_ID))
+        if glue is None or names_the_call or not glue[0].startswith(self.closing):
             return False, None
         return whole[:end] == context + after_opening(turn_text, self.opened), glue
 
@@ -204,11 +205,6 @@ def _cut_out(text: str, contents: Sequence[str]) -> tuple[str, ...] | None:
             return None
         glue.append(before)
     return (*glue, text)
-
-
-def _names_the_call(glue: Sequence[str]) -> bool:
-    """Return whether the glue holds what differs from call to call."""
-    return any(mark in part for part in glue for mark in (PROBE_TOOL.name, _PROBE_ID))
 
 
 def after_opening(text: str, opened: str) -> str:

@@ -8,7 +8,7 @@ turn, so the outcome does not depend on timing) or what was admitted earlier.
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from pydantic import Field
@@ -168,7 +168,7 @@ class BudgetTracker:
             known += branch.totals[min(earlier, branch.num_turns)]
             num_open = earlier - branch.num_turns if self._ordered else int(branch.is_under_way)
             if num_open > 0 and not branch.is_over:
-                at_most += _times(self._largest_turn, num_open)
+                at_most = sum([self._largest_turn] * num_open, at_most)
                 at_most += _NOTHING if branch.num_turns else branch.replay
         if self._budget.is_spent(known):
             return False
@@ -179,7 +179,3 @@ class BudgetTracker:
             if not changed.done():
                 changed.set_result(None)
         self._waiting.clear()
-
-
-def _times(cost: Cost, count: int) -> Cost:
-    return Cost(**{part.name: getattr(cost, part.name) * count for part in fields(Cost)})

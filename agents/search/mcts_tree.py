@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from envgym.agents.loop.path import PathNode
-from envgym.agents.search.branches import Branch, SearchState, TurnRecord
+from envgym.agents.search.branches import Branch, SearchState
 from envgym.agents.search.engine import SearchTree
 from envgym.agents.search.mcts_scores import (
     FrontierWeights,
@@ -228,8 +228,11 @@ class Simulations:
         for turn in branch.turns:
             key = turn.generation.token_ids if turn.generation is not None else (-1 - branch.number,)
             if key not in node.children:
-                node.children[key] = _child(node, turn)
-                new.append(node.children[key])
+                logprobs = turn.generation.behavior_logprobs if turn.generation is not None else ()
+                surprisal = -math.fsum(logprobs) / len(logprobs) if logprobs else 0.0
+                child = MctsNode(turn.node, turn.end, parent=node, depth=node.depth + 1, surprisal=surprisal)
+                node.children[key] = child
+                new.append(child)
             node = node.children[key]
         if not new and branch.is_finished:
             branch.pruned = MERGED
@@ -287,9 +290,3 @@ def _count_pending(node: MctsNode) -> MctsNode:
 def _text_of(messages: Sequence[Message]) -> tuple[tuple[Role, str], ...]:
     """Return what messages say, without the ids of tool calls, which are sampled."""
     return tuple((message.role, message.content) for message in messages)
-
-
-def _child(parent: MctsNode, turn: TurnRecord) -> MctsNode:
-    logprobs = turn.generation.behavior_logprobs if turn.generation is not None else ()
-    surprisal = -math.fsum(logprobs) / len(logprobs) if logprobs else 0.0
-    return MctsNode(node=turn.node, state=turn.end, parent=parent, depth=parent.depth + 1, surprisal=surprisal)
