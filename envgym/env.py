@@ -197,7 +197,7 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
             record = replace(record, ending=Ending.TRUNCATED_TURNS)
         self._turn, self._is_over, self._last = self._turn + 1, record.ending is not None, record.observation
         if self.recording is not None:
-            self.recording = self.recording.extended(record)
+            self.recording = replace(self.recording, turns=(*self.recording.turns, record))
         return step_result(record)
 
     def _answer(self, action: Action) -> StepRecord:

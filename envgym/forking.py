@@ -3,9 +3,9 @@
 For an env whose state cannot be copied (a process, a page) but whose episodes repeat.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import gymnasium
 import numpy as np
@@ -26,10 +26,6 @@ class Recording:
     """The env's generator as it stood when the episode began; never drawn from."""
     first: Observation
     turns: tuple[StepRecord, ...] = ()
-
-    def extended(self, turn: StepRecord) -> Self:
-        """Return the recording with one turn more."""
-        return replace(self, turns=(*self.turns, turn))
 
 
 def copy_generator(generator: np.random.Generator) -> np.random.Generator:

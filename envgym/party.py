@@ -39,7 +39,11 @@ class ScriptedParty:
     def reply(self, messages: Sequence[Message]) -> Message:
         """Return the next message. Raises: PartyFailure: the list has ended, or the function failed."""
         if callable(self.script):
-            text = self._call(self.script, messages)
+            names = [part for message in messages for part in (message.role.value, message.content)]
+            try:
+                text = self.script(messages, generator(self.seed, "party", *names))
+            except Exception as error:  # whatever the script raises, the party is what broke
+                raise PartyFailure(f"the script of a party failed: {type(error).__name__}: {error}") from error
         else:
             num_replies = sum(message.role is Role.ASSISTANT for message in messages)
             if num_replies >= len(self.script):
@@ -47,10 +51,3 @@ class ScriptedParty:
                 raise PartyFailure.of("script", must, len(self.script), where="ScriptedParty", do=do)
             text = self.script[num_replies]
         return Message(role=Role.ASSISTANT, content=text)
-
-    def _call(self, script: ScriptFunction, messages: Sequence[Message]) -> str:
-        names = [part for message in messages for part in (message.role.value, message.content)]
-        try:
-            return script(messages, generator(self.seed, "party", *names))
-        except Exception as error:  # whatever the script raises, the party is what broke
-            raise PartyFailure(f"the script of a party failed: {type(error).__name__}: {error}") from error

@@ -9,7 +9,6 @@ import os
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -21,22 +20,9 @@ EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """One command of the table."""
-
-    module: str
-    help: str
-    examples: str
-    add_arguments: str = "add_arguments"
-    """Name of the function in the module."""
-    run: str = "run"
-    """Likewise."""
-
-
 _TABLE = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
-COMMANDS: Mapping[str, Command] = {name: Command(**row) for name, row in _TABLE["commands"].items()}
-"""Name -> command, in the order of the help text."""
+COMMANDS: Mapping[str, Mapping[str, str]] = _TABLE["commands"]
+"""Name -> its keys, in the order of the help text."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,12 +80,12 @@ def build_parser(selected: str | None) -> Parser:
     parser.add_argument("--traceback", action="store_true", help=help_traceback)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, command in COMMANDS.items():
-        own = subparsers.add_parser(name, help=command.help, formatter_class=argparse.RawDescriptionHelpFormatter)
+        own = subparsers.add_parser(name, help=command["help"], formatter_class=argparse.RawDescriptionHelpFormatter)
         if name == selected:
-            own.description = f"{command.help[0].upper()}{command.help[1:]}."
-            own.epilog = f"examples:\n{command.examples}"
-            module = import_module(command.module)
-            own.set_defaults(run_command=getattr(module, command.run))
-            getattr(module, command.add_arguments)(own)
+            own.description = f"{command['help'][0].upper()}{command['help'][1:]}."
+            own.epilog = f"examples:\n{command['examples']}"
+            module = import_module(command["module"])
+            own.set_defaults(run_command=getattr(module, command.get("run", "run")))
+            getattr(module, command.get("add_arguments", "add_arguments"))(own)
             own.add_argument("--traceback", action="store_true", default=argparse.SUPPRESS, help=help_traceback)
     return parser

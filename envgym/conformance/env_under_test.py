@@ -1,5 +1,6 @@
 """The env under test, episodes of it as comparable values, and the results of its checks."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -55,10 +56,10 @@ def as_text(title: str, checks: Sequence[Check]) -> str:
     width = max((len(check.name) for check in checks), default=0)
     lines = [title]
     lines += [f"  {check.status}  {check.name:<{width}}  {check.seconds:5.2f} s  {check.detail}" for check in checks]
-    counts = {status: sum(check.status is status for check in checks) for status in CheckStatus}
+    counts = Counter(check.status for check in checks)
     skipped = [check.name for check in checks if check.status is CheckStatus.SKIP]
-    passed, failed, unchecked = (counts[status] for status in (CheckStatus.PASS, CheckStatus.FAIL, CheckStatus.SKIP))
-    lines.append(f"  {passed} passed, {failed} failed, {unchecked} not checked")
+    passed, failed = counts[CheckStatus.PASS], counts[CheckStatus.FAIL]
+    lines.append(f"  {passed} passed, {failed} failed, {len(skipped)} not checked")
     if skipped:
         lines.append(f"  not checked: {', '.join(skipped)}")
     return "\n".join(lines)

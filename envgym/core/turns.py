@@ -104,13 +104,7 @@ class Cost:
 
     def __add__(self, other: "Cost") -> "Cost":
         """Add two costs part by part."""
-        return Cost(
-            tokens_generated=self.tokens_generated + other.tokens_generated,
-            tokens_prefilled=self.tokens_prefilled + other.tokens_prefilled,
-            tool_calls=self.tool_calls + other.tool_calls,
-            env_steps=self.env_steps + other.env_steps,
-            seconds=self.seconds + other.seconds,
-        )
+        return Cost(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
