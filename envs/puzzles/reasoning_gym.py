@@ -23,10 +23,15 @@ from envgym.verifiers import Verdict, wrong
 
 NUM_ITEMS = 20_000
 """Items of a data set that tasks are drawn from, unless `config` names another `size`."""
-_MEASURED = tomllib.loads((Path(__file__).with_name("data") / "reasoning_gym.toml").read_text(encoding="utf-8"))
-WITHOUT_SOLUTION: Sequence[str] = tuple(_MEASURED["without_solution"])
-CHANCE: Mapping[str, float] = _MEASURED["full"]
-CHANCE_PARTIAL: Mapping[str, float] = {**CHANCE, **_MEASURED["partial"]}
+MEASURED = tomllib.loads((Path(__file__).with_name("data") / "reasoning_gym.toml").read_text(encoding="utf-8"))
+WITHOUT_SOLUTION: Sequence[str] = tuple(MEASURED["without_solution"])
+CHANCE: Mapping[str, float] = {name: row["mean"] or row["high"] for name, row in MEASURED["full"].items()}
+"""Data set -> share of the items that one answer solves; where it solved none, the upper end of the interval."""
+CHANCE_PARTIAL: Mapping[str, float] = {
+    **CHANCE,
+    **{name: row["mean"] or row["high"] for name, row in MEASURED["partial"].items()},
+}
+"""The same with partial credit."""
 MAX_ITEMS_WITHOUT_SOLUTION = 100
 _NAN = re.compile(r"(?<![a-z])nan(?![a-ik-z])", re.IGNORECASE)
 """NaN, alone or in a complex number: some scorers take it for any number."""
@@ -104,7 +109,7 @@ class ReasoningGym(RubricEnv):
         )
         self.source = _source(dataset, dict(config or {}))
         self.attempts, self.discount = attempts, discount
-        chance = (CHANCE_PARTIAL if partial_credit else CHANCE).get(dataset, _MEASURED["other"])
+        chance = (CHANCE_PARTIAL if partial_credit else CHANCE).get(dataset, 1.0)
         self.chance_score = min(1.0, sum(chance * discount**attempt for attempt in range(attempts)))
         self.tasks = GeneratedTasks(self._draw, name=f"{_WHERE} {dataset} {self.source.config}")
 

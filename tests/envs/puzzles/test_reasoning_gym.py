@@ -14,8 +14,18 @@ from envgym.core.turns import Ending
 from envgym.env import NoOracle
 from envgym.envs.puzzles import _reasoning_client as client
 from envgym.envs.puzzles._reasoning_client import ItemGenerator, dataset_names
-from envgym.envs.puzzles.reasoning_gym import CHANCE, CHANCE_PARTIAL, NUM_ITEMS, WITHOUT_SOLUTION, ReasoningGym, extract
+from envgym.envs.puzzles.reasoning_gym import (
+    CHANCE,
+    CHANCE_PARTIAL,
+    MEASURED,
+    NUM_ITEMS,
+    WITHOUT_SOLUTION,
+    ReasoningGym,
+    extract,
+)
 from envgym.errors import EnvFailure, InvalidInput
+from envgym.seeds import generator
+from envgym.stats.intervals import UNIT_RANGE, estimate_task_values
 from envgym.verifiers.processes import WorkerPool
 
 pytest.importorskip("reasoning_gym")
@@ -245,8 +255,30 @@ def test_facts_name_generators_that_exist() -> None:
     names = dataset_names()
     assert len(names) == 105
     assert "composite" not in names
-    assert set(WITHOUT_SOLUTION) | set(CHANCE) | set(CHANCE_PARTIAL) <= set(names)
-    assert all(0.0 <= chance <= 1.0 for chance in (*CHANCE.values(), *CHANCE_PARTIAL.values()))
+    assert set(WITHOUT_SOLUTION) <= set(CHANCE) == set(CHANCE_PARTIAL) == set(names)
+    for row in (*MEASURED["full"].values(), *MEASURED["partial"].values()):
+        assert 0.0 <= row["low"] <= row["mean"] <= row["high"] <= 1.0
+        assert row["num_items"] >= 20
+
+
+@pytest.mark.parametrize(
+    "dataset, kind",
+    [
+        ("leg_counting", "full"),
+        ("course_schedule", "full"),
+        ("gcd", "full"),
+        ("count_bits", "full"),
+        ("rectangle_count", "partial"),
+        ("time_intervals", "partial"),
+    ],
+)
+def test_declared_chance_lies_in_the_interval_of_a_fresh_measurement(dataset: str, kind: str) -> None:
+    env = ReasoningGym(dataset=dataset, partial_credit=kind == "partial")
+    answer = MEASURED[kind][dataset]["answer"]
+    tasks = distinct_tasks(env.tasks, Split.TEST, 40)
+    paid = [say(env, task, f"<answer>{answer}</answer>").reward for task in tasks]
+    measured = estimate_task_values(paid, num_samples=40, rng=generator("chance"), value_range=UNIT_RANGE).interval
+    assert measured.low <= env.chance_score <= measured.high
 
 
 @pytest.mark.slow
