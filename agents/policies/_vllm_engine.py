@@ -123,6 +123,8 @@ class VllmEngine:
         self._deaths = 0
         """Since the last answer."""
         self._num_under_way = 0
+        self._num_changes = 0
+        """Under way or waiting."""
         self._report = Path(tempfile.mkdtemp(prefix="envgym-vllm-")) / "reason"
         self._loop = asyncio.new_event_loop()
         self._condition = asyncio.Condition()
@@ -159,8 +161,9 @@ class VllmEngine:
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Any]:  # AsyncLLM
-        """Hold changes off. Raises: PolicyFailure: the engine died, or cannot be started again."""
+        """Hold changes off, once none waits. Raises: PolicyFailure: the engine died, or cannot be started again."""
         async with self._condition:
+            await self._condition.wait_for(lambda: not self._num_changes)
             if self._is_dead():
                 await self._restart()
             self._num_under_way += 1
@@ -176,12 +179,18 @@ class VllmEngine:
     @asynccontextmanager
     async def write(self) -> AsyncIterator[Any]:  # AsyncLLM, or None where it is not running
         """Wait until nobody samples, and let nobody begin. Raises: PolicyFailure: the engine died."""
-        async with self._condition:
-            await self._condition.wait_for(lambda: self._num_under_way == 0)
-            if self._is_dead():
-                await self._restart()
-            with self._dying():
-                yield self._llm
+        self._num_changes += 1
+        try:
+            async with self._condition:
+                await self._condition.wait_for(lambda: self._num_under_way == 0)
+                if self._is_dead():
+                    await self._restart()
+                with self._dying():
+                    yield self._llm
+        finally:
+            self._num_changes -= 1
+            async with self._condition:
+                self._condition.notify_all()
 
     async def start(self) -> None:
         """Start the process. Raises: InvalidInput: the model or the cache cannot be had."""

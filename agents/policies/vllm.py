@@ -126,7 +126,7 @@ class VllmPolicy(Policy):
 
     def clear_prefix_cache(self) -> None:
         """Compute every context anew when the requests under way are answered."""
-        self._engine.run(self._rename(self._version))
+        self._engine.run(self._rename(None))
 
     def sleep(self) -> None:
         """Give the memory of cache and weights back: on a GPU to the device, on a CPU by ending the process."""
@@ -178,10 +178,11 @@ class VllmPolicy(Policy):
         answers = [answer async for answer in llm.generate(prompt, params, request_id=str(next(self._numbers)))]
         return answers[-1]
 
-    async def _rename(self, version: int) -> None:
+    async def _rename(self, version: int | None) -> None:
+        """Clear the prefix cache; None: the weights keep the version that they have by then."""
         async with self._engine.write():
             self._salt += 1
-            self._version = version
+            self._version = self._version if version is None else version
 
     async def _update(self, path: Path, version: int) -> None:
         try:

@@ -6,6 +6,7 @@ tool or a template that train, a turn that was tokenised again, and a context th
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain, groupby
 from typing import Final, NamedTuple
 
@@ -117,6 +118,10 @@ class AuditedPolicy(Policy):
     def set_version(self, version: int) -> None:
         """Forward to the policy."""
         self._policy.set_version(version)
+
+    def pause(self, version: int | None = None) -> AbstractContextManager[None]:
+        """Forward to the policy."""
+        return self._policy.pause(version)
 
     def clear_prefix_cache(self) -> None:
         """Forward to the policy."""

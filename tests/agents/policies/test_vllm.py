@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,34 @@ def test_after_an_update_log_probs_are_the_new_weights_also_behind_a_cached_pref
     expected, old = (behind(one, item, after).gather(1, chosen)[:, 0] for one in (other, model))
     assert after.raw_logprobs == pytest.approx(expected.tolist(), abs=1e-2)
     assert (expected - old).abs().mean() > 0.5, "so the old weights would have been noticed"
+
+
+def test_weights_arrive_between_requests_that_never_pause_and_each_answer_names_its_own(
+    policy: VllmPolicy, model: LlamaForCausalLM
+) -> None:
+    by_version = [model, other_weights(model), model]
+    found: list[tuple[GenerateRequest, Generation]] = []
+
+    async def chain(number: int) -> None:
+        for turn in range(12):
+            item = request(LONG, seed=100 * number + turn, max_new_tokens=8 + number)
+            found.append((item, await policy.generate(item)))
+
+    async def sample() -> None:
+        await asyncio.gather(*map(chain, range(4)))
+
+    with ThreadPoolExecutor() as pool:
+        sampling = pool.submit(asyncio.run, sample())
+        for version, weights in enumerate(by_version):
+            while len(found) < 8 * version:
+                time.sleep(0.001)
+            policy.update_weights(merged_weights(weights), version)
+        sampling.result()
+    assert {one.policy_version for _, one in found} == {0, 1, 2}
+    for item, one in found:
+        chosen = torch.tensor(one.token_ids)[:, None]
+        expected = behind(by_version[one.policy_version], item, one).gather(1, chosen)[:, 0]
+        assert one.raw_logprobs == pytest.approx(expected.tolist(), abs=1e-2)
 
 
 def test_without_a_new_salt_the_old_weights_prefix_would_be_found(policy: VllmPolicy, model: LlamaForCausalLM) -> None:

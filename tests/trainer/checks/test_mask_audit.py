@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 
 from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import GenerateRequest, Policy, Sampling
 from envgym.errors import RunError
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
+from tests.agents.policies.small_models import llama
 
 # Prompt 1 2, turn 7 8 9, the tool says 3 4, turn 7 5; a sibling parts from the first turn behind 7 and samples 6.
 TURNS = {(1, 2): (7, 8, 9), (1, 2, 7, 8, 9, 3, 4): (7, 5), (1, 2, 7): (6,)}
@@ -84,3 +86,7 @@ def test_everything_else_is_the_policys() -> None:
     assert asyncio.run(policy.compute_logprobs([(1, 2)])) == [(0.0, 0.0)]
     policy.sleep()
     policy.wake()
+    shared = TransformersPolicy(llama(), shares_weights=True)
+    with AuditedPolicy(shared, MaskAudit()).pause(7):
+        assert shared.version == 0
+    assert shared.version == 7
