@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args
@@ -21,8 +22,19 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """The safe loader, to which a key that stands twice in a mapping is an error; YAML itself says so."""
+MAX_NODES = 100_000
+"""Values of a document, with every alias written out."""
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """The safe loader, to which a key that stands twice in a mapping is an error, and so is what aliases blow up."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        """Read the document, and count it before it is built."""
+        root = super().get_single_node()
+        if root is not None:
+            _count(root, {})
+        return root
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:  # Any: passed on
         """Read a mapping, and check it before merges (`<<`) bring in keys that may be there already."""
@@ -34,6 +46,23 @@ class _UniqueKeys(yaml.SafeLoader):
                     raise ConstructorError(None, None, f"the key {key.value!r} a second time", key.start_mark)
                 seen.add((key.tag, key.value))
         return mapping
+
+
+def _count(node: yaml.Node, counts: dict[int, int]) -> int:
+    """Return how many nodes one holds; an alias is the node that it names.
+
+    Raises: ConstructorError: too many, or one that holds itself.
+    """
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) not in counts:
+        counts[id(node)] = MAX_NODES + 1  # for an alias inside that names it
+        parts = chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
+        counts[id(node)] = 1 + sum(_count(part, counts) for part in parts)
+    if counts[id(node)] > MAX_NODES:
+        rule = f"more than {MAX_NODES:,} values, with every alias written out"
+        raise ConstructorError(None, None, rule, node.start_mark)
+    return counts[id(node)]
 
 
 def read_settings_file(path: Path) -> dict[str, Any]:
@@ -52,7 +81,7 @@ def read_settings_file(path: Path) -> dict[str, Any]:
 def read_yaml(text: str, *, where: str) -> dict[str, Any]:
     """Parse a YAML mapping. Raises: SettingsError: malformed, a key twice, or no mapping."""
     try:
-        data = yaml.load(text, _UniqueKeys)
+        data = yaml.load(text, _BoundedLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{where}, line {mark.line + 1}" if mark else where
@@ -60,6 +89,9 @@ def read_yaml(text: str, *, where: str) -> dict[str, Any]:
         raise SettingsError.of("settings", "be YAML", got, where=place, do="mend that line") from None
     except ValueError as error:  # what looks like a date, and is none
         raise SettingsError.of("settings", "be YAML", str(error), where=where, do="quote that value") from None
+    except RecursionError:
+        got, do = "lists in lists without an end", "mend the brackets"
+        raise SettingsError.of("settings", "be YAML", got, where=where, do=do) from None
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -91,8 +123,8 @@ def places(overrides: Sequence[str], *, option: str = "--set", under: str = "") 
 def read_yaml_value(text: str, *, where: str) -> Any:  # whatever YAML value the caller wrote
     """Parse one YAML value. Raises: SettingsError: malformed, or a key twice."""
     try:
-        return yaml.load(text, _UniqueKeys)
-    except (yaml.YAMLError, ValueError):
+        return yaml.load(text, _BoundedLoader)
+    except (yaml.YAMLError, ValueError, RecursionError):
         raise SettingsError.of("value", "be YAML", repr(text), where=where, do="quote it") from None
 
 

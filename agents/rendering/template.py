@@ -9,23 +9,34 @@ Two ways of using tools, chosen when the dialect is probed:
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
-
-import jinja2
 
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, Message, Role, ToolCall, text_of
 from envgym.errors import InvalidInput
 from envgym.parsing.formats import THINK_OPEN, TextFormat, join_thinking, split_thinking
 from envgym.tools import ToolSpec
+from envgym.verifiers.processes import Worker, WorkerDied, WorkerHung, WorkerPool
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 TemplateMessage = dict[str, Any]  # what the template's author chose to read
-_TEMPLATE_FAULTS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError)
-"""What a template raises when it is given messages that its author did not think of."""
+CPU_S = 5
+"""Seconds of processor time that rendering a conversation may take."""
+_WALL_S = 300.0
+_MAX_REQUESTS = 1_000_000
+
+
+class _TemplateFault(Exception):
+    """What a template raised on messages that its author did not think of."""
+
+
+@cache
+def _pool() -> WorkerPool:
+    return WorkerPool("envgym.agents.models.template_worker", 2, max_requests=_MAX_REQUESTS)
 
 
 class ChatTemplate:
@@ -35,16 +46,17 @@ class ChatTemplate:
         """Take the tokenizer's template. Raises: InvalidInput: there is none, or it cannot render a question."""
         self.name = str(tokenizer.name_or_path) or type(tokenizer).__name__
         self._tokenizer = tokenizer
-        self._variables: dict[str, Any] = dict(variables)  # whatever the template's author named
+        self._variables: dict[str, Any] = json.loads(json.dumps(dict(variables), default=str))  # any JSON
         if not tokenizer.chat_template:
             do = "put a chat_template.jinja beside its tokenizer.json, or use a model that has one"
             raise InvalidInput.of("chat template", "be there", "none", where=self.name, do=do)
         try:
             self._render([{"role": "user", "content": "?"}], (), opens_turn=True)
-        except _TEMPLATE_FAULTS as error:
-            must, got = "render a user message", f"{type(error).__name__}: {error}"
+        except _TemplateFault as fault:
             do = "correct the template, or use a model whose template works"
-            raise InvalidInput.of("chat template", must, got, where=self.name, do=do) from error
+            raise InvalidInput.of(
+                "chat template", "render a user message", str(fault), where=self.name, do=do
+            ) from None
 
     @property
     def source(self) -> str:
@@ -59,11 +71,10 @@ class ChatTemplate:
         """
         try:
             return self._render(messages, tools, opens_turn=opens_turn)
-        except _TEMPLATE_FAULTS as error:
+        except _TemplateFault as fault:
             must = f"accept the roles {[message['role'] for message in messages]}"
-            got = f"{type(error).__name__}: {error}"
             do = "use an environment or a model whose messages fit"
-            raise InvalidInput.of("chat template", must, got, where=self.name, do=do) from error
+            raise InvalidInput.of("chat template", must, str(fault), where=self.name, do=do) from None
 
     def attempt(
         self, messages: Sequence[TemplateMessage], tools: Sequence[ToolSpec] = (), *, opens_turn: bool = True
@@ -71,15 +82,40 @@ class ChatTemplate:
         """Return the text, None where the template refuses the messages."""
         try:
             return self._render(messages, tools, opens_turn=opens_turn)
-        except _TEMPLATE_FAULTS:
+        except _TemplateFault:
             return None
 
     def _render(self, messages: Sequence[TemplateMessage], tools: Sequence[ToolSpec], *, opens_turn: bool) -> str:
+        """Render in a process of its own, as a template comes with a model and may be hostile.
+
+        Raises: _TemplateFault: the template refuses the messages. InvalidInput: it takes too long, or too much memory.
+        """
         listed = listed_tools(tools) or None
-        text = self._tokenizer.apply_chat_template(
-            list(messages), tools=listed, add_generation_prompt=opens_turn, tokenize=False, **self._variables
-        )
-        return str(text)
+        try:
+            template = self._tokenizer.get_chat_template(tools=listed)
+        except ValueError as error:
+            raise _TemplateFault(str(error)) from None
+        request: dict[str, Any] = {  # JSON
+            "chat_template": template,
+            "messages": list(messages),
+            "tools": listed,
+            "add_generation_prompt": opens_turn,
+            "variables": {**self._tokenizer.special_tokens_map, **self._variables},
+            "cpu_s": CPU_S,
+        }
+
+        def ask(worker: Worker) -> Mapping[str, str]:
+            worker.send(request)
+            return worker.receive(_WALL_S)
+
+        try:
+            answer = _pool().use(ask)
+        except (WorkerDied, WorkerHung) as lost:
+            must, do = f"render within {CPU_S} s and 1 GiB", "use a model with another template"
+            raise InvalidInput.of("chat template", must, str(lost), where=self.name, do=do) from None
+        if "fault" in answer:
+            raise _TemplateFault(answer["fault"])
+        return answer["text"]
 
 
 def opened_thinking(opening: str) -> str:

@@ -128,9 +128,9 @@ class Worker:
 class WorkerPool:
     """Up to `size` processes of one module, started when needed."""
 
-    def __init__(self, module: str, size: int) -> None:
-        """Prepare the pool; no process is started yet."""
-        self._module = module
+    def __init__(self, module: str, size: int, *, max_requests: int = MAX_REQUESTS) -> None:
+        """Prepare the pool; no process is started yet, and each is replaced after `max_requests`."""
+        self._module, self._max_requests = module, max_requests
         self._size = size
         self._lock = threading.Lock()
         self._renew()
@@ -155,7 +155,7 @@ class WorkerPool:
                 with self._lock:
                     self._workers.append(worker)
             result = job(worker)
-            if worker.num_requests >= MAX_REQUESTS:
+            if worker.num_requests >= self._max_requests:
                 self._drop(worker)
                 worker = None
             return result

@@ -11,7 +11,15 @@ from hypothesis import given
 from pydantic import Field
 
 from envgym.errors import SettingsError
-from envgym.settings import Settings, apply_overrides, build_settings, places, read_settings_file, read_yaml
+from envgym.settings import (
+    Settings,
+    apply_overrides,
+    build_settings,
+    places,
+    read_settings_file,
+    read_yaml,
+    read_yaml_value,
+)
 
 KEYS = st.text("abcdefgh_", min_size=1, max_size=6)
 VALUES = st.one_of(st.integers(), st.booleans(), st.text("xyz", min_size=1, max_size=5))
@@ -273,3 +281,30 @@ def test_settings_are_frozen() -> None:
     car = build_settings(Car, {"name": "car"}, where="here")
     with pytest.raises(ValueError, match="frozen"):
         setattr(car, "name", "van")  # noqa: B010  # mypy knows that it may not be assigned
+
+
+def bomb(first: str, form: str) -> str:
+    """Return a document of thirty lines, each of which names the one before nine times."""
+    return "\n".join(
+        [f"a0: &a0 {first}", *(f"a{n}: &a{n} {form.format(','.join([f'*a{n - 1}'] * 9))}" for n in range(1, 30))]
+    )
+
+
+@pytest.mark.parametrize("text", [bomb("[1]", "[{}]"), bomb("{k: 1}", "{{<<: [{}]}}"), "a: &a [*a]", "a: &a {b: *a}"])
+def test_aliases_that_blow_up_are_refused_before_they_do(text: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"must be YAML, got more than 100,000 values, with every alias written out"
+    ):
+        read_yaml(text, where="run.yaml")
+    with pytest.raises(SettingsError, match=r"value must be YAML"):
+        read_yaml_value(text, where="--set")
+
+
+def test_aliases_are_read_as_what_they_name() -> None:
+    text = "base: &base {lr: 1}\noptim: {<<: *base, lr: 2}\nboth: [*base, *base]"
+    assert read_yaml(text, where="run.yaml") == {"base": {"lr": 1}, "optim": {"lr": 2}, "both": [{"lr": 1}, {"lr": 1}]}
+
+
+def test_lists_in_lists_without_an_end_are_refused() -> None:
+    with pytest.raises(SettingsError, match="must be YAML, got lists in lists without an end"):
+        read_yaml("[" * 2000, where="run.yaml")

@@ -1,0 +1,53 @@
+"""The process that renders chat templates: started by `envgym.agents.rendering.template`, never imported by it.
+
+A template is a program that comes with a model. transformers runs it in Jinja's immutable sandbox, which keeps it from
+everything but time and memory; here the kernel bounds both. It reads one JSON request per line and answers each in one.
+"""
+
+import json
+import math
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from envgym.verifiers.math_worker import limit_softly
+
+MEMORY_BYTES = 2**30
+MAX_CHARACTERS = 2**24
+"""Of a rendered conversation."""
+
+
+def main() -> None:
+    """Serve requests until the input ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whatever a library prints is not an answer
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    pages = Path("/proc/self/statm")
+    held = int(pages.read_text().split()[0]) * resource.getpagesize() if pages.exists() else 0
+    limit_softly(resource.RLIMIT_CORE, 0)
+    limit_softly(resource.RLIMIT_AS, held + MEMORY_BYTES)
+    answers.write(json.dumps({"ready": True}) + "\n")
+    for line in sys.stdin:
+        request = json.loads(line)
+        limit_softly(resource.RLIMIT_CPU, math.ceil(time.process_time()) + request.pop("cpu_s"))
+        answers.write(json.dumps(_answer(render_jinja_template, request)) + "\n")
+
+
+def _answer(render: Any, request: dict[str, Any]) -> dict[str, str]:  # Any: a function of a library without types
+    """Return the text, or what the template raised."""
+    messages, variables = request.pop("messages"), request.pop("variables")
+    try:
+        text = render(conversations=[messages], **request, **variables)[0][0]
+    except Exception as error:  # noqa: BLE001  # a template raises anything
+        return {"fault": f"{type(error).__name__}: {error}"[:1000]}
+    if len(text) > MAX_CHARACTERS:
+        return {"fault": f"a text of {len(text):,} characters, of which {MAX_CHARACTERS:,} are allowed"}
+    return {"text": text}
+
+
+if __name__ == "__main__":
+    main()
