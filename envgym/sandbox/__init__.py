@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from envgym.errors import ToolInfraFailure, check_known
+from envgym.sandbox._cgroup import shared_cgroups
 from envgym.sandbox._layout import PATH
 from envgym.sandbox.bwrap import BwrapSandbox
 from envgym.sandbox.docker import DockerSandbox
@@ -33,6 +34,7 @@ __all__ = [
     "SessionResult",
     "has_program",
     "make_sandbox",
+    "why_counted",
     "why_unusable",
 ]
 
@@ -69,3 +71,12 @@ def why_unusable(sandbox: Sandbox) -> str | None:
     except ToolInfraFailure as failure:
         return str(failure)
     return None
+
+
+def why_counted() -> str | None:
+    """Return in one sentence why limits are held by counting from /proc, None where a cgroup holds them too.
+
+    A cgroup (version 2) does for each run, session and fork where this process may make some with the controllers
+    `memory` and `pids`.
+    """
+    return shared_cgroups().why_none()

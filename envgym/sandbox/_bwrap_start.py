@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 from envgym.errors import ToolInfraFailure
+from envgym.sandbox._cgroup import Cgroup
 from envgym.sandbox._launcher_client import Argument, LauncherClient, LaunchRequest
 from envgym.sandbox._layout import USER, WORK, root_of, system_words
 from envgym.sandbox._seccomp import seccomp_filter
@@ -69,6 +70,7 @@ def start_bwrap(
     limits: Sequence[tuple[int, int]],
     *,
     sockets: bool | None,
+    cgroup: Cgroup | None = None,
 ) -> tuple[RunningProgram, int]:
     """Start a program behind a gate, so that its process is known before it runs, and open the gate.
 
@@ -79,6 +81,7 @@ def start_bwrap(
         descriptors: What the options use.
         limits: The kernel's, kind and value.
         sockets: Whether the program may make sockets; None: it gets no filter of system calls.
+        cgroup: What it runs in, None: where the launcher does.
 
     Returns: the program, and a descriptor of its first process.
     Raises: ToolInfraFailure: the sandbox does not stand.
@@ -116,13 +119,13 @@ def start_bwrap(
         launcher.start(LaunchRequest(bwrap=bwrap, options=words, argv=tuple(argv), limits=limits), theirs)
         close_all(*theirs)
         theirs.clear()
-        return _open_gate(*ours)
+        return _open_gate(cgroup, *ours)
     except BaseException:
         close_all(*ours, *theirs, *unsent)
         raise
 
 
-def _open_gate(stdout: int, stderr: int, report: int, gate: int) -> tuple[RunningProgram, int]:
+def _open_gate(cgroup: Cgroup | None, stdout: int, stderr: int, report: int, gate: int) -> tuple[RunningProgram, int]:
     """Wait until the sandbox stands, let the program go; return it, and a descriptor of its first process.
 
     Raises: ToolInfraFailure: the sandbox does not stand.
@@ -132,19 +135,27 @@ def _open_gate(stdout: int, stderr: int, report: int, gate: int) -> tuple[Runnin
     if not descriptors:
         raise _unusable(os.read(stderr, _MAX_LINE).decode(errors="replace").strip() or "no answer")
     (process,) = descriptors
+    pid = pid_of(process)
 
     def kill() -> None:
         with suppress(OSError):
             signal.pidfd_send_signal(process, signal.SIGKILL)
+        if cgroup is not None:
+            cgroup.kill()
 
     try:
+        if cgroup is not None and pid > 0:
+            cgroup.add(pid)
         os.write(gate, b"g")
-    except OSError:
+    except (OSError, ToolInfraFailure) as error:
         kill()
         os.close(process)
+        if isinstance(error, ToolInfraFailure):
+            raise
         raise _unusable(os.read(stderr, _MAX_LINE).decode(errors="replace").strip() or "its end") from None
     os.close(gate)
-    return RunningProgram(pid=_pid_of(process), kill=kill, stdout=stdout, stderr=stderr, report=report), process
+    started = RunningProgram(pid=pid, kill=kill, stdout=stdout, stderr=stderr, report=report, cgroup=cgroup)
+    return started, process
 
 
 def _sockets() -> tuple[int, int]:
@@ -152,7 +163,7 @@ def _sockets() -> tuple[int, int]:
     return ours.detach(), theirs.detach()
 
 
-def _pid_of(process: int) -> int:
+def pid_of(process: int) -> int:
     """Return the id that a process has here, -1 where it has ended."""
     with open(f"/proc/self/fdinfo/{process}", encoding="ascii") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("Pid:"))

@@ -161,7 +161,7 @@ class SessionSupervisor:
 
     def do_spawn(self, fields: Fields, descriptors: list[int]) -> Fields:
         """Start a session on the socket sent along: the kernel's {"limits"}, {"disk", "output", "memory",
-        "processes", "cpu_s"} -> {"id"}."""
+        "processes", "cpu_s"} -> {"ids"}, of one."""
         waiting, going = os.pipe()
         try:
             pid = clone_into_namespaces()
@@ -179,7 +179,7 @@ class SessionSupervisor:
             os.close(going)
         self._parents[pid], self._sizes[pid] = 0, (fields["disk"], fields["output"])
         self._watches[pid] = SessionWatch(pid, fields)
-        return {"id": pid}
+        return {"ids": [pid]}
 
     def do_adopt(self, fields: Fields, descriptors: list[int]) -> HelperTask:
         """Stop a session that has cloned itself, give each clone a copy of its files: {"id", "sockets"} -> {"ids"}."""
@@ -308,8 +308,13 @@ def _give_files(pid: int, sizes: tuple[int, int], user: str) -> None:
 
 def _mount_places(disk: int, output: int) -> None:
     """Mount what a session can write: its files, and what it has said (so that a full disk can still be told)."""
-    for path, size, num_files in (WORK, disk, 50_000), (OUTPUT, 2 * output + 2**17, 100):
+    for path, size, num_files in (WORK, disk, 50_000), (OUTPUT, size_of_output(output), 100):
         mount("tmpfs", path, NO_SUID | NO_DEV, f"size={size},nr_inodes={num_files},mode=700")
+
+
+def size_of_output(output: int) -> int:
+    """Return the bytes of the place where a session's output of at most `output` bytes lies."""
+    return 2 * output + 2**17
 
 
 def _special(directory: str, names: list[str]) -> list[str]:
@@ -344,8 +349,18 @@ def _fork_helper(work: Callable[[], None], writing: int | None = None) -> int:
 
 
 def _send(reply: socket.socket, answer: Fields) -> None:
-    with reply, suppress(OSError):  # the host waits no longer
-        reply.send(json.dumps(answer).encode())
+    """Answer, with a descriptor of each process that is new; with none where one of them has ended already."""
+    processes: list[int] = []
+    try:
+        with suppress(ProcessLookupError):
+            for pid in answer.get("ids", ()):
+                processes.append(os.pidfd_open(pid))
+        is_complete = len(processes) == len(answer.get("ids", ()))
+        with reply, suppress(OSError):  # the host waits no longer
+            socket.send_fds(reply, [json.dumps(answer).encode()], processes if is_complete else [])
+    finally:
+        for process in processes:
+            os.close(process)
 
 
 def main() -> None:

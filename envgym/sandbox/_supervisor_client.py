@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from envgym.errors import ToolInfraFailure
-from envgym.sandbox._bwrap_start import options_of_files, start_bwrap
+from envgym.sandbox._bwrap_start import options_of_files, pid_of, start_bwrap
+from envgym.sandbox._cgroup import Cgroup, shared_cgroups
 from envgym.sandbox._launcher_client import Argument
 from envgym.sandbox._layout import PYTHON, USER, WORK
 from envgym.sandbox._namespaces import FORK_FLAGS
 from envgym.sandbox._seccomp import seccomp_filter
-from envgym.sandbox._supervisor import MAX_PACKET
+from envgym.sandbox._session_watch import MAX_CLONES
+from envgym.sandbox._supervisor import MAX_PACKET, size_of_output
 from envgym.sandbox._watch import close_all
 from envgym.sandbox.records import MIB, Limits, RunEnding
 
@@ -53,6 +55,8 @@ class RemoteSession:
     """Of the supervisor; a later one knows nothing of it."""
     received: bytearray = field(default_factory=bytearray)
     """What has come of the next answer."""
+    cgroup: Cgroup | None = None
+    """What it is in, besides being counted."""
 
     def send(self, fields: Fields, blob: bytes = b"", descriptors: Sequence[int] = ()) -> None:
         """Ask for something. Raises: SessionEnded."""
@@ -127,6 +131,7 @@ class SupervisorClient:
             generation: The supervisor that the session in question belongs to; None: any.
             fields: Of the request.
 
+        Returns: the answer; where it has new {"ids"}, also their {"pids"} here, none where one of them has ended.
         Raises: ToolInfraFailure: there is none, it is another one, or the system refuses it something.
         """
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -143,19 +148,23 @@ class SupervisorClient:
                     self._stop()
                     raise _dead(str(error)) from None
             here.settimeout(ANSWER_S)
+            processes: list[int] = []
             try:
-                text, got = here.recv(MAX_PACKET), "it has ended"
+                text, processes, _, _ = socket.recv_fds(here, MAX_PACKET, MAX_CLONES)
+                got = "it has ended"
             except OSError as error:
                 text, got = b"", str(error)
+        pids = [pid_of(process) for process in processes]
+        close_all(*processes)
         if not text:
             with self.lock:
                 if self.generation == asked:
                     self._stop()
             raise _dead(got)
-        answer: Fields = json.loads(text)
+        answer: dict[str, Any] = json.loads(text)  # decoded JSON
         if "failed" in answer:  # this request; others are served
             raise _dead(str(answer["failed"]))
-        return answer
+        return answer | {"pids": pids} if "ids" in answer else answer
 
     def sweep(self) -> None:
         """End what nobody uses any more."""
@@ -168,6 +177,7 @@ class SupervisorClient:
         if ids:
             with suppress(ToolInfraFailure):
                 self.request("kill", generation=generation, ids=ids)
+        close_cgroups(garbage)
 
     def begin_run(self, remote: RemoteSession, limits: Limits) -> None:
         """Tell the supervisor that a run begins, without waiting; its limits hold until the next one begins."""
@@ -182,7 +192,9 @@ class SupervisorClient:
 
         Raises: ToolInfraFailure: its supervisor is gone too.
         """
-        return RunEnding(self.request("ending", generation=remote.generation, id=remote.id)["ending"])
+        ending = RunEnding(self.request("ending", generation=remote.generation, id=remote.id)["ending"])
+        is_out_of_memory = remote.cgroup is not None and remote.cgroup.was_out_of_memory()
+        return RunEnding.MEMORY if ending is RunEnding.EXITED and is_out_of_memory else ending
 
     def spawn(self, kernel_limits: Sequence[tuple[int, int]], limits: Limits) -> RemoteSession:
         """Start a session's process, under a new supervisor where the old one has died. Raises: ToolInfraFailure."""
@@ -196,12 +208,17 @@ class SupervisorClient:
                 generation = self.generation
             fields = {"limits": kernel_limits, **asdict(limits)}
             answer = self.request("spawn", [there.fileno()], generation=generation, **fields)
+            cgroup = session_cgroup(limits)
+            remote = RemoteSession(
+                id=int(answer["ids"][0]), channel=here, name=name, generation=generation, cgroup=cgroup
+            )
+            enter_cgroups([remote], answer["pids"])
         except ToolInfraFailure:
             here.close()
             raise
         finally:
             there.close()
-        return RemoteSession(id=int(answer["id"]), channel=here, name=name, generation=generation)
+        return remote
 
     def _started(self) -> socket.socket:
         if self._control is not None:
@@ -262,6 +279,26 @@ class SupervisorClient:
             self._control.close()
         close_all(*self._descriptors)
         self._control, self._descriptors = None, ()
+
+
+def session_cgroup(limits: Limits) -> Cgroup | None:
+    """Make a cgroup for one session, None where there are none. Raises: ToolInfraFailure: no more can be made."""
+    memory = limits.memory + limits.disk + size_of_output(limits.output)
+    return shared_cgroups().make(memory, limits.processes + MAX_CLONES + 1)  # one too many can be seen by who counts
+
+
+def enter_cgroups(remotes: Sequence[RemoteSession], pids: Sequence[int]) -> None:
+    """Move sessions into their cgroups; no `pids`: one has ended, as its use will show. Raises: ToolInfraFailure."""
+    for remote, pid in zip(remotes, pids, strict=False):
+        if remote.cgroup is not None:
+            remote.cgroup.add(pid)
+
+
+def close_cgroups(remotes: Sequence[RemoteSession]) -> None:
+    """End what is in the cgroups of sessions, and remove them."""
+    for remote in remotes:
+        if remote.cgroup is not None:
+            remote.cgroup.close()
 
 
 def socket_name(end: socket.socket) -> str:

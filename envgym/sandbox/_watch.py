@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from envgym.errors import ToolInfraFailure
+from envgym.sandbox._cgroup import Cgroup
+from envgym.sandbox._processes import written_by
 from envgym.sandbox._tree import UsageMeter
 from envgym.sandbox.records import Completed, Limits, RunEnding
 
@@ -39,6 +41,8 @@ class RunningProgram:
     """Whether it sees files and sockets of its own only."""
     report: int
     """Gives {"code", "cpu_s", "memory"} as JSON when all processes have ended."""
+    cgroup: Cgroup | None = None
+    """What all its processes are in; None: they are counted."""
 
 
 def watch(started: RunningProgram, limits: Limits) -> Completed:
@@ -47,7 +51,7 @@ def watch(started: RunningProgram, limits: Limits) -> Completed:
     streams = (started.stdout, started.stderr, started.report)
     chunks: dict[int, bytearray] = {stream: bytearray() for stream in streams}
     ending: RunEnding | None = None
-    meter = UsageMeter(started.pid, has_own_network=started.is_private)
+    meter = started.cgroup or UsageMeter(started.pid, has_own_network=started.is_private)
     peak, deadline, look = 0, begun + limits.wall_s, begun + _LOOK_S
     with selectors.DefaultSelector() as selector:
         for stream in streams:
@@ -75,6 +79,8 @@ def watch(started: RunningProgram, limits: Limits) -> Completed:
         raise _lost("ended without a report")
     report = json.loads(bytes(chunks[started.report]))
     report["memory"] = max(peak, int(report["memory"]))
+    if ending is None and started.cgroup is not None and started.cgroup.was_out_of_memory():
+        ending = RunEnding.MEMORY
     said = bytes(chunks[started.stdout]), bytes(chunks[started.stderr])
     return make_completed(report, limits, ending, *said, seconds=time.monotonic() - begun)
 
@@ -103,7 +109,7 @@ def make_completed(
     )
 
 
-def _find_limit(started: RunningProgram, meter: UsageMeter, limits: Limits) -> tuple[RunEnding | None, int]:
+def _find_limit(started: RunningProgram, meter: UsageMeter | Cgroup, limits: Limits) -> tuple[RunEnding | None, int]:
     """Return the limit that a tree of processes breaks, and its memory."""
     used = meter.measure(limits.memory)
     if used.memory > limits.memory:
@@ -112,18 +118,8 @@ def _find_limit(started: RunningProgram, meter: UsageMeter, limits: Limits) -> t
         return RunEnding.PROCESSES, used.memory
     if used.cpu_s > limits.cpu_s:
         return RunEnding.CPU_TIME, used.memory
-    has_too_many = started.is_private and _num_files(started.pid) > MAX_NUM_FILES
+    has_too_many = started.is_private and written_by(started.pid).number > MAX_NUM_FILES
     return (RunEnding.DISK if has_too_many else None), used.memory
-
-
-def _num_files(pid: int) -> int:
-    """Return how many files lie in a program's private places: empty ones take memory too."""
-    total = 0
-    for place in ("tmp", "dev/shm"):
-        with suppress(OSError):
-            system = os.statvfs(f"/proc/{pid}/root/{place}")
-            total += system.f_files - system.f_ffree
-    return total
 
 
 def _lost(got: str) -> ToolInfraFailure:

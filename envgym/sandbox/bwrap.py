@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from envgym.errors import ToolInfraFailure
 from envgym.sandbox._bwrap_start import kernel_limits, options_of_files, reading, start_bwrap
+from envgym.sandbox._cgroup import Cgroup, shared_cgroups
 from envgym.sandbox._launcher_client import Argument
 from envgym.sandbox._layout import PATH, WORK
 from envgym.sandbox._watch import RunningProgram, close_all, watch
@@ -29,24 +30,25 @@ class BwrapSandbox:
         """Run a program in fresh namespaces, and wait for it. Raises: as `Sandbox.run`."""
         program = Program(argv=tuple(argv), stdin=stdin, files=files)
         _check_installed(program)
-        started, process = _start(program, limits)
-        try:
-            return watch(started, limits)
-        finally:
-            started.kill()
-            close_all(process, started.stdout, started.stderr, started.report)
+        with shared_cgroups().making(limits.memory + limits.disk, limits.processes + 2) as cgroup:
+            started, process = _start(program, limits, cgroup)
+            try:
+                return watch(started, limits)
+            finally:
+                started.kill()
+                close_all(process, started.stdout, started.stderr, started.report)
 
     def close(self) -> None:
         """Do nothing: runs leave nothing, and the launcher belongs to the whole process."""
 
 
-def _start(program: Program, limits: Limits) -> tuple[RunningProgram, int]:
+def _start(program: Program, limits: Limits, cgroup: Cgroup | None = None) -> tuple[RunningProgram, int]:
     descriptors: list[int] = []
     options: list[Argument] = ["--disable-userns", "--size", "65536", "--tmpfs", "/dev/shm"]
     options += ["--size", str(limits.disk), "--perms", "0700", "--tmpfs", WORK]
     options += options_of_files(program.files, descriptors)
     stdin = reading(program.stdin)
-    return start_bwrap(program.argv, stdin, options, descriptors, kernel_limits(limits), sockets=True)
+    return start_bwrap(program.argv, stdin, options, descriptors, kernel_limits(limits), sockets=True, cgroup=cgroup)
 
 
 def _check_installed(program: Program) -> None:

@@ -23,6 +23,9 @@ from envgym.sandbox._supervisor_client import (
     RemoteSession,
     SessionEnded,
     SupervisorClient,
+    close_cgroups,
+    enter_cgroups,
+    session_cgroup,
     shared_supervisor,
     socket_name,
 )
@@ -179,24 +182,31 @@ class PythonSession:
         """Clone a process `count` times; it stands still from then on, so its clones do not meet through it."""
         pairs = [socket.socketpair() for _ in range(count)]
         names = [socket_name(there) for _, there in pairs]
+        clones: list[RemoteSession] = []
         try:
             self._let_clone(remote, [there.fileno() for _, there in pairs])
             adopted = _request(self._supervisor, "adopt", remote, sockets=names)
             if "refused" in adopted:
                 raise _unforkable(adopted["refused"])
-            clones = [
-                RemoteSession(id=int(number), channel=here, name=name, generation=remote.generation)
-                for number, (here, _), name in zip(adopted["ids"], pairs, names, strict=True)
-            ]
+            for number, (here, _), name in zip(adopted["ids"], pairs, names, strict=True):
+                cgroup = session_cgroup(self.limits)
+                clone = RemoteSession(
+                    id=int(number), channel=here, name=name, generation=remote.generation, cgroup=cgroup
+                )
+                clones.append(clone)
+            enter_cgroups(clones, adopted["pids"])  # before they are seen to be alone
             _refresh(self._supervisor, remote, clones)
         except BaseException:
             for here, _ in pairs:
                 here.close()
+            close_cgroups(clones)
             raise
         finally:
             for _, there in pairs:
                 there.close()
         remote.channel.close()
+        if remote.cgroup is not None:
+            remote.cgroup.release()
         return clones
 
     def _let_clone(self, remote: RemoteSession, sockets: Sequence[int]) -> None:
@@ -249,6 +259,7 @@ class PythonSession:
         """Wait for the end of a run; interrupt it at a limit, end its process where it does not heed."""
         limits, ending = self.limits, RunEnding.EXITED
         deadline, last = begun + limits.wall_s, float("inf")
+        before_s = remote.cgroup.cpu_s() if remote.cgroup else 0.0
         while (answer := remote.receive(_LOOK_S, limits.output)) is None:
             now = time.monotonic()
             used = _request(self._supervisor, "usage", remote)
@@ -258,7 +269,8 @@ class PythonSession:
                 raise SessionEnded("it has too many processes", RunEnding.PROCESSES)
             if now >= last:
                 raise SessionEnded("it does not heed an interrupt", ending)
-            is_late, is_costly = now >= deadline, used["cpu_s"] > limits.cpu_s
+            cpu_s = remote.cgroup.cpu_s() - before_s if remote.cgroup else used["cpu_s"]
+            is_late, is_costly = now >= deadline, cpu_s > limits.cpu_s
             if ending is RunEnding.EXITED and (is_late or is_costly):
                 ending, last = RunEnding.WALL_TIME if is_late else RunEnding.CPU_TIME, now + _GRACE_S
                 _request(self._supervisor, "interrupt", remote)
