@@ -58,6 +58,12 @@ class RemoteSession:
     cgroup: Cgroup | None = None
     """What it is in, besides being counted."""
 
+    def leave(self) -> None:
+        """Ask no more of it, which stands still until its clones have ended."""
+        self.channel.close()
+        if self.cgroup is not None:
+            self.cgroup.release()
+
     def send(self, fields: Fields, blob: bytes = b"", descriptors: Sequence[int] = ()) -> None:
         """Ask for something. Raises: SessionEnded."""
         text = json.dumps(fields).encode()
@@ -209,9 +215,7 @@ class SupervisorClient:
             fields = {"limits": kernel_limits, **asdict(limits)}
             answer = self.request("spawn", [there.fileno()], generation=generation, **fields)
             cgroup = session_cgroup(limits)
-            remote = RemoteSession(
-                id=int(answer["ids"][0]), channel=here, name=name, generation=generation, cgroup=cgroup
-            )
+            remote = RemoteSession(id=answer["ids"][0], channel=here, name=name, generation=generation, cgroup=cgroup)
             enter_cgroups([remote], answer["pids"])
         except ToolInfraFailure:
             here.close()
@@ -284,7 +288,7 @@ class SupervisorClient:
 def session_cgroup(limits: Limits) -> Cgroup | None:
     """Make a cgroup for one session, None where there are none. Raises: ToolInfraFailure: no more can be made."""
     memory = limits.memory + limits.disk + size_of_output(limits.output)
-    return shared_cgroups().make(memory, limits.processes + MAX_CLONES + 1)  # one too many can be seen by who counts
+    return shared_cgroups().make(memory, 2 * (limits.processes + MAX_CLONES))  # who counts sees that they are too many
 
 
 def enter_cgroups(remotes: Sequence[RemoteSession], pids: Sequence[int]) -> None:

@@ -189,11 +189,8 @@ class PythonSession:
             if "refused" in adopted:
                 raise _unforkable(adopted["refused"])
             for number, (here, _), name in zip(adopted["ids"], pairs, names, strict=True):
-                cgroup = session_cgroup(self.limits)
-                clone = RemoteSession(
-                    id=int(number), channel=here, name=name, generation=remote.generation, cgroup=cgroup
-                )
-                clones.append(clone)
+                cgroup, generation = session_cgroup(self.limits), remote.generation
+                clones.append(RemoteSession(id=number, channel=here, name=name, generation=generation, cgroup=cgroup))
             enter_cgroups(clones, adopted["pids"])  # before they are seen to be alone
             _refresh(self._supervisor, remote, clones)
         except BaseException:
@@ -204,9 +201,7 @@ class PythonSession:
         finally:
             for _, there in pairs:
                 there.close()
-        remote.channel.close()
-        if remote.cgroup is not None:
-            remote.cgroup.release()
+        remote.leave()
         return clones
 
     def _let_clone(self, remote: RemoteSession, sockets: Sequence[int]) -> None:

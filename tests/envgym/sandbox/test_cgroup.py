@@ -13,6 +13,7 @@ from envgym.sandbox import MIB, Limits, PythonSession, RunEnding, Sandbox, _watc
 from envgym.sandbox._cgroup import Cgroup, CgroupMaker, NoCgroup, _divided, memory_of, own_cgroup, parse_counters
 from envgym.sandbox._cgroup import shared_cgroups as shared
 from envgym.sandbox._processes import WrittenFiles
+from envgym.sandbox._session_watch import MAX_CLONES
 from envgym.sandbox._watch import close_all
 from envgym.sandbox.bwrap import _start
 from envgym.sandbox.records import Program
@@ -227,6 +228,7 @@ def test_what_a_session_starts_is_in_its_cgroup_and_its_time_counts_there(own: P
         inside = (cgroup_of(python) / "cgroup.procs").read_text().split()
         commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in inside]
         assert len(inside) == 2
+        assert (cgroup_of(python) / "pids.max").read_text() == f"{2 * (LIMITS.processes + MAX_CLONES)}\n"
         assert b"sleep\x0099\0" in commands
         assert python._remote is not None
         assert python._remote.cgroup is not None
