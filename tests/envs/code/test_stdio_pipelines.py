@@ -12,7 +12,7 @@ from envgym.errors import EnvFailure
 from envgym.seeds import generator
 
 
-def test_hidden_tests_of_300_pipelines_fail_every_near_miss() -> None:
+def test_hidden_tests_of_300_pipelines_kill_every_mutant() -> None:
     problems = list(pipelines())
     assert len(problems) == 300
     for problem in problems:
@@ -23,7 +23,7 @@ def test_hidden_tests_of_300_pipelines_fail_every_near_miss() -> None:
             assert any(program(text) != output for text, output in hidden), (problem.name, name)
 
 
-def test_each_pipeline_has_a_near_miss_for_every_step_and_for_an_input_read_short() -> None:
+def test_each_pipeline_has_a_mutant_for_every_step_and_for_an_input_read_short() -> None:
     misses = {problem.name: set(problem.mutants) for problem in pipelines()}
     assert misses["numbers_rising_square_sum"] == {
         "without the first", "without the last", "without rising", "without square", "square first",
@@ -57,7 +57,7 @@ def _right_on_60_inputs(problem: StdioProblem) -> set[str]:
     return {name for name, program in problem.mutants.items() if [program(text) for text in inputs] == expected}
 
 
-def test_a_near_miss_that_no_input_tells_is_refused_after_a_bounded_number_of_draws() -> None:
+def test_a_mutant_that_no_input_kills_is_refused_after_a_bounded_number_of_draws() -> None:
     problem = next(pipelines())
     with pytest.raises(EnvFailure) as caught:
         draft_of(replace(problem, mutants={"the same": problem.solve}))
