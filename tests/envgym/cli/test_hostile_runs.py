@@ -147,12 +147,12 @@ def test_trust_is_given_once_to_settings_that_were_read(
     command: Command, sent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.dont_write_bytecode", True)
-    Path("worlds.py").write_text("def metric(episodes) -> dict[str, float]:\n    return {'seven': 7.0}\n")
-    change(sent, "evaluation.metrics=['worlds:metric']")
+    Path("measures_seven.py").write_text("def metric(episodes) -> dict[str, float]:\n    return {'seven': 7.0}\n")
+    change(sent, "evaluation.metrics=['measures_seven:metric']")
     assert is_refused(command(*RESUMED))
     assert command(*RESUMED, "--trust")[0] == 0
     assert command(*RESUMED)[0] == 0
-    change(sent, "evaluation.metrics=['others:metric']")
+    change(sent, "evaluation.metrics=['measures_eight:metric']")
     assert is_refused(command(*RESUMED))
 
 
