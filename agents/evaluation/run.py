@@ -32,6 +32,7 @@ from envgym.errors import InvalidInput, SettingsError, UnknownName
 from envgym.files import sole_writer
 from envgym.journal import Journal
 from envgym.report.from_run import write_run_report
+from envgym.run_trust import check_trusted
 from envgym.runs import RunDirectory, check_labels, check_new, check_same
 from envgym.seeds import derive_seed
 from envgym.settings import build_settings
@@ -148,6 +149,7 @@ def _open(settings: EvalSettings, *, resume: bool) -> RunDirectory | None:
         check_new(path)
         return None
     run = RunDirectory.open(path)
+    check_trusted(path, {})  # what is written there must stay there
     theirs = build_settings(EvalSettings, run.config, where=str(path / "config.json"))
     engine = (f"engine.{name}" for name in ("device", "threads", "concurrency", "max_batch", "cache_gib"))
     check_same(_config(theirs), _config(settings), where=path, but=("run.directory", *engine))

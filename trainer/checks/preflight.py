@@ -6,6 +6,7 @@ from envgym.core.trajectory import Group
 from envgym.core.turns import Ending, Invalid
 from envgym.errors import RunError, sentence
 from envgym.registry import find
+from envgym.run_trust import check_trusted
 from envgym.runs import RunDirectory, check_new, check_same
 from envgym.settings import build_settings
 from envgym.trainer.settings import TrainSettings
@@ -28,6 +29,7 @@ def open_run_directory(settings: TrainSettings, *, resume: bool) -> RunDirectory
         check_new(path)
         return None
     run = RunDirectory.open(path)
+    check_trusted(path, {})  # what is written there must stay there
     theirs = build_settings(TrainSettings, run.config, where=str(path / "config.json"))
     check_same(theirs.model_dump(mode="json"), settings.model_dump(mode="json"), where=path, but=("run.directory",))
     return run

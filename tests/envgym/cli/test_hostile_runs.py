@@ -137,6 +137,15 @@ def test_own_settings_are_compared_with_those_of_a_run_without_a_look_at_its_cod
     assert (code, "changes in ['recipe']" in err) == (2, True)
 
 
+def test_nothing_is_written_through_a_link_of_a_run(command: Command, sent: Path) -> None:
+    shutil.copy(sent / "config.json", "own.yaml")
+    Path("precious").write_text("mine")
+    (sent / "metrics.jsonl").unlink()
+    (sent / "metrics.jsonl").symlink_to("../precious")
+    assert is_refused(command("train", "own.yaml", "--resume", "--set", "run.directory=sent"))
+    assert Path("precious").read_text() == "mine"
+
+
 def test_run_that_names_nothing_outside_is_used_as_it_is(command: Command, sent: Path) -> None:
     assert command(*RESUMED)[0] == 0
     assert command("eval", "--model", "sent", "--tasks", "1", "--out", "out")[0] == 0
