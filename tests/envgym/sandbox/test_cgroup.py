@@ -224,12 +224,15 @@ def test_the_kernel_ends_one_fork_of_a_session_and_no_other(own: Path) -> None:
 
 def test_what_a_session_starts_is_in_its_cgroup_and_its_time_counts_there(own: Path) -> None:
     with PythonSession(LIMITS) as python:
-        python.run("import subprocess, time\np = subprocess.Popen(['sleep', '99'])")
+        python.run(
+            "import subprocess, time\np = subprocess.Popen(['cat'], bufsize=0, stdin=-1, stdout=-1)\n"
+            "p.stdin.write(b'x'); p.stdout.read(1)"
+        )
         inside = (cgroup_of(python) / "cgroup.procs").read_text().split()
         commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in inside]
         assert len(inside) == 2
         assert (cgroup_of(python) / "pids.max").read_text() == f"{2 * (LIMITS.processes + MAX_CLONES)}\n"
-        assert b"sleep\x0099\0" in commands
+        assert b"cat\0" in commands
         assert python._remote is not None
         assert python._remote.cgroup is not None
         before = python._remote.cgroup.cpu_s()
