@@ -33,7 +33,7 @@ SEARCHED = 300
 """States among which the generator looks for a start."""
 INNER_WALLS = 7
 """One place in so many, inside, is a wall."""
-CHANCE = {1: (0.4, 0.25, 0.15), 2: (0.12, 0.05), 3: (0.05,)}
+CHANCE = {1: (0.25, 0.15), 2: (0.12, 0.05), 3: (0.05,)}
 """What moves that do not look earn at most, by boxes and by size from the smallest on; measured, see the card."""
 TURN_CHANCE = 0.15
 """What they earn at most besides, with `turn_reward`."""
@@ -83,7 +83,7 @@ class Sokoban(Env[SokobanState]):
         """Choose the rooms.
 
         Args:
-            size: Rows and columns, walls around included, `boxes` + 4 to 10.
+            size: Rows and columns, walls around included, 6 (7 for 3 boxes) to 10: of size 5 there are only 18 tasks.
             boxes: 1 to 3.
             turn_reward: Pay for boxes on goals, turn by turn, instead of only at the end.
             max_turns: Turns until the episode is cut.
@@ -92,11 +92,12 @@ class Sokoban(Env[SokobanState]):
         Raises: InvalidInput: a value outside its range.
         """
         check_range("boxes", boxes, 1, 3, where=_WHERE)
-        check_range("size", size, boxes + 4, 10, where=_WHERE)
+        smallest = max(6, boxes + 4)
+        check_range("size", size, smallest, 10, where=_WHERE)
         super().__init__(max_turns=max_turns, **options)
         self.size, self.boxes, self.turn_reward = size, boxes, turn_reward
         chance = CHANCE[boxes]
-        self.chance_score = chance[min(size - boxes - 4, len(chance) - 1)] + (TURN_CHANCE if turn_reward else 0.0)
+        self.chance_score = chance[min(size - smallest, len(chance) - 1)] + (TURN_CHANCE if turn_reward else 0.0)
         self.tasks = GeneratedTasks(self._draw, name="puzzles/sokoban")
 
     def _draw(self, rng: np.random.Generator) -> TaskDraft:

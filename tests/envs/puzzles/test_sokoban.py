@@ -103,7 +103,7 @@ def test_number_of_pushes_is_that_of_a_search_forwards() -> None:
     assert set(pulls(room, 5)) < set(solvable)
 
 
-@pytest.mark.parametrize("kwargs", [{"size": 5, "boxes": 1}, {}, {"size": 8, "boxes": 3}])
+@pytest.mark.parametrize("kwargs", [{"size": 6, "boxes": 1}, {}, {"size": 8, "boxes": 3}])
 def test_oracle_solves_every_room_in_the_pushes_and_moves_that_its_task_says(kwargs: dict[str, int]) -> None:
     env = Sokoban(max_turns=40, turn_reward=False, **kwargs)
     for index in range(4):
@@ -160,7 +160,11 @@ def test_fork_goes_its_own_way() -> None:
 
 @pytest.mark.parametrize(
     "kwargs, said",
-    [({"boxes": 4}, "boxes must be a whole number from 1 to 3, got 4"), ({"boxes": 3, "size": 6}, "size must be")],
+    [
+        ({"boxes": 4}, "boxes must be a whole number from 1 to 3, got 4"),
+        ({"boxes": 3, "size": 6}, "size must be"),
+        ({"boxes": 1, "size": 5}, "size must be"),
+    ],
 )
 def test_values_out_of_range_are_refused(kwargs: dict[str, int], said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
