@@ -31,6 +31,7 @@ ENTRY_POINT_GROUP = "envgym.envs"
 """Entry points of third parties: name = id, value = `module:Class`."""
 _ID = re.compile(r"(?P<family>[A-Za-z0-9_-]+)/(?P<name>[A-Za-z0-9_.-]+)-v(?P<version>\d+)")
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_MODULE_ID = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<id>[\w-]+/[\w.-]+)", re.ASCII)
 _FILE = re.compile(r".+\.py:[A-Za-z_]\w*")
 _KINDS: Mapping[object, tuple[type, str]] = {
     bool: (bool, "true or false"),
@@ -113,10 +114,9 @@ def make(env_id: str, **kwargs: Any) -> "Env[Any]":  # the env's own keyword arg
     """
     if _FILE.fullmatch(env_id):
         env_id = _import_file(env_id)
-    module_name, colon, rest = env_id.partition(":")
-    if colon and "/" in rest:
-        _import(module_name, env_id)
-        env_id = rest
+    if match := _MODULE_ID.fullmatch(env_id):
+        _import(match["module"], env_id)
+        env_id = match["id"]
     if _PATH.fullmatch(env_id):
         entry = Registration(id=env_id, entry_point=env_id, origin="path")
     else:

@@ -19,7 +19,7 @@ from envgym.files import whole_lines, write_atomic
 
 _MAX_RUNS: Final = 10_000
 """Runs in the list; the oldest leave it."""
-_CODE: Final = re.compile(r":[A-Za-z_]")
+_CODE: Final = re.compile(r":[A-Za-z_]|[A-Za-z_][\w.]*:[\w-]")
 """In `package.module:Class`, `file.py:Class`, and `module:family/name-v0`; in some other texts, too."""
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+import envgym
 from envgym import run_trust
-from envgym.errors import RunError
+from envgym.errors import RunError, UnknownName
 from envgym.files import write_json
 from envgym.run_trust import names_code, trust, trusted_runs
 from envgym.runs import RunDirectory
@@ -96,7 +97,19 @@ def test_link_out_of_a_run_counts_as_a_file_outside(tmp_path: Path) -> None:
 def test_names_and_numbers_are_no_code() -> None:
     plain = {"name": "grpo", "seed": 1, "id": "math/arithmetic-v0", "text": "Answer: yes", "none": None, "at": "12:30"}
     assert not names_code([plain, ("tiny", True)])
-    assert names_code([plain, ("tiny", "a.py:B")])
+    for path in ("a.py:B", "a.b:C", "a:b/c-v0", "a:2048/c-v0", "a:-/c-v0"):
+        assert names_code([plain, ("tiny", path)])
+
+
+@pytest.mark.parametrize("env_id", ["marks: 1/a-v0", "1:1/a-v0", "marks:/a-v0"])
+def test_what_is_no_code_imports_nothing(env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not names_code(env_id)
+    for name in ("marks", "1"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'w')", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UnknownName):
+        envgym.make(env_id)
+    assert not (tmp_path / "marker").exists()
 
 
 def test_list_forgets_its_oldest_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
