@@ -24,7 +24,7 @@ hypothesis.settings.register_profile("fuzz", _UNTIMED, derandomize=False, max_ex
 _LANE_MODULES = {"peers": "trl"}
 """Folder of a test lane -> module without which its files cannot be imported."""
 
-_FUZZ_SECONDS = float(os.environ.get("ENVGYM_FUZZ_SECONDS", "60"))
+_FUZZ_SECONDS = float(os.environ.get("ENVGYM_FUZZ_SECONDS", "30"))
 _LAST_ROUND_S = 180.0
 """What the round of examples may take during which a share is used up."""
 _fuzz_share = pytest.StashKey[float]()

@@ -26,7 +26,7 @@ from tests.envgym.sandbox.test_session_attacks import AT_FORK, IN_EACH_CLONE
 
 CHILD_SUBREAPER = 36
 IN_FLIGHT = 4
-NUM_RUNS = int(os.environ.get("ENVGYM_SOAK_RUNS", "100"))
+NUM_RUNS = int(os.environ.get("ENVGYM_SOAK_RUNS", "50"))
 MAX_CHAIN = 20
 """Forks of one session with runs between them; the kernel allows about 30."""
 LIMITS = Limits(wall_s=0.3, memory=64 * MIB, processes=8, output=1000, disk=MIB)
