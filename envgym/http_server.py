@@ -10,6 +10,7 @@ import json
 import socket
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from hmac import compare_digest
@@ -104,7 +105,7 @@ class BoundedServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)  # type: ignore[arg-type]  # what the base class passed
 
 
-class BoundedHandler(BaseHTTPRequestHandler):
+class BoundedHandler(BaseHTTPRequestHandler, ABC):
     """One connection. A subclass has `get` and `post`; `body` reads a request and `send` answers it."""
 
     protocol_version = "HTTP/1.1"
@@ -159,13 +160,13 @@ class BoundedHandler(BaseHTTPRequestHandler):
         """Answer as the subclass does."""
         self.post()
 
+    @abstractmethod
     def get(self) -> None:
         """Answer a GET."""
-        raise NotImplementedError
 
+    @abstractmethod
     def post(self) -> None:
         """Answer a POST."""
-        raise NotImplementedError
 
     def body(self, most: int) -> bytes:
         """Read the request's body. Raises: InvalidInput: it is longer than `most` bytes, or does not say how long."""
