@@ -28,7 +28,7 @@ from envgym.trainer.metrics.rollout import rollout_metrics
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.groups import Stats, updated_stats
 from envgym.trainer.settings import TrainSettings, load_train_settings
-from envgym.trainer.train import evaluation_metrics
+from envgym.trainer.workflows.evaluations import evaluation_metrics
 from envgym.trainer.workflows.sft import warm_start
 
 EXAMPLES = ROOT / "examples" / "tree_vs_chain"

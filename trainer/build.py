@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.methods.protocols import (
+    Checkpointed,
     Credit,
     CriticCredit,
     Curriculum,
@@ -53,6 +54,11 @@ class Method:
     objective: Objective
     metrics: tuple[Metric, ...] = ()
     """What is measured of each step's episodes beside what always is."""
+
+    def checkpointed_parts(self) -> dict[str, Checkpointed]:
+        """Return the methods that have a state of their own, by their plug-in point."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: method for name, method in named.items() if isinstance(method, Checkpointed)}
 
     def credits(self, groups: Iterable[Group]) -> list[TrajectoryCredit]:
         """Shape the rewards of kept groups and return their episodes' credits.

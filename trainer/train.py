@@ -5,22 +5,17 @@ Step numbers count from 1; what is recorded at step n was made by it, and a chec
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envgym.agents.catalog import METRIC
-from envgym.agents.evaluation.metrics import Metric, compute_metrics
-from envgym.agents.evaluation.play import SPLIT_LABELS, EvalPlan, EvalRecord, evaluate, token_player
-from envgym.agents.evaluation.run import write_evaluation
+from envgym.agents.evaluation.play import EvalRecord
 from envgym.core.trajectory import Group
-from envgym.core.tree import Tree
 from envgym.episodes import dropped_trees, episode_rows
 from envgym.files import sole_writer
-from envgym.report.from_run import evaluation_data, write_run_report
+from envgym.report.from_run import write_run_report
 from envgym.runs import RunDirectory
-from envgym.seeds import derive_seed
 from envgym.trainer.batch.rows import TrainingBatch, TrainRow
 from envgym.trainer.build import RunContext, build_method, build_run_context
 from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
@@ -31,31 +26,27 @@ from envgym.trainer.learner.checkpoint import (
     keep_reference,
     load_critic,
     load_optimizer,
+    load_parts,
     load_state,
     newest_checkpoint,
     open_reference,
     save_checkpoint,
 )
-from envgym.trainer.methods.protocols import TaskRequest
-from envgym.trainer.metrics.callbacks import Callback, Callbacks
+from envgym.trainer.metrics.callbacks import Callback, Callbacks, progress_counter
 from envgym.trainer.metrics.rollout import (
     age_metrics,
     check_context_rewrites,
-    context_rewrite_metrics,
-    env_metrics,
     filter_metrics,
-    rollout_metrics,
     row_metrics,
+    sampled_metrics,
 )
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.collector import Collected
 from envgym.trainer.rollout.groups import Stats, updated_stats
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.workflows.demonstrations import demonstration_sources
+from envgym.trainer.workflows.evaluations import Evaluations
 from envgym.trainer.workflows.sft import warm_start
-
-DURING = "during"
-"""Label of the evaluations in between, on the first tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,15 +108,7 @@ class TrainLoop:
         self._canary = WeightCanary(settings.canary, prompt) if settings.canary.enabled else None
         self._audit = MaskAudit()
         audited = replace(context, policy=AuditedPolicy(context.policy, self._audit))
-        self._player = token_player(
-            context.agent,
-            context.policy,
-            context.evaluation_search,
-            settings.evaluation,
-            concurrency=settings.engine.concurrency,
-        )
-        self._all_tasks = SPLIT_LABELS[settings.evaluation.split]
-        """Label of the evaluations before and after training."""
+        self._evaluations = Evaluations(settings, run, context, callbacks)
         sampled_from = context if self._canary is None else audited
         self._collector = sampled_from.make_collector(
             settings, rounds=settings.resampling.rounds, last=settings.run.steps
@@ -142,19 +125,18 @@ class TrainLoop:
             if checkpoint is None:
                 self._warm_start(runner)
             self._check_weights(runner)
-            if not self._has_evaluation(self._all_tasks, 0):
-                self._evaluate(runner, self._all_tasks)
+            self._evaluations.run_full(runner, step=0)
             while self.step < steps:
-                self._evaluate_in_between(runner)
+                self._evaluations.run_in_between(runner, step=self.step)
                 self._train_step(runner)
-            if steps and not self._has_evaluation(self._all_tasks, steps):
-                self._evaluate(runner, self._all_tasks)
+            self._evaluations.run_full(runner, step=steps)
             report = write_run_report(self.run_directory)
         finally:
             runner.run(self._collector.close())
             self.callbacks.on_end(report)
-        records = tuple(EvalRecord.from_json(data) for data in self.run_directory.evals())
-        return TrainResult(directory=self.run_directory.path, report=report, steps=self.step, evaluations=records)
+        return TrainResult(
+            directory=self.run_directory.path, report=report, steps=self.step, evaluations=self._evaluations.records
+        )
 
     # ---- phases ----------------------------------------------------------------------------------------------
 
@@ -200,7 +182,12 @@ class TrainLoop:
                 dropped = dropped_trees(result.dropped)
                 table = episode_rows(trees, step=step, advantages=advantages, dropped=dropped)
                 self.run_directory.write_episodes(step, table)
-        sampled = _sampled_metrics(self.settings, self.context.method.metrics, requests, groups)
+        sampled = sampled_metrics(
+            groups,
+            [request.env for request in requests] if len(self.settings.envs) > 1 else None,
+            success_at=self.settings.evaluation.success_at,
+            metrics=self.context.method.metrics,
+        )
         seconds = time.perf_counter() - started
         metrics = {
             **sampled,
@@ -221,16 +208,10 @@ class TrainLoop:
             self._save()
         self.callbacks.on_step(step, metrics)
 
-    def _evaluate_in_between(self, runner: asyncio.Runner) -> None:
-        """Evaluate where it is due and not recorded yet, also when a run resumes right after such a step."""
-        every = self.settings.evaluation.every
-        if every and self.step and self.step % every == 0 and not self._has_evaluation(DURING, self.step):
-            self._evaluate(runner, DURING)
-
     def _collect(self, runner: asyncio.Runner, step: int) -> Collected:
         settings = self.settings
         total = settings.rollout.groups * settings.rollout.group_size * settings.resampling.rounds
-        progress = _counter(self.callbacks, "collect", total)
+        progress = progress_counter(self.callbacks, "collect", total)
         self._audit.begin_step(remembered=settings.rollout.staleness)
         return runner.run(self._collector.take(step - 1, stats=self.stats, on_finished=progress))
 
@@ -252,19 +233,7 @@ class TrainLoop:
 
         return runner.run(asyncio.to_thread(work)) if self.settings.rollout.overlaps else work()
 
-    def _evaluate(self, runner: asyncio.Runner, label: str) -> None:
-        for plan in _evaluation_plans(self.settings, self.context, label):
-            on_finished = _counter(self.callbacks, f"evaluate {plan.label}", len(plan.tasks) * plan.settings.samples)
-            work = evaluate(plan, self._player, step=self.step, on_finished=on_finished)
-            evaluation = runner.run(work)
-            write_evaluation(self.run_directory, evaluation)
-            self.callbacks.on_evaluation(self.step, plan.title, evaluation_metrics(evaluation.record))
-
     # ---- pieces ----------------------------------------------------------------------------------------------
-
-    def _has_evaluation(self, label: str, step: int) -> bool:
-        done = {(data["label"], data["step"]) for data in self.run_directory.evals()}
-        return all((plan.title, step) in done for plan in _evaluation_plans(self.settings, self.context, label))
 
     def _save(self) -> None:
         save_checkpoint(
@@ -275,6 +244,7 @@ class TrainLoop:
             optimizer=self.context.learner.optimizer,
             keep=self.settings.run.keep_checkpoints,
             critic=self.context.learner.critic,
+            parts=self.context.method.checkpointed_parts(),
         )
 
     def _restore(self, checkpoint: Path) -> None:
@@ -282,6 +252,7 @@ class TrainLoop:
         load_optimizer(checkpoint, self.context.learner.optimizer)
         if self.context.learner.critic is not None:
             load_critic(checkpoint, self.context.learner.critic)
+        load_parts(checkpoint, self.context.method.checkpointed_parts())
         self.step, self.stats = state.step, state.stats
         self.run_directory.forget_after(state.step)
         self._open_reference()
@@ -304,60 +275,3 @@ class TrainLoop:
         started = time.perf_counter()
         yield
         self._times[f"time/{name}_s"] = time.perf_counter() - started
-
-
-def _evaluation_plans(settings: TrainSettings, context: RunContext, label: str) -> list[EvalPlan]:
-    """Return one plan per env; the tasks of an evaluation in between are the first of the others'."""
-    evaluation, env_sources = settings.evaluation, context.env_sources.values()
-    num_tasks = min(evaluation.tasks_during, evaluation.tasks) if label == DURING else evaluation.tasks
-    return [
-        EvalPlan(
-            env_id=env_source.env_id,
-            make_env=env_source.make,
-            tasks=env_source.held_out[:num_tasks],
-            settings=evaluation,
-            seed=derive_seed(settings.run.seed, "evaluation"),
-            label=label if len(env_sources) == 1 else f"{label} {env_source.label}",
-            selection=context.evaluation_search.selection,
-            metrics=tuple(METRIC.build(choice) for choice in evaluation.metrics),
-        )
-        for env_source in env_sources
-    ]
-
-
-def _sampled_metrics(
-    settings: TrainSettings, metrics: Sequence[Metric], requests: Sequence[TaskRequest], groups: Sequence[Group]
-) -> Metrics:
-    """Return the metrics of the collected episodes."""
-    success_at = settings.evaluation.success_at
-    values = rollout_metrics(groups, success_at=success_at) | context_rewrite_metrics(groups)
-    if len(settings.envs) > 1:
-        values |= env_metrics([request.env for request in requests], groups, success_at=success_at)
-    return values | compute_metrics(metrics, [episode for group in groups for episode in group.trajectories])
-
-
-def _counter(callbacks: Callback, phase: str, total: int) -> Callable[[Tree], None]:
-    """Return what tells the callbacks how many episodes of a phase have ended."""
-    done = 0
-
-    def count(tree: Tree) -> None:
-        nonlocal done
-        done += len(tree.leaves)
-        callbacks.on_progress(phase, min(done, total), total)  # of a step ahead more may end
-
-    return count
-
-
-def evaluation_metrics(record: EvalRecord) -> Metrics:
-    """Return the headline numbers of an evaluation."""
-    data = evaluation_data(record.to_json())
-    best = data.success.valid or data.success.as_failure
-    return {
-        "success": best.value,
-        "success_low": best.interval.low,
-        "success_high": best.interval.high,
-        "tasks": float(best.num_tasks),
-        "invalid": float(data.success.num_invalid),
-        "seconds": record.seconds,
-        **record.metrics,
-    }

@@ -3,8 +3,8 @@
 Both are written beside their final place and renamed, so that a reader sees all of them or nothing.
 
 A checkpoint after step n holds the model (an ordinary Hugging Face or peft directory), the optimizer, the critic where
-there is one, and a small JSON state. Randomness needs no state: every random choice derives from the run's seed and
-the step.
+there is one, in `parts/NAME` what every method with a state of its own wrote, and a small JSON state, which lists these
+files with their sizes. Randomness needs no state: every random choice derives from the run's seed and the step.
 """
 
 import json
@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -28,10 +29,10 @@ from envgym.files import move_into_place, write_json
 from envgym.runs import RunDirectory
 from envgym.trainer.learner.causal_lm import lm_head_of
 from envgym.trainer.learner.critic import Critic
-from envgym.trainer.methods.protocols import TaskStats
+from envgym.trainer.methods.protocols import Checkpointed, TaskStats
 
 _PREFIX = "step-"
-_STATE, _OPTIMIZER, _CRITIC = "state.json", "optimizer.pt", "critic.pt"
+_STATE, _OPTIMIZER, _CRITIC, _PARTS = "state.json", "optimizer.pt", "critic.pt", "parts"
 _UNREADABLE = (
     RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError, UnpicklingError, SafetensorError
 )  # fmt: skip
@@ -57,8 +58,9 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     keep: int,
     critic: Critic | None = None,
+    parts: Mapping[str, Checkpointed] = MappingProxyType({}),
 ) -> Path:
-    """Write the checkpoint of `state.step` and delete all but the newest `keep`.
+    """Write the checkpoint of `state.step` and delete all but the newest `keep`; each of `parts` has its own folder.
 
     What a crash leaves behind is a draft that no reader takes for a checkpoint, and that the next one replaces.
     """
@@ -71,14 +73,22 @@ def save_checkpoint(
     torch.save(optimizer.state_dict(), beside / _OPTIMIZER)
     if critic is not None:
         torch.save(critic.state_dict(), beside / _CRITIC)
+    sizes = {name: _save_part(part, beside / _PARTS / name) for name, part in parts.items()}
     stats = [[env, index, *values] for (env, index), values in state.stats.items()]
-    write_json(beside / _STATE, {"step": state.step, "stats": stats})
+    write_json(beside / _STATE, {"step": state.step, "stats": stats, **({"parts": sizes} if sizes else {})})
     if place.exists():
         shutil.rmtree(place)
     move_into_place(beside, place)
     for old in checkpoints(folder)[:-keep]:
         shutil.rmtree(old)
     return place
+
+
+def _save_part(part: Checkpointed, folder: Path) -> dict[str, int]:
+    """Let a part write its state and return the size of each of its files, in bytes."""
+    folder.mkdir(parents=True)
+    part.save(folder)
+    return {str(file.relative_to(folder)): file.stat().st_size for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
 def save_model(model: Any, place: Path) -> None:  # PreTrainedModel or PeftModel
@@ -137,6 +147,9 @@ def _fault(checkpoint: Path) -> str | None:
         load_state(checkpoint)
         for file in (checkpoint / _OPTIMIZER, *checkpoint.glob(_CRITIC)):
             torch.load(file, weights_only=True, mmap=True)
+        for file, size in _part_files(checkpoint):
+            if file.stat().st_size != size:
+                raise ValueError(f"{file.stat().st_size} bytes of {size}")
         for file in descriptions or (checkpoint / "model" / "config.json",):
             json.loads(file.read_bytes())
         for file in weights or (checkpoint / "model" / "model.safetensors",):
@@ -153,6 +166,31 @@ def load_state(checkpoint: Path) -> TrainState:
     data = json.loads((checkpoint / _STATE).read_text())
     stats = {(env, index): TaskStats(*values) for env, index, *values in data["stats"]}
     return TrainState(step=data["step"], stats=stats)
+
+
+def _part_files(checkpoint: Path) -> list[tuple[Path, int]]:
+    """Return the files of a checkpoint's parts, each with the size that it was written with, in bytes."""
+    parts = json.loads((checkpoint / _STATE).read_text()).get("parts", {})
+    return [(checkpoint / _PARTS / name / file, size) for name, sizes in parts.items() for file, size in sizes.items()]
+
+
+def load_parts(checkpoint: Path, parts: Mapping[str, Checkpointed]) -> None:
+    """Give every part its state back.
+
+    Raises: RunError: the checkpoint was made without one of them, or with another in its place.
+    """
+    for name, part in parts.items():
+        folder = checkpoint / _PARTS / name
+        if not folder.is_dir():
+            do = "start the run anew, or resume with the version that wrote it"
+            raise RunError.of("checkpoint", f"hold the state of {name}", "none", where=str(folder), do=do)
+        try:
+            part.load(folder)
+        except (*_UNREADABLE, OSError) as error:
+            reason, do = str(error).strip().splitlines()[-1:], "use the checkpoint as it was saved"
+            got = reason[0] if reason else type(error).__name__
+            must = f"be one that {type(part).__name__} wrote"
+            raise RunError.of(f"state of {name}", must, got, where=str(folder), do=do) from error
 
 
 def load_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> None:

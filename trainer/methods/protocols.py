@@ -6,9 +6,23 @@ Losses, their aggregation and corrections have their Protocols beside their tens
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from envgym.core.trajectory import Group, Trajectory
+
+
+@runtime_checkable
+class Checkpointed(Protocol):
+    """Has a state that a resumed run goes on with; any method may. What has none needs neither method."""
+
+    def save(self, folder: Path) -> None:
+        """Write the state into an empty folder."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Take over the state that `save` wrote. Raises: ValueError: it is of another method."""
+        ...
 
 
 class TaskStats(NamedTuple):

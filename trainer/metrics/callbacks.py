@@ -1,12 +1,13 @@
 """What a run reports while it runs: a progress display, TensorBoard, Weights & Biases, or your own."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from envgym.core.json_types import visible
+from envgym.core.tree import Tree
 from envgym.errors import SettingsError, sentence
 from envgym.trainer.metrics.update import Metrics
 
@@ -28,6 +29,18 @@ class Callback:
 
     def on_end(self, report: Path | None) -> None:
         """Run once, also when the run failed (then without a report)."""
+
+
+def progress_counter(callbacks: Callback, phase: str, total: int) -> Callable[[Tree], None]:
+    """Return what tells the callbacks, tree by tree, how many episodes of a phase have ended."""
+    done = 0
+
+    def count(tree: Tree) -> None:
+        nonlocal done
+        done += len(tree.leaves)
+        callbacks.on_progress(phase, min(done, total), total)  # of a step ahead more may end
+
+    return count
 
 
 class TensorBoard(Callback):

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
-from envgym.agents.evaluation.metrics import endings, lengths
+from envgym.agents.evaluation.metrics import Metric, compute_metrics, endings, lengths
 from envgym.core.trajectory import Group, Trajectory, Turn
 from envgym.core.tree import Rewrite
 from envgym.core.turns import Cost, Invalid, Scored
@@ -24,6 +24,23 @@ Z_95 = 1.96
 """Half-width of a 95 % interval in standard errors."""
 ALIKE = 1e-9
 """Success rates closer than this are the same."""
+
+
+def sampled_metrics(
+    groups: Sequence[Group], labels: Sequence[str] | None, *, success_at: float, metrics: Sequence[Metric]
+) -> Metrics:
+    """Return all that is measured of a step's episodes.
+
+    Args:
+        groups: as they were collected.
+        labels: of every group its env, in a mixture; None = there is one env.
+        success_at: reward from which an episode counts as solved.
+        metrics: what else the run measures.
+    """
+    values = rollout_metrics(groups, success_at=success_at) | context_rewrite_metrics(groups)
+    if labels is not None:
+        values |= env_metrics(labels, groups, success_at=success_at)
+    return values | compute_metrics(metrics, [episode for group in groups for episode in group.trajectories])
 
 
 def rollout_metrics(groups: Sequence[Group], *, success_at: float) -> Metrics:

@@ -19,7 +19,7 @@ from envgym.trainer.learner.checkpoint import (
     save_model,
 )
 from envgym.trainer.learner.learner import adamw
-from envgym.trainer.methods.protocols import TaskStats
+from envgym.trainer.methods.protocols import Checkpointed, TaskStats
 from envgym.trainer.settings import OptimSettings
 
 SHAPE = TinySettings(hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=2, intermediate_size=64)
@@ -33,6 +33,7 @@ class Bench:
         loaded = load("tiny", trainable=True, tiny=SHAPE)
         self.model, self.tokenizer = loaded.model, loaded.tokenizer
         self.optimizer = adamw(self.model, OptimSettings())
+        self.parts: dict[str, Checkpointed] = {}
         self.update(0)
 
     def update(self, seed: int) -> None:
@@ -46,7 +47,13 @@ class Bench:
         """Save a checkpoint of `step`."""
         state = TrainState(step=step, stats=STATS)
         return save_checkpoint(
-            folder, state=state, model=self.model, tokenizer=self.tokenizer, optimizer=self.optimizer, keep=keep
+            folder,
+            state=state,
+            model=self.model,
+            tokenizer=self.tokenizer,
+            optimizer=self.optimizer,
+            keep=keep,
+            parts=self.parts,
         )
 
     def weights(self) -> torch.Tensor:

@@ -1,0 +1,93 @@
+"""The evaluations of a training run: before the first step, in between, and after the last."""
+
+import asyncio
+from collections.abc import Sequence
+
+from envgym.agents.catalog import METRIC
+from envgym.agents.evaluation.play import SPLIT_LABELS, EvalPlan, EvalRecord, evaluate, token_player
+from envgym.agents.evaluation.run import write_evaluation
+from envgym.report.from_run import evaluation_data
+from envgym.runs import RunDirectory
+from envgym.seeds import derive_seed
+from envgym.trainer.build import RunContext
+from envgym.trainer.metrics.callbacks import Callback, progress_counter
+from envgym.trainer.metrics.update import Metrics
+from envgym.trainer.settings import TrainSettings
+
+DURING = "during"
+"""Label of the evaluations in between, on the first tasks."""
+
+
+class Evaluations:
+    """Evaluates one run's policy on held-out tasks and records the results in the run's directory."""
+
+    def __init__(self, settings: TrainSettings, run: RunDirectory, context: RunContext, callbacks: Callback) -> None:
+        """Join the parts; nothing runs yet."""
+        self._settings, self._run, self._context, self._callbacks = settings, run, context, callbacks
+        self._player = token_player(
+            context.agent,
+            context.policy,
+            context.evaluation_search,
+            settings.evaluation,
+            concurrency=settings.engine.concurrency,
+        )
+
+    @property
+    def records(self) -> tuple[EvalRecord, ...]:
+        """All that the run has recorded so far."""
+        return tuple(EvalRecord.from_json(data) for data in self._run.evals())
+
+    def run_full(self, runner: asyncio.Runner, *, step: int) -> None:
+        """Evaluate on all tasks after `step` train steps, unless that is recorded already."""
+        self._run_missing(runner, SPLIT_LABELS[self._settings.evaluation.split], step)
+
+    def run_in_between(self, runner: asyncio.Runner, *, step: int) -> None:
+        """Evaluate where it is due and not recorded yet, also when a run resumes right after such a step."""
+        every = self._settings.evaluation.every
+        if every and step and step % every == 0:
+            self._run_missing(runner, DURING, step)
+
+    def _run_missing(self, runner: asyncio.Runner, label: str, step: int) -> None:
+        done = {(data["label"], data["step"]) for data in self._run.evals()}
+        plans = self._plans(label)
+        if all((plan.title, step) in done for plan in plans):
+            return
+        for plan in plans:
+            num_episodes = len(plan.tasks) * plan.settings.samples
+            on_finished = progress_counter(self._callbacks, f"evaluate {plan.label}", num_episodes)
+            evaluation = runner.run(evaluate(plan, self._player, step=step, on_finished=on_finished))
+            write_evaluation(self._run, evaluation)
+            self._callbacks.on_evaluation(step, plan.title, evaluation_metrics(evaluation.record))
+
+    def _plans(self, label: str) -> Sequence[EvalPlan]:
+        """Return one plan per env; the tasks of an evaluation in between are the first of the others'."""
+        evaluation, env_sources = self._settings.evaluation, self._context.env_sources.values()
+        num_tasks = min(evaluation.tasks_during, evaluation.tasks) if label == DURING else evaluation.tasks
+        return [
+            EvalPlan(
+                env_id=env_source.env_id,
+                make_env=env_source.make,
+                tasks=env_source.held_out[:num_tasks],
+                settings=evaluation,
+                seed=derive_seed(self._settings.run.seed, "evaluation"),
+                label=label if len(env_sources) == 1 else f"{label} {env_source.label}",
+                selection=self._context.evaluation_search.selection,
+                metrics=tuple(METRIC.build(choice) for choice in evaluation.metrics),
+            )
+            for env_source in env_sources
+        ]
+
+
+def evaluation_metrics(record: EvalRecord) -> Metrics:
+    """Return the headline numbers of an evaluation."""
+    data = evaluation_data(record.to_json())
+    best = data.success.valid or data.success.as_failure
+    return {
+        "success": best.value,
+        "success_low": best.interval.low,
+        "success_high": best.interval.high,
+        "tasks": float(best.num_tasks),
+        "invalid": float(data.success.num_invalid),
+        "seconds": record.seconds,
+        **record.metrics,
+    }
