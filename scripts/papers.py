@@ -1,0 +1,227 @@
+"""Write docs/papers.md from the rows in docs/papers/: which paper is which file, and which test shows it.
+
+Run: python scripts/papers.py [--check]. A file `docs/papers/POINT.toml` is a section of the page, a table `[key]` of it
+a row (`Row` says which keys it has). `_named.toml` lists the papers whose status the page states, `_own.toml` the names
+of our tables that come from no paper. With `--check` nothing is written: what is wrong is printed, and the exit status
+is 1.
+"""
+
+import argparse
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import Field, ValidationError
+
+from envgym import catalog as environments
+from envgym.agents import catalog as agents
+from envgym.errors import SettingsError
+from envgym.settings import Settings, faults
+from envgym.trainer import catalog as trainer
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+ROWS: Final = ROOT / "docs" / "papers"
+PAGE: Final = ROOT / "docs" / "papers.md"
+
+KINDS: Final = {**environments.KINDS, **agents.KINDS, **trainer.KINDS}
+METHODS: Final = tuple(dict.fromkeys([*trainer.KINDS, "search", "answer_scorer", "value"]))
+"""Kinds of which every name must have a row, or stand in `_own.toml`."""
+TOOLS: Final = ("tracker", "demonstrations")
+"""Kinds of the trainer that are no methods."""
+
+_NAMED_IN_SETTINGS: Final = (
+    re.compile(r"\b(?P<kind>\w+)\.name=(?P<name>[\w-]+)"),
+    re.compile(r"\b(?P<kind>\w+): \{name: (?P<name>[\w-]+)"),
+    re.compile(r"\b(?:objective\.)?(?P<kind>recipe|aggregation|kl_estimator)=(?P<name>[\w-]+)"),
+)
+_ARXIV: Final = re.compile(r"\d{4}\.\d{5}")
+_INTRO: Final = """# Papers
+
+Which paper is which file, under which settings, where ours differs, and which tests show it. Files are relative to the
+repository's root; settings are keys of a training configuration. Written by `scripts/papers.py` from the rows in
+`docs/papers/`: edit those.
+"""
+_STATUS_INTRO: Final = """## Status
+
+How far the papers are built by which the seams of the trainer are proven: `works` with the deviations that its rows
+name, `part` where a row says what is missing, `not built` without a row.
+"""
+_OWN_INTRO: Final = """## Without a paper
+"""
+
+
+class Row(Settings):
+    """One row of the page."""
+
+    paper: str
+    """Name, a colon, and what is taken from it."""
+    links: tuple[str, ...] = ()
+    """arXiv ids and addresses; none: our own."""
+    files: tuple[str, ...] = Field(min_length=1)
+    """Files or folders that hold it."""
+    settings: str
+    """What a configuration says, in backticks; `kind.name=NAME` and `recipe=NAME` are looked up in our tables."""
+    plugins: tuple[str, ...] = ()
+    """`kind.NAME` of our tables that `settings` does not spell like that."""
+    deviations: str
+    """Where ours differs from the paper, or `none`; with status `part` also what is missing."""
+    status: Literal["works", "part"] = "works"
+    """Whether the paper's method is whole."""
+    tests: tuple[str, ...] = Field(min_length=1)
+    """`tests/PATH.py::test_name` of the tests that show it."""
+
+    def named(self) -> set[tuple[str, str]]:
+        """Return kind and name of every plug-in that the row is about."""
+        found = {
+            (match["kind"], match["name"]) for form in _NAMED_IN_SETTINGS for match in form.finditer(self.settings)
+        }
+        return found | {(kind, name) for kind, _, name in (plugin.partition(".") for plugin in self.plugins)}
+
+    def answers(self, name: str) -> bool:
+        """Return whether the row is about a paper: its own `paper` begins with the name."""
+        return re.match(rf"{re.escape(name)}(?![\w+*-])", self.paper, re.IGNORECASE) is not None
+
+
+Sections = Mapping[str, Mapping[str, Row]]
+"""Stem of a file -> key -> row."""
+
+
+def main() -> int:
+    """Write the page, or say what is wrong with it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing, print what is wrong")
+    arguments = parser.parse_args()
+    try:
+        sections = read_rows()
+    except SettingsError as error:
+        print(error)
+        return 1
+    wrong = [*faults_of(sections), *missing(sections)]
+    page = render(sections)
+    if not arguments.check:
+        PAGE.write_text(page, encoding="utf-8")
+    elif page != PAGE.read_text(encoding="utf-8"):
+        wrong.append("docs/papers.md must be what its rows say: run `python scripts/papers.py`")
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    return 1 if wrong else 0
+
+
+def read_rows() -> Sections:
+    """Read all rows. Raises: SettingsError: a key is missing, unknown or of another type."""
+    return {path.stem: dict(_rows_of(path)) for path in sorted(ROWS.glob("[!_]*.toml"))}
+
+
+def _rows_of(path: Path) -> Iterator[tuple[str, Row]]:
+    for key, data in tomllib.loads(path.read_text(encoding="utf-8")).items():
+        try:
+            yield key, Row.model_validate(data)
+        except ValidationError as error:
+            raise SettingsError("\n".join(faults(Row, error, where=f"{path.name} [{key}]"))) from None
+
+
+def faults_of(sections: Sections) -> list[str]:
+    """Return what rows name that does not exist: files, tests, and names of our tables."""
+    return [
+        f"docs/papers/{section}.toml [{key}]: {fault}"
+        for section, rows in sections.items()
+        for key, row in rows.items()
+        for fault in _faults_of_row(row)
+    ]
+
+
+def _faults_of_row(row: Row) -> Iterator[str]:
+    for file in row.files:
+        if not (ROOT / file).exists():
+            yield f"files must exist, got {file}"
+    for test in row.tests:
+        if not is_test(test):
+            yield f"tests must be tests/PATH.py::test_name of a test that exists, got {test}"
+    for kind, name in sorted(row.named()):
+        if kind not in KINDS or name not in KINDS[kind].table:
+            yield f"plug-ins must be in a catalogue, got {kind}.name={name}"
+
+
+def is_test(test: str) -> bool:
+    """Return whether `tests/PATH.py::test_name` is a function of that file."""
+    path, _, name = test.partition("::")
+    if not name.startswith("test_") or not (ROOT / path).is_file():
+        return False
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name for node in tree.body)
+
+
+def missing(sections: Sections) -> list[str]:
+    """Return which names of our tables have no row and are not marked as our own, and which are marked in vain."""
+    told = {plugin for rows in sections.values() for row in rows.values() for plugin in row.named()}
+    own = {(kind, name) for kind, names in _read_own().items() for name in names}
+    ours = {(kind, name) for kind in METHODS if kind not in TOOLS for name in KINDS[kind].table}
+    lost = [f"{kind} {name} must have a row in docs/papers/, or stand in _own.toml" for kind, name in ours - told - own]
+    vain = [
+        f"_own.toml must name what a catalogue has and no row, got {kind}.{name}"
+        for kind, name in own & told | own - ours
+    ]
+    return sorted(lost) + sorted(vain)
+
+
+def _read_own() -> Mapping[str, Mapping[str, str]]:
+    return tomllib.loads((ROWS / "_own.toml").read_text(encoding="utf-8"))
+
+
+def render(sections: Sections) -> str:
+    """Write the page."""
+    parts = [_INTRO, *(_section(name, list(rows.values())) for name, rows in sections.items())]
+    own = [f"| `{kind}.name={name}` | {what} |" for kind, names in _read_own().items() for name, what in names.items()]
+    parts += [_OWN_INTRO, _table(("name", "what it is"), own), _STATUS_INTRO, _status(sections)]
+    return "\n".join(parts)
+
+
+def _section(name: str, rows: Sequence[Row]) -> str:
+    lines = [
+        f"| {row.paper}{_links(row.links)} | {_code(row.files)} | {row.settings} | {row.deviations} "
+        f"| {_code(dict.fromkeys(test.partition('::')[0] for test in row.tests))} |"
+        for row in rows
+    ]
+    title = name.replace("_", " ").capitalize()
+    return f"## {title}\n\n{_table(('paper', 'files', 'settings', 'deviations', 'tests'), lines)}"
+
+
+def _links(links: Sequence[str]) -> str:
+    written = (
+        f"[{link}](https://arxiv.org/abs/{link})" if _ARXIV.fullmatch(link) else f"[{link.split('/')[2]}]({link})"
+        for link in links
+    )
+    return f" ({', '.join(written)})" if links else ""
+
+
+def _code(names: Sequence[str] | Mapping[str, object]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _status(sections: Sections) -> str:
+    lines = []
+    rows = [(section, row) for section, table in sections.items() for row in table.values()]
+    for seam, papers in tomllib.loads((ROWS / "_named.toml").read_text(encoding="utf-8")).items():
+        for name, link in papers.items():
+            found = [(section, row) for section, row in rows if row.answers(name)]
+            part = any(row.status == "part" for _, row in found)
+            status = "not built" if not found else "part" if part else "works"
+            where = dict.fromkeys(
+                f"[{section.replace('_', ' ')}](#{section.replace('_', '-')})" for section, _ in found
+            )
+            tests = sum(len(row.tests) for _, row in found)
+            lines.append(
+                f"| {seam} | {name}{_links((link,) if link else ())} | {status} | {', '.join(where)} | {tests} |"
+            )
+    return _table(("seam", "paper", "status", "rows under", "tests named"), lines)
+
+
+def _table(header: Sequence[str], lines: Sequence[str]) -> str:
+    return "\n".join([f"| {' | '.join(header)} |", "|" + "---|" * len(header), *lines, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
