@@ -24,7 +24,7 @@ from envgym.core.trajectory import Group
 from envgym.errors import InvalidInput, SettingsError, sentence
 from envgym.trainer.batch.rows import TrainingBatch, build_critic_batch, train_rows
 from envgym.trainer.catalog import AGGREGATION, CORRECTION, CREDIT, CURRICULUM, FILTER, KL_ESTIMATOR, LOSS, SHAPING
-from envgym.trainer.env_source import EnvSource, build_env_sources
+from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources
 from envgym.trainer.learner.causal_lm import check_head, without_dropout
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
@@ -76,6 +76,8 @@ class RunContext:
     """The parts of one run."""
 
     env_sources: dict[str, EnvSource]
+    tasks: TaskPool
+    """The tasks of the envs, and those that the run adds."""
     method: Method
     model: Any
     """PreTrainedModel or PeftModel."""
@@ -132,6 +134,7 @@ class RunContext:
             RolloutContext(agent=agent, policy=self.policy, sampling=sampling, slots=slots),
             rollout or settings.rollout,
             env_sources=self.env_sources,
+            tasks=self.tasks,
             curriculum=self.method.curriculum,
             search=search or self.method.search,
             keep_groups=self.method.filter,
@@ -200,6 +203,7 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     )
     return RunContext(
         env_sources=env_sources,
+        tasks=TaskPool(env_sources),
         method=method,
         model=model,
         tokenizer=tokenizer,

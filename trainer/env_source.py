@@ -1,17 +1,26 @@
-"""The envs of a run: checked once, made as often as episodes need them."""
+"""The envs of a run, checked once and made as often as episodes need them, and their tasks, which may become more."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
 
 from envgym.agents.evaluation.play import held_out_tasks
 from envgym.agents.settings import EnvSettings, EvaluationSettings
+from envgym.core.serialize import task_from_json, task_to_json
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.env import Env
-from envgym.errors import SettingsError, sentence
+from envgym.errors import InvalidInput, SettingsError, sentence
+from envgym.files import write_json
 from envgym.runs import check_labels
-from envgym.trainer.methods.protocols import EnvSupply
+from envgym.trainer.methods.protocols import EnvSupply, TaskRequest
+
+ADDED_FROM: Final = 2**32
+"""Index of the first task that a run adds to an env's own."""
+_ADDED: Final = "added.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +63,77 @@ def build_env_sources(envs: Sequence[EnvSettings], evaluation: EvaluationSetting
     return env_sources
 
 
-def supplies(env_sources: Mapping[str, EnvSource]) -> list[EnvSupply]:
-    """Return what a curriculum may draw from."""
-    return [
-        EnvSupply(env_source.label, env_source.weight, env_source.tasks.size(Split.TRAIN))
-        for env_source in env_sources.values()
-    ]
+class TaskPool:
+    """The train tasks of a run's envs, and those that the run adds: generated, mined, or made of others. Checkpointed.
+
+    A task that was added has an index from `ADDED_FROM` on, which no task of an env's own has, and keeps it.
+    """
+
+    def __init__(self, env_sources: Mapping[str, EnvSource]) -> None:
+        """Begin with the envs' own tasks, by label."""
+        self._env_sources = env_sources
+        self._added: dict[str, list[Task]] = {label: [] for label in env_sources}
+        self._indices: dict[tuple[str, str], int] = {}
+        """(label, key) -> index of a task that was added."""
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether tasks were added."""
+        return bool(self._indices)
+
+    def add(self, label: str, task: Task) -> int:
+        """Add a train task of an env, unless it is there, and return its index.
+
+        Raises: InvalidInput: it is no train task, or one on which the run is evaluated.
+        """
+        known = self._indices.get((label, task.key))
+        if known is not None:
+            return known
+        if task.split is not Split.TRAIN or task.key in {held.key for held in self._env_sources[label].held_out}:
+            do, got = "leave it out", f"{task.id!r} of the {task.split} split"
+            must = "be a train task on which the run is not evaluated"
+            raise InvalidInput.of("task that is added", must, got, where=label, do=do)
+        added = self._added[label]
+        index = self._indices[label, task.key] = ADDED_FROM + len(added)
+        added.append(task)
+        return index
+
+    def resolve(self, request: TaskRequest) -> TaskRequest:
+        """Add the task that a request brings along, and return the request with its index."""
+        if request.task is None:
+            return request
+        return replace(request, index=self.add(request.env, request.task))
+
+    def task(self, label: str, index: int) -> Task:
+        """Return a train task. Raises: InvalidInput: there is none of that index."""
+        if index < ADDED_FROM:
+            return self._env_sources[label].tasks.task(Split.TRAIN, index)
+        added = self._added[label]
+        if index >= ADDED_FROM + len(added):
+            must = f"be one of the {len(added)} that were added"
+            raise InvalidInput.of("task", must, index, where=label, do="add it before")
+        return added[index - ADDED_FROM]
+
+    def supplies(self) -> list[EnvSupply]:
+        """Return what a curriculum may draw from."""
+        return [
+            EnvSupply(
+                source.label,
+                source.weight,
+                source.tasks.size(Split.TRAIN),
+                partial(self.task, source.label),
+                range(ADDED_FROM, ADDED_FROM + len(self._added[source.label])),
+            )
+            for source in self._env_sources.values()
+        ]
+
+    def save(self, folder: Path) -> None:
+        """Write the tasks that were added."""
+        tasks = {label: [task_to_json(task) for task in added] for label, added in self._added.items()}
+        write_json(folder / _ADDED, tasks)
+
+    def load(self, folder: Path) -> None:
+        """Take over the tasks that `save` wrote. Raises: KeyError: they are of another env."""
+        for label, tasks in json.loads((folder / _ADDED).read_text(encoding="utf-8")).items():
+            for task in tasks:
+                self.add(label, task_from_json(task))

@@ -23,6 +23,7 @@ from envgym.trainer.checks.preflight import check_invalid, open_run_directory
 from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
 from envgym.trainer.learner.checkpoint import (
     TrainState,
+    has_part,
     keep_reference,
     load_critic,
     load_optimizer,
@@ -32,6 +33,7 @@ from envgym.trainer.learner.checkpoint import (
     open_reference,
     save_checkpoint,
 )
+from envgym.trainer.methods.protocols import Checkpointed, ObservingCurriculum
 from envgym.trainer.metrics.callbacks import Callback, Callbacks, progress_counter
 from envgym.trainer.metrics.rollout import (
     age_metrics,
@@ -174,6 +176,9 @@ class TrainLoop:
         with self._timed("canary"):
             canary_metrics = self._check_weights(runner)
         self.stats = updated_stats(self.stats, requests, groups, step=step)
+        curriculum, observed = self.context.method.curriculum, dict[str, float]()
+        if isinstance(curriculum, ObservingCurriculum):
+            observed |= curriculum.observe(step=step, requests=requests, groups=groups, credits=credits)
         every = self.settings.run.save_episodes_every
         if every and step % every == 0:
             with self._timed("save"):
@@ -198,6 +203,7 @@ class TrainLoop:
             **learned,
             "train/rows": float(len(rows)),
             **canary_metrics,
+            **{f"curriculum/{name}": value for name, value in observed.items()},
             **self._times,
             "time/step_s": seconds,
             "speed/sampled_tokens_per_s": sampled.get("cost/tokens_generated", 0.0)
@@ -244,15 +250,19 @@ class TrainLoop:
             optimizer=self.context.learner.optimizer,
             keep=self.settings.run.keep_checkpoints,
             critic=self.context.learner.critic,
-            parts=self.context.method.checkpointed_parts(),
+            parts=self._parts(with_tasks=self.context.tasks.has_grown),
         )
+
+    def _parts(self, *, with_tasks: bool) -> dict[str, Checkpointed]:
+        """Return what a checkpoint holds of methods, and with them the tasks that the run has added."""
+        return self.context.method.checkpointed_parts() | ({"tasks": self.context.tasks} if with_tasks else {})
 
     def _restore(self, checkpoint: Path) -> None:
         state = load_state(checkpoint)
         load_optimizer(checkpoint, self.context.learner.optimizer)
         if self.context.learner.critic is not None:
             load_critic(checkpoint, self.context.learner.critic)
-        load_parts(checkpoint, self.context.method.checkpointed_parts())
+        load_parts(checkpoint, self._parts(with_tasks=has_part(checkpoint, "tasks")))
         self.step, self.stats = state.step, state.stats
         self.run_directory.forget_after(state.step)
         self._open_reference()

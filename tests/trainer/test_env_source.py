@@ -10,7 +10,7 @@ from envgym.core.tasks import Split
 from envgym.errors import InvalidInput, SettingsError, UnknownName
 from envgym.trainer.build import check_group
 from envgym.trainer.catalog import CREDIT
-from envgym.trainer.env_source import EnvSource, build_env_sources, supplies
+from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources
 from envgym.trainer.methods.credit.gae import GaeTurn
 from envgym.trainer.methods.credit.outcome import Grpo
 from envgym.trainer.settings import train_settings
@@ -25,7 +25,7 @@ def build(envs: Sequence[EnvSettings]) -> dict[str, EnvSource]:
 def test_worlds_keep_label_and_weight() -> None:
     named = EnvSettings(id="math/arithmetic-v0", name="hard", settings={"level": 3})
     env_sources = build([ARITHMETIC, named])
-    assert [(item.name, item.weight, item.size) for item in supplies(env_sources)] == [
+    assert [(item.name, item.weight, item.size) for item in TaskPool(env_sources).supplies()] == [
         ("math/arithmetic-v0", 2.0, None),
         ("hard", 1.0, None),
     ]

@@ -174,6 +174,11 @@ def _part_files(checkpoint: Path) -> list[tuple[Path, int]]:
     return [(checkpoint / _PARTS / name / file, size) for name, sizes in parts.items() for file, size in sizes.items()]
 
 
+def has_part(checkpoint: Path, name: str) -> bool:
+    """Return whether a checkpoint holds the state of a part."""
+    return (checkpoint / _PARTS / name).is_dir()
+
+
 def load_parts(checkpoint: Path, parts: Mapping[str, Checkpointed]) -> None:
     """Give every part its state back.
 

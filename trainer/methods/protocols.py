@@ -4,12 +4,16 @@ Losses, their aggregation and corrections have their Protocols beside their tens
 `methods.corrections`. Everything here works on records and plain numbers.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from envgym.agents.protocols import Sampling
+from envgym.core.json_types import JsonValue
+from envgym.core.tasks import Task
 from envgym.core.trajectory import Group, Trajectory
+from envgym.errors import InvalidInput
 
 
 @runtime_checkable
@@ -36,6 +40,11 @@ class TaskStats(NamedTuple):
     last_step: int
 
 
+def _no_task(index: int) -> Task:
+    do = "pass one that returns tasks"
+    raise InvalidInput.of("supply", "have a task function", f"none, asked for task {index}", where="EnvSupply", do=do)
+
+
 class EnvSupply(NamedTuple):
     """What a curriculum may draw from: one env of the mixture."""
 
@@ -43,7 +52,11 @@ class EnvSupply(NamedTuple):
     weight: float
     """Share of the groups, relative to the other envs."""
     size: int | None
-    """Tasks of the train split; None where they do not end."""
+    """Tasks of the env's own train split, without those that were added; None where they do not end."""
+    task: Callable[[int], Task] = _no_task
+    """Returns the task of an index, with its metadata; a task is made or read when it is asked for."""
+    added: range = range(0)
+    """Indices of the tasks that the run has added to the env's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +66,15 @@ class TaskRequest:
     env: str
     """Name of the env in the mixture."""
     index: int
-    """Index of the task in the env's train split."""
+    """Index of the task in the env's train split, or of one that was added. With `task`: any; the collector adds the
+    task, unless it is there already, and puts its index here."""
     group_size: int
+    sampling: Sampling | None = None
+    """In place of the run's. Of another temperature the samples are off-policy: choose a `correction`."""
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    """What the curriculum wants to know of the group again: in `observe`, and in an allocator."""
+    task: Task | None = None
+    """A train task that is not the env's own: generated, mined, or made of others."""
 
 
 @runtime_checkable
@@ -71,7 +91,33 @@ class Curriculum(Protocol):
         stats: Mapping[tuple[str, int], TaskStats],
         seed: int,
     ) -> Sequence[TaskRequest]:
-        """Return the groups of train step `step`; pure: equal arguments give equal requests."""
+        """Return the groups of train step `step`; equal arguments, and an equal state of its own, give equal requests.
+
+        `num_groups` are those of all rounds of the step; fewer may be returned where the tasks do not suffice.
+        """
+        ...
+
+
+@runtime_checkable
+class ObservingCurriculum(Curriculum, Protocol):
+    """Chooses the next tasks by what was learned from those before. `Checkpointed`, so that a resumed run goes on."""
+
+    def observe(
+        self,
+        *,
+        step: int,
+        requests: Sequence[TaskRequest],
+        groups: Sequence[Group],
+        credits: "Sequence[TrajectoryCredit]",
+    ) -> Mapping[str, float]:
+        """Take in what a train step has collected, and return what the metrics show as `curriculum/NAME`.
+
+        Args:
+            step: train steps done, this one included.
+            requests: of the step.
+            groups: one for each request, before the filter.
+            credits: of the episodes that were trained on.
+        """
         ...
 
 

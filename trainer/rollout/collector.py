@@ -18,7 +18,8 @@ from envgym.agents.rollout.pool import rare_collections
 from envgym.agents.search import RolloutContext, Strategy
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
-from envgym.trainer.env_source import EnvSource, supplies
+from envgym.errors import SettingsError
+from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.protocols import Curriculum, Filter, TaskRequest
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.groups import GroupRollout, GroupRunner, Stats
@@ -61,6 +62,7 @@ class Collector:
         settings: RolloutSettings,
         *,
         env_sources: Mapping[str, EnvSource],
+        tasks: TaskPool,
         curriculum: Curriculum,
         search: Strategy,
         keep_groups: Filter,
@@ -75,6 +77,7 @@ class Collector:
             rollout: agent, policy and sampling, and the slots of `concurrency`.
             settings: the groups of a step, and how far sampling runs ahead.
             env_sources: of the mixture, by label.
+            tasks: theirs, and those that the run adds.
             curriculum: chooses the tasks.
             search: how the trees of a group are grown.
             keep_groups: the filter that decides how many rounds a step needs.
@@ -84,10 +87,10 @@ class Collector:
             last: the step after the last one, for which nothing is begun; None: there is none.
         """
         self._settings, self._seed, self._rounds = settings, seed, rounds
-        self._env_sources, self._curriculum, self._keep_groups = env_sources, curriculum, keep_groups
+        self._tasks, self._curriculum, self._keep_groups = tasks, curriculum, keep_groups
         self._policy = rollout.policy
         self._last = math.inf if last is None else last
-        self._runner = GroupRunner(rollout, env_sources, search, concurrency=concurrency, seed=seed)
+        self._runner = GroupRunner(rollout, env_sources, tasks, search, concurrency=concurrency, seed=seed)
         self._ahead: dict[int, _Step] = {}
         """Steps that were begun and not taken."""
         self._carried: list[GroupRollout] = []
@@ -138,11 +141,14 @@ class Collector:
             step=number,
             num_groups=self._per_round * self._rounds,
             group_size=self._settings.group_size,
-            supplies=supplies(self._env_sources),
+            supplies=self._tasks.supplies(),
             stats=stats,
             seed=self._seed,
         )
-        step = _Step(number, requests)
+        if not requests:
+            do = "let it return some for every step"
+            raise SettingsError.of("curriculum", "choose tasks", "none", where=f"step {number + 1}", do=do)
+        step = _Step(number, [self._tasks.resolve(request) for request in requests])
         self._begin_round(step)
         return step
 

@@ -1,16 +1,15 @@
 """Groups under way (each is begun once; its trees then grow and end by themselves), and what is known of each task."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from envgym.agents.rollout.episode import EpisodeFactory, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle, GrowTreeFn, PendingTree, RolloutPool
 from envgym.agents.search import RolloutContext, Strategy
-from envgym.core.tasks import Split
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.seeds import derive_seed
-from envgym.trainer.env_source import EnvSource
+from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import TaskRequest, TaskStats
 
@@ -68,13 +67,15 @@ class GroupRunner:
         self,
         context: RolloutContext,
         env_sources: Mapping[str, EnvSource],
+        tasks: TaskPool,
         search: Strategy,
         *,
         concurrency: int,
         seed: int,
     ) -> None:
         """Get ready; nothing is begun."""
-        self._context, self._env_sources, self._search, self._seed = context, env_sources, search, seed
+        self._context, self._env_sources, self._tasks = context, env_sources, tasks
+        self._search, self._seed = search, seed
         self._pool = RolloutPool(concurrency=concurrency)
 
     def begin(self, request: TaskRequest, *, step: int, number: int) -> GroupRollout:
@@ -86,8 +87,9 @@ class GroupRunner:
             number: of the request among those of its step; seeds derive from it.
         """
         make_job, group_size = self._episode_factory(request, step, number), request.group_size
+        context = self._context if request.sampling is None else replace(self._context, sampling=request.sampling)
         trees = tuple(
-            self._pool.submit(self._grow_tree_fn(make_job(index), group_size))
+            self._pool.submit(self._grow_tree_fn(make_job(index), context, group_size))
             for index in range(self._search.num_trees(group_size))
         )
         return GroupRollout(request=request, key=f"step-{step:06d}/{number:03d}", trees=trees, pool=self._pool)
@@ -96,16 +98,16 @@ class GroupRunner:
         """Cancel the groups under way."""
         await self._pool.close()
 
-    def _grow_tree_fn(self, job: EpisodeJob, group_size: int) -> GrowTreeFn:
+    def _grow_tree_fn(self, job: EpisodeJob, context: RolloutContext, group_size: int) -> GrowTreeFn:
         async def grow(abort: AbortHandle) -> Tree:
-            return await self._search.grow_tree(job, self._context, group_size=group_size, abort=abort)
+            return await self._search.grow_tree(job, context, group_size=group_size, abort=abort)
 
         return grow
 
     def _episode_factory(self, request: TaskRequest, step: int, number: int) -> EpisodeFactory:
         """Return the jobs of a group's trees by index; they share task and env seed, and sample differently."""
         env_source = self._env_sources[request.env]
-        task = env_source.tasks.task(Split.TRAIN, request.index)
+        task = self._tasks.task(request.env, request.index)
         names = (self._seed, "step", step, number, request.env, request.index)
         seed = derive_seed(*names, "env")
 

@@ -20,7 +20,7 @@ from envgym.errors import SettingsError, sentence
 from envgym.runs import RunDirectory
 from envgym.seeds import derive_seed
 from envgym.trainer.catalog import DEMONSTRATIONS
-from envgym.trainer.env_source import EnvSource, supplies
+from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.protocols import Curriculum
 from envgym.trainer.settings import SftSettings
 
@@ -51,19 +51,16 @@ class DemonstrationRequest:
 
     def jobs(self, *, tasks_seed: int) -> list[EpisodeJob]:
         """Return episodes to play on train tasks, dealt over the mixture as the curriculum deals them."""
+        tasks = TaskPool(self.env_sources)
         requests = self.curriculum.choose(
-            step=0,
-            num_groups=self.num_episodes,
-            group_size=1,
-            supplies=supplies(self.env_sources),
-            stats={},
-            seed=tasks_seed,
+            step=0, num_groups=self.num_episodes, group_size=1, supplies=tasks.supplies(), stats={}, seed=tasks_seed
         )
+        requests = [tasks.resolve(request) for request in requests]
         sources = [self.env_sources[request.env] for request in requests]
         return [
             EpisodeJob(
                 make_env=source.make,
-                task=source.tasks.task(Split.TRAIN, request.index),
+                task=tasks.task(request.env, request.index),
                 seed=derive_seed(self.seed, "sft", number),
                 tree_id=f"oracle/{number:06d}",
                 env_id=source.env_id,

@@ -10,7 +10,7 @@ import pytest
 
 from envgym.agents.catalog import SEARCH
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.protocols import GenerateRequest, Generation
+from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.core.turns import Ending, Invalid
@@ -18,6 +18,8 @@ from envgym.errors import SettingsError
 from envgym.plugins import Choice
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.preflight import check_invalid
+from envgym.trainer.methods.curricula.uniform import Uniform
+from envgym.trainer.methods.protocols import TaskRequest
 from envgym.trainer.rollout.collector import Collected
 from envgym.trainer.settings import TrainSettings, train_settings
 
@@ -132,6 +134,25 @@ def test_the_next_step_grows_while_one_learns(built: RunContext) -> None:
     drive(built, settings(staleness=1, **FREE), steps=2, policy=policy, learn=learn)
     assert under_way[0] == GROUPS * SIZE
     assert under_way[1] == policy.num_held  # nothing was begun for a third step
+
+
+def test_a_request_samples_as_it_says(built: RunContext) -> None:
+    class Cooled(Uniform):
+        def choose(self, **given: Any) -> list[TaskRequest]:
+            first, *others = super().choose(**given)
+            return [replace(first, sampling=Sampling(temperature=0.5)), *others]
+
+    temperatures = list[float]()
+
+    class Listening(Guesser):
+        async def generate(self, request: GenerateRequest) -> Generation:
+            temperatures.append(request.sampling.temperature)
+            return await super().generate(request)
+
+    cooled = replace(built, method=replace(built.method, curriculum=Cooled()))
+    drive(cooled, settings(concurrency=1), steps=1, policy=Listening(built))
+    assert temperatures == sorted(temperatures)
+    assert set(temperatures) == {0.5, 1.0}
 
 
 def test_age_changes_neither_tasks_nor_seeds(built: RunContext) -> None:
