@@ -20,7 +20,6 @@ from envgym.errors import RunError, sentence
 from envgym.files import write_json
 from envgym.seeds import derive_seed
 from envgym.settings import Settings
-from envgym.trainer.batch.rows import train_rows
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.preflight import check_invalid
 from envgym.trainer.learner.checkpoint import TrainState, save_checkpoint
@@ -179,7 +178,7 @@ def _train(paths: CellPaths, recipe: str, settings: TrainSettings, *, marks: lis
             step += 1
             check_invalid(groups, limit=0.0, step=step)
             kept = bench.method.filter(groups).at_most(settings.rollout.groups).kept
-            rows = train_rows(bench.method.credits(kept), once=settings.objective.shared_tokens == "once")
+            rows = bench.build_batch(kept, step=step - 1).rows
             if rows:
                 bench.learner.train_step(rows, bench.method.objective, step=step - 1)
             bench.policy.set_version(step)

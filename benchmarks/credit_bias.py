@@ -18,7 +18,14 @@ from envgym.trainer.catalog import CREDIT
 from envgym.trainer.methods.credit.gigpo import Gigpo
 from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards
 from envgym.trainer.methods.credit.tree_rl import TreeRl
-from envgym.trainer.methods.protocols import Credit, CriticCredit, TrajectoryCredit, TrajectoryValues
+from envgym.trainer.methods.protocols import (
+    CRITIC_VALUES,
+    Credit,
+    CreditContext,
+    CriticCredit,
+    TrajectoryCredit,
+    TrajectoryValues,
+)
 from tests.support.enumerable import LOGITS, Array, Enumerable, SampledGroup, expected_gradient, groups
 
 WORLD = Enumerable(logits=LOGITS)
@@ -38,7 +45,7 @@ def with_values(credit: CriticCredit, value: float) -> Credit:
             TrajectoryValues(trajectory=episode, values=((), *[(value,)] * (len(episode.path) - 1)))
             for episode in group.valid
         ]
-        return tuple(entry.credit for entry in credit.estimate_advantages(group, values))
+        return tuple(credit.assign([group], CreditContext(scores={CRITIC_VALUES: values})))
 
     return estimate
 
@@ -52,7 +59,7 @@ def methods() -> dict[str, Credit]:
         if isinstance(credit, CriticCredit):
             for decay in (1.0, 0.95):
                 with_critic[f"{name}, decay {decay:g}"] = with_values(CREDIT.load(name)(decay=decay), 0.3)
-        else:
+        elif isinstance(credit, Credit):
             without_critic[name] = credit
     without_critic["gigpo, discount 1"] = Gigpo(discount=1.0)
     without_critic["tree_rl, shared 1"] = TreeRl(shared=1.0)

@@ -1,7 +1,7 @@
 """Everything a run needs in one process: model, tokenizer, agent, policy and learner, built from settings."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -21,8 +21,8 @@ from envgym.agents.search import RolloutContext, Strategy
 from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.settings import ModelSettings
 from envgym.core.trajectory import Group
-from envgym.errors import InvalidInput, SettingsError, sentence
-from envgym.trainer.batch.rows import TrainingBatch, build_critic_batch, train_rows
+from envgym.errors import SettingsError, sentence
+from envgym.trainer.batch.build import TrainingBatch, build_batch
 from envgym.trainer.catalog import AGGREGATION, CORRECTION, CREDIT, CURRICULUM, FILTER, KL_ESTIMATOR, LOSS, SHAPING
 from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources
 from envgym.trainer.learner.causal_lm import check_head, without_dropout
@@ -30,13 +30,14 @@ from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.methods.protocols import (
+    CRITIC_VALUES,
+    BatchCredit,
     Checkpointed,
     Credit,
     CriticCredit,
     Curriculum,
     Filter,
     Shaping,
-    TrajectoryCredit,
 )
 from envgym.trainer.rollout.collector import Collector
 from envgym.trainer.settings import CriticSettings, RolloutSettings, TrainSettings
@@ -50,7 +51,7 @@ class Method:
     search: Strategy
     filter: Filter
     shaping: Shaping
-    credit: Credit | CriticCredit
+    credit: Credit | BatchCredit
     objective: Objective
     metrics: tuple[Metric, ...] = ()
     """What is measured of each step's episodes beside what always is."""
@@ -59,16 +60,6 @@ class Method:
         """Return the methods that have a state of their own, by their plug-in point."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: method for name, method in named.items() if isinstance(method, Checkpointed)}
-
-    def credits(self, groups: Iterable[Group]) -> list[TrajectoryCredit]:
-        """Shape the rewards of kept groups and return their episodes' credits.
-
-        Raises: InvalidInput: the credit reads a critic's values.
-        """
-        if isinstance(self.credit, CriticCredit):
-            got, do = type(self.credit).__name__, "use RunContext.build_batch, which asks the critic"
-            raise InvalidInput(sentence("credit", "need no critic here", got, where="Method.credits", do=do))
-        return [credit for group in groups for credit in self.credit(self.shaping(group))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +88,21 @@ class RunContext:
         else:
             self.policy.update_weights(merged_weights(self.model), version)
 
-    def build_batch(self, groups: Iterable[Group]) -> TrainingBatch:
-        """Shape the rewards of kept groups, credit their episodes, where needed with the critic, and make rows."""
+    def build_batch(self, groups: Sequence[Group], *, step: int = 0) -> TrainingBatch:
+        """Shape the rewards of kept groups, credit their episodes, where needed with the critic, and make rows.
+
+        Args:
+            groups: kept by the filter.
+            step: the train step, from 0.
+        """
         method = self.method
-        once = method.objective.settings.shared_tokens == "once"
-        if isinstance(method.credit, CriticCredit):
-            shaped = [method.shaping(group) for group in groups]
-            return build_critic_batch(shaped, method.credit, self.learner.compute_values, once=once)
-        credits = method.credits(groups)
-        return TrainingBatch(credits, train_rows(credits, once=once))
+        return build_batch(
+            [method.shaping(group) for group in groups],
+            method.credit,
+            once=method.objective.settings.shared_tokens == "once",
+            step=step,
+            scores={CRITIC_VALUES: self.learner.compute_values} if self.learner.critic is not None else None,
+        )
 
     def make_collector(
         self,
@@ -217,7 +214,7 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     )
 
 
-def check_group(credit: Credit | CriticCredit, settings: TrainSettings) -> None:
+def check_group(credit: Credit | BatchCredit, settings: TrainSettings) -> None:
     """Check that groups can be compared. Raises: SettingsError: every advantage would be 0."""
     size, name = settings.rollout.group_size, settings.credit.name
     # All of ours give the only episode of a group 0; one of another package may not.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from envgym.trainer.methods.losses.aggregate import Aggregation
     from envgym.trainer.methods.losses.base import PolicyLoss
     from envgym.trainer.methods.losses.kl import KlEstimator
-    from envgym.trainer.methods.protocols import Credit, CriticCredit, Curriculum, Filter, Shaping
+    from envgym.trainer.methods.protocols import BatchCredit, Credit, Curriculum, Filter, Shaping
     from envgym.trainer.metrics.callbacks import Callback
     from envgym.trainer.workflows.demonstrations import DemonstrationSource
 
@@ -40,7 +40,7 @@ KINDS: Final = read_kinds(Path(__file__).with_suffix(".toml"))
 CURRICULUM: Final[PluginKind["Curriculum"]] = KINDS["curriculum"]
 FILTER: Final[PluginKind["Filter"]] = KINDS["filter"]
 SHAPING: Final[PluginKind["Shaping"]] = KINDS["shaping"]
-CREDIT: Final[PluginKind["Credit | CriticCredit"]] = KINDS["credit"]
+CREDIT: Final[PluginKind["Credit | BatchCredit"]] = KINDS["credit"]
 LOSS: Final[PluginKind["PolicyLoss"]] = KINDS["loss"]
 CORRECTION: Final[PluginKind["Correction"]] = KINDS["correction"]
 KL_ESTIMATOR: Final[PluginKind["KlEstimator"]] = KINDS["kl_estimator"]

@@ -16,7 +16,8 @@ from envgym.episodes import dropped_trees, episode_rows
 from envgym.files import sole_writer
 from envgym.report.from_run import write_run_report
 from envgym.runs import RunDirectory
-from envgym.trainer.batch.rows import TrainingBatch, TrainRow
+from envgym.trainer.batch.build import TrainingBatch
+from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import RunContext, build_method, build_run_context
 from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
 from envgym.trainer.checks.preflight import check_invalid, open_run_directory
@@ -229,7 +230,7 @@ class TrainLoop:
 
         def work() -> tuple[TrainingBatch, Metrics]:
             with self.context.policy.pause(step):
-                batch = self.context.build_batch(kept)
+                batch = self.context.build_batch(kept, step=step - 1)
                 if self._canary is not None:
                     self._audit.check(batch.rows, step=step)
                 if not batch.rows:  # every group was dropped: nothing to learn from, and the step says so

@@ -2,10 +2,13 @@
 
 import re
 import runpy
+from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from tests.support.enumerable import expected_gradient, groups
-from tests.support.plugins import CREDITS, CRITIC_CREDITS
+from tests.support.plugins import BATCH_CREDITS, CREDITS, CRITIC_CREDITS
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "credit.md").read_text(encoding="utf-8")
@@ -17,10 +20,13 @@ def rows(title: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 
 
-def test_every_method_is_named_with_its_settings() -> None:
-    named = {row[0].strip("`"): re.findall(r"`(\w+)`", row[2]) for row in rows("`credit.name`")}
-    assert list(named) == list(CREDITS)
-    for name, build in CREDITS.items():
+@pytest.mark.parametrize(
+    "title, credits", [("`credit.name`", CREDITS), ("`credit.name` of a whole batch", BATCH_CREDITS)]
+)
+def test_every_method_is_named_with_its_settings(title: str, credits: Mapping[str, type]) -> None:
+    named = {row[0].strip("`"): re.findall(r"`(\w+)`", row[2]) for row in rows(title)}
+    assert list(named) == list(credits)
+    for name, build in credits.items():
         assert named[name] == list(getattr(build, "model_fields", ())), name
     assert all(f"`{name}`" in TEXT for name in CRITIC_CREDITS)
 

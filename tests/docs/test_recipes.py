@@ -1,6 +1,7 @@
 """The page on recipes: its tables are what the recipes choose, and its settings can be set."""
 
 import re
+from operator import attrgetter
 from pathlib import Path
 
 from envgym.settings import apply_overrides
@@ -18,14 +19,15 @@ def test_table_is_what_the_recipes_choose() -> None:
         for line in TEXT.split("```")[0].splitlines()
         if line.startswith("|")
     ]
-    assert header[1:] == list(RECIPE.table)
-    for point, *cells in rows:
-        if point == "objective.aggregation":
-            chosen = [recipe_settings(name).objective.aggregation.name for name in RECIPE.table]
-        else:
-            chosen = [getattr(recipe_settings(name), point).name for name in RECIPE.table]
-        assert cells == chosen, point
-    assert len(rows) == 8
+    points = header[1:]
+    assert [name for name, *_ in rows] == list(RECIPE.table)
+    assert points == [
+        *("curriculum", "search", "filter", "shaping", "credit", "loss", "correction"),
+        "objective.aggregation",
+    ]
+    for name, *cells in rows:
+        chosen = recipe_settings(name)
+        assert cells == [attrgetter(f"{point}.name")(chosen) for point in points], name
 
 
 def test_every_recipe_is_described() -> None:

@@ -11,7 +11,7 @@ from envgym.plugins import Choice
 from envgym.trainer.build import build_method
 from envgym.trainer.catalog import CREDIT, KINDS, LOSS
 from envgym.trainer.methods.losses import PpoClip
-from envgym.trainer.methods.protocols import Credit, CriticCredit
+from envgym.trainer.methods.protocols import BatchCredit, Credit
 from envgym.trainer.settings import train_settings
 from tests.support.example_trees import outcome_group
 
@@ -63,7 +63,7 @@ def refusal(point: str, chosen: Choice) -> str:
     return str(caught.value)
 
 
-def advantages(credit: Credit | CriticCredit, group: Group) -> list[float]:
+def advantages(credit: Credit | BatchCredit, group: Group) -> list[float]:
     """Return the advantage of every episode's last edge."""
     assert isinstance(credit, Credit)
     found = [given.advantages[-1] for given in credit(group)]

@@ -8,14 +8,21 @@ from envgym.plugins import Choice
 from envgym.trainer.catalog import CORRECTION, CREDIT, FILTER, LOSS
 from envgym.trainer.methods.corrections import Correction
 from envgym.trainer.methods.losses import PolicyLoss
-from envgym.trainer.methods.protocols import Credit, CriticCredit, Filter
+from envgym.trainer.methods.protocols import BatchCredit, Credit, CriticCredit, Filter
 
+_CREDITS = {name: CREDIT.build(Choice(name=name)) for name in CREDIT.table}
 CREDITS: Mapping[str, Callable[..., Credit]] = {
-    name: CREDIT.load(name) for name in CREDIT.table if not isinstance(CREDIT.build(Choice(name=name)), CriticCredit)
+    name: CREDIT.load(name) for name, credit in _CREDITS.items() if isinstance(credit, Credit)
 }
-"""Name -> class, of the credits without a critic."""
+"""Name -> class, of the credits that see one group at a time."""
+BATCH_CREDITS: Mapping[str, Callable[..., BatchCredit]] = {
+    name: CREDIT.load(name)
+    for name, credit in _CREDITS.items()
+    if isinstance(credit, BatchCredit) and not isinstance(credit, CriticCredit)
+}
+"""Name -> class, of the credits that see all groups of a step."""
 CRITIC_CREDITS: Mapping[str, Callable[..., CriticCredit]] = {
-    name: CREDIT.load(name) for name in CREDIT.table if name not in CREDITS
+    name: CREDIT.load(name) for name, credit in _CREDITS.items() if isinstance(credit, CriticCredit)
 }
 """Name -> class, of the credits with a critic."""
 LOSSES: Mapping[str, Callable[..., PolicyLoss]] = {name: LOSS.load(name) for name in LOSS.table}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from envgym.errors import InvalidInput, RunError, SettingsError
+from envgym.errors import RunError, SettingsError
 from envgym.runs import RunDirectory
 from envgym.trainer.build import build_method
 from envgym.trainer.settings import TrainSettings, train_settings
@@ -78,8 +78,3 @@ def test_dry_run_counts_the_pass_of_the_critic(tmp_path: Path) -> None:
 def test_critic_without_a_credit_that_reads_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="critic must go with a credit that reads values, got credit grpo"):
         build_method(settings(tmp_path, credit={"name": "grpo"}, critic={"lr": 0.1}))
-
-
-def test_credits_without_a_critic_are_refused_where_credit_reads_one(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="credit must need no critic here, got GaeTurn"):
-        build_method(settings(tmp_path)).credits([])

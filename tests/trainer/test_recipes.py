@@ -11,7 +11,7 @@ from envgym.trainer.build import build_method
 from envgym.trainer.catalog import RECIPE
 from envgym.trainer.settings import TrainSettings, recipe_settings, train_settings
 from envgym.trainer.train import train
-from tests.support.plugins import CREDITS, CRITIC_CREDITS, FILTERS, LOSSES, STRATEGIES
+from tests.support.plugins import BATCH_CREDITS, CREDITS, CRITIC_CREDITS, FILTERS, LOSSES, STRATEGIES
 
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 
@@ -35,7 +35,7 @@ def settings(recipe: str, directory: Path, **sections: Any) -> TrainSettings:
 @pytest.mark.parametrize("recipe", RECIPE.table)
 def test_recipe_chooses_the_method_that_it_names_at_every_point(recipe: str, tmp_path: Path) -> None:
     named, method = recipe_settings(recipe), build_method(settings(recipe, tmp_path))
-    assert type(method.credit) is {**CREDITS, **CRITIC_CREDITS}[named.credit.name]
+    assert type(method.credit) is {**CREDITS, **BATCH_CREDITS, **CRITIC_CREDITS}[named.credit.name]
     assert type(method.filter) is FILTERS[named.filter.name]
     assert type(method.objective.loss) is LOSSES[named.loss.name]
     assert type(method.search) is STRATEGIES[named.search.name]

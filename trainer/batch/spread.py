@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from envgym.core.trajectory import Row, Trajectory
 from envgym.errors import InvalidInput, sentence
-from envgym.trainer.methods.protocols import CriticCreditResult, TrajectoryCredit, TrajectoryValues
+from envgym.trainer.methods.protocols import TrajectoryCredit, TrajectoryValues
 
 T = TypeVar("T")
 
@@ -22,20 +22,22 @@ def token_advantages(credit: TrajectoryCredit, row: Row) -> tuple[float, ...]:
     return _spread("advantages", credit.trajectory, credit.advantages, row, blank=0.0)
 
 
-def token_targets(result: CriticCreditResult, row: Row) -> tuple[float | None, ...]:
+def token_targets(credit: TrajectoryCredit, row: Row) -> tuple[float | None, ...]:
     """Return the target of the critic's value before every token of a row; None where it learns nothing.
 
     Raises: InvalidInput: the targets do not fit the path or its edges.
     """
-    return _spread("targets", result.credit.trajectory, result.targets, row, blank=None)
+    if credit.targets is None:
+        return (None,) * len(row)
+    return _spread("targets", credit.trajectory, credit.targets, row, blank=None)
 
 
 def node_values(trajectory: Trajectory, of_rows: Sequence[Sequence[float]]) -> TrajectoryValues:
-    """Collect the critic's values at the sampled tokens of all of a trajectory's rows.
+    """Collect one number per sampled token of all of a trajectory's rows, such as the critic's values.
 
     Args:
         trajectory: an episode.
-        of_rows: one sequence per row of `trajectory.rows`, one value per token: of the prefix before it.
+        of_rows: one sequence per row of `trajectory.rows`, one number per token.
 
     Raises: InvalidInput: a row has another number of values than tokens.
     """

@@ -7,7 +7,7 @@ Losses, their aggregation and corrections have their Protocols beside their tens
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from envgym.agents.protocols import Sampling
 from envgym.core.json_types import JsonValue
@@ -167,6 +167,8 @@ class TrajectoryCredit:
     advantages: tuple[float | tuple[float, ...], ...]
     """Along `trajectory.path`: a float holds for every sampled token of the node's edge; a tuple has one entry
     per sampled (POLICY) token of the edge. The root's entry is 0.0."""
+    targets: tuple[tuple[float | None, ...], ...] | None = None
+    """What the critic learns, shaped like `TrajectoryValues.values`; None: nothing, at this token or anywhere."""
 
 
 @runtime_checkable
@@ -180,31 +182,51 @@ class Credit(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryValues:
-    """The critic's values along one episode."""
+    """One number per sampled token along one episode, such as the critic's values."""
 
     trajectory: Trajectory
     values: tuple[tuple[float, ...], ...]
-    """Along `trajectory.path`: per sampled (POLICY) token of the node's edge, the value of the prefix before it. The
-    root's entry is ()."""
+    """Along `trajectory.path`: one number per sampled (POLICY) token of the node's edge; the critic's is the value of
+    the prefix before the token. The root's entry is ()."""
 
 
-class CriticCreditResult(NamedTuple):
-    """Advantages of one episode, and the targets of the critic's values."""
+CRITIC_VALUES: Final = "values"
+"""Name of the critic's values in `CreditContext.scores`."""
 
-    credit: TrajectoryCredit
-    targets: tuple[tuple[float | None, ...], ...]
-    """Shaped like `TrajectoryValues.values`; None: nothing is learned at this token."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditContext:
+    """What a credit may know beside the episodes."""
+
+    step: int = 0
+    """The train step, from 0."""
+    scores: Mapping[str, Sequence[TrajectoryValues]] = field(default_factory=dict)
+    """Name -> one entry per valid episode of all groups, in order."""
+
+    def scores_of(self, name: str, groups: Sequence[Group]) -> list[tuple[TrajectoryValues, ...]]:
+        """Return a score of every group's valid episodes. Raises: InvalidInput: it is not one entry per episode."""
+        found, wanted = self.scores.get(name, ()), sum(len(group.valid) for group in groups)
+        if len(found) != wanted:
+            do = "give one entry per valid episode, in order"
+            raise InvalidInput.of(name, f"be of {wanted} episodes", len(found), where="CreditContext.scores", do=do)
+        remaining = iter(found)
+        return [tuple(next(remaining) for _ in group.valid) for group in groups]
 
 
 @runtime_checkable
-class CriticCredit(Protocol):
-    """Assigns advantages with the help of a critic."""
+class BatchCredit(Protocol):
+    """Assigns advantages to the valid episodes of all groups of a step together."""
+
+    def assign(self, groups: Sequence[Group], context: CreditContext) -> Sequence[TrajectoryCredit]:
+        """Return one credit per valid episode, group by group; an episode that is left out does not train."""
+        ...
+
+
+@runtime_checkable
+class CriticCredit(BatchCredit, Protocol):
+    """Assigns advantages with the help of a critic, whose values are the score `CRITIC_VALUES`; sets `targets`."""
 
     @property
     def trains_at_turn_ends(self) -> bool:
         """Whether the critic has a target before the last token of a turn, so that it can value a finished episode."""
-        ...
-
-    def estimate_advantages(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
-        """Return one entry per valid episode, in order; `values` has one per valid episode, too."""
         ...

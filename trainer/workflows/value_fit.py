@@ -22,13 +22,14 @@ from envgym.files import sole_writer
 from envgym.runs import RunDirectory, check_new
 from envgym.seeds import derive_seed
 from envgym.settings import apply_overrides, build_settings, places
-from envgym.trainer.batch.rows import ComputeValues, MicroBatch, TrainRow, build_critic_batch
+from envgym.trainer.batch.build import ComputeScores, build_batch
+from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.preflight import check_invalid
 from envgym.trainer.learner.checkpoint import TrainState, require_checkpoint, save_checkpoint
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, supervised_tokens
 from envgym.trainer.learner.learner import Learner, LossFn, schedule, set_learning_rate
-from envgym.trainer.methods.protocols import CriticCredit
+from envgym.trainer.methods.protocols import CRITIC_VALUES
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
 from envgym.trainer.settings import TrainSettings, settings_of_run
 from envgym.trainer.workflows.dry_run import collect_first_step
@@ -149,10 +150,9 @@ def split_by_task(groups: Sequence[Group], *, seed: int) -> tuple[list[Group], l
     )
 
 
-def _rows(context: RunContext, groups: Sequence[Group], compute_values: ComputeValues) -> list[TrainRow]:
+def _rows(context: RunContext, groups: Sequence[Group], compute_values: ComputeScores) -> list[TrainRow]:
     """Return rows whose value targets are the returns."""
-    assert isinstance(context.method.credit, CriticCredit), "the plan says so"
-    return build_critic_batch(groups, context.method.credit, compute_values, once=False).rows
+    return build_batch(groups, context.method.credit, once=False, scores={CRITIC_VALUES: compute_values}).rows
 
 
 def _silent(rows: Sequence[TrainRow]) -> list[tuple[float, ...]]:

@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from envgym.core.trajectory import Group
-from envgym.trainer.batch.rows import TrainRow, ValueTarget, build_critic_batch
+from envgym.trainer.batch.build import build_batch
+from envgym.trainer.batch.rows import TrainRow, ValueTarget
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, ValueHead, supervised_tokens
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.learner import Learner
@@ -19,7 +20,7 @@ from envgym.trainer.learner.objective import Objective
 from envgym.trainer.methods.corrections import NoCorrection
 from envgym.trainer.methods.credit.gae import GaeTurn
 from envgym.trainer.methods.losses import PpoClip
-from envgym.trainer.methods.protocols import Credit, CriticCredit
+from envgym.trainer.methods.protocols import CRITIC_VALUES, Credit, CriticCredit
 from envgym.trainer.metrics.update import UpdateMetrics
 from envgym.trainer.settings import CriticSettings, ObjectiveSettings, OptimSettings
 from tests.support.credit_trees import chains
@@ -168,7 +169,9 @@ def test_fresh_critic_says_zero_and_turn_level_gae_is_then_the_return_to_go() ->
     critic = Critic(MODEL, CriticSettings(), OptimSettings(), device=CPU)
     learner = Learner(MODEL, optim=OptimSettings(), num_steps=1, device=CPU, critic=critic)
     group = chains([0.5, 0.0, 1.0], [0.25, 2.0])
-    credits, rows = build_critic_batch([group], GaeTurn(discount=0.5, decay=1.0), learner.compute_values, once=False)
+    credits, rows = build_batch(
+        [group], GaeTurn(discount=0.5, decay=1.0), once=False, scores={CRITIC_VALUES: learner.compute_values}
+    )
     # .5 + .5 (0 + .5 * 1) = .75, 0 + .5 * 1 = .5, 1; .25 + .5 * 2 = 1.25, 2
     assert [credit.advantages for credit in credits] == [(0.0, (0.75,), (0.5,), (1.0,)), (0.0, (1.25,), (2.0,))]
     assert [[value_target for _, value_target in row.supervised] for row in rows] == [
@@ -182,7 +185,9 @@ def test_fresh_critic_says_zero_and_turn_level_gae_is_then_the_return_to_go() ->
 def test_leaves_that_share_a_turn_hear_one_value_and_teach_their_own_targets() -> None:
     tree = fork_inside_a_turn()
     learner = Learner(MODEL, optim=OptimSettings(), num_steps=1, device=CPU, critic=build_critic(MODEL))
-    _, rows = build_critic_batch([Group(key="g", trees=(tree,))], GaeTurn(decay=1.0), learner.compute_values, once=True)
+    _, rows = build_batch(
+        [Group(key="g", trees=(tree,))], GaeTurn(decay=1.0), once=True, scores={CRITIC_VALUES: learner.compute_values}
+    )
     ((place, won),), ((other_place, lost),) = (row.supervised for row in rows)
     assert place == other_place
     assert won.value == lost.value != 0.0
@@ -191,7 +196,8 @@ def test_leaves_that_share_a_turn_hear_one_value_and_teach_their_own_targets() -
 
 
 def test_no_episode_asks_nothing() -> None:
-    assert build_critic_batch([], GaeTurn(), lambda rows: pytest.fail("asked"), once=False) == ([], [])
+    scores = {CRITIC_VALUES: lambda rows: pytest.fail("asked")}
+    assert build_batch([], GaeTurn(), once=False, scores=scores) == ([], [])
 
 
 def test_first_update_moves_no_value_by_more_than_twice_the_rate() -> None:
@@ -214,7 +220,7 @@ def test_value_loss_on_a_fixed_batch_falls_and_the_variance_is_explained() -> No
     groups = [chains([0.5, 0.0, 1.0], [0.25, 2.0])]
     found = []
     for step in range(60):
-        _, rows = build_critic_batch(groups, GaeTurn(decay=1.0), learner.compute_values, once=False)
+        _, rows = build_batch(groups, GaeTurn(decay=1.0), once=False, scores={CRITIC_VALUES: learner.compute_values})
         found.append(learner.train_step(rows, OBJECTIVE, step=step))
     # targets 1.5, 1, 1 and 2.25, 2 have variance .26; the first two prefixes are the same in both episodes, so that
     # (2 * .375^2 + 2 * .5^2) / 5 = .15625 of it stays: no critic has a loss below .078 or explains more than .4

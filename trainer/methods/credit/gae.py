@@ -15,7 +15,7 @@ from envgym.core.trajectory import Group, Trajectory
 from envgym.errors import InvalidInput, sentence
 from envgym.settings import Settings
 from envgym.trainer.methods.credit.paths import turn_rewards
-from envgym.trainer.methods.protocols import CriticCreditResult, TrajectoryCredit, TrajectoryValues
+from envgym.trainer.methods.protocols import CRITIC_VALUES, CreditContext, TrajectoryCredit, TrajectoryValues
 
 
 class CriticTurn(NamedTuple):
@@ -43,18 +43,16 @@ class GaeCredit(Settings, ABC):
     decay: float = Field(default=0.95, ge=0, le=1)
     """The paper's lambda: 1 trusts returns alone, 0 the critic alone."""
 
-    def estimate_advantages(self, group: Group, values: Sequence[TrajectoryValues]) -> tuple[CriticCreditResult, ...]:
+    def assign(self, groups: Sequence[Group], context: CreditContext) -> list[TrajectoryCredit]:
         """Return the credit of every valid episode, with the value targets.
 
         Raises: InvalidInput: the values do not fit the episodes.
         """
-        if len(values) != len(group.valid):
-            do = "give the values of every valid episode, in order"
-            raise InvalidInput(
-                sentence("values", f"be of {len(group.valid)} episodes", len(values), where=group.key, do=do)
-            )
-        pairs = zip(group.valid, values, strict=True)
-        return tuple(_estimate_episode(episode, of_path, self.estimate) for episode, of_path in pairs)
+        return [
+            _estimate_episode(episode, values, self.estimate)
+            for group, of_group in zip(groups, context.scores_of(CRITIC_VALUES, groups), strict=True)
+            for episode, values in zip(group.valid, of_group, strict=True)
+        ]
 
     @abstractmethod
     def estimate(self, turns: Sequence[CriticTurn]) -> Sequence[TurnEstimate]:
@@ -77,7 +75,7 @@ def gae(rewards: Sequence[float], values: Sequence[float], *, discount: float, d
 
 def _estimate_episode(
     episode: Trajectory, values: TrajectoryValues, estimate: Callable[[Sequence[CriticTurn]], Sequence[TurnEstimate]]
-) -> CriticCreditResult:
+) -> TrajectoryCredit:
     """Cut an episode into turns, estimate, and lay the estimates along its path."""
     if len(values.values) != len(episode.path):
         do = "give one entry per node of trajectory.path"
@@ -95,11 +93,9 @@ def _estimate_episode(
     advantages = iter([advantage for turn_estimate in estimates for advantage in turn_estimate.advantages])
     targets = iter([target for turn_estimate in estimates for target in turn_estimate.targets])
     sizes = [len(of_node[node]) for node in episode.path[1:]]
-    return CriticCreditResult(
-        credit=TrajectoryCredit(
-            trajectory=episode,
-            advantages=(0.0, *(tuple(next(advantages) for _ in range(size)) for size in sizes)),
-        ),
+    return TrajectoryCredit(
+        trajectory=episode,
+        advantages=(0.0, *(tuple(next(advantages) for _ in range(size)) for size in sizes)),
         targets=((), *(tuple(next(targets) for _ in range(size)) for size in sizes)),
     )
 

@@ -12,7 +12,13 @@ from envgym.errors import InvalidInput
 from envgym.trainer.batch.spread import node_values, token_advantages, token_targets
 from envgym.trainer.methods.credit.gae import GaeBilevel, GaeToken, GaeTurn, gae
 from envgym.trainer.methods.credit.paths import discounted_returns
-from envgym.trainer.methods.protocols import CriticCredit, CriticCreditResult, TrajectoryValues
+from envgym.trainer.methods.protocols import (
+    CRITIC_VALUES,
+    CreditContext,
+    CriticCredit,
+    TrajectoryCredit,
+    TrajectoryValues,
+)
 from tests.support import example_trees as cases
 from tests.support.credit_trees import chains, group_of
 
@@ -33,14 +39,18 @@ VALUES = ((), (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
 
 def judge(
     credit: CriticCredit, episode: Trajectory, values: tuple[tuple[float, ...], ...] = VALUES
-) -> CriticCreditResult:
-    (found,) = credit.estimate_advantages(group_of(episode.tree), [TrajectoryValues(trajectory=episode, values=values)])
+) -> TrajectoryCredit:
+    (found,) = with_values(credit, group_of(episode.tree), TrajectoryValues(trajectory=episode, values=values))
     return found
 
 
-def on_row(found: CriticCreditResult) -> list[float]:
+def with_values(credit: CriticCredit, group: Group, *values: TrajectoryValues) -> Sequence[TrajectoryCredit]:
+    return credit.assign([group], CreditContext(scores={CRITIC_VALUES: values}))
+
+
+def on_row(found: TrajectoryCredit) -> list[float]:
     """Return the advantages behind the four tokens of the prompt."""
-    return list(token_advantages(found.credit, found.credit.trajectory.rows[0])[4:])
+    return list(token_advantages(found, found.trajectory.rows[0])[4:])
 
 
 def rounded(targets: Sequence[float | None]) -> list[float | None]:
@@ -55,7 +65,7 @@ def test_published_vector_of_gae_token() -> None:
 def test_published_vector_of_gae_bilevel() -> None:
     found = judge(GaeBilevel(turn_discount=0.9), published())
     assert on_row(found) == pytest.approx([1.171505, 1.1279, 1.082, 0, 0.556, 0.48, 0.4], abs=1e-6)
-    targets = [t for t in token_targets(found, found.credit.trajectory.rows[0])[4:] if t is not None]
+    targets = [t for t in token_targets(found, found.trajectory.rows[0])[4:] if t is not None]
     assert targets == pytest.approx([1.271505, 1.3279, 1.382, 0.956, 0.98, 1], abs=1e-6)
 
 
@@ -63,6 +73,7 @@ def test_gae_turn_by_hand() -> None:
     # V = .1, .4; d1 = 1 - .4 = .6; d0 = .5 + .9 * .4 - .1 = .76; A0 = .76 + .9 * .5 * .6 = 1.03
     found = judge(GaeTurn(discount=0.9, decay=0.5), published())
     assert on_row(found) == pytest.approx([1.03, 1.03, 1.03, 0, 0.6, 0.6, 0.6])
+    assert found.targets is not None
     _, first, second = found.targets
     assert rounded(first) == [1.13, None, None]
     assert rounded(second) == [1.0, None, None]
@@ -124,9 +135,9 @@ def test_fork_inside_a_turn_keeps_the_turn_whole() -> None:
     first, second = trajectories(cases.fork_inside_a_turn())
     group = Group(key="g", trees=(first.tree,))
     given_values = [TrajectoryValues(trajectory=item, values=((), (0.25, 9.0), (9.0, 9.0))) for item in (first, second)]
-    won, lost = GaeTurn().estimate_advantages(group, given_values)
-    assert won.credit.advantages == (0.0, (0.75, 0.75), (0.75, 0.75))
-    assert lost.credit.advantages == (0.0, (-0.25, -0.25), (-0.25, -0.25))
+    won, lost = with_values(GaeTurn(), group, *given_values)
+    assert won.advantages == (0.0, (0.75, 0.75), (0.75, 0.75))
+    assert lost.advantages == (0.0, (-0.25, -0.25), (-0.25, -0.25))
     assert won.targets == ((), (1.0, None), (None, None))
 
 
@@ -135,13 +146,13 @@ def test_turn_without_sampled_tokens_pays_the_turn_before() -> None:
     said = tree.add(tree.root, cases.turn(cases.policy(10)), outcome=cases.paid(0.25))
     tree.add(said, cases.turn(cases.tool(40)), outcome=cases.paid(1.0), ending=Ending.TERMINATED)
     (episode,) = trajectories(tree.freeze())
-    assert judge(GaeTurn(), episode, ((), (0.5,), ())).credit.advantages == (0.0, (0.75,), ())
+    assert judge(GaeTurn(), episode, ((), (0.5,), ())).advantages == (0.0, (0.75,), ())
 
 
 def test_invalid_episode_needs_no_values() -> None:
     group = cases.outcome_group(None, 1.0)
     values = [TrajectoryValues(trajectory=group.valid[0], values=((), (0.5, 0.5)))]
-    assert [found.credit.advantages for found in GaeTurn().estimate_advantages(group, values)] == [(0.0, (0.5, 0.5))]
+    assert [found.advantages for found in with_values(GaeTurn(), group, *values)] == [(0.0, (0.5, 0.5))]
 
 
 def test_both_rows_of_a_rewritten_episode_give_and_get_values() -> None:
@@ -159,7 +170,7 @@ def test_both_rows_of_a_rewritten_episode_give_and_get_values() -> None:
 def test_values_that_do_not_fit_are_refused() -> None:
     episode = published()
     with pytest.raises(InvalidInput, match="values must be of 1 episodes, got 0"):
-        GaeTurn().estimate_advantages(group_of(episode.tree), [])
+        with_values(GaeTurn(), group_of(episode.tree))
     with pytest.raises(InvalidInput, match="values must match the path's 3 nodes, got 2"):
         judge(GaeTurn(), episode, VALUES[:2])
     with pytest.raises(InvalidInput, match="values must match the row's 11 tokens, got 1"):

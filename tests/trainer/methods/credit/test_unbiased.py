@@ -10,7 +10,7 @@ from envgym.trainer.methods.credit.outcome import DrGrpo, Grpo, Rloo, episode_cr
 from envgym.trainer.methods.credit.sibling import Sibling
 from envgym.trainer.methods.credit.turn_grpo import TurnGrpo
 from envgym.trainer.methods.losses import SeqMeanTokenMean, SeqMeanTokenSumNorm
-from envgym.trainer.methods.protocols import Credit, TrajectoryCredit, TrajectoryValues
+from envgym.trainer.methods.protocols import CRITIC_VALUES, Credit, CreditContext, TrajectoryCredit, TrajectoryValues
 from tests.support.enumerable import (
     LOGITS,
     Enumerable,
@@ -111,7 +111,7 @@ def test_turn_level_gae_without_decay_is_unbiased_for_any_critic(
         sizes = [len(episode.path) - 1 for episode in group.valid]
         pairs = zip(group.valid, sizes, strict=True)
         said = [TrajectoryValues(trajectory=item, values=((), *[(value,)] * size)) for item, size in pairs]
-        return tuple(found.credit for found in GaeTurn(decay=1.0).estimate_advantages(group, said))
+        return tuple(GaeTurn(decay=1.0).assign([group], CreditContext(scores={CRITIC_VALUES: said})))
 
     assert expected_gradient(WORLD, with_critic, sampled[2]) == pytest.approx(WORLD.true_gradient(), abs=1e-10)
 
