@@ -251,16 +251,8 @@ class RunDirectory:
 
     def write_episodes(self, step: int, rows: Sequence[Mapping[str, Any]], *, label: str = "train") -> Path:
         """Write the episodes of a step as Parquet, a row each, with the columns of `envgym.episodes`."""
-        import pyarrow as pa  # heavy: loaded where it is needed
-        import pyarrow.parquet as pq
-
-        assert all(row.keys() <= COLUMNS.keys() for row in rows), "every column is declared"
         path = self.path / "episodes" / f"step-{step:06d}-{file_label(label)}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        sink = pa.BufferOutputStream()
-        table = pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema(list(COLUMNS.items())))
-        pq.write_table(table, sink, compression="zstd")
-        write_atomic(path, sink.getvalue().to_pybytes())
+        write_episode_table(path, rows)
         return path
 
     def episodes(
@@ -293,6 +285,25 @@ class RunDirectory:
         names = re.compile(rf"step-[0-9]+(-.*)?{re.escape(suffix)}")
         files = [file for file in (self.path / folder).glob("*") if names.fullmatch(file.name) and file.is_file()]
         return sorted(files, key=lambda file: (file_step(file), file.name))
+
+
+def write_episode_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows with the columns of `envgym.episodes` as one Parquet file."""
+    import pyarrow as pa  # heavy: loaded where it is needed
+    import pyarrow.parquet as pq
+
+    assert all(row.keys() <= COLUMNS.keys() for row in rows), "every column is declared"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sink = pa.BufferOutputStream()
+    table = pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema(list(COLUMNS.items())))
+    pq.write_table(table, sink, compression="zstd")
+    write_atomic(path, sink.getvalue().to_pybytes())
+
+
+def read_episode_table(path: Path) -> list[dict[str, Any]]:
+    """Read what `write_episode_table` wrote. Raises: RunError: it is none, or one of other columns."""
+    rows: list[dict[str, Any]] = _read_table(path).to_pylist()
+    return rows
 
 
 def file_step(file: Path) -> int:

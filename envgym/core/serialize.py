@@ -7,7 +7,7 @@ from typing import Any  # JSON that was just decoded; checked by the records' ow
 from envgym.core.messages import Action, Message, Observation, Part, Role, TextPart, ToolCall
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task
-from envgym.core.tree import Edge, Node, Rewrite, SearchStats, Tree
+from envgym.core.tree import Edge, Node, Rewrite, SearchStats, Source, Tree
 from envgym.core.turns import Cost, Ending, Invalid, Reward, Scored, TurnOutcome
 from envgym.errors import InvalidInput
 
@@ -33,6 +33,7 @@ def tree_to_json(tree: Tree) -> Json:
         "task_key": tree.task_key,
         "split": tree.split.value,
         "seed": tree.seed,
+        **({} if tree.source is Source.POLICY else {"source": tree.source.value}),
         "nodes": [_node_to_json(node) for node in tree.nodes],
     }
 
@@ -43,7 +44,12 @@ def tree_from_json(data: Mapping[str, Any]) -> Tree:
     if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
         do = "read it with a newer envgym"
         raise InvalidInput.of("schema", f"be 1..{SCHEMA_VERSION}", version, where="tree record", do=do)
-    record = {**data, "split": Split(data["split"]), "nodes": tuple(map(_node_from_json, data["nodes"]))}
+    record = {
+        **data,
+        "split": Split(data["split"]),
+        "source": Source(data.get("source", Source.POLICY)),
+        "nodes": tuple(map(_node_from_json, data["nodes"])),
+    }
     del record["schema"]
     return Tree(**record)
 

@@ -16,6 +16,19 @@ from envgym.core.turns import Cost, Ending, TurnOutcome
 from envgym.errors import InvalidInput
 
 
+class Source(StrEnum):
+    """Who produced the episodes of a tree."""
+
+    POLICY = "POLICY"
+    """The policy that trains, for the step that they belong to."""
+    DEMONSTRATION = "DEMONSTRATION"
+    """An oracle, a data set, a person."""
+    REPLAY = "REPLAY"
+    """The policy in an earlier step, or in another run."""
+    TEACHER = "TEACHER"
+    """Another model."""
+
+
 class Rewrite(StrEnum):
     """Why a context was rendered anew instead of appended to."""
 
@@ -95,6 +108,7 @@ class Tree:
     """The env's reset seed."""
     nodes: tuple[Node, ...]
     """Parents before children; `nodes[0]` is the root, whose edge holds the prompt (nothing, at text level)."""
+    source: Source = Source.POLICY
 
     def __post_init__(self) -> None:
         """Refuse trees that no rollout can have made."""

@@ -5,23 +5,20 @@ An oracle's episodes run through the same agent loop, so rows, masks and templat
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from envgym.agents.loop.agent import Agent
 from envgym.agents.rollout.driver import run_oracle_episode
 from envgym.agents.rollout.episode import EpisodeJob
-from envgym.core.tasks import Split
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
 from envgym.core.turns import Scored
 from envgym.episodes import trees_of
-from envgym.errors import SettingsError, sentence
-from envgym.runs import RunDirectory
 from envgym.seeds import derive_seed
 from envgym.trainer.catalog import DEMONSTRATIONS
 from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.protocols import Curriculum
+from envgym.trainer.methods.replay.recorded import check_vocabulary, open_recorded, train_trees
 from envgym.trainer.settings import SftSettings
 
 
@@ -98,28 +95,18 @@ class RecordedDemonstrations(DemonstrationSource):
 
     def __init__(self, directory: str) -> None:
         """Find the run. Raises: RunError: there is none. SettingsError: it saved no train episodes."""
-        self._run = RunDirectory.open(Path(directory))
-        if not self._run.episode_steps():
-            do = "name a training run that saved its episodes (run.save_episodes_every)"
-            where = "sft.source recorded"
-            raise SettingsError(sentence("directory", f"hold train episodes ({directory})", "none", where=where, do=do))
+        self._run = open_recorded(directory, where="sft.source recorded")
 
     async def __call__(self, request: DemonstrationRequest) -> Demonstrations:
         """Read the episodes."""
-        trees = [tree for tree in trees_of(self._run.episodes()) if tree.split is Split.TRAIN]
-        return _successes([episode for tree in trees for episode in trajectories(tree)], request.success_at)
+        return _successes(
+            [episode for tree in train_trees(self._run) for episode in trajectories(tree)], request.success_at
+        )
 
     def check_agent(self, agent: Agent) -> None:
         """See that recorded ids are to this model the tokens that they were. Raises: SettingsError: they are not."""
-        for tree in trees_of(self._run.episodes(self._run.episode_steps()[:1], label="train")):
-            for segment in (segment for node in tree.nodes for segment in node.edge.segments if segment.token_strings):
-                strings = agent.renderer.token_strings(segment.token_ids)
-                for index, recorded, string in zip(segment.token_ids, segment.token_strings, strings, strict=True):
-                    if recorded != string:
-                        got = f"id {index} for {recorded!r}, which is {string!r} here"
-                        do = "record the episodes with this model, or take those of the oracle"
-                        must, where = "hold tokens of this model's vocabulary", str(self._run.path)
-                        raise SettingsError(sentence("recorded episodes", must, got, where=where, do=do))
+        first = trees_of(self._run.episodes(self._run.episode_steps()[:1], label="train"))
+        check_vocabulary(first, agent, where=str(self._run.path))
 
 
 def demonstration_sources(sft: SftSettings | None) -> list[DemonstrationSource]:

@@ -1,0 +1,1 @@
+"""Replay: what joins the groups of a step beside what was sampled for it."""

@@ -1,0 +1,94 @@
+"""The plug-in point of replay, and what replays that keep a buffer share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from pydantic import Field, PrivateAttr
+
+from envgym.agents.loop.agent import Agent
+from envgym.core.trajectory import Group
+from envgym.core.tree import Source, Tree
+from envgym.settings import Settings
+from envgym.trainer.methods.protocols import Checkpointed, TaskRequest
+from envgym.trainer.methods.replay.buffer import ReplayBuffer, ReplayEntry
+from envgym.trainer.methods.replay.recorded import check_vocabulary
+
+
+@runtime_checkable
+class Replay(Checkpointed, Protocol):
+    """Keeps what was sampled, and lets some of it train again beside what a step samples."""
+
+    def check_agent(self, agent: Agent) -> None:
+        """Refuse an agent that cannot learn from what is kept. Raises: SettingsError. Default: any can."""
+        return
+
+    def join(self, step: int, requests: Sequence[TaskRequest], groups: Sequence[Group], *, seed: int) -> list[Group]:
+        """Return the groups of a step with the trees that are replayed in it, their `source` REPLAY.
+
+        The filter comes after it. Statistics and metrics of sampling count `groups` as they came.
+
+        Args:
+            step: number of the train step, from 1.
+            requests: of the sampled groups.
+            groups: as sampled, one for each request.
+            seed: the run's, from which every draw derives.
+
+        Returns:
+            One group for each of `groups`, in their order and with their keys, then groups of replayed trees alone.
+            Tree ids are unique in a step.
+        """
+        ...
+
+    def add(self, step: int, groups: Sequence[Group]) -> None:
+        """Take in what a step has sampled; called after `join` of that step, with the groups as they were sampled."""
+        ...
+
+
+class BufferedReplay(Settings, ABC):
+    """Settings and state of a replay with one buffer."""
+
+    capacity: int = Field(default=4096, ge=1)
+    """Most trees that are kept; beyond it those of least priority leave, of them the oldest."""
+    max_age: int | None = Field(default=None, ge=0)
+    """Train steps after which a tree is not replayed any more; None: never."""
+    _buffer: ReplayBuffer = PrivateAttr(default=ReplayBuffer())
+
+    def check_agent(self, agent: Agent) -> None:
+        """Refuse an agent of another tokenizer. Raises: SettingsError."""
+        check_vocabulary((entry.tree for entry in self._buffer.entries), agent, where=f"replay {type(self).__name__}")
+
+    def add(self, step: int, groups: Sequence[Group]) -> None:
+        """Keep what `entries` chooses, and drop what has grown too old."""
+        chosen = [entry for group in groups for entry in self.entries(step, group)]
+        young = self._buffer.younger(step=step, max_age=self.max_age)
+        self._buffer = young.add(chosen, capacity=self.capacity)
+
+    @abstractmethod
+    def entries(self, step: int, group: Group) -> Iterable[ReplayEntry]:
+        """Return what of a sampled group is kept."""
+
+    def candidates(self, step: int, task_key: str) -> ReplayBuffer:
+        """Return what may be replayed for a task in a step."""
+        return self._buffer.younger(step=step, max_age=self.max_age).of_task(task_key)
+
+    def save(self, folder: Path) -> None:
+        """Write the buffer."""
+        self._buffer.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """Take over the buffer that `save` wrote."""
+        self._buffer = ReplayBuffer.load(folder)
+
+
+def with_replayed(group: Group, entries: Sequence[ReplayEntry]) -> Group:
+    """Return a group with replayed trees after its own."""
+    replayed = [replayed_tree(entry, f"{group.key}/replay/{number:02d}") for number, entry in enumerate(entries)]
+    return replace(group, trees=(*group.trees, *replayed))
+
+
+def replayed_tree(entry: ReplayEntry, id: str) -> Tree:
+    """Return the tree of an entry as it trains again."""
+    return replace(entry.tree, id=id, source=Source.REPLAY)
