@@ -77,6 +77,17 @@ def test_a_continuation_costs_half_a_chain_and_half_a_turn_on_average() -> None:
     assert sum(tree.cost.env_steps for tree in grown.trees) == 9
 
 
+@pytest.mark.parametrize("depth, published", [(2, 5.0), (3, 4.666667), (4, 4.5), (10, 4.2)])
+def test_published_cost_of_a_group_in_chains(depth: int, published: float) -> None:
+    """M = 2, N = 2, L = 1 on episodes of D turns: M + M N (D + 1) / 2D chains; the paper counts M + M N / 2 = 4.
+
+    The authors draw places with replacement; that none is drawn twice changes no mean of a round.
+    """
+    left = [depth - place for seed in range(2000) for place in draw(range(depth), 2, "cost", seed)]
+    # 4,000 draws of at most 10 places: the deviation of 4 * mean / D is below 4 * .29 / sqrt(4000) < .019
+    assert 2 + 4 * sum(left) / len(left) / depth == pytest.approx(published, abs=5 * 0.019)
+
+
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_trees_grow_until_the_budget_is_spent(deterministic: bool) -> None:
     strategy = RandomExpand(

@@ -31,6 +31,8 @@ def advantages(credit: Credit, *rewards: float | None) -> list[float]:
 def test_published_vector_of_grpo() -> None:
     # r = [1,0,0,1]: mean .5, unbiased std sqrt(4 * .25 / 3) = .577350; .5 / (.577350 + 1e-6) = .866024
     assert advantages(Grpo(), 1, 0, 0, 1) == pytest.approx([0.866024, -0.866024, -0.866024, 0.866024], abs=1e-6)
+    # one success of eight: mean .125, unbiased std sqrt((.875^2 + 7 * .125^2) / 7) = .353553; .875 / (.353553 + 1e-6)
+    assert advantages(Grpo(), 1, *[0] * 7) == pytest.approx([2.474867, *[-0.353552] * 7], abs=1e-6)
 
 
 def test_published_vector_of_dr_grpo() -> None:

@@ -1,5 +1,10 @@
 """Turn-level GRPO: hand cases, reductions, laws, and the condition under which it is unbiased."""
 
+import math
+from collections import Counter
+from itertools import combinations_with_replacement
+from statistics import fmean
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -87,3 +92,36 @@ def test_order_of_the_group_does_not_matter(turns: list[list[float]], random: ob
     shuffled = per_node(TurnGrpo()(chains(*(turns[place] for place in order))))
     for found, place in zip(shuffled, order, strict=True):
         assert found == pytest.approx(whole[place], abs=1e-9)
+
+
+EPISODES = {(0.0,): 0.5, (0.0, 1.0): 0.25, (0.0, 0.0): 0.25}
+"""An env of at most two turns: it ends after the first with probability 1/2; the second is paid 1 or 0, evenly."""
+
+
+def share_of_the_second_turns_gradient(size: int, *, baseline: str) -> float:
+    """Return what an estimate gives of d E[R] / d logit of the second turn, over all groups of a size.
+
+    The truth is P(second turn) p (1 - p) = .5 * .25. `others` is `turn_grpo`; `reached` compares a turn with the others
+    that reached it, and gives 0 where there is none; `mean` takes the mean of all that reached it, oneself included.
+    """
+    total = 0.0
+    for group in combinations_with_replacement(EPISODES, size):
+        ways = math.factorial(size) / math.prod(map(math.factorial, Counter(group).values()))
+        chance = ways * math.prod(EPISODES[episode] for episode in group)
+        seconds = [episode[1] for episode in group if len(episode) == 2]
+        found = [numbers[1] for numbers in per_node(TurnGrpo()(chains(*group))) if len(numbers) == 2]
+        if baseline == "reached":
+            found = [(reward * len(seconds) - sum(seconds)) / max(len(seconds) - 1, 1) for reward in seconds]
+        if baseline == "mean":
+            found = [reward - fmean(seconds) for reward in seconds]
+        scores = [reward - 0.5 for reward in seconds]  # d log pi / d logit: 1 - p or -p
+        total += chance * sum(a * score for a, score in zip(found, scores, strict=True)) / size
+    return total / 0.125
+
+
+@pytest.mark.parametrize("size, reached, mean", [(2, 0.5, 0.25), (4, 0.875, 0.53125), (8, 0.9921875, 0.750977)])
+def test_published_shares_of_the_gradient(size: int, reached: float, mean: float) -> None:
+    """Counting episodes that have ended as return 0 gives all of the gradient; the tempting baselines give less."""
+    assert share_of_the_second_turns_gradient(size, baseline="others") == pytest.approx(1.0, abs=1e-12)
+    assert share_of_the_second_turns_gradient(size, baseline="reached") == pytest.approx(reached, abs=1e-12)
+    assert share_of_the_second_turns_gradient(size, baseline="mean") == pytest.approx(mean, abs=1e-6)
