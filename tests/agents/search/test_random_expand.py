@@ -42,6 +42,16 @@ def test_exactly_k_leaves_are_kept_and_the_others_say_why(keep: int, seed: int) 
         assert [stats.pruned for stats in cut if stats is not None] == [NOT_KEPT] * (5 - keep)
 
 
+def test_kept_leaves_are_drawn_anew_for_every_seed() -> None:
+    kept: Counter[int] = Counter()
+    for seed in range(60):
+        (tree,) = grow(RandomExpand(trees=1, nodes=3, rounds=1, keep=2), group_size=2, seed=seed).trees
+        kept.update(ended(tree).index(leaf) for leaf in tree.leaves)
+    # 60 trees keep 2 of 4 leaves: 30 of each; the standard deviation is sqrt(60 / 4) < 4.
+    assert sorted(kept) == [0, 1, 2, 3]
+    assert all(abs(count - 30) < 3 * 4 for count in kept.values())
+
+
 def test_the_first_leaf_of_each_tree_is_the_chain_of_that_member() -> None:
     chains = episodes(grow(Chain(), group_size=2).trees)
     grown = grow(RandomExpand(trees=2, nodes=2, rounds=2), group_size=10).trees

@@ -188,6 +188,23 @@ def test_turns_after_tools_are_branched_or_the_episode_is_begun_anew(probability
     assert len(tree.leaves) == 2
 
 
+def test_entropy_of_the_first_turn_is_subtracted() -> None:
+    # H_0 = 20 x 1 / 10.3735 = 1.928, H = 4 x 9 / 10.3735 = 3.470. w = -0.3 and p = 1 give 1 - 0.3 (H - H_0) = 0.537,
+    # and w = -0.65 gives -0.002: never; with H alone both are below 0, with H_0 alone both are above it.
+    # w = 0.25 and p = 0 give 0.385, so some seeds branch; H alone gives 0.868, H + H_0 more than 1.
+    def share_of_branched(probability: float, weight: float) -> float:
+        strategy = SurprisalFork(where=Where.AFTER_TOOL, nodes=1, branches=1, probability=probability, weight=weight)
+        grown = [
+            one_tree(ScriptedPolicy(calls), strategy, agent=char_agent(text_format="hermes"), seed=seed)
+            for seed in range(40)
+        ]
+        return sum(tree.nodes[3].parent == 1 for tree in grown) / len(grown)
+
+    assert share_of_branched(1.0, -0.65) == 0.0
+    assert abs(share_of_branched(1.0, -0.3) - 0.537) < 0.24  # 3 standard deviations of 40 draws
+    assert abs(share_of_branched(0.0, 0.25) - 0.385) < 0.24
+
+
 def test_rise_of_entropy_decides() -> None:
     # H_0: 20 tokens of 1 nat, H: 4 tokens of 9 nats; ln 32000 = 10.3735. Rise (36 - 20) / 10.3735 = 1.542.
     # p + w rise = 1 for w = 0.65 (0.5 + 1.003): always; with w = -0.65 it is below 0: never.
