@@ -14,7 +14,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint $(CON
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench docs format clean install
+.PHONY: help demo test check bench mutation nightly docs format clean install
 
 help:  ## print the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -51,6 +51,16 @@ check: $(STAMP)  ## format, lint, types, import contracts, fast tests, wheel smo
 
 bench: $(STAMP)  ## run every benchmark; each prints one line of JSON
 	@for script in benchmarks/[!_]*.py; do $(BIN)/python $$script || exit 1; done
+
+mutation: $(STAMP)  ## break the code in 600 places and see that laws and worked examples notice 90 % (an hour; resumable)
+	$(BIN)/python -m scripts.mutation
+
+nightly: $(STAMP)  ## fuzz for an hour, soak, collect for long in every mode, then `make mutation`
+	ENVGYM_FUZZ_SECONDS=3600 $(BIN)/python -m pytest -q -m fuzz
+	ENVGYM_SOAK_RUNS=10000 $(BIN)/python -m pytest -q tests/envgym/sandbox/test_soak.py
+	ENVGYM_ASYNC_STEPS=30 $(BIN)/python -m pytest -q tests/trainer/rollout/test_asynchronous_modes.py
+	rm -f runs/mutation.jsonl
+	$(MAKE) mutation
 
 docs: $(STAMP)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
