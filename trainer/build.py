@@ -24,7 +24,7 @@ from envgym.core.trajectory import Group
 from envgym.errors import SettingsError, sentence
 from envgym.trainer.batch.build import TrainingBatch, build_batch
 from envgym.trainer.catalog import AGGREGATION, CORRECTION, CREDIT, CURRICULUM, FILTER, KL_ESTIMATOR, LOSS, SHAPING
-from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources
+from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
 from envgym.trainer.learner.causal_lm import check_head, without_dropout
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
@@ -174,7 +174,7 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
         checkpoint: take the weights from here instead of from `model.name`.
     """
     method = build_method(settings)
-    env_sources = build_env_sources(settings.envs, settings.evaluation)
+    env_sources = decontaminate(build_env_sources(settings.envs, settings.evaluation), settings.decontamination)
     evaluation_search = SEARCH.build(settings.evaluation.search)
     check_search(method.search, env_sources, settings.agent, group_size=settings.rollout.group_size)
     check_search(evaluation_search, env_sources, settings.agent, group_size=None)

@@ -16,7 +16,9 @@ from envgym.env import Env
 from envgym.errors import InvalidInput, SettingsError, sentence
 from envgym.files import write_json
 from envgym.runs import check_labels
+from envgym.trainer.methods.decontamination import DecontaminatedTasks
 from envgym.trainer.methods.protocols import EnvSupply, TaskRequest
+from envgym.trainer.settings import DecontaminationSettings
 
 ADDED_FROM: Final = 2**32
 """Index of the first task that a run adds to an env's own."""
@@ -61,6 +63,27 @@ def build_env_sources(envs: Sequence[EnvSettings], evaluation: EvaluationSetting
             label=spec.label, env_id=spec.id, weight=spec.weight, make=spec.make, tasks=tasks, held_out=held_out
         )
     return env_sources
+
+
+def decontaminate(
+    env_sources: Mapping[str, EnvSource], settings: DecontaminationSettings | None
+) -> dict[str, EnvSource]:
+    """Return the env sources without train tasks that overlap with a held-out task of any env; None: as they are.
+
+    Raises: InvalidInput: an env has no train task left.
+    """
+    if settings is None:
+        return dict(env_sources)
+    held_out = [task for source in env_sources.values() for task in source.held_out]
+    return {
+        label: replace(
+            source,
+            tasks=DecontaminatedTasks(
+                source.tasks, held_out, ngram=settings.ngram, share=settings.share, where=source.label
+            ),
+        )
+        for label, source in env_sources.items()
+    }
 
 
 class TaskPool:

@@ -71,6 +71,15 @@ class SftSettings(Settings):
         return [self, *(self.next.phases if self.next is not None else [])]
 
 
+class DecontaminationSettings(Settings):
+    """Leave out train tasks whose text overlaps with the held-out tasks of the evaluation. Source: 2411.15124."""
+
+    ngram: int = Field(default=8, ge=1)
+    """Words in a row that two texts must have in common."""
+    share: float = Field(default=0.5, ge=0, lt=1)
+    """Largest share of a held-out text's words that lie in such rows of a train task that is kept."""
+
+
 class RolloutSettings(Settings):
     """How many episodes a step samples, how far sampling runs ahead of learning, and which episodes it waits for."""
 
@@ -217,6 +226,8 @@ class TrainSettings(Recipe):
     engine: EngineSettings = EngineSettings()
     agent: AgentSettings = AgentSettings()
     envs: tuple[EnvSettings, ...] = Field(min_length=1)
+    decontamination: DecontaminationSettings | None = None
+    """None: train tasks are those of the split, which is disjoint from the held-out one by content, not by text."""
     sampling: SamplingSettings = SamplingSettings()
     sft: SftSettings | None = None
     rollout: RolloutSettings = RolloutSettings()

@@ -74,6 +74,7 @@ def test_values_of_the_page_are_the_defaults() -> None:
         "envs": [{"id": data["envs"][0]["id"]}],
         "sft": {},
         "critic": {},
+        "decontamination": {},
         "model": {"lora": {}},
         "engine": {"endpoint": endpoint},
     }

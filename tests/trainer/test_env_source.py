@@ -1,19 +1,20 @@
 """The envs of a run: checked before anything is loaded."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.authoring import GeneratedTasks
-from envgym.core.tasks import Split
+from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput, SettingsError, UnknownName
 from envgym.trainer.build import check_group
 from envgym.trainer.catalog import CREDIT
-from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources
+from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
 from envgym.trainer.methods.credit.gae import GaeTurn
 from envgym.trainer.methods.credit.outcome import Grpo
-from envgym.trainer.settings import train_settings
+from envgym.trainer.settings import DecontaminationSettings, train_settings
 
 ARITHMETIC = EnvSettings(id="math/arithmetic-v0", weight=2.0)
 
@@ -30,6 +31,33 @@ def test_worlds_keep_label_and_weight() -> None:
         ("hard", 1.0, None),
     ]
     assert env_sources["hard"].make() is not env_sources["hard"].make()
+
+
+def test_no_train_task_has_a_held_out_text() -> None:
+    # level 1: "3 + 4"-like texts, which differ in numbers alone
+    env_sources = build([EnvSettings(id="math/arithmetic-v0", settings={"level": 1})])
+    (label,), held_out = env_sources, next(iter(env_sources.values())).held_out
+    copies = {task.prompt for task in held_out}
+
+    class Leaking:
+        """Every other train task has the text of a held-out one."""
+
+        def size(self, split: Split) -> int | None:
+            return 6
+
+        def task(self, split: Split, index: int) -> Task:
+            text = held_out[index // 2].prompt if index % 2 else f"alpha beta gamma {index}"
+            return Task(id=f"{split}/{index}", prompt=text, payload={"n": index}, split=split)
+
+    leaking = {label: replace(env_sources[label], tasks=Leaking())}
+    settings = DecontaminationSettings(ngram=3, share=0.9)
+    (clean,) = decontaminate(leaking, settings).values()
+    assert [clean.tasks.task(Split.TRAIN, index).prompt for index in range(3)] == [
+        f"alpha beta gamma {index}" for index in (0, 2, 4)
+    ]
+    assert clean.tasks.size(Split.TRAIN) == 3
+    assert {leaking[label].tasks.task(Split.TRAIN, index).prompt for index in (1, 3, 5)} == copies
+    assert decontaminate(leaking, None) == leaking
 
 
 def test_two_envs_of_one_label_are_refused() -> None:

@@ -36,6 +36,26 @@ def test_far_leaves_count_a_tenth() -> None:
     assert per_node(DeepSearch()(group))[0][0] == pytest.approx(math.tanh(0.1))  # 1/20 would be less
 
 
+def test_of_a_tree_without_a_correct_leaf_the_most_confident_wrong_one_is_backed_up() -> None:
+    # node n samples token 9 + n, whose surprisal is (9 + n) / 100: leaf 2 is surer than leaf 3
+    failed = branched("A", (0, 0.0), (1, 0.0), (1, 0.0))
+    solved = branched("B", (0, 0.0), (1, 1.0), (1, 0.0), (0, 0.0))
+    found = per_node(DeepSearch(wrong="most_confident")(group_of(failed, solved)))
+    mean = (-1 - 1 + 1 - 1 - 1) / 5
+    assert found[0] == pytest.approx([-math.tanh(0.5) - mean, -1 - mean])
+    assert found[1] == pytest.approx([-math.tanh(0.5) - mean, -1 - mean])  # it shares the node, not the weight
+    assert found[2] == pytest.approx([math.tanh(0.5) - mean, 1 - mean])
+    assert found[4] == pytest.approx([-1 - mean])  # a wrong leaf keeps its own score
+
+
+def test_node_that_nothing_is_backed_up_through_has_the_value_zero() -> None:
+    found = per_node(
+        DeepSearch(wrong="most_confident")(group_of(branched("A", (0, 0.0), (1, 0.0), (0, 0.0), (3, 1.0))))
+    )
+    assert found[0] == pytest.approx([0.0, -1.0])  # the mean of the leaves is 0
+    assert found[1] == pytest.approx([math.tanh(0.5), 1.0])
+
+
 def test_group_of_one_has_advantage_zero() -> None:
     assert per_node(DeepSearch()(chains([0, 1]))) == [[0.0, 0.0]]
 
