@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,23 @@ from envgym.agents.settings import ModelSettings
 from envgym.core.trajectory import Group
 from envgym.errors import SettingsError, sentence
 from envgym.trainer.batch.build import TrainingBatch, build_batch
-from envgym.trainer.catalog import AGGREGATION, CORRECTION, CREDIT, CURRICULUM, FILTER, KL_ESTIMATOR, LOSS, SHAPING
+from envgym.trainer.catalog import (
+    AGGREGATION,
+    ANNOTATOR,
+    CORRECTION,
+    CREDIT,
+    CURRICULUM,
+    FILTER,
+    KL_ESTIMATOR,
+    LOSS,
+    SHAPING,
+)
 from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
 from envgym.trainer.learner.causal_lm import check_head, without_dropout
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective
+from envgym.trainer.methods.annotators.base import Annotator, Model
 from envgym.trainer.methods.protocols import (
     CRITIC_VALUES,
     BatchCredit,
@@ -39,8 +50,14 @@ from envgym.trainer.methods.protocols import (
     Filter,
     Shaping,
 )
+from envgym.trainer.models.base import ModelContext, build_models, check_models
+from envgym.trainer.models.frozen import FrozenModel, SnapshotModel
+from envgym.trainer.rollout.annotate import AnnotateStage
 from envgym.trainer.rollout.collector import Collector
 from envgym.trainer.settings import CriticSettings, RolloutSettings, TrainSettings
+
+REFERENCE = "reference"
+"""Name of the model that a KL term compares with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +72,12 @@ class Method:
     objective: Objective
     metrics: tuple[Metric, ...] = ()
     """What is measured of each step's episodes beside what always is."""
+    annotators: Mapping[str, Annotator] = field(default_factory=dict)
+    """By the name under which a failure is recorded, in order."""
 
     def checkpointed_parts(self) -> dict[str, Checkpointed]:
         """Return the methods that have a state of their own, by their plug-in point."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        named = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: method for name, method in named.items() if isinstance(method, Checkpointed)}
 
 
@@ -80,6 +99,23 @@ class RunContext:
     """Samples from `model` itself, or from a copy that `sync` renews."""
     learner: Learner
     device: torch.device
+    models: Mapping[str, Model] = field(default_factory=dict)
+    """The named models, and the reference of a KL term."""
+
+    def begin_models(self, folder: Path) -> None:
+        """Let the named models take up the policy as it is now, or what they kept in a run's `folder` before.
+
+        Raises: SettingsError: the model called `reference` has no module that a KL term can read.
+        """
+        for name, model in self.models.items():
+            model.begin(folder / REFERENCE if name == REFERENCE else folder / "models" / name)
+        if self.method.objective.settings.kl_coef:
+            reference = self.models[REFERENCE]
+            if not isinstance(reference, FrozenModel):
+                got, do = type(reference).__name__, "make it local or snapshot, or leave it out"
+                rule = "be a frozen model of this process for a KL term"
+                raise SettingsError(sentence(f"model {REFERENCE}", rule, got, where="models", do=do))
+            self.learner.reference = reference.open
 
     def update_policy(self, version: int) -> None:
         """Let the policy sample from the learner's weights as they are now."""
@@ -139,7 +175,13 @@ class RunContext:
             seed=settings.run.seed if seed is None else seed,
             rounds=rounds,
             last=last,
+            annotate=self._annotate_stage,
         )
+
+    @property
+    def _annotate_stage(self) -> AnnotateStage | None:
+        annotators = self.method.annotators
+        return AnnotateStage(annotators=annotators, models=self.models) if annotators else None
 
 
 def build_method(settings: TrainSettings) -> Method:
@@ -159,11 +201,25 @@ def build_method(settings: TrainSettings) -> Method:
             temperature=settings.sampling.temperature,
         ),
         metrics=tuple(METRIC.build(choice) for choice in settings.rollout.metrics),
+        annotators=_build_annotators(settings),
     )
     if settings.critic is not None and not isinstance(method.credit, CriticCredit):
         rule, do = "go with a credit that reads values", "choose such as credit.name=gae_turn, or leave the section out"
         raise SettingsError(sentence("critic", rule, f"credit {settings.credit.name}", where="settings", do=do))
     return method
+
+
+def _build_annotators(settings: TrainSettings) -> dict[str, Annotator]:
+    """Build the annotators by name. Raises: SettingsError: two of one name, which could not be told apart."""
+    built = [(choice.name, ANNOTATOR.build(choice)) for choice in settings.annotate]
+    annotators: dict[str, Annotator] = {}
+    for chosen, annotator in built:
+        name = str(getattr(annotator, "name", chosen))
+        if name in annotators:
+            do = "give one of them another `name`"
+            raise SettingsError(sentence("name of an annotator", "be unique", name, where="annotate", do=do))
+        annotators[name] = annotator
+    return annotators
 
 
 def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None) -> RunContext:
@@ -179,6 +235,7 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     check_search(method.search, env_sources, settings.agent, group_size=settings.rollout.group_size)
     check_search(evaluation_search, env_sources, settings.agent, group_size=None)
     check_group(method.credit, settings)
+    check_models(settings, {f"annotate {name}": annotator for name, annotator in method.annotators.items()})
     device = prepare_device(settings.engine.device, settings.engine.threads)
     torch.manual_seed(settings.run.seed)
     model, tokenizer = load_model(settings.model, device, checkpoint)
@@ -198,6 +255,13 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
         autocast=autocast_dtype(settings.model),
         critic=critic,
     )
+    policy = build_trained_policy(
+        settings.model, settings.engine, learner_model=model, deterministic=settings.rollout.deterministic
+    )
+    parts = ModelContext(model=model, tokenizer=tokenizer, policy=policy, device=device, settings=settings)
+    models = build_models(parts)
+    if settings.objective.kl_coef:
+        models.setdefault(REFERENCE, SnapshotModel(parts))
     return RunContext(
         env_sources=env_sources,
         tasks=TaskPool(env_sources),
@@ -206,11 +270,10 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
         tokenizer=tokenizer,
         agent=agent,
         evaluation_search=evaluation_search,
-        policy=build_trained_policy(
-            settings.model, settings.engine, learner_model=model, deterministic=settings.rollout.deterministic
-        ),
+        policy=policy,
         learner=learner,
         device=device,
+        models=models,
     )
 
 

@@ -12,6 +12,7 @@ from envgym.plugins import PluginKind, read_kinds
 from envgym.settings import read_settings_file
 
 if TYPE_CHECKING:
+    from envgym.trainer.methods.annotators.base import Annotator, Model
     from envgym.trainer.methods.corrections.base import Correction
     from envgym.trainer.methods.losses.aggregate import Aggregation
     from envgym.trainer.methods.losses.base import PolicyLoss
@@ -38,6 +39,8 @@ KINDS: Final = read_kinds(Path(__file__).with_suffix(".toml"))
 """Name -> kind."""
 
 CURRICULUM: Final[PluginKind["Curriculum"]] = KINDS["curriculum"]
+MODEL: Final[PluginKind["Model"]] = KINDS["model"]
+ANNOTATOR: Final[PluginKind["Annotator"]] = KINDS["annotator"]
 FILTER: Final[PluginKind["Filter"]] = KINDS["filter"]
 SHAPING: Final[PluginKind["Shaping"]] = KINDS["shaping"]
 CREDIT: Final[PluginKind["Credit | BatchCredit"]] = KINDS["credit"]

@@ -38,7 +38,7 @@ class TrainRunSettings(RunSettings):
     """What the command line reports the run to: `progress` in the terminal, `tensorboard` event files where the package
     is installed, `wandb` with its `project`, or one of your own."""
     max_invalid_rate: float = Field(default=0.5, ge=0, le=1)
-    """The run stops when a larger share of a step's episodes is invalid."""
+    """The run stops when a larger share of a step's episodes is invalid, or of the annotations of one name failed."""
 
 
 class SftSettings(Settings):
@@ -203,12 +203,22 @@ class ResamplingSettings(Settings):
     """Most rounds of `rollout.groups` groups that a step collects; it stops when the filter has kept so many."""
 
 
+class NamedModelSettings(Settings):
+    """A model of the run beside its policy."""
+
+    kind: Choice
+    """`local` (a directory, for log-probs), `snapshot` (the policy as the run began), `endpoint` (a service that
+    answers conversations), or one of your own."""
+
+
 class Recipe(Settings):
     """One choice per plug-in point; a paper is one recipe."""
 
     curriculum: Choice = Choice(name="uniform")
     search: Choice = Choice(name="chain")
     resampling: ResamplingSettings = ResamplingSettings()
+    annotate: tuple[Choice, ...] = ()
+    """Annotators of every group, in order; each sees what those before it wrote."""
     filter: Choice = Choice(name="zero_variance")
     shaping: Choice = Choice(name="none")
     credit: Choice = Choice(name="grpo")
@@ -234,6 +244,9 @@ class TrainSettings(Recipe):
     optim: OptimSettings = OptimSettings()
     critic: CriticSettings | None = None
     """Only with a credit that reads values; such a credit takes the defaults without it."""
+    models: Mapping[str, NamedModelSettings] = Field(default_factory=dict)
+    """Models beside the policy, by the name under which annotators, scores and losses ask for them. A KL term takes the
+    one called `reference`, by default the policy as the run began."""
     evaluation: EvaluationSettings = EvaluationSettings()
     canary: CanarySettings = CanarySettings()
 

@@ -20,18 +20,16 @@ from envgym.trainer.batch.build import TrainingBatch
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import RunContext, build_method, build_run_context
 from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
-from envgym.trainer.checks.preflight import check_invalid, open_run_directory
+from envgym.trainer.checks.preflight import check_annotations, check_invalid, open_run_directory
 from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
 from envgym.trainer.learner.checkpoint import (
     TrainState,
     has_part,
-    keep_reference,
     load_critic,
     load_optimizer,
     load_parts,
     load_state,
     newest_checkpoint,
-    open_reference,
     save_checkpoint,
 )
 from envgym.trainer.methods.protocols import Checkpointed, ObservingCurriculum
@@ -135,7 +133,7 @@ class TrainLoop:
             self._evaluations.run_full(runner, step=steps)
             report = write_run_report(self.run_directory)
         finally:
-            runner.run(self._collector.close())
+            runner.run(self._close())
             self.callbacks.on_end(report)
         return TrainResult(
             directory=self.run_directory.path, report=report, steps=self.step, evaluations=self._evaluations.records
@@ -148,15 +146,8 @@ class TrainLoop:
             work = warm_start(self.context, self.settings, self.settings.sft, on_progress=self.callbacks.on_progress)
             self.run_directory.append_metrics({"step": 0, **runner.run(work)})
             self.context.update_policy(self.step)
-        self._open_reference()
+        self.context.begin_models(self.run_directory.path)
         self._save()
-
-    def _open_reference(self) -> None:
-        """Freeze the policy as it is now for the KL term; a resumed run finds it in its directory."""
-        if self.settings.objective.kl_coef:
-            folder = self.run_directory.path / "reference"
-            keep_reference(self.context.model, folder)
-            self.context.learner.reference = open_reference(self.context.model, folder, self.context.device)
 
     def _train_step(self, runner: asyncio.Runner) -> None:
         started, self._times = time.perf_counter(), {}
@@ -165,6 +156,7 @@ class TrainLoop:
             collected = self._collect(runner, step)
         requests, groups = collected.requests, collected.groups
         check_invalid(groups, limit=self.settings.run.max_invalid_rate, step=step)
+        check_annotations(groups, limit=self.settings.run.max_invalid_rate, step=step)
         if self.settings.canary.on_rewrite == "fail":
             check_context_rewrites(groups, step=step)
         result = self.context.method.filter(groups).at_most(collected.wanted)
@@ -240,6 +232,11 @@ class TrainLoop:
 
         return runner.run(asyncio.to_thread(work)) if self.settings.rollout.overlaps else work()
 
+    async def _close(self) -> None:
+        await self._collector.close()
+        for model in self.context.models.values():
+            await model.close()
+
     # ---- pieces ----------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
@@ -266,7 +263,7 @@ class TrainLoop:
         load_parts(checkpoint, self._parts(with_tasks=has_part(checkpoint, "tasks")))
         self.step, self.stats = state.step, state.stats
         self.run_directory.forget_after(state.step)
-        self._open_reference()
+        self.context.begin_models(self.run_directory.path)
         self.context.update_policy(self.step)
 
     def _check_weights(self, runner: asyncio.Runner) -> Metrics:

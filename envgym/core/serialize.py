@@ -7,7 +7,7 @@ from typing import Any  # JSON that was just decoded; checked by the records' ow
 from envgym.core.messages import Action, Message, Observation, Part, Role, TextPart, ToolCall
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task
-from envgym.core.tree import Edge, Node, Rewrite, SearchStats, Source, Tree
+from envgym.core.tree import Annotation, Edge, Node, Rewrite, SearchStats, Source, Tree
 from envgym.core.turns import Cost, Ending, Invalid, Reward, Scored, TurnOutcome
 from envgym.errors import InvalidInput
 
@@ -35,6 +35,7 @@ def tree_to_json(tree: Tree) -> Json:
         "seed": tree.seed,
         **({} if tree.source is Source.POLICY else {"source": tree.source.value}),
         "nodes": [_node_to_json(node) for node in tree.nodes],
+        **_without_absent(annotations=[_annotation_to_json(item) for item in tree.annotations] or None),
     }
 
 
@@ -49,6 +50,7 @@ def tree_from_json(data: Mapping[str, Any]) -> Tree:
         "split": Split(data["split"]),
         "source": Source(data.get("source", Source.POLICY)),
         "nodes": tuple(map(_node_from_json, data["nodes"])),
+        "annotations": tuple(Annotation(**{"value": None, **item}) for item in data.get("annotations", ())),
     }
     del record["schema"]
     return Tree(**record)
@@ -72,6 +74,11 @@ def task_from_json(data: Mapping[str, Any]) -> Task:
 
 def _without_absent(**fields: object) -> Json:
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _annotation_to_json(annotation: Annotation) -> Json:
+    values = {"value": annotation.value, "verdict": annotation.verdict or None, "error": annotation.error}
+    return {"name": annotation.name, "level": annotation.level, "node": annotation.node, **_without_absent(**values)}
 
 
 def _node_to_json(node: Node) -> Json:

@@ -6,9 +6,12 @@ only there can an environment have been forked. An edge with a `rewrite` starts 
 segments are the whole context as rendered anew, and nothing above it belongs to the sequence that follows.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import Literal, get_args
 
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split
@@ -94,6 +97,39 @@ class Node:
         return self.stats is not None and self.stats.pruned is not None
 
 
+AnnotationLevel = Literal["node", "turn", "episode"]
+"""What an annotation is of: a node, the turn that ends at it, or the episode that ended there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """A named value that was computed after the tree had grown, such as a judge's or a reward model's."""
+
+    name: str
+    """Of what gave the value; unique for a level and a node."""
+    level: AnnotationLevel
+    node: int
+    """Index in `Tree.nodes`: the node, the one at which the turn ends, or the leaf."""
+    value: float | None
+    """None exactly where `error` says why there is none."""
+    verdict: str = ""
+    """The words behind the value, where there are any."""
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown level, a value that is not finite, and one beside an error."""
+        if self.level not in get_args(AnnotationLevel):
+            raise self._error("level", f"be one of {', '.join(get_args(AnnotationLevel))}", self.level)
+        if (self.value is None) != (self.error is not None):
+            raise self._error("value", "be left out exactly where an error says why", (self.value, self.error))
+        if self.value is not None and not math.isfinite(self.value):
+            raise self._error("value", "be finite", self.value)
+
+    def _error(self, what: str, must: str, got: object) -> InvalidInput:
+        where, do = f"annotation {self.name}, node {self.node}", "give a number, or an error in words"
+        return InvalidInput.of(what, must, got, where=where, do=do)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tree:
     """All that was sampled under one prompt."""
@@ -109,6 +145,8 @@ class Tree:
     nodes: tuple[Node, ...]
     """Parents before children; `nodes[0]` is the root, whose edge holds the prompt (nothing, at text level)."""
     source: Source = Source.POLICY
+    annotations: tuple[Annotation, ...] = ()
+    """Values that were computed after the tree had grown."""
 
     def __post_init__(self) -> None:
         """Refuse trees that no rollout can have made."""
@@ -116,6 +154,8 @@ class Tree:
             raise self._error("nodes", "hold at least the root", "none")
         for index, node in enumerate(self.nodes):
             self._check(index, node)
+        if self.annotations:
+            self._check_annotations()
 
     def _check(self, index: int, node: Node) -> None:
         edge = node.edge
@@ -134,8 +174,26 @@ class Tree:
         if (node.error is not None) != (node.ending is not None and node.ending.is_error):
             raise self._error(f"error of node {index}", "go with an ERROR_ ending", (node.ending, node.error))
 
+    def _check_annotations(self) -> None:
+        places = [(item.name, item.level, item.node) for item in self.annotations]
+        if len(set(places)) < len(places):
+            twice = next(place for number, place in enumerate(places) if place in places[:number])
+            raise self._error("annotation", "be the only one of its name, level and node", twice)
+        for item in self.annotations:
+            node = self.nodes[item.node] if 0 <= item.node < len(self.nodes) else None
+            if node is None:
+                raise self._error(f"node of annotation {item.name}", f"be 0..{len(self.nodes) - 1}", item.node)
+            if item.level == "episode" and node.ending is None:
+                raise self._error(f"node of annotation {item.name}", "be one where an episode ended", item.node)
+            if item.level == "turn" and not node.edge.ends_turn and node.ending is None:
+                raise self._error(f"node of annotation {item.name}", "be one where a turn ended", item.node)
+
     def _error(self, what: str, must: str, got: object) -> InvalidInput:
         return InvalidInput.of(what, must, got, where=f"tree {self.id}", do="grow trees with TreeBuilder")
+
+    def annotated(self, name: str, level: AnnotationLevel) -> Mapping[int, Annotation]:
+        """Return the annotations of a name and level by node."""
+        return {item.node: item for item in self.annotations if (item.name, item.level) == (name, level)}
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:

@@ -44,3 +44,15 @@ def check_invalid(groups: Sequence[Group], *, limit: float, step: int) -> None:
         got = f"{len(reasons)} of {len(episodes)}, such as: {reasons[0]}"
         do = "mend the env or its services, then resume"
         raise RunError(sentence("invalid episodes", f"stay below {limit:.0%}", got, where=f"step {step}", do=do))
+
+
+def check_annotations(groups: Sequence[Group], *, limit: float, step: int) -> None:
+    """See that few annotations of each name failed. Raises: RunError: a larger share than `limit` did."""
+    found = [item for group in groups for tree in group.trees for item in tree.annotations]
+    for name in sorted({item.name for item in found}):
+        of_name = [item for item in found if item.name == name]
+        errors = [item.error for item in of_name if item.error is not None]
+        if len(errors) > limit * len(of_name):
+            got = f"{len(errors)} of {len(of_name)}, such as: {errors[0]}"
+            must, do = f"stay below {limit:.0%}", "mend the model that it asks, then resume"
+            raise RunError(sentence(f"failed annotations of {name}", must, got, where=f"step {step}", do=do))

@@ -224,9 +224,6 @@ def _load_into(part: torch.optim.Optimizer | Critic, path: Path) -> None:
         raise RunError.of(path.stem, "fit the model beside it", reason, where=str(path), do=do) from error
 
 
-_ADAPTER = "reference"
-"""Name of the frozen adapter beside the one that trains."""
-
 OpenReference = Callable[[], AbstractContextManager[nn.Module]]
 """Opens the frozen model for as long as it is scored with."""
 
@@ -254,13 +251,14 @@ def open_reference(model: Any, folder: Path, device: torch.device) -> OpenRefere
 
 
 def _second_adapter(model: Any, folder: Path) -> OpenReference:  # PeftModel
-    if _ADAPTER not in model.peft_config:
-        model.load_adapter(str(folder), adapter_name=_ADAPTER, is_trainable=False)
+    name = folder.name
+    if name not in model.peft_config:
+        model.load_adapter(str(folder), adapter_name=name, is_trainable=False)
 
     @contextmanager
     def second_adapter() -> Iterator[nn.Module]:
         trained = model.active_adapter
-        model.set_adapter(_ADAPTER)
+        model.set_adapter(name)
         try:
             yield model
         finally:

@@ -38,6 +38,7 @@ def sampled_metrics(
         metrics: what else the run measures.
     """
     values = rollout_metrics(groups, success_at=success_at) | context_rewrite_metrics(groups)
+    values |= annotation_metrics(groups)
     if labels is not None:
         values |= env_metrics(labels, groups, success_at=success_at)
     return values | compute_metrics(metrics, [episode for group in groups for episode in group.trajectories])
@@ -61,6 +62,20 @@ def rollout_metrics(groups: Sequence[Group], *, success_at: float) -> Metrics:
         found |= _components(rewards)
     if episodes:
         found |= {f"ending/{name}": share for name, share in endings(episodes).items()} | _lengths(episodes, groups)
+    return found
+
+
+def annotation_metrics(groups: Sequence[Group]) -> Metrics:
+    """Return for each name how many annotations there are, how many of them failed, and the mean of the others."""
+    annotations = [item for group in groups for tree in group.trees for item in tree.annotations]
+    found: Metrics = {}
+    for name in sorted({item.name for item in annotations}):
+        values = [item.value for item in annotations if item.name == name]
+        given = [value for value in values if value is not None]
+        found[f"annotate/{name}_count"] = float(len(values))
+        found[f"annotate/{name}_failed"] = float(len(values) - len(given))
+        if given:
+            found[f"annotate/{name}_mean"] = statistics.fmean(given)
     return found
 
 

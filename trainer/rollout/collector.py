@@ -22,6 +22,7 @@ from envgym.errors import SettingsError
 from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.protocols import Curriculum, Filter, TaskRequest
 from envgym.trainer.metrics.update import Metrics
+from envgym.trainer.rollout.annotate import AnnotateStage
 from envgym.trainer.rollout.groups import GroupRollout, GroupRunner, Stats
 from envgym.trainer.settings import RolloutSettings
 
@@ -70,6 +71,7 @@ class Collector:
         seed: int,
         rounds: int = 1,
         last: int | None = None,
+        annotate: AnnotateStage | None = None,
     ) -> None:
         """Get ready; nothing is begun.
 
@@ -85,12 +87,15 @@ class Collector:
             seed: from which tasks, envs and samples derive.
             rounds: most rounds of a step.
             last: the step after the last one, for which nothing is begun; None: there is none.
+            annotate: annotates every group as soon as its trees have ended; None: there are no annotators.
         """
         self._settings, self._seed, self._rounds = settings, seed, rounds
         self._tasks, self._curriculum, self._keep_groups = tasks, curriculum, keep_groups
         self._policy = rollout.policy
         self._last = math.inf if last is None else last
-        self._runner = GroupRunner(rollout, env_sources, tasks, search, concurrency=concurrency, seed=seed)
+        self._runner = GroupRunner(
+            rollout, env_sources, tasks, search, concurrency=concurrency, seed=seed, annotate=annotate
+        )
         self._ahead: dict[int, _Step] = {}
         """Steps that were begun and not taken."""
         self._carried: list[GroupRollout] = []
@@ -172,7 +177,11 @@ class Collector:
             requests=[rollout.request for rollout in finished],
             groups=[rollout.group for rollout in finished],
             wanted=self._settings.groups + len(carried),
-            metrics={"collect/carried": float(len(self._carried)), "collect/steps_ahead": float(len(self._ahead))},
+            metrics={
+                "collect/carried": float(len(self._carried)),
+                "collect/steps_ahead": float(len(self._ahead)),
+                **_annotate_seconds(finished),
+            },
         )
 
     async def _grow(self, step: _Step, on_finished: OnFinished | None) -> None:
@@ -192,12 +201,13 @@ class Collector:
         settings = self._settings
         trees = [pending.tree for rollout in step.groups for pending in rollout.trees]
         when = asyncio.ALL_COMPLETED if settings.stragglers == "wait" else asyncio.FIRST_COMPLETED
-        pending = {tree for tree in trees if not tree.done()}
+        pending = {part for rollout in step.groups for part in rollout.work if not part.done()}
         await _wait_for(_finished(step.groups))
         while pending:
             _, pending = await asyncio.wait(pending, return_when=when)
             await _wait_for(_finished(step.groups))
-            if len(trees) - len(pending) >= settings.min_finished_share * len(trees) or self._has_enough(step.groups):
+            num_ended = sum(tree not in pending for tree in trees)
+            if num_ended >= settings.min_finished_share * len(trees) or self._has_enough(step.groups):
                 break
         if pending and settings.stragglers == "abort":
             for rollout in step.groups:
@@ -216,7 +226,13 @@ def _finished(groups: Iterable[GroupRollout]) -> list[GroupRollout]:
 
 async def _wait_for(groups: Iterable[GroupRollout]) -> None:
     """Wait for groups to end. Raises: the first error of a rollout that could not become an ending."""
-    await asyncio.gather(*[pending.tree for rollout in groups for pending in rollout.trees])
+    await asyncio.gather(*[part for rollout in groups for part in rollout.work])
+
+
+def _annotate_seconds(groups: Iterable[GroupRollout]) -> Metrics:
+    """Return how long the annotators of a group took, in the mean; nothing where there are none."""
+    seconds = [rollout.annotated.result().seconds for rollout in groups if rollout.annotated is not None]
+    return {"annotate/seconds": math.fsum(seconds) / len(seconds)} if seconds else {}
 
 
 def _report(rollout: GroupRollout, on_finished: OnFinished) -> None:

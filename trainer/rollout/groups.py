@@ -1,17 +1,20 @@
 """Groups under way (each is begun once; its trees then grow and end by themselves), and what is known of each task."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from envgym.agents.rollout.episode import EpisodeFactory, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle, GrowTreeFn, PendingTree, RolloutPool
 from envgym.agents.search import RolloutContext, Strategy
+from envgym.core.tasks import Task
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.seeds import derive_seed
 from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import TaskRequest, TaskStats
+from envgym.trainer.rollout.annotate import AnnotatedGroup, AnnotateStage
 
 Stats = Mapping[tuple[str, int], TaskStats]
 """(env, task index) -> what was seen."""
@@ -42,15 +45,26 @@ class GroupRollout:
     trees: tuple[PendingTree, ...]
     """Each ends by itself."""
     pool: RolloutPool
+    annotated: "asyncio.Task[AnnotatedGroup] | None" = None
+    """Ends when its trees have been annotated; None: the run has no annotators."""
+
+    @property
+    def work(self) -> "Iterator[asyncio.Future[Tree] | asyncio.Task[AnnotatedGroup]]":
+        """All that must be done before it is finished."""
+        yield from (pending.tree for pending in self.trees)
+        if self.annotated is not None:
+            yield self.annotated
 
     @property
     def is_finished(self) -> bool:
-        """Whether all of its trees have ended."""
-        return all(pending.tree.done() for pending in self.trees)
+        """Whether all of its trees have ended and were annotated."""
+        return all(part.done() for part in self.work)
 
     @property
     def group(self) -> Group:
         """The group, once it is finished."""
+        if self.annotated is not None:
+            return self.annotated.result().group
         return Group(key=self.key, trees=tuple(pending.tree.result() for pending in self.trees))
 
     def abort(self, reason: str) -> None:
@@ -72,11 +86,13 @@ class GroupRunner:
         *,
         concurrency: int,
         seed: int,
+        annotate: AnnotateStage | None = None,
     ) -> None:
         """Get ready; nothing is begun."""
         self._context, self._env_sources, self._tasks = context, env_sources, tasks
-        self._search, self._seed = search, seed
+        self._search, self._seed, self._annotate = search, seed, annotate
         self._pool = RolloutPool(concurrency=concurrency)
+        self._annotating: set[asyncio.Task[AnnotatedGroup]] = set()
 
     def begin(self, request: TaskRequest, *, step: int, number: int) -> GroupRollout:
         """Begin a group.
@@ -86,17 +102,35 @@ class GroupRunner:
             step: train steps done before the one that it is for.
             number: of the request among those of its step; seeds derive from it.
         """
-        make_job, group_size = self._episode_factory(request, step, number), request.group_size
+        task = self._tasks.task(request.env, request.index)
+        make_job, group_size = self._episode_factory(request, task, step, number), request.group_size
         context = self._context if request.sampling is None else replace(self._context, sampling=request.sampling)
+        key = f"step-{step:06d}/{number:03d}"
         trees = tuple(
             self._pool.submit(self._grow_tree_fn(make_job(index), context, group_size))
             for index in range(self._search.num_trees(group_size))
         )
-        return GroupRollout(request=request, key=f"step-{step:06d}/{number:03d}", trees=trees, pool=self._pool)
+        annotated = None
+        if self._annotate is not None:
+            annotated = asyncio.ensure_future(self._annotated(key, trees, self._annotate, step=step, task=task))
+            self._annotating.add(annotated)
+            annotated.add_done_callback(self._annotating.discard)
+        return GroupRollout(request=request, key=key, trees=trees, pool=self._pool, annotated=annotated)
 
     async def close(self) -> None:
         """Cancel the groups under way."""
+        under_way = list(self._annotating)
+        for annotated in under_way:
+            annotated.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
         await self._pool.close()
+
+    async def _annotated(
+        self, key: str, trees: Sequence[PendingTree], annotate: AnnotateStage, *, step: int, task: Task
+    ) -> AnnotatedGroup:
+        """Annotate a group when its trees have ended."""
+        ended = await asyncio.gather(*[asyncio.shield(pending.tree) for pending in trees])
+        return await annotate.annotate(Group(key=key, trees=tuple(ended)), self._context, step=step, task=task)
 
     def _grow_tree_fn(self, job: EpisodeJob, context: RolloutContext, group_size: int) -> GrowTreeFn:
         async def grow(abort: AbortHandle) -> Tree:
@@ -104,10 +138,9 @@ class GroupRunner:
 
         return grow
 
-    def _episode_factory(self, request: TaskRequest, step: int, number: int) -> EpisodeFactory:
+    def _episode_factory(self, request: TaskRequest, task: Task, step: int, number: int) -> EpisodeFactory:
         """Return the jobs of a group's trees by index; they share task and env seed, and sample differently."""
         env_source = self._env_sources[request.env]
-        task = self._tasks.task(request.env, request.index)
         names = (self._seed, "step", step, number, request.env, request.index)
         seed = derive_seed(*names, "env")
 

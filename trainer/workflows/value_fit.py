@@ -41,6 +41,8 @@ _PLAN: Final[Mapping[str, Any]] = {
     "search": {"name": "chain"},
     "filter": {"name": "keep_all"},
     "shaping": {"name": "none"},
+    "annotate": [],
+    "models": {},
     "sft": None,
     "optim": {"lr": 0.001, "epochs": 4, "minibatches": 64, "decay": "linear"},
 }

@@ -1,0 +1,1 @@
+"""Named models of a run beside its policy: frozen or trained, in this process or served."""
