@@ -166,7 +166,7 @@ class WeightLevel(StrEnum):
 
 
 def importance_weights(gap_BT: Float[Tensor, "B T"], level: WeightLevel) -> Float[Tensor, "B T"]:
-    """Return 1, ρ_t or ∏_t ρ_t at every place, logarithms clamped to ±20.
+    """Return 1, ρ_t or ∏_t ρ_t at every place, its logarithm clamped to ±20.
 
     Args:
         gap_BT: [B, T] log ρ, 0 where nothing trains.
@@ -174,8 +174,7 @@ def importance_weights(gap_BT: Float[Tensor, "B T"], level: WeightLevel) -> Floa
     """
     if level is WeightLevel.NONE:
         return torch.ones_like(gap_BT)
-    log_weights_BT = gap_BT.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    log_weights_BT = gap_BT
     if level is WeightLevel.SEQUENCE:
-        log_weights_BT = log_weights_BT.sum(dim=-1, keepdim=True).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-        log_weights_BT = log_weights_BT.expand_as(gap_BT)
-    return log_weights_BT.exp()
+        log_weights_BT = gap_BT.sum(dim=-1, keepdim=True).expand_as(gap_BT)
+    return log_weights_BT.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()

@@ -1,0 +1,93 @@
+"""Our aggregations, KL estimates and value losses equal verl's, with their gradients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from envgym.trainer.learner.critic import value_loss
+from envgym.trainer.methods.losses import (
+    Aggregation,
+    SeqMeanTokenMean,
+    SeqMeanTokenSum,
+    SeqMeanTokenSumNorm,
+    TokenMean,
+    TokenSum,
+    kl_to_reference,
+)
+from envgym.trainer.methods.losses.kl import KlEstimator, k1, k2, k3
+from tests.support.denominators import denominator_of
+
+pytestmark = pytest.mark.peers
+
+ROWS, WIDTH = 5, 6
+MASK = torch.arange(WIDTH)[None] < torch.tensor([6, 3, 1, 5, 0])[:, None]
+"""A row of no token at all is the last."""
+
+
+def noise(seed: int, scale: float = 1.0) -> Tensor:
+    return scale * torch.randn(ROWS, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def assert_equal(ours: Callable[[Tensor], Tensor], theirs: Callable[[Tensor], Tensor], at: Tensor) -> None:
+    """Assert equal sums and equal gradients of two functions at a point."""
+    found = []
+    for function in (ours, theirs):
+        variable = at.clone().requires_grad_()
+        value = function(variable).sum()
+        value.backward()
+        found.append((value.detach(), variable.grad))
+    (our_value, our_gradient), (their_value, their_gradient) = found
+    assert our_gradient is not None
+    assert bool(our_gradient.any())
+    torch.testing.assert_close(our_value, their_value, rtol=1e-7, atol=1e-9)  # verl adds 1e-8 to lengths
+    torch.testing.assert_close(our_gradient, their_gradient, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "mode, name",
+    [
+        (TokenMean(), "token-mean"),
+        (TokenSum(), "token-sum"),
+        (SeqMeanTokenSum(), "seq-mean-token-sum"),
+        (SeqMeanTokenMean(), "seq-mean-token-mean"),
+        (SeqMeanTokenSumNorm(max_tokens=7), "seq-mean-token-sum-norm"),
+    ],
+)
+def test_aggregations_are_verl_s(core_algos: Any, mode: Aggregation, name: str) -> None:
+    assert_equal(
+        lambda losses: mode(losses, MASK, denominator=denominator_of(MASK)),
+        lambda losses: core_algos.agg_loss(losses, MASK.double(), name, loss_scale_factor=7),
+        noise(0),
+    )
+
+
+@pytest.mark.parametrize("estimator, name", [(k1, "k1"), (k2, "k2"), (k3, "k3")])
+def test_kl_estimates_are_verl_s(core_algos: Any, estimator: KlEstimator, name: str) -> None:
+    reference = noise(1)
+    assert_equal(
+        lambda logprobs: kl_to_reference(logprobs, reference, MASK, estimator=estimator),
+        lambda logprobs: core_algos.kl_penalty(logprobs, reference, name) * MASK,
+        noise(2),
+    )
+
+
+def test_k3_goes_on_where_verl_s_stops_at_ten_nats(core_algos: Any) -> None:
+    """Above 10 verl's estimate is constant, so that the worst tokens are not pulled back; ours goes on to d = -20."""
+    logprobs, reference = torch.tensor([[-3.0]]), torch.tensor([[0.0]])  # exp(3) - 1 - 3 = 16.0855
+    assert core_algos.kl_penalty(logprobs, reference, "k3").item() == 10.0
+    found = kl_to_reference(logprobs, reference, torch.ones(1, 1).bool(), estimator=k3)
+    assert found.item() == pytest.approx(16.085537, abs=1e-5)
+
+
+@pytest.mark.parametrize("clip", [0.3, 1e9])
+def test_value_losses_are_verl_s(core_algos: Any, clip: float) -> None:
+    targets, old = noise(3), noise(4, 0.5)
+
+    def theirs(values: Tensor) -> Tensor:
+        loss: Tensor = core_algos.compute_value_loss(values, targets, old, MASK.double(), clip, "token-sum")[0]
+        return loss
+
+    assert_equal(lambda values: value_loss(values, targets, old, MASK, clip=clip), theirs, noise(5))
