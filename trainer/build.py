@@ -280,8 +280,8 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
 def check_group(credit: Credit | BatchCredit, settings: TrainSettings) -> None:
     """Check that groups can be compared. Raises: SettingsError: every advantage would be 0."""
     size, name = settings.rollout.group_size, settings.credit.name
-    # All of ours give the only episode of a group 0; one of another package may not.
-    if size < 2 and name in CREDIT.table and not isinstance(credit, CriticCredit):
+    # Most of ours give the only episode of a group 0, and those say so that do not; one of another package need not.
+    if size < 2 and name in CREDIT.table and not getattr(credit, "works_alone", False):
         must = f"be at least 2 for {name}, which compares the episodes of a group"
         raise SettingsError(sentence("rollout.group_size", must, size, where="rollout", do="raise it"))
 

@@ -6,8 +6,9 @@ from envgym.core.messages import Action, Observation
 from envgym.core.trajectory import Group
 from envgym.core.tree import Edge, Tree
 from envgym.core.turns import Ending, Scored, TurnOutcome
-from envgym.trainer.methods.protocols import TrajectoryCredit
-from tests.support.example_trees import policy, start
+from envgym.trainer.batch.build import assign_credits
+from envgym.trainer.methods.protocols import BatchCredit, Credit, TrajectoryCredit
+from tests.support.example_trees import outcome_group, policy, start
 
 BRANCH = None
 """In place of a reward: the node ends no turn."""
@@ -60,3 +61,9 @@ def per_node(credits: Sequence[TrajectoryCredit]) -> list[list[float]]:
         assert len(numbers) == len(advantages) == len(credit.trajectory.path) - 1
         found.append(numbers)
     return found
+
+
+def batch_advantages(credit: Credit | BatchCredit, *groups: Sequence[float | None]) -> list[float]:
+    """Return the advantage of every credited episode of groups of one-turn episodes, given by their rewards."""
+    credits = assign_credits(credit, [outcome_group(*rewards) for rewards in groups])
+    return [advantage for (advantage,) in per_node(credits)]

@@ -36,6 +36,8 @@ class TurnEstimate(NamedTuple):
 class GaeCredit(Settings, ABC):
     """The base of ours: each says only how it estimates the turns of one episode."""
 
+    works_alone: ClassVar[bool] = True
+    """Whether the only episode of a group has an advantage."""
     trains_at_turn_ends: ClassVar[bool] = True
     """Whether the critic learns before the last token of a turn, so that it can value an episode that is over."""
     discount: float = Field(default=1.0, ge=0, le=1)
