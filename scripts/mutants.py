@@ -247,7 +247,7 @@ def _faults_of_call(call: ast.Call) -> Iterator[tuple[str, ast.AST]]:
             yield "call", call.args[0]
         elif isinstance(call.func, ast.Attribute):
             yield "call", call.func.value
-    if len(call.args) > 1 and not any(isinstance(part, ast.Starred) for part in call.args[:2]):
+    if len(call.args) > 1 and name not in _SWAPS and not any(isinstance(part, ast.Starred) for part in call.args[:2]):
         yield "argument", ast.Call(call.func, [call.args[1], call.args[0], *call.args[2:]], call.keywords)
     for at, keyword in enumerate(call.keywords):
         others = [*call.keywords[:at], *call.keywords[at + 1 :]]

@@ -1,10 +1,11 @@
 """Mutation testing: put one fault at a time into the code, and see whether its laws and worked examples notice.
 
-    python -m scripts.mutation [--size 600] [--seed 14] [--strata NAME ...] [--again] [--least 0.9] [--out FILE]
+    python -m scripts.mutation [--size 110] [--seed 14] [--strata NAME ...] [--again] [--least 0.9] [--out FILE]
 
 `mutation.toml` says which files are changed, which tests have to notice, and which mutants are equivalent to the code.
-Of each file a sample is drawn in proportion to its mutants, by a hash of seed and mutant, so that a change elsewhere
-leaves it as it is. Results are appended to a file of JSON lines as they come; what stands there is not run again.
+Of each stratum as many are drawn, of each of its files in proportion to its mutants, by a hash of seed and mutant, so
+that a change elsewhere leaves the sample as it is. Results are appended to a file of JSON lines as they come; what
+stands there is not run again.
 
 A server imports the libraries once and forks a process for each mutant, which imports the project with the fault in it.
 (Of the libraries for this, mutmut leaves out properties, and cosmic-ray starts Python and torch anew for each mutant.)
@@ -33,6 +34,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import NamedTuple
 
+import hypothesis
 import pytest
 
 from scripts.mutants import Mutant, faulty_source, mutants
@@ -107,9 +109,17 @@ class _Finder(MetaPathFinder):
 
 
 class _FirstFailure:
-    """A plugin of pytest that remembers which test failed first."""
+    """A plugin of pytest that remembers which test failed first, and has no example made smaller."""
 
     name = ""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self) -> None:
+        quick = [
+            phase for phase in hypothesis.Phase if phase not in (hypothesis.Phase.shrink, hypothesis.Phase.explain)
+        ]
+        hypothesis.settings.register_profile("quick", hypothesis.settings.default, phases=quick)
+        hypothesis.settings.load_profile("quick")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -123,7 +133,7 @@ class _FirstFailure:
 def main() -> int:
     """Run the sample, print what survived and a table; return 1 where too little was killed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=600, help="mutants in the sample")
+    parser.add_argument("--size", type=int, default=110, help="mutants of each stratum")
     parser.add_argument("--seed", type=int, default=14, help="of the sample")
     parser.add_argument("--strata", nargs="+", metavar="NAME", help="default: all")
     parser.add_argument("--again", action="store_true", help="run again what survived")
@@ -132,7 +142,6 @@ def main() -> int:
     options = parser.parse_args()
     table = tomllib.loads((Path(__file__).parent / "mutation.toml").read_text())
     strata = [Stratum(name=x["name"], sources=x["sources"], tests=x["tests"]) for x in table["strata"]]
-    sample = draw(strata, size=options.size, seed=options.seed)
     if options.strata:
         strata = [stratum for stratum in strata if stratum.name in options.strata]
     equivalent = {(x["path"], x["function"], x["before"], x["after"]) for x in table["equivalent"]}
@@ -143,31 +152,26 @@ def main() -> int:
     results: list[tuple[str, Mutant, str]] = []
     with options.out.open("a") as out:
         for stratum in strata:
-            wanted = [mutant for mutant in sample[stratum.name] if mutant.place not in equivalent]
+            sample = draw(stratum, size=options.size, seed=options.seed)
+            wanted = [mutant for mutant in sample if mutant.place not in equivalent]
             known = {key for key, status in verdicts.items() if not (options.again and status == SURVIVED)}
             for mutant, verdict in run(stratum, [m for m in wanted if m.key not in known], table["excluded"]):
                 verdicts[mutant.key] = verdict.status
                 line = {"stratum": stratum.name} | dict(zip(Mutant.KEY, mutant.key, strict=True)) | verdict._asdict()
                 print(json.dumps(line), file=out, flush=True)
-            results += [(stratum.name, m, verdicts.get(m.key, EQUIVALENT)) for m in sample[stratum.name]]
+            results += [(stratum.name, m, verdicts.get(m.key, EQUIVALENT)) for m in sample]
     return 0 if report(results) >= options.least else 1
 
 
-def draw(strata: Sequence[Stratum], *, size: int, seed: int) -> dict[str, list[Mutant]]:
-    """Return a sample of all mutants, stratum by stratum: of each file its share, and at least one."""
-    found = {
-        stratum.name: [mutants(path, (ROOT / path).read_text(encoding="utf-8")) for path in stratum.files()]
-        for stratum in strata
-    }
-    share = size / sum(len(of_file) for files in found.values() for of_file in files)
+def draw(stratum: Stratum, *, size: int, seed: int) -> list[Mutant]:
+    """Return a sample of a stratum's mutants: of each file its share, and at least one."""
+    found = [mutants(path, (ROOT / path).read_text(encoding="utf-8")) for path in stratum.files()]
+    share = min(size / sum(map(len, found)), 1.0)
 
     def rank(mutant: Mutant) -> str:
         return sha256("\0".join((str(seed), *mutant.key)).encode()).hexdigest()
 
-    return {
-        name: [mutant for of_file in files for mutant in sorted(of_file, key=rank)[: math.ceil(share * len(of_file))]]
-        for name, files in found.items()
-    }
+    return [mutant for of_file in found for mutant in sorted(of_file, key=rank)[: math.ceil(share * len(of_file))]]
 
 
 def run(stratum: Stratum, sample: Sequence[Mutant], excluded: Sequence[str]) -> Iterator[tuple[Mutant, Verdict]]:
