@@ -253,5 +253,5 @@ def _faults_of_call(call: ast.Call) -> Iterator[tuple[str, ast.AST]]:
         others = [*call.keywords[:at], *call.keywords[at + 1 :]]
         if keyword.arg in _SWAPS:
             yield "argument", ast.Call(call.func, call.args, [*others, ast.keyword(_SWAPS[keyword.arg], keyword.value)])
-        elif is_method and keyword.arg not in (None, "strict"):
+        elif is_method and keyword.arg not in (None, "strict", "device"):  # only an accelerator shows a lost device
             yield "argument", ast.Call(call.func, call.args, others)

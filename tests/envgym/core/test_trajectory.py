@@ -49,6 +49,16 @@ def test_turns_have_the_nodes_segments_and_costs_between_two_turn_ends() -> None
     assert episode.num_sampled == 4
 
 
+def test_a_turn_that_was_begun_anew_in_its_middle_says_why() -> None:
+    tree = cases.start("middle")
+    opened = tree.add(tree.root, Edge(segments=(cases.policy(10),), ends_turn=False))
+    anew = cases.turn(cases.prompt(1), cases.policy(11), rewrite=Rewrite.TEMPLATE)
+    tree.add(opened, anew, outcome=cases.paid(1.0), ending=Ending.TERMINATED)
+    (episode,) = trajectories(tree.freeze())
+    assert [turn.rewrite for turn in episode.turns] == [Rewrite.TEMPLATE]
+    assert [row.turns for row in episode.rows] == [(-1, -1, -1, -1, 0), (0, 0)]
+
+
 def test_an_ending_on_a_node_of_its_own_is_no_turn() -> None:
     tree = cases.start("cut")
     first = tree.add(tree.root, cases.turn(cases.policy(10)), outcome=cases.paid(0.25))

@@ -60,6 +60,18 @@ def test_a_full_run_ends_where_the_fewest_tokens_are_repeated() -> None:
     assert cut(trie, 11) == [range(5)]
 
 
+def test_a_full_run_keeps_its_first_half_and_ends_late_where_cuts_cost_the_same() -> None:
+    # The rows add 10, 1, 1, 10, 1, 2 and 1 tokens; the seventh would be the 26th. The second half of the six begins at
+    # place 4, so the cheap cut at place 3 is out; of places 4, 5 and 6, place 5 repeats 8 tokens, the others 9.
+    trie = Trie(rows=tuple(range(7)), lengths=(10,) * 7, shared=(0, 9, 9, 0, 9, 8, 9))
+    assert cut(trie, 25) == [range(5), range(5, 7)]
+    equal = Trie(rows=tuple(range(7)), lengths=(10,) * 7, shared=(0, 9, 9, 9, 9, 9, 9))
+    assert cut(equal, 15) == [range(6), range(6, 7)]
+    # The second run holds places 2 to 7 (10 + 5 + 1 + 2 + 1 + 1 tokens): its second half is that of its own six.
+    two = Trie(rows=tuple(range(9)), lengths=(10,) * 9, shared=(0, 0, 0, 5, 9, 8, 9, 9, 9))
+    assert cut(two, 20) == [range(2), range(2, 8), range(8, 9)]
+
+
 def test_a_row_longer_than_the_limit_stands_alone() -> None:
     trie = build_trie([[1, 2, 3, 4, 5], [1, 9], [7]], range(3))
     assert cut(trie, 3) == [range(1), range(1, 3)]

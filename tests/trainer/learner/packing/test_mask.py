@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
+from envgym.errors import InvalidInput
 from envgym.trainer.batch.packs import build_pack, build_trie
-from envgym.trainer.learner.packing.attention import BLOCK, TreeMask, Within
+from envgym.trainer.learner.packing.attention import BLOCK, TreeMask, Within, tree_attention
 from tests.trainer.learner.packing.forest import CPU
 
 HAND = [[1, 2, 3, 5], [1, 2, 3, 4], [8], [1, 2, 6, 7]]
@@ -88,6 +89,33 @@ def test_what_is_not_kept_is_made_again() -> None:
     found = tree_mask(rows)
     found.blocks[:] = [block._replace(strip_QK=None) for block in found.blocks]
     assert all(map(torch.equal, kept, [found.bias(block, torch.float64) for block in found.blocks]))
+
+
+def test_strips_are_kept_until_so_many_entries_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    # One row of 300: blocks of 128, 128 and 44 queries see 128, 256 and 300 keys: 16,384, 32,768 and 13,200 entries.
+    row = [[number % 7 for number in range(300)]]
+    for most, kept in [(16_383, 0), (16_384, 1), (49_151, 1), (49_152, 2), (62_352, 3)]:
+        monkeypatch.setattr("envgym.trainer.learner.packing.attention.MAX_ENTRIES", most)
+        assert [block.strip_QK is not None for block in tree_mask(row).blocks] == [True] * kept + [False] * (3 - kept)
+
+
+@pytest.mark.parametrize("scaling", [None, 0.5])
+def test_attention_in_a_pack_is_that_of_its_mask(scaling: float | None) -> None:
+    found = tree_mask([[number % 3 for number in range(140)], [0, 1, *[5] * 20], [9]])
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, 2, len(found), 8, generator=generator).double() for _ in range(3))
+    # Without a scale it is one over the root of the 8 dimensions.
+    scores = query @ key.transpose(2, 3) * (8**-0.5 if scaling is None else scaling)
+    expected = scores.masked_fill(~dense(found), -torch.inf).softmax(dim=-1) @ value
+    attended, weights = tree_attention(torch.nn.Identity(), query, key, value, found, scaling=scaling)
+    torch.testing.assert_close(attended, expected.transpose(1, 2))
+    assert weights is None
+
+
+def test_what_is_added_to_scores_is_refused() -> None:
+    found, parts = tree_mask(HAND), torch.zeros(1, 1, 8, 4)
+    with pytest.raises(InvalidInput, match="attention must be plain, got position_bias"):
+        tree_attention(torch.nn.Identity(), parts, parts, parts, found, s_aux=None, position_bias=parts)
 
 
 def test_a_strip_is_bounded_however_long_the_pack() -> None:
