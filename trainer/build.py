@@ -19,6 +19,7 @@ from envgym.agents.policies.backends import autocast_dtype, build_trained_policy
 from envgym.agents.protocols import Policy, Sampling
 from envgym.agents.search import RolloutContext, Strategy
 from envgym.agents.search.protocol import TreeStrategy
+from envgym.agents.search.snapshots import Branching, resolve_branching
 from envgym.agents.settings import ModelSettings
 from envgym.core.trajectory import Group
 from envgym.errors import SettingsError, sentence
@@ -236,6 +237,7 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     check_search(evaluation_search, env_sources, settings.agent, group_size=None)
     check_group(method.credit, settings)
     check_models(settings, {f"annotate {name}": annotator for name, annotator in method.annotators.items()})
+    check_start_states(method.curriculum, env_sources)
     device = prepare_device(settings.engine.device, settings.engine.threads)
     torch.manual_seed(settings.run.seed)
     model, tokenizer = load_model(settings.model, device, checkpoint)
@@ -284,6 +286,13 @@ def check_group(credit: Credit | BatchCredit, settings: TrainSettings) -> None:
     if size < 2 and name in CREDIT.table and not getattr(credit, "works_alone", False):
         must = f"be at least 2 for {name}, which compares the episodes of a group"
         raise SettingsError(sentence("rollout.group_size", must, size, where="rollout", do="raise it"))
+
+
+def check_start_states(curriculum: Curriculum, env_sources: Mapping[str, EnvSource]) -> None:
+    """Check that episodes can go on from recorded states where the curriculum asks for it. Raises: SettingsError."""
+    for env_source in env_sources.values() if getattr(curriculum, "needs_start_states", False) else ():
+        with closing(env_source.make()) as env:
+            resolve_branching(env, Branching.AUTO, where="curriculum")
 
 
 def check_search(

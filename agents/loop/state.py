@@ -11,14 +11,15 @@ begins the edge of the turn that is sampled from it. Whatever fails becomes a le
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from itertools import chain
+from types import MappingProxyType
 from typing import NamedTuple
 
 from envgym.agents.loop.agent import Agent, OnLength
 from envgym.agents.loop.context import shorten
+from envgym.agents.loop.hints import first_context, token_ids
 from envgym.agents.loop.path import History, PathNode
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.core.messages import Action
@@ -129,10 +130,31 @@ class AgentState(NamedTuple):
     """What was sampled in the current turn; set while the env answers."""
     seconds: float = 0.0
     """Wall time of the current turn so far."""
+    hint: str | None = None
+    """What a guide adds to the task."""
+    other_hints: Mapping[str, str] = MappingProxyType({})
+    """Name -> hint that the policy is not given, with which the first context is rendered beside."""
+    prompts: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    """Name -> [T] the first context rendered in another way; `plain` without the hint."""
 
 
-def begin(agent: Agent, *, sampling: Sampling, seed: int) -> AgentState:
-    """Return the state before an episode; it waits for `ResetEvent`."""
+def begin(
+    agent: Agent,
+    *,
+    sampling: Sampling,
+    seed: int,
+    hint: str | None = None,
+    other_hints: Mapping[str, str] = MappingProxyType({}),
+) -> AgentState:
+    """Return the state before an episode; it waits for `ResetEvent`.
+
+    Args:
+        agent: who acts.
+        sampling: the caller's.
+        seed: of the policy's randomness.
+        hint: what a guide adds to the task.
+        other_hints: by name, what it might add instead: that the policy is not given.
+    """
     stops = dict.fromkeys((*agent.renderer.stop_token_ids, *sampling.stop_token_ids))
     return AgentState(
         agent=agent,
@@ -140,6 +162,8 @@ def begin(agent: Agent, *, sampling: Sampling, seed: int) -> AgentState:
         seed=seed,
         phase=Phase.STARTING,
         history=History(),
+        hint=hint,
+        other_hints=other_hints,
     )
 
 
@@ -165,17 +189,18 @@ def advance(state: AgentState, event: Event) -> tuple[AgentState, Request]:
 
 
 def _started(state: AgentState, event: ResetEvent) -> tuple[AgentState, Request]:
-    messages, tools = state.agent.opening(event.record), event.record.tools
+    tools = event.record.tools
     try:
-        segments = state.agent.start(messages, tools).segments
+        messages, segments, prompts = first_context(state.agent, event.record, state.hint, state.other_hints)
     except PolicyFailure as failure:
         return _cut(state, Ending.ERROR_POLICY, str(failure), event.seconds)
+    state = state._replace(tools=tools, prompts=prompts)
     edge = Edge(segments=segments, ends_turn=False, cost=Cost(seconds=event.seconds))
-    context = _ids(segments)
+    context = token_ids(segments)
     if len(context) > _max_context(state):
         return _finish(state, PathNode(None, edge, ending=Ending.TRUNCATED_TOKENS))
     first = _NextContext(History(messages), context)
-    return _ask(state._replace(tools=tools), 0, PathNode(None, edge), first)
+    return _ask(state, 0, PathNode(None, edge), first)
 
 
 def _generated(state: AgentState, event: GenerationEvent) -> tuple[AgentState, Request]:
@@ -235,7 +260,7 @@ def _next_context(state: AgentState, record: StepRecord) -> _NextContext | None:
     assert generation is not None, "the env answers what was sampled"
     extension = agent.extend(state.history, generation, record.observation, state.tools)
     history = state.history.extended(*agent.turn_messages(record))
-    tokens, limit = _ids(extension.segments), _max_context(state)
+    tokens, limit = token_ids(extension.segments), _max_context(state)
     if extension.rewrite is not None and len(tokens) <= limit:
         return _NextContext(history, tokens, (), _as_prompt(extension.segments), extension.rewrite)
     if extension.rewrite is None:
@@ -246,7 +271,7 @@ def _next_context(state: AgentState, record: StepRecord) -> _NextContext | None:
     if shorter is None:
         return None
     segments = _as_prompt(shorter.rendering.segments)
-    return _NextContext(History(shorter.messages), _ids(segments), (), segments, shorter.rewrite)
+    return _NextContext(History(shorter.messages), token_ids(segments), (), segments, shorter.rewrite)
 
 
 def _max_context(state: AgentState) -> int:
@@ -257,10 +282,6 @@ def _max_context(state: AgentState) -> int:
 def _as_prompt(segments: Sequence[Segment]) -> tuple[Segment, ...]:
     """Return a context rendered anew as what it is to the policy: a prompt."""
     return tuple(replace(segment, origin=Origin.PROMPT) for segment in segments)
-
-
-def _ids(segments: Sequence[Segment]) -> tuple[int, ...]:
-    return tuple(chain.from_iterable([segment.token_ids for segment in segments]))
 
 
 def _sampled_segment(generation: Generation, strings: tuple[str, ...]) -> tuple[Segment, ...]:

@@ -9,8 +9,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 from envgym.agents.loop.agent import Agent
+from envgym.agents.loop.prefix import as_context, check_first_context, check_replayed, recorded_generation
 from envgym.agents.loop.state import (
     AgentState,
     Event,
@@ -29,9 +31,10 @@ from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, P
 from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.rollout.recorder import record_tree
+from envgym.core.trajectory import StartState, Turn
 from envgym.core.tree import Tree
 from envgym.core.turns import Ending
-from envgym.errors import InfrastructureError, InvalidInput, PolicyFailure
+from envgym.errors import EnvFailure, InfrastructureError, InvalidInput, PolicyFailure
 from envgym.records import ending_of
 
 GenerateFn = Callable[[GenerateRequest], Awaitable[Generation]]
@@ -139,12 +142,58 @@ async def drive_episode(
 ) -> Tree:
     """Drive a whole episode from its reset, close its env, and return it as a tree with one leaf."""
     abort = abort or AbortHandle()
-    state = begin(agent, sampling=sampling, seed=env.job.sampling_seed)
+    state = begin_agent(agent, env.job, sampling=sampling)
     async with closing_env(env, abort):
         with abort:
-            state, _ = await drive(state, None, env, generate=generate, clock=clock, abort=abort)
+            request: Request | None = None
+            if env.job.start is not None:
+                state, request = await drive_to_start(state, env, env.job.start, clock=clock, abort=abort)
+            if not isinstance(request, Finished):
+                state, _ = await drive(state, request, env, generate=generate, clock=clock, abort=abort)
     assert state.path is not None, "a finished episode has a leaf"
-    return record_tree((state.path,), env.job)
+    return record_tree((state.path,), env.job, prompts=state.prompts)
+
+
+def begin_agent(agent: Agent, job: EpisodeJob, *, sampling: Sampling) -> AgentState:
+    """Return the state of an agent before an episode."""
+    return begin(agent, sampling=sampling, seed=job.sampling_seed, hint=job.hint, other_hints=job.prompts)
+
+
+async def drive_to_start(
+    state: AgentState, env: EpisodeEnv, start: StartState, *, clock: Clock, abort: AbortHandle
+) -> tuple[AgentState, Request]:
+    """Bring an agent and its env to a recorded state by the recorded turns, and return its state and request there.
+
+    The turns' tokens are context. Where the env's replies, or the agent's contexts, are not those of the record, the
+    episode is over, with the ending `ERROR_ENV`.
+    """
+    state, request = await drive(state, None, env, generate=_no_generation, clock=clock, abort=abort, one_turn=True)
+    for turn in start.turns:
+        if isinstance(request, Finished):
+            break
+        generate = partial(_repeat, turn=turn, agent=state.agent)
+        try:
+            if turn.index == 0:
+                check_first_context(start, state.prompts, state.context)
+            again, following = await drive(
+                state, request, env, generate=generate, clock=clock, abort=abort, one_turn=True
+            )
+            assert again.path is not None, "a turn was driven"
+            if not (isinstance(following, Finished) and following.ending.is_error):
+                check_replayed(turn, again.path, where=f"start state in tree {start.tree.id}")
+            state, request = again, following
+        except EnvFailure as error:
+            state, request = advance(state, failure_event(error, abort))
+    assert state.path is not None, "the prompt was rendered"
+    return state._replace(path=as_context(state.path)), request
+
+
+async def _repeat(request: GenerateRequest, *, turn: Turn, agent: Agent) -> Generation:
+    return recorded_generation(turn, agent)
+
+
+async def _no_generation(request: GenerateRequest) -> Generation:
+    raise AssertionError("an episode begins with a reset")
 
 
 # ---- episodes of tokens ---------------------------------------------------------------------------------------------

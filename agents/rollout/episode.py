@@ -5,15 +5,16 @@ Whatever an env raises leaves here as an `InfrastructureError`; the driver recor
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from envgym.core.json_types import visible
 from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Task
+from envgym.core.trajectory import StartState
 from envgym.env import Env
 from envgym.errors import EnvFailure, InfrastructureError
 from envgym.parsing import parse_action
@@ -44,6 +45,12 @@ class EpisodeJob:
     policy_seed: int | None = None
     """What the policy's randomness derives from; None: derived from `seed`. Samples of one group share `seed`, so
     that they begin alike, and differ here."""
+    start: StartState | None = None
+    """The state of a recorded episode of this task and `seed`, from which this one goes on; None: its reset."""
+    hint: str | None = None
+    """What a guide adds to the task."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """Name -> hint that the policy is not given; its first context with it is kept as `Tree.prompts`."""
 
     @property
     def sampling_seed(self) -> int:

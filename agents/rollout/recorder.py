@@ -7,7 +7,7 @@ from types import MappingProxyType
 from envgym.agents.loop.path import PathNode
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.core.builder import TreeBuilder, split_segments
-from envgym.core.tree import Edge, SearchStats, Tree
+from envgym.core.tree import Edge, RecordedPrefix, SearchStats, Tree
 from envgym.core.turns import Cost
 
 
@@ -26,6 +26,7 @@ def record_tree(
     *,
     forks: Mapping[PathNode, MidTurnFork] = MappingProxyType({}),
     stats: Mapping[PathNode, SearchStats] = MappingProxyType({}),
+    prompts: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
 ) -> Tree:
     """Join the paths to `leaves` into one tree; a node that several paths share is recorded once.
 
@@ -34,13 +35,17 @@ def record_tree(
         job: the episode that the tree records.
         forks: the nodes whose edge leaves that of an earlier sibling inside a turn.
         stats: search statistics of nodes; their `spent` is completed by the cost of the edges below.
+        prompts: the first context rendered in other ways, by name.
     """
     recorder = _TreeRecorder(leaves[0].path()[0], job, forks)
     for leaf in leaves:
         for node in leaf.path():
             if node not in recorder.handles:
                 recorder.add(node)
-    return recorder.freeze(stats)
+    tree, start = recorder.freeze(stats), job.start
+    if start is not None:
+        tree = replace(tree, prefix=RecordedPrefix(start.tree.id, start.node, len(start.turns)))
+    return replace(tree, prompts=dict(prompts)) if prompts else tree
 
 
 @dataclass(slots=True)

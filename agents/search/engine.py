@@ -8,16 +8,24 @@ in a branch, and an abort, is the ending of that branch; the tree goes on.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from envgym.agents.loop.agent import Agent
 from envgym.agents.loop.path import PathNode
-from envgym.agents.loop.state import AgentState, FailureEvent, Generate, Request, advance, begin
+from envgym.agents.loop.state import AgentState, FailureEvent, Generate, Request, advance
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
-from envgym.agents.rollout.driver import aborted_event, close_env, closing_env, drive, failure_event
+from envgym.agents.rollout.driver import (
+    aborted_event,
+    begin_agent,
+    close_env,
+    closing_env,
+    drive,
+    drive_to_start,
+    failure_event,
+)
 from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.rollout.recorder import record_tree
@@ -133,20 +141,25 @@ class SearchTree:
         """Why there are fewer leaves than the group asked for."""
         self._abort, self._budget_ending = abort or AbortHandle(), budget_ending
         self._snapshots = SnapshotStore(branching, self._abort)
-        self._root_node: PathNode | None = None
+        self._first_node: PathNode | None = None  # the root, or the last node of a prefix that was replayed
+        self._prompts: Mapping[str, tuple[int, ...]] = {}
         self._root_env: EpisodeEnv | None = None
         self._num_branches: Counter[SearchState | None] = Counter()
 
     # ---- what a strategy calls -----------------------------------------------------------------------------------
 
     async def begin(self) -> SearchState | None:
-        """Reset the env and render the prompt; return None where the episode ended with that."""
+        """Reset the env, render the prompt and replay the job's prefix; None: the episode ended with that."""
         context, env = self.context, EpisodeEnv(self.job)
-        agent = begin(context.agent, sampling=context.sampling, seed=self.job.sampling_seed)
+        agent, start = begin_agent(context.agent, self.job, sampling=context.sampling), self.job.start
         async with context.hold_slot(self._abort), closing_env(env, self._abort):
             with self._abort:
-                agent, request, _ = await context.run_turn(agent, None, env, self._abort)
-                self._root_node = agent.path
+                request: Request
+                if start is None:
+                    agent, request, _ = await context.run_turn(agent, None, env, self._abort)
+                else:
+                    agent, request = await drive_to_start(agent, env, start, clock=context.clock, abort=self._abort)
+                self._first_node, self._prompts = agent.path, agent.prompts
                 if isinstance(request, Generate):
                     self._snapshots.resolve(env)
                     self.root = await self._search_state(agent, request.request, env)
@@ -219,11 +232,11 @@ class SearchTree:
 
     def record(self) -> Tree:
         """Return the tree as it is."""
-        assert self._root_node is not None, "begin comes first"
+        assert self._first_node is not None, "begin comes first"
         leaves = [branch.last_node for branch in self.branches if branch.last_node is not None]
-        stats = node_statistics(self.branches, self.stats, root=self._root_node, shortfall=self.shortfall)
+        stats = node_statistics(self.branches, self.stats, root=self._first_node.path()[0], shortfall=self.shortfall)
         forks = {branch.turns[0].node: branch.prefix.fork for branch in self.branches if branch.prefix and branch.turns}
-        return record_tree(leaves or [self._root_node], self.job, forks=forks, stats=stats)
+        return record_tree(leaves or [self._first_node], self.job, forks=forks, stats=stats, prompts=self._prompts)
 
     # ---- running a branch ----------------------------------------------------------------------------------------
 

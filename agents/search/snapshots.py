@@ -64,10 +64,12 @@ class SnapshotStore:
         """Begin without a snapshot.
 
         Args:
-            branching: how an env goes back to a state, if the env allows it; None: to the root alone, by a reset.
+            branching: how an env goes back to a state, if the env allows it; None: to the first alone, by a reset.
             abort: of the tree.
         """
         self._branching, self._abort = branching, abort
+        self._first: PathNode | None = None
+        """Where the first snapshot was taken: the root, or where a recorded prefix ends."""
         self._envs: list[EpisodeEnv] = []
 
     def resolve(self, env: EpisodeEnv) -> None:
@@ -83,7 +85,8 @@ class SnapshotStore:
             node: the path to it.
             moves_env: keep the env itself instead of a copy.
         """
-        if self._branching is Branching.REPLAY or (self._branching is None and node.parent is None):
+        self._first = self._first or node
+        if self._branching is Branching.REPLAY or (self._branching is None and node is self._first):
             turns = [above for above in node.path() if above.outcome is not None]
             outcomes = [turn.outcome for turn in turns if turn.outcome is not None]
             cost = Cost(tool_calls=sum(turn.edge.cost.tool_calls for turn in turns), env_steps=len(turns))

@@ -7,7 +7,7 @@ from typing import Any  # JSON that was just decoded; checked by the records' ow
 from envgym.core.messages import Action, Message, Observation, Part, Role, TextPart, ToolCall
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task
-from envgym.core.tree import Annotation, Edge, Node, Rewrite, SearchStats, Source, Tree
+from envgym.core.tree import Annotation, Edge, Node, RecordedPrefix, Rewrite, SearchStats, Source, Tree
 from envgym.core.turns import Cost, Ending, Invalid, Reward, Scored, TurnOutcome
 from envgym.errors import InvalidInput
 
@@ -35,7 +35,11 @@ def tree_to_json(tree: Tree) -> Json:
         "seed": tree.seed,
         **({} if tree.source is Source.POLICY else {"source": tree.source.value}),
         "nodes": [_node_to_json(node) for node in tree.nodes],
-        **_without_absent(annotations=[_annotation_to_json(item) for item in tree.annotations] or None),
+        **_without_absent(
+            annotations=[_annotation_to_json(item) for item in tree.annotations] or None,
+            prompts={name: list(ids) for name, ids in tree.prompts.items()} or None,
+            prefix=tree.prefix and tree.prefix._asdict(),
+        ),
     }
 
 
@@ -52,6 +56,8 @@ def tree_from_json(data: Mapping[str, Any]) -> Tree:
         "nodes": tuple(map(_node_from_json, data["nodes"])),
         "annotations": tuple(Annotation(**{"value": None, **item}) for item in data.get("annotations", ())),
     }
+    record["prompts"] = {name: tuple(ids) for name, ids in data.get("prompts", {}).items()}
+    record["prefix"] = RecordedPrefix(**data["prefix"]) if "prefix" in data else None
     del record["schema"]
     return Tree(**record)
 

@@ -93,27 +93,7 @@ class Trajectory:
     @cached_property
     def turns(self) -> tuple[Turn, ...]:
         """The episode's turns in order; the last may lack an outcome where the episode was cut inside it."""
-        turns: list[Turn] = []
-        open_nodes: list[int] = []
-        for index in self.path[1:]:
-            open_nodes.append(index)
-            if self.tree.nodes[index].edge.ends_turn:
-                turns.append(self._turn(len(turns), open_nodes))
-                open_nodes = []
-        if any(self.tree.nodes[index].edge.segments for index in open_nodes):
-            turns.append(self._turn(len(turns), open_nodes))
-        return tuple(turns)
-
-    def _turn(self, index: int, nodes: Sequence[int]) -> Turn:
-        edges = [self.tree.nodes[node].edge for node in nodes]
-        return Turn(
-            index=index,
-            nodes=tuple(nodes),
-            segments=tuple(segment for edge in edges for segment in edge.segments),
-            outcome=self.tree.nodes[nodes[-1]].outcome,
-            rewrite=next((edge.rewrite for edge in edges if edge.rewrite), None),
-            cost=sum((edge.cost for edge in edges), Cost()),
-        )
+        return _turns(self.tree, self.path)
 
     @cached_property
     def reward(self) -> Reward:
@@ -171,9 +151,57 @@ class Trajectory:
         )
 
 
+def _turns(tree: Tree, path: Sequence[int]) -> tuple[Turn, ...]:
+    """Return the turns along a path from the root."""
+    turns: list[Turn] = []
+    open_nodes: list[int] = []
+    for index in path[1:]:
+        open_nodes.append(index)
+        if tree.nodes[index].edge.ends_turn:
+            turns.append(_turn(tree, len(turns), open_nodes))
+            open_nodes = []
+    if any(tree.nodes[index].edge.segments for index in open_nodes):
+        turns.append(_turn(tree, len(turns), open_nodes))
+    return tuple(turns)
+
+
+def _turn(tree: Tree, index: int, nodes: Sequence[int]) -> Turn:
+    edges = [tree.nodes[node].edge for node in nodes]
+    return Turn(
+        index=index,
+        nodes=tuple(nodes),
+        segments=tuple(segment for edge in edges for segment in edge.segments),
+        outcome=tree.nodes[nodes[-1]].outcome,
+        rewrite=next((edge.rewrite for edge in edges if edge.rewrite), None),
+        cost=sum((edge.cost for edge in edges), Cost()),
+    )
+
+
 def trajectories(tree: Tree) -> tuple[Trajectory, ...]:
     """Return the tree's episodes, one per ended leaf, in order."""
     return tuple(Trajectory(tree=tree, leaf=leaf) for leaf in tree.leaves)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartState:
+    """A state inside a recorded episode, from which other episodes go on."""
+
+    tree: Tree
+    node: int
+    """Where a turn ended and the episode went on."""
+
+    def __post_init__(self) -> None:
+        """Refuse a node from which no episode can go on."""
+        is_node = 0 < self.node < len(self.tree.nodes)
+        node = self.tree.nodes[self.node] if is_node else None
+        if node is None or not node.edge.ends_turn or node.ending is not None:
+            must, do = "be one where a turn ended and the episode went on", "take one of start_states(tree)"
+            raise InvalidInput.of("start state", must, f"node {self.node}", where=f"tree {self.tree.id}", do=do)
+
+    @cached_property
+    def turns(self) -> tuple[Turn, ...]:
+        """The recorded turns that lead to the state, in order; at least one."""
+        return _turns(self.tree, self.tree.path(self.node))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +228,14 @@ class Group:
     def valid(self) -> tuple[Trajectory, ...]:
         """The episodes whose reward is a value: the only ones that statistics and training see."""
         return tuple(item for item in self.trajectories if item.is_valid)
+
+
+def start_states(tree: Tree) -> tuple[StartState, ...]:
+    """Return the states of a recorded tree from which episodes can go on, in the order of its nodes."""
+    nodes = enumerate(tree.nodes)
+    return tuple(
+        StartState(tree=tree, node=index) for index, node in nodes if node.edge.ends_turn and node.ending is None
+    )
 
 
 def share_counts(rows: Iterable[Row]) -> list[tuple[int, ...]]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split
@@ -130,6 +130,17 @@ class Annotation:
         return InvalidInput.of(what, must, got, where=where, do=do)
 
 
+class RecordedPrefix(NamedTuple):
+    """Where a tree's episodes went on from: a state of another recorded tree, whose turns were replayed."""
+
+    tree_id: str
+    """Of the recorded tree."""
+    node: int
+    """The state, in that tree."""
+    num_turns: int
+    """Turns of every episode of this tree that were replayed, not sampled."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tree:
     """All that was sampled under one prompt."""
@@ -147,6 +158,10 @@ class Tree:
     source: Source = Source.POLICY
     annotations: tuple[Annotation, ...] = ()
     """Values that were computed after the tree had grown."""
+    prompts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The tokens of the root's context rendered in other ways, by name: `plain` without the hint that it has."""
+    prefix: RecordedPrefix | None = None
+    """What its first turns repeat; their actions are context, and were not sampled here. None: nothing."""
 
     def __post_init__(self) -> None:
         """Refuse trees that no rollout can have made."""

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 from envgym.agents.protocols import Sampling
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Task
-from envgym.core.trajectory import Group, Trajectory
+from envgym.core.trajectory import Group, StartState, Trajectory
 from envgym.errors import InvalidInput
 
 
@@ -69,6 +69,12 @@ class TaskRequest:
     """Index of the task in the env's train split, or of one that was added. With `task`: any; the collector adds the
     task, unless it is there already, and puts its index here."""
     group_size: int
+    start: StartState | None = None
+    """The state of a recorded episode of this task from which the episodes go on; None: they begin with a reset."""
+    hint: str | None = None
+    """What a guide adds to the task for these episodes; its tokens are `INJECTED`, and never train."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """Name -> hint that the policy is not given; the first context with it is kept in `Tree.prompts`, for scores."""
     sampling: Sampling | None = None
     """In place of the run's. Of another temperature the samples are off-policy: choose a `correction`."""
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)

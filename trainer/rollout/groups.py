@@ -8,8 +8,9 @@ from envgym.agents.rollout.episode import EpisodeFactory, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle, GrowTreeFn, PendingTree, RolloutPool
 from envgym.agents.search import RolloutContext, Strategy
 from envgym.core.tasks import Task
-from envgym.core.trajectory import Group
+from envgym.core.trajectory import Group, StartState
 from envgym.core.tree import Tree
+from envgym.errors import SettingsError
 from envgym.seeds import derive_seed
 from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.credit.outcome import episode_rewards
@@ -142,7 +143,10 @@ class GroupRunner:
         """Return the jobs of a group's trees by index; they share task and env seed, and sample differently."""
         env_source = self._env_sources[request.env]
         names = (self._seed, "step", step, number, request.env, request.index)
-        seed = derive_seed(*names, "env")
+        start = request.start
+        if start is not None:
+            _check_start(start, task, env_source)
+        seed = derive_seed(*names, "env") if start is None else start.tree.seed
 
         def make_job(index: int) -> EpisodeJob:
             return EpisodeJob(
@@ -152,6 +156,18 @@ class GroupRunner:
                 policy_seed=derive_seed(*names, "policy", index),
                 tree_id=f"step-{step:06d}/{number:03d}/{index:02d}",
                 env_id=env_source.env_id,
+                start=start,
+                hint=request.hint,
+                prompts=request.prompts,
             )
 
         return make_job
+
+
+def _check_start(start: StartState, task: Task, env_source: EnvSource) -> None:
+    """Refuse a start state that no episode of the task can have. Raises: SettingsError."""
+    tree, where = start.tree, f"start state of {env_source.label}"
+    if (tree.env_id, tree.task_key) != (env_source.env_id, task.key):
+        got = f"one of {tree.env_id}, task {tree.task_id}"
+        must, do = f"be recorded of {env_source.env_id}, task {task.id}", "ask for the task that was recorded"
+        raise SettingsError.of("start state", must, got, where=where, do=do)
