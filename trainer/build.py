@@ -23,6 +23,7 @@ from envgym.agents.search.snapshots import Branching, resolve_branching
 from envgym.agents.settings import ModelSettings
 from envgym.core.trajectory import Group
 from envgym.errors import SettingsError, sentence
+from envgym.plugins import Choice
 from envgym.trainer.batch.build import TrainingBatch, build_batch
 from envgym.trainer.catalog import (
     AGGREGATION,
@@ -33,14 +34,16 @@ from envgym.trainer.catalog import (
     FILTER,
     KL_ESTIMATOR,
     LOSS,
+    SCHEDULE,
     SHAPING,
 )
 from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
 from envgym.trainer.learner.causal_lm import check_head, without_dropout
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
-from envgym.trainer.learner.objective import Objective
+from envgym.trainer.learner.objective import Objective, Term
 from envgym.trainer.methods.annotators.base import Annotator, Model
+from envgym.trainer.methods.losses.kl_reference import REFERENCE
 from envgym.trainer.methods.protocols import (
     CRITIC_VALUES,
     BatchCredit,
@@ -51,14 +54,12 @@ from envgym.trainer.methods.protocols import (
     Filter,
     Shaping,
 )
+from envgym.trainer.methods.schedules import Constant
 from envgym.trainer.models.base import ModelContext, build_models, check_models
 from envgym.trainer.models.frozen import FrozenModel, SnapshotModel
 from envgym.trainer.rollout.annotate import AnnotateStage
 from envgym.trainer.rollout.collector import Collector
-from envgym.trainer.settings import CriticSettings, RolloutSettings, TrainSettings
-
-REFERENCE = "reference"
-"""Name of the model that a KL term compares with."""
+from envgym.trainer.settings import CriticSettings, ObjectiveSettings, RolloutSettings, TermSettings, TrainSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +138,7 @@ class RunContext:
             [method.shaping(group) for group in groups],
             method.credit,
             once=method.objective.settings.shared_tokens == "once",
+            origins=method.objective.origins,
             step=step,
             scores={CRITIC_VALUES: self.learner.compute_values} if self.learner.critic is not None else None,
         )
@@ -200,6 +202,7 @@ def build_method(settings: TrainSettings) -> Method:
             kl_estimator=KL_ESTIMATOR.build(settings.objective.kl_estimator),
             settings=settings.objective,
             temperature=settings.sampling.temperature,
+            further=tuple(build_term(term, settings.objective) for term in settings.objective.terms),
         ),
         metrics=tuple(METRIC.build(choice) for choice in settings.rollout.metrics),
         annotators=_build_annotators(settings),
@@ -221,6 +224,18 @@ def _build_annotators(settings: TrainSettings) -> dict[str, Annotator]:
             raise SettingsError(sentence("name of an annotator", "be unique", name, where="annotate", do=do))
         annotators[name] = annotator
     return annotators
+
+
+def build_term(term: TermSettings, objective: ObjectiveSettings) -> Term:
+    """Build a further term of the objective. Raises: SettingsError, UnknownName: its parts cannot be built."""
+    return Term(
+        name=term.name,
+        loss=LOSS.build(term.loss),
+        coef=SCHEDULE.build(term.coef) if isinstance(term.coef, Choice) else Constant(value=term.coef),
+        aggregation=AGGREGATION.build(term.aggregation or objective.aggregation),
+        sources=frozenset(term.sources),
+        origins=frozenset(term.origins),
+    )
 
 
 def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None) -> RunContext:

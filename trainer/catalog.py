@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from envgym.trainer.methods.losses.base import PolicyLoss
     from envgym.trainer.methods.losses.kl import KlEstimator
     from envgym.trainer.methods.protocols import BatchCredit, Credit, Curriculum, Filter, Shaping
+    from envgym.trainer.methods.schedules import Schedule
     from envgym.trainer.metrics.callbacks import Callback
     from envgym.trainer.workflows.demonstrations import DemonstrationSource
 
@@ -47,6 +48,7 @@ CREDIT: Final[PluginKind["Credit | BatchCredit"]] = KINDS["credit"]
 LOSS: Final[PluginKind["PolicyLoss"]] = KINDS["loss"]
 CORRECTION: Final[PluginKind["Correction"]] = KINDS["correction"]
 KL_ESTIMATOR: Final[PluginKind["KlEstimator"]] = KINDS["kl_estimator"]
+SCHEDULE: Final[PluginKind["Schedule"]] = KINDS["schedule"]
 AGGREGATION: Final[PluginKind["Aggregation"]] = KINDS["aggregation"]
 DEMONSTRATIONS: Final[PluginKind["DemonstrationSource"]] = KINDS["demonstrations"]
 RECIPE: Final[PluginKind[RecipeEntry]] = KINDS["recipe"]

@@ -16,6 +16,8 @@ from envgym.agents.settings import (
     RunSettings,
     SamplingSettings,
 )
+from envgym.core.segments import Origin
+from envgym.core.tree import Source
 from envgym.errors import sentence
 from envgym.plugins import Choice
 from envgym.runs import RunDirectory
@@ -152,6 +154,32 @@ class OptimSettings(Settings):
     """Compute each prefix that rows share once; False: every row by itself, padded. Changes time and memory only."""
 
 
+class TermSettings(Settings):
+    """One more term of the objective."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    """Of its metrics: `loss/<name>`, `coef/<name>`."""
+    loss: Choice
+    coef: float | Choice = 1.0
+    """What the term is multiplied with: a number, or a schedule over train steps (`linear`, `cosine`, your own)."""
+    aggregation: Choice | None = None
+    """How its token losses become one number; None: as those of the policy's loss."""
+    sources: tuple[Source, ...] = (Source.POLICY, Source.REPLAY)
+    """Of the rows that it reads: who produced their episodes."""
+    origins: tuple[Origin, ...] = (Origin.POLICY,)
+    """Of the tokens that it reads. What a prompt, a template or a hint says never trains."""
+
+    @model_validator(mode="after")
+    def _check_origins(self) -> "TermSettings":
+        trainable = (Origin.POLICY, Origin.DEMONSTRATION, Origin.TOOL)
+        for what, given, known in (("origins", self.origins, trainable), ("sources", self.sources, tuple(Source))):
+            if not given or set(given) - set(known):
+                must, do = f"be some of {', '.join(known)}", "leave the others out"
+                got = ", ".join(given) or "none"
+                raise ValueError(sentence(f"{what} of a term", must, got, where=f"term {self.name}", do=do))
+        return self
+
+
 class ObjectiveSettings(Settings):
     """How token losses become the number that is minimised."""
 
@@ -168,6 +196,16 @@ class ObjectiveSettings(Settings):
     kl_coef: float = Field(default=0.0, ge=0)
     """0 keeps no reference model."""
     entropy_coef: float = 0.0
+    terms: tuple[TermSettings, ...] = ()
+    """What is minimised beside the policy's loss, its KL term and its entropy bonus."""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> "ObjectiveSettings":
+        names = ["policy", "kl_reference", "entropy_bonus", *(term.name for term in self.terms)]
+        if repeated := [name for name in names if names.count(name) > 1]:
+            do = "rename one"
+            raise ValueError(sentence("names of terms", "differ", repeated[0], where="objective.terms", do=do))
+        return self
 
 
 class CriticSettings(Settings):

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 from envgym.agents.loop.agent import Agent
@@ -32,7 +33,7 @@ from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.rollout.recorder import record_tree
 from envgym.core.trajectory import StartState, Turn
-from envgym.core.tree import Tree
+from envgym.core.tree import Source, Tree
 from envgym.core.turns import Ending
 from envgym.errors import EnvFailure, InfrastructureError, InvalidInput, PolicyFailure
 from envgym.records import ending_of
@@ -244,4 +245,5 @@ async def run_oracle_episode(job: EpisodeJob, agent: Agent, *, clock: Clock = ti
             policy_version=0,
         )
 
-    return await drive_episode(env, agent, sampling=Sampling(), generate=generate, clock=clock, abort=None)
+    tree = await drive_episode(env, agent, sampling=Sampling(), generate=generate, clock=clock, abort=None)
+    return replace(tree, source=Source.DEMONSTRATION)

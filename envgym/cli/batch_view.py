@@ -23,6 +23,7 @@ _STYLES = {
     Origin.TOOL: "yellow",
     Origin.TEMPLATE: "bright_black",
     Origin.INJECTED: "magenta",
+    Origin.DEMONSTRATION: "blue",
 }
 _NAME_WIDTH = 9
 _ADVANTAGE_WIDTH = 15

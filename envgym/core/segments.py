@@ -18,7 +18,9 @@ class Origin(StrEnum):
     TEMPLATE = "TEMPLATE"
     """Chat-template glue that the policy did not sample."""
     INJECTED = "INJECTED"
-    """A hint, a guide model's words, a forced prefix."""
+    """A hint, a guide model's words."""
+    DEMONSTRATION = "DEMONSTRATION"
+    """A part of an action that a demonstrator wrote. It trains only where a term of the objective asks for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

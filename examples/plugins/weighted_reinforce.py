@@ -2,17 +2,16 @@
 
     envgym train run.yaml --set loss.name=examples/plugins/weighted_reinforce.py:WeightedReinforce
 
-A loss is a pure function of log-probs, advantages and a mask, all [B, T]. It returns the loss of every token, exactly 0
-where the mask is False, and statistics that `loss_stats` computes. Aggregation, KL term and entropy follow elsewhere.
+A loss is a pure function of a `LossBatch`: log-probs, advantages and a mask, all [B, T], and what else is known of the
+rows. It returns the loss of every token, exactly 0 where the mask is False, and may count what it clips. Aggregation
+and the other terms of the objective follow elsewhere.
 """
 
 import torch
-from jaxtyping import Bool, Float
 from pydantic import Field
-from torch import Tensor
 
 from envgym.settings import Settings
-from envgym.trainer.methods.losses import TokenLoss
+from envgym.trainer.methods.losses import LossBatch, TokenLoss
 from envgym.trainer.methods.losses.base import log_ratio, loss_stats, masked_advantages
 
 
@@ -22,18 +21,12 @@ class WeightedReinforce(Settings):
     cap: float = Field(default=2.0, gt=0)
     """Largest weight."""
 
-    def __call__(
-        self,
-        *,
-        logprobs_BT: Float[Tensor, "B T"],
-        old_logprobs_BT: Float[Tensor, "B T"],
-        advantages_BT: Float[Tensor, "B T"],
-        loss_mask_BT: Bool[Tensor, "B T"],
-    ) -> TokenLoss:
-        """Return the loss of every token; arguments as for `PolicyLoss`."""
-        log_ratio_BT = log_ratio(logprobs_BT, old_logprobs_BT, loss_mask_BT)
+    def __call__(self, batch: LossBatch) -> TokenLoss:
+        """Return the loss of every token."""
+        mask_BT = batch.loss_mask_BT
+        log_ratio_BT = log_ratio(batch.logprobs_BT, batch.old_logprobs_BT, mask_BT)
         weights_BT = log_ratio_BT.detach().exp().clamp(max=self.cap)
-        logprobs_BT = torch.where(loss_mask_BT, logprobs_BT, 0.0)
-        losses_BT = -weights_BT * masked_advantages(advantages_BT, loss_mask_BT) * logprobs_BT
+        advantages_BT = masked_advantages(batch.advantages_BT, mask_BT)
+        losses_BT = -weights_BT * advantages_BT * torch.where(mask_BT, batch.logprobs_BT, 0.0)
         is_high_BT = (log_ratio_BT.exp() > self.cap) & (advantages_BT > 0)
-        return TokenLoss(losses_BT=losses_BT, stats=loss_stats(log_ratio_BT, loss_mask_BT, clipped_high_BT=is_high_BT))
+        return TokenLoss(losses_BT=losses_BT, stats=loss_stats(log_ratio_BT, mask_BT, clipped_high_BT=is_high_BT))

@@ -75,6 +75,7 @@ def test_values_of_the_page_are_the_defaults() -> None:
         "envs": [{"id": data["envs"][0]["id"]}],
         "sft": {},
         "critic": {},
+        "objective": {"terms": [{"name": "exploration", "loss": "entropy"}]},
         "decontamination": {},
         "model": {"lora": {}},
         "engine": {"endpoint": endpoint},
@@ -130,7 +131,7 @@ def test_every_metric_of_a_run_is_explained_and_every_file_too(tmp_path: Path) -
     assert sorted(name for name in names if not any(re.fullmatch(pattern, name) for pattern in patterns)) == []
     plain = {name for name in told if name.islower()}
     absent = {"filter/kept", "train/success_low", "train/success_high", "critic/explained_variance"}
-    absent |= {"rollout/short_trees", "annotate/seconds"}
+    absent |= {"rollout/short_trees", "annotate/seconds", "loss/exploration", "coef/exploration"}
     assert plain - names <= absent, "no metric is made up"
     table = re.findall(r"^\| `([\w./-]+?)(?:step-N)?/?` \|", PAGE.with_name("runs.md").read_text(), re.MULTILINE)
     made = {path.relative_to(tmp_path / "run").parts[0] for path in (tmp_path / "run").rglob("*")}

@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from envgym.trainer.methods.losses import (
     Aggregation,
+    LossBatch,
     PpoClip,
     SeqMeanTokenMean,
     SeqMeanTokenSumNorm,
@@ -22,6 +23,7 @@ from envgym.trainer.methods.losses import (
 from envgym.trainer.methods.losses.kl import k3
 from tests.support.denominators import denominator_of
 from tests.support.logprobs import token_logprobs
+from tests.support.losses import stats_of
 
 pytestmark = pytest.mark.peers
 
@@ -195,15 +197,18 @@ def _off_policy(model: LlamaForCausalLM, batch: _Batch) -> _Batch:
 def _ours(model: LlamaForCausalLM, batch: _Batch, loss_type: str, *, beta: float) -> Tensor:
     logprobs, loss_mask = _score(model, batch)
     result = PpoClip(clip_low=CLIP_LOW, clip_high=CLIP_HIGH)(
-        logprobs_BT=logprobs,
-        old_logprobs_BT=batch.old_logprobs,
-        advantages_BT=batch.advantages[:, None].expand_as(logprobs),
-        loss_mask_BT=loss_mask,
+        LossBatch(
+            logprobs_BT=logprobs,
+            old_logprobs_BT=batch.old_logprobs,
+            advantages_BT=batch.advantages[:, None].expand_as(logprobs),
+            loss_mask_BT=loss_mask,
+        )
     )
     # The batch must tell the losses apart: tokens clipped on both sides, others not.
-    assert result.stats.clipped_low.item() > 0
-    assert result.stats.clipped_high.item() > 0
-    assert result.stats.clipped_low.item() + result.stats.clipped_high.item() < result.stats.tokens.item()
+    stats = stats_of(result)
+    assert stats.clipped_low.item() > 0
+    assert stats.clipped_high.item() > 0
+    assert stats.clipped_low.item() + stats.clipped_high.item() < stats.tokens.item()
     losses = result.losses_BT
     if beta:
         losses = losses + beta * kl_to_reference(logprobs, batch.reference_logprobs, loss_mask, estimator=k3)

@@ -26,7 +26,7 @@ from envgym.core.tree import Edge, Rewrite, Tree
 from envgym.core.turns import Ending, Scored, TurnOutcome
 from envgym.trainer.batch.rows import TrainRow, pad, train_rows
 from envgym.trainer.learner.logprobs import TokenLogprobs
-from envgym.trainer.learner.objective import Objective, denominator_of_rows, policy_loss
+from envgym.trainer.learner.objective import Objective, ObjectiveInputs, objective_loss
 from envgym.trainer.methods.corrections import Correction, NoCorrection
 from envgym.trainer.methods.losses import Aggregation, Reinforce, SeqMeanTokenSum
 from envgym.trainer.methods.protocols import Credit, TrajectoryCredit
@@ -290,7 +290,8 @@ def _loss(logprobs_V: torch.Tensor, rows: Sequence[TrainRow], minimised: Objecti
     logprobs_BT = logprobs_V[batch.input_ids_BT]
     scored = TokenLogprobs(logprobs_BT, torch.zeros_like(logprobs_BT))
     old = minimised.old_logprobs(logprobs_BT.detach(), batch, None, lambda model: logprobs_BT)
-    return policy_loss(scored, batch, old, minimised, denominator=denominator_of_rows(rows), metrics=UpdateMetrics())
+    inputs = ObjectiveInputs(scored=scored, batch=batch, old_logprobs=old, step=0)
+    return objective_loss(inputs, minimised, denominators=minimised.denominators(rows), metrics=UpdateMetrics())
 
 
 _TASK = Task(id="enumerable", prompt="Go.", payload={}, split=Split.TRAIN)

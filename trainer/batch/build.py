@@ -1,11 +1,12 @@
 """From groups to the rows of a step: scores along the episodes, their credit, and rows with value targets."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
 
+from envgym.core.segments import Origin
 from envgym.core.trajectory import Group, Trajectory
-from envgym.trainer.batch.rows import TrainRow, ValueTarget, train_row, train_rows
+from envgym.trainer.batch.rows import TRAINED, TrainRow, ValueTarget, train_row, train_rows
 from envgym.trainer.batch.spread import node_values, token_targets
 from envgym.trainer.methods.protocols import (
     CRITIC_VALUES,
@@ -41,6 +42,7 @@ def build_batch(
     credit: Credit | BatchCredit,
     *,
     once: bool,
+    origins: Set[Origin] = TRAINED,
     step: int = 0,
     scores: Mapping[str, ComputeScores] | None = None,
 ) -> TrainingBatch:
@@ -50,6 +52,7 @@ def build_batch(
         groups: with the rewards that the credit reads.
         credit: assigns advantages.
         once: as for `train_rows`.
+        origins: as for `train_rows`.
         step: the train step, from 0.
         scores: name -> what computes it, called once with all rows; None: the credit reads none.
     """
@@ -63,7 +66,7 @@ def build_batch(
         },
     )
     credits = assign_credits(credit, groups, context)
-    rows = train_rows(credits, once=once)
+    rows = train_rows(credits, once=once, groups=groups, origins=origins)
     if CRITIC_VALUES in of_rows:
         rows = _with_value_targets(rows, credits, of_rows[CRITIC_VALUES])
     return TrainingBatch(credits, rows)

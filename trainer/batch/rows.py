@@ -4,18 +4,24 @@ What is a number per row and token is padded on the right; order and grouping ar
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from envgym.core.trajectory import Row, share_counts
+from envgym.core.segments import Origin
+from envgym.core.trajectory import Group, Row, share_counts
+from envgym.core.turns import Scored
 from envgym.trainer.batch.packs import Pack, build_pack, build_trie, cut
 from envgym.trainer.batch.spread import token_advantages
 from envgym.trainer.methods.protocols import TrajectoryCredit
+from envgym.trainer.methods.row_ids import RowId, RowIds
+
+TRAINED: Final = frozenset({Origin.POLICY})
+"""Origins of the tokens that an objective reads, unless a term of it reads others."""
 
 
 class ValueTarget(NamedTuple):
@@ -40,6 +46,12 @@ class TrainRow:
     """Share of this row in its episode's trained tokens, by their weights; below 1 where a context was rewritten."""
     value_targets: tuple[ValueTarget | None, ...] = ()
     """None where the critic learns nothing; () where there is no critic."""
+    id: RowId = field(default_factory=RowId)
+    """Episode, group, task and source of the row; turn, node and origin of its tokens."""
+    other_tokens: tuple[bool, ...] = ()
+    """Tokens outside the loss mask that a term of the objective reads; () = none."""
+    scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Named extra numbers per token, for losses to read."""
 
     def __len__(self) -> int:
         """Return the number of tokens."""
@@ -48,7 +60,27 @@ class TrainRow:
     @property
     def trained_weight(self) -> float:
         """Sum of the weights of the tokens that train."""
-        return math.fsum(weight for weight, trains in zip(self.weights, self.loss_mask, strict=True) if trains)
+        return self.weight_of(self.loss_mask)
+
+    def weight_of(self, mask: Sequence[bool]) -> float:
+        """Return the sum of the weights of the tokens where a mask is True."""
+        return math.fsum(weight for weight, holds in zip(self.weights, mask, strict=True) if holds)
+
+    @property
+    def scored_mask(self) -> tuple[bool, ...]:
+        """The tokens whose log-probs the objective reads."""
+        if not self.other_tokens:
+            return self.loss_mask
+        return tuple(either or other for either, other in zip(self.loss_mask, self.other_tokens, strict=True))
+
+    def tokens_of(self, origins: Set[Origin]) -> tuple[bool, ...]:
+        """Return the tokens of some origins, POLICY only as far as the loss mask goes; never the first token."""
+        if origins == TRAINED:
+            return self.loss_mask
+        others = origins - TRAINED
+        in_mask = self.loss_mask if origins & TRAINED else (False,) * len(self)
+        found = zip(in_mask, self.id.origins(len(self)), range(len(self)), strict=True)
+        return tuple(trains or (origin in others and place > 0) for trains, origin, place in found)
 
     @property
     def supervised(self) -> list[tuple[int, ValueTarget]]:
@@ -65,13 +97,19 @@ class MicroBatch:
 
     rows: tuple[int, ...]
     """Which rows of the batch these are."""
+    ids: RowIds
+    """What they are of."""
     input_ids_BT: Int[Tensor, "B T"]
     attention_mask_BT: Bool[Tensor, "B T"]
     loss_mask_BT: Bool[Tensor, "B T"]
+    scored_mask_BT: Bool[Tensor, "B T"]
+    """The loss mask, and other tokens that a term of the objective reads."""
     advantages_BT: Float[Tensor, "B T"]
     behavior_logprobs_BT: Float[Tensor, "B T"]
     weights_BT: Float[Tensor, "B T"]
     episode_shares_B: Float[Tensor, " B"]
+    scores: Mapping[str, Float[Tensor, "B T"]]
+    """Named extra numbers per token; 0 in padding."""
     pack: Pack | None = None
     """The same rows with each shared prefix once, which is what the model runs on; None: it runs on the rows."""
 
@@ -86,12 +124,20 @@ class MicroBatch:
         return self.input_ids_BT.numel() if self.pack is None else len(self.pack)
 
 
-def train_rows(credits: Sequence[TrajectoryCredit], *, once: bool) -> list[TrainRow]:
+def train_rows(
+    credits: Sequence[TrajectoryCredit],
+    *,
+    once: bool,
+    groups: Iterable[Group] = (),
+    origins: Set[Origin] = TRAINED,
+) -> list[TrainRow]:
     """Lay the credits' trajectories out as rows; rows without a token that trains are left out.
 
     Args:
         credits: of valid episodes.
         once: a token that k rows share weighs 1/k in each; False: 1 in each.
+        groups: that the episodes are of; without them, those of one task are one group.
+        origins: of the tokens that the objective reads.
     """
     pairs = [(number, row) for number, credit in enumerate(credits) for row in credit.trajectory.rows]
     pairs = [(number, row) for number, row in pairs if any(row.loss_mask)]
@@ -100,13 +146,39 @@ def train_rows(credits: Sequence[TrajectoryCredit], *, once: bool) -> list[Train
         train_row(row, token_advantages(credits[number], row), None if counts is None else [1 / k for k in counts[at]])
         for at, (number, row) in enumerate(pairs)
     ]
+    ids = episode_ids(credits, groups)
     totals = [0.0] * len(credits)
     for (number, _), row in zip(pairs, rows, strict=True):
         totals[number] += row.trained_weight
-    return [
-        replace(row, episode_share=row.trained_weight / totals[number])
-        for (number, _), row in zip(pairs, rows, strict=True)
+    rows = [
+        replace(row, episode_share=row.trained_weight / totals[number], id=replace(ids[number], row=of_tree))
+        for (number, of_tree), row in zip(pairs, rows, strict=True)
     ]
+    return rows if origins <= TRAINED else [replace(row, other_tokens=row.tokens_of(origins - TRAINED)) for row in rows]
+
+
+def episode_ids(credits: Sequence[TrajectoryCredit], groups: Iterable[Group]) -> list[RowId]:
+    """Number the episodes, trees, groups and tasks of some credits, each from 0; episodes as they are given."""
+    group_of_tree = {tree.id: f"group {group.key}" for group in groups for tree in group.trees}
+    found: list[RowId] = []
+    numbers: dict[str, dict[str, int]] = {"tree": {}, "group": {}, "task": {}}
+
+    def number_of(kind: str, key: str) -> int:
+        return numbers[kind].setdefault(key, len(numbers[kind]))
+
+    for episode, credit in enumerate(credits):
+        tree, reward = credit.trajectory.tree, credit.trajectory.reward
+        found.append(
+            RowId(
+                episode=episode,
+                tree=number_of("tree", tree.id),
+                group=number_of("group", group_of_tree.get(tree.id, tree.task_key)),
+                task=number_of("task", tree.task_key),
+                source=tree.source,
+                reward=reward.value if isinstance(reward, Scored) else 0.0,
+            )
+        )
+    return found
 
 
 def train_row(row: Row, advantages: Sequence[float], weights: Sequence[float] | None = None) -> TrainRow:
@@ -154,11 +226,11 @@ def packed_batches(
 ) -> list[MicroBatch]:
     """Merge the chosen rows on their prefixes, in packs of at most `max_tokens` tokens (at least one row)."""
     token_ids = [row.token_ids for row in rows]
-    loss_masks = [row.loss_mask for row in rows]
+    scored_masks = [row.scored_mask for row in rows]
     trie = build_trie(token_ids, chosen)
     batches: list[MicroBatch] = []
     for run in cut(trie, max_tokens):
-        pack = build_pack(token_ids, loss_masks, trie, run, device)
+        pack = build_pack(token_ids, scored_masks, trie, run, device)
         batches.append(replace(pad(rows, trie.rows[run.start : run.stop], device), pack=pack))
     return batches
 
@@ -170,6 +242,8 @@ def pad(rows: Sequence[TrainRow], chosen: Sequence[int], device: torch.device) -
     input_ids_BT = torch.zeros(shape, dtype=torch.int64)
     attention_mask_BT = torch.zeros(shape, dtype=torch.bool)
     loss_mask_BT = torch.zeros(shape, dtype=torch.bool)
+    scored_mask_BT = torch.zeros(shape, dtype=torch.bool) if any(rows[n].other_tokens for n in chosen) else loss_mask_BT
+    scores = {name: torch.zeros(shape) for number in chosen for name in rows[number].scores}
     advantages_BT, behavior_logprobs_BT, weights_BT = (torch.zeros(shape) for _ in range(3))
     for place, number in enumerate(chosen):
         row = rows[number]
@@ -180,13 +254,20 @@ def pad(rows: Sequence[TrainRow], chosen: Sequence[int], device: torch.device) -
         advantages_BT[part] = torch.tensor(row.advantages)
         behavior_logprobs_BT[part] = torch.tensor(row.behavior_logprobs)
         weights_BT[part] = torch.tensor(row.weights)
+        if scored_mask_BT is not loss_mask_BT:
+            scored_mask_BT[part] = torch.tensor(row.scored_mask)
+        for name, values in row.scores.items():
+            scores[name][part] = torch.tensor(values)
     return MicroBatch(
         rows=tuple(chosen),
+        ids=RowIds(ids=[rows[number].id for number in chosen], length=length, device=device),
         input_ids_BT=input_ids_BT.to(device),
         attention_mask_BT=attention_mask_BT.to(device),
         loss_mask_BT=loss_mask_BT.to(device),
+        scored_mask_BT=scored_mask_BT.to(device),
         advantages_BT=advantages_BT.to(device),
         behavior_logprobs_BT=behavior_logprobs_BT.to(device),
         weights_BT=weights_BT.to(device),
         episode_shares_B=torch.tensor([rows[number].episode_share for number in chosen], device=device),
+        scores={name: values_BT.to(device) for name, values_BT in scores.items()},
     )

@@ -2,6 +2,9 @@
 
 Token for token, and so byte for byte. That catches a mask that is shifted or leaves out the end of a turn, tokens of a
 tool or a template that train, a turn that was tokenised again, and a context that was rewritten without a new row.
+
+Rows of another source than the policy of this step (demonstrations, replayed episodes, a teacher's) must have been
+declared by whoever brought them, token for token.
 """
 
 from collections import deque
@@ -13,7 +16,9 @@ from typing import Final, NamedTuple
 from torch import Tensor
 
 from envgym.agents.protocols import GenerateRequest, Generation, Policy
-from envgym.errors import RunError, sentence
+from envgym.core.trajectory import trajectories
+from envgym.core.tree import Source, Tree
+from envgym.errors import InvalidInput, RunError, sentence
 from envgym.trainer.batch.rows import TrainRow
 
 _EMPTY: Final = 0
@@ -32,6 +37,12 @@ class _SampledSpans(NamedTuple):
     """Where a generation that is present to its end has ended."""
 
 
+class _DeclaredRow(NamedTuple):
+    source: Source
+    token_ids: tuple[int, ...]
+    loss_mask: tuple[bool, ...]
+
+
 class MaskAudit:
     """A record of what the policy sampled after which context, with which the rows that train are compared."""
 
@@ -39,12 +50,27 @@ class MaskAudit:
         """Begin without a record."""
         self._steps: deque[_Continuations] = deque([{}])
         """Of each step that is remembered, the newest last."""
+        self._declared: set[_DeclaredRow] = set()
+        """Of this step."""
 
     def begin_step(self, *, remembered: int = 0) -> None:
         """Begin a step's record, and forget all but those of the `remembered` steps before."""
         while len(self._steps) > remembered:
             self._steps.popleft()
         self._steps.append({})
+        self._declared.clear()
+
+    def declare(self, tree: Tree) -> None:
+        """Say that the episodes of a tree may train in this step, though the policy does not sample them in it.
+
+        Raises: InvalidInput: it is of the policy, whose samples are recorded instead.
+        """
+        if tree.source is Source.POLICY:
+            do = "mark the tree with its source"
+            raise InvalidInput.of("source of a declared tree", "not be POLICY", tree.source, where=tree.id, do=do)
+        for episode in trajectories(tree):
+            for row in episode.rows:
+                self._declared.add(_DeclaredRow(tree.source, row.token_ids, (False, *row.loss_mask[1:])))
 
     def record(self, request: GenerateRequest, generation: Generation) -> None:
         """Remember what was sampled after a context."""
@@ -54,9 +80,15 @@ class MaskAudit:
         self._steps[-1].setdefault((len(request.token_ids), code), set()).add(generation.token_ids)
 
     def check(self, rows: Sequence[TrainRow], *, step: int) -> int:
-        """Return how many tokens train. Raises: RunError: one was not sampled in its context, or a turn is cut."""
+        """Return how many tokens train.
+
+        Raises: RunError: one was not sampled in its context, a turn is cut, or a row of another source is not declared.
+        """
         for number, row in enumerate(rows):
             where, do = f"mask audit, step {step}, row {number}", "look at the row with --dry-run"
+            if row.id.source is not Source.POLICY:
+                self._check_declared(row, where)
+                continue
             is_sampled, starts, ends = self._sampled_spans(row.token_ids)
             wrong = [index for index, trains in enumerate(row.loss_mask) if trains and not is_sampled[index]]
             if wrong:
@@ -69,6 +101,11 @@ class MaskAudit:
                     got = f"a part of one, positions {places[0]} to {places[-1]}"
                     raise RunError(sentence("tokens that train", "be whole turns", got, where=where, do=do))
         return sum(sum(row.loss_mask) for row in rows)
+
+    def _check_declared(self, row: TrainRow, where: str) -> None:
+        if _DeclaredRow(row.id.source, row.token_ids, row.loss_mask) not in self._declared:
+            got, do = f"another of {len(row)} tokens", "declare the tree that it is of, unchanged"
+            raise RunError.of(f"a row of source {row.id.source}", "be one that was declared", got, where=where, do=do)
 
     def _sampled_spans(self, token_ids: Sequence[int]) -> _SampledSpans:
         """Return which tokens of a row were sampled after the tokens before them."""

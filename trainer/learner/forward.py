@@ -44,12 +44,12 @@ class ForwardPass:
         """Run the body of the model, or of another of its architecture; call it inside `mode`."""
         model = self.model if model is None else model
         if batch.pack is not None:
-            return packed_token_hidden_states(model, batch.pack, loss_mask_BT=batch.loss_mask_BT)
+            return packed_token_hidden_states(model, batch.pack, loss_mask_BT=batch.scored_mask_BT)
         return token_hidden_states(
             model,
             input_ids_BT=batch.input_ids_BT,
             attention_mask_BT=batch.attention_mask_BT,
-            loss_mask_BT=batch.loss_mask_BT,
+            loss_mask_BT=batch.scored_mask_BT,
         )
 
     def apply_head(
@@ -80,6 +80,24 @@ class ForwardPass:
             return states.logprobs(temperature=temperature).logprobs_BT
 
         return self.apply_head(rows, batches, head, model)
+
+    def token_logprobs(
+        self, rows: Sequence[TrainRow], batches: Sequence[MicroBatch], temperature: float
+    ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
+        """Return (log-probs, entropies) of the scored tokens of all rows, without gradient, nats; 0 elsewhere."""
+        entropies_NT = torch.zeros((len(rows), max(map(len, rows))), dtype=self.dtype, device=self.device)
+
+        def head(states: TokenHiddenStates) -> Float[Tensor, "B T"]:
+            scored = states.logprobs(temperature=temperature, with_entropy=True)
+            entropies.append(scored.entropies_BT)
+            return scored.logprobs_BT
+
+        entropies: list[Float[Tensor, "B T"] | None] = []
+        logprobs_NT = self.apply_head(rows, batches, head)
+        for batch, entropies_BT in zip(batches, entropies, strict=True):
+            assert entropies_BT is not None, "asked for above"
+            entropies_NT[batch.row_slice] = entropies_BT.to(self.dtype)
+        return logprobs_NT, entropies_NT
 
     @contextmanager
     def mode(self) -> Iterator[None]:

@@ -5,8 +5,9 @@ denominator of the whole update. The learner knows no environments, no episodes 
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -15,10 +16,12 @@ from torch import Tensor, nn
 from envgym.errors import InvalidInput, sentence
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, pad
 from envgym.trainer.learner.checkpoint import OpenReference
+from envgym.trainer.learner.coupled import CoupledGradient, coupled_gradient
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, supervised_tokens
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.logprobs import TokenLogprobs
-from envgym.trainer.learner.objective import Objective, OldLogprobs, denominator_of_rows, policy_loss
+from envgym.trainer.learner.objective import Objective, ObjectiveInputs, OldLogprobs, objective_loss
+from envgym.trainer.methods.losses import Denominator
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics, correction_metrics
 from envgym.trainer.settings import OptimSettings
 
@@ -37,6 +40,23 @@ class _StepInputs:
     value_targets: PaddedValueTargets | None
     """None: there is no critic, or nothing that it could learn."""
     metrics: UpdateMetrics
+    step: int
+    """Train steps done before."""
+
+    def of(self, batch: MicroBatch, scored: TokenLogprobs, old_logprobs: OldLogprobs) -> ObjectiveInputs:
+        """Return what the objective reads of some rows."""
+        values_BT = None if self.value_targets is None else self.value_targets.values_NT[batch.row_slice]
+        return ObjectiveInputs(
+            scored=scored, batch=batch, old_logprobs=old_logprobs, values_BT=values_BT, step=self.step
+        )
+
+    def coupled_loss(
+        self, whole: MicroBatch, scored: TokenLogprobs, *, denominators: Mapping[str, Denominator]
+    ) -> Float[Tensor, ""]:
+        """Return the loss of the terms that couple rows, of all rows of an update."""
+        assert self.old_logprobs is not None, "a coupled objective computes old log-probs in a pass of their own"
+        read = self.of(whole, scored, self.old_logprobs.of(whole))
+        return objective_loss(read, self.objective, denominators=denominators, metrics=self.metrics, scope="update")
 
 
 class Learner:
@@ -80,10 +100,12 @@ class Learner:
         """
         rate = self.optim.lr * schedule(self.optim, step, self._num_steps)
         set_learning_rate(self.optimizer, rate)
-        inputs = self._step_inputs(rows, objective, with_old_logprobs=needs_old_logprobs_pass(self.optim, objective))
+        inputs = self._step_inputs(
+            rows, objective, with_old_logprobs=needs_old_logprobs_pass(self.optim, objective), step=step
+        )
         norms: list[float] = []
         for _ in range(self.optim.epochs):
-            for chosen in _split_minibatches(len(rows), self.optim.minibatches):
+            for chosen in _minibatches(rows, self.optim.minibatches, whole_groups=objective.is_coupled):
                 norms.append(self.update(self.micro_batches(rows, chosen), self._loss_fn(inputs, chosen)))
         correction = inputs.metrics.correction if inputs.old_logprobs is None else inputs.old_logprobs.corrected.stats
         return {
@@ -130,7 +152,8 @@ class Learner:
 
         Nothing is updated; the caller drops the gradient (`zero_grad`) or reads it.
         """
-        inputs, everything = self._step_inputs(rows, objective, with_old_logprobs=False), range(len(rows))
+        everything = range(len(rows))
+        inputs = self._step_inputs(rows, objective, with_old_logprobs=objective.is_coupled, step=0)
         batch = max(self.micro_batches(rows, everything), key=lambda batch: batch.num_tokens)
         self._loss_fn(inputs, everything)(batch).backward()
         return batch.num_tokens
@@ -160,7 +183,9 @@ class Learner:
 
     # ---- the loss of a train step --------------------------------------------------------------------------------
 
-    def _step_inputs(self, rows: Sequence[TrainRow], objective: Objective, *, with_old_logprobs: bool) -> _StepInputs:
+    def _step_inputs(
+        self, rows: Sequence[TrainRow], objective: Objective, *, with_old_logprobs: bool, step: int
+    ) -> _StepInputs:
         value_targets = None
         if self.critic is not None and any(row.supervised for row in rows):
             value_targets = PaddedValueTargets.of_rows(rows, dtype=self.forward.dtype, device=self.device)
@@ -170,14 +195,21 @@ class Learner:
             old_logprobs=self._old_logprobs_of_rows(rows, objective) if with_old_logprobs else None,
             value_targets=value_targets,
             metrics=UpdateMetrics(),
+            step=step,
         )
 
     def _loss_fn(self, inputs: _StepInputs, chosen: Sequence[int]) -> LossFn:
         """Return the loss of an update on the chosen rows: the policy's, and the critic's where there is one."""
         rows = [inputs.rows[number] for number in chosen]
-        policy_denominator = denominator_of_rows(rows)
-        value_denominator = supervised_tokens(rows)
         objective, metrics = inputs.objective, inputs.metrics
+        denominators = objective.denominators(rows)
+        value_denominator = supervised_tokens(rows)
+        coupled: CoupledGradient | None = None
+        if objective.is_coupled:
+            loss_of_all = partial(inputs.coupled_loss, denominators=denominators)
+            coupled = coupled_gradient(
+                self.forward, inputs.rows, chosen, loss_of_all, temperature=objective.temperature
+            )
 
         def loss_fn(batch: MicroBatch) -> Float[Tensor, ""]:
             with self.forward.mode():
@@ -188,7 +220,11 @@ class Learner:
                 metrics.add_correction(old_logprobs.corrected.stats)
             else:
                 old_logprobs = inputs.old_logprobs.of(batch)
-            loss = policy_loss(scored, batch, old_logprobs, objective, denominator=policy_denominator, metrics=metrics)
+            loss = objective_loss(
+                inputs.of(batch, scored, old_logprobs), objective, denominators=denominators, metrics=metrics
+            )
+            if coupled is not None:
+                loss = loss + coupled.of(batch, scored)
             if self.critic is not None and inputs.value_targets is not None:
                 loss = loss + self.critic.loss(
                     states, batch, inputs.value_targets, denominator=value_denominator, metrics=metrics
@@ -200,8 +236,11 @@ class Learner:
     def _old_logprobs_of_rows(self, rows: Sequence[TrainRow], objective: Objective) -> OldLogprobs:
         """Compute old and reference log-probs of every row in passes of their own."""
         # In the packs of the updates, so that every ratio of the first epoch is exactly 1.
-        minibatches = _split_minibatches(len(rows), self.optim.minibatches)
-        batches = [batch for chosen in minibatches for batch in self.micro_batches(rows, chosen)]
+        batches = [
+            batch
+            for chosen in _minibatches(rows, self.optim.minibatches, whole_groups=objective.is_coupled)
+            for batch in self.micro_batches(rows, chosen)
+        ]
 
         def logprobs_of(model: nn.Module | None) -> Float[Tensor, "N T"]:
             return self.forward.logprobs(rows, batches, objective.temperature, model)
@@ -223,11 +262,11 @@ class Learner:
 def needs_old_logprobs_pass(optim: OptimSettings, objective: Objective) -> bool:
     """Return whether a train step computes old log-probs in a pass of their own, before its first update.
 
-    It need not where the old policy is the one that sampled, nor where it is the one that learns: in a single update
-    without a correction.
+    It must where a term couples rows. It need not where the old policy is the one that sampled, nor where it is the one
+    that learns: in a single update without a correction.
     """
     is_single = optim.epochs * optim.minibatches == 1
-    return not objective.is_bypass and not (is_single and objective.correction.is_identity)
+    return objective.is_coupled or (not objective.is_bypass and not (is_single and objective.correction.is_identity))
 
 
 def adamw(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:
@@ -263,6 +302,12 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
-def _split_minibatches(num_rows: int, num_parts: int) -> list[range]:
-    """Deal rows into minibatches by turns; neighbours (episodes of one group) go to different ones."""
-    return [range(part, num_rows, num_parts) for part in range(min(num_parts, num_rows))]
+def _minibatches(rows: Sequence[TrainRow], parts: int, *, whole_groups: bool) -> list[Sequence[int]]:
+    """Deal rows into minibatches by turns: row by row, so that neighbours part, or group by group."""
+    if not whole_groups:
+        return [range(part, len(rows), parts) for part in range(min(parts, len(rows)))]
+    order = {group: place for place, group in enumerate(dict.fromkeys(row.id.group for row in rows))}
+    dealt = (
+        [number for number, row in enumerate(rows) if order[row.id.group] % parts == part] for part in range(parts)
+    )
+    return [chosen for chosen in dealt if chosen]

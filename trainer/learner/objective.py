@@ -1,28 +1,95 @@
-"""The policy's part of the loss: from log-probs of rows to a micro-batch's share of the update's scalar."""
+"""The policy's part of the loss: from log-probs of rows to a micro-batch's share of the update's scalar.
+
+An objective is a list of terms. Each has its loss, the tokens that it reads, its own denominator, and a coefficient
+that may depend on the step.
+"""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, Literal
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from envgym.core.segments import Origin
+from envgym.core.tree import Source
 from envgym.errors import SettingsError, sentence
-from envgym.trainer.batch.rows import MicroBatch, TrainRow
+from envgym.trainer.batch.rows import TRAINED, MicroBatch, TrainRow
 from envgym.trainer.learner.checkpoint import OpenReference
 from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.methods.corrections import Correction, CorrectionResult
-from envgym.trainer.methods.losses import Aggregation, Denominator, KlEstimator, PolicyLoss, TokenMean
-from envgym.trainer.methods.losses.base import entropy_bonus
-from envgym.trainer.methods.losses.kl import k3, kl_to_reference
+from envgym.trainer.methods.losses import (
+    Aggregation,
+    Denominator,
+    Entropy,
+    KlEstimator,
+    KlToReference,
+    LossBatch,
+    PolicyLoss,
+    TokenMean,
+)
+from envgym.trainer.methods.losses.base import log_ratio, loss_stats, scope_of
+from envgym.trainer.methods.losses.kl import k3
+from envgym.trainer.methods.losses.kl_reference import REFERENCE
+from envgym.trainer.methods.row_ids import ORIGINS, SAMPLED, SOURCES
+from envgym.trainer.methods.schedules import Constant, Schedule
 from envgym.trainer.metrics.update import UpdateMetrics
 from envgym.trainer.settings import ObjectiveSettings
 
 TOKEN_MEAN: Final = TokenMean()
+ONE: Final = Constant(value=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One term of an objective."""
+
+    name: str
+    """Of its metrics: `loss/<name>`."""
+    loss: PolicyLoss
+    coef: Schedule = ONE
+    aggregation: Aggregation = TOKEN_MEAN
+    sources: frozenset[Source] = SAMPLED
+    """Of the rows that it reads."""
+    origins: frozenset[Origin] = TRAINED
+    """Of the tokens that it reads."""
+    is_weighted: bool = True
+    """Whether the correction's weights hold for it; what the correction rejects, it rejects in any case."""
+
+    def mask_of(self, row: TrainRow) -> tuple[bool, ...]:
+        """Return the tokens of a row that the term reads."""
+        return row.tokens_of(self.origins) if row.id.source in self.sources else (False,) * len(row)
+
+    def mask(self, batch: MicroBatch) -> Bool[Tensor, "B T"]:
+        """Return the tokens of a micro-batch that the term reads."""
+        mask_BT = batch.loss_mask_BT
+        if self.origins != TRAINED:
+            others_BT = _is_one_of(batch.ids.origins_BT, [ORIGINS.index(origin) for origin in self.origins - TRAINED])
+            others_BT = others_BT & batch.scored_mask_BT
+            mask_BT = (mask_BT | others_BT) if self.origins & TRAINED else others_BT
+        if all(row_id.source in self.sources for row_id in batch.ids.ids):
+            return mask_BT
+        return mask_BT & _is_one_of(batch.ids.sources_B, [SOURCES.index(source) for source in self.sources])[:, None]
+
+    def denominator(self, rows: Sequence[TrainRow]) -> Denominator:
+        """Return the denominator of an update on these rows; correction masks do not change it."""
+        weights = [row.weight_of(self.mask_of(row)) for row in rows]
+        read = [(row, weight) for row, weight in zip(rows, weights, strict=True) if weight > 0]
+        groups: dict[int, float] = {}
+        for row, weight in read:
+            groups[row.id.group] = groups.get(row.id.group, 0.0) + weight
+        shares = math.fsum(row.episode_share for row, _ in read)
+        return Denominator(tokens=math.fsum(weights), sequences=shares, groups=groups)
+
+
+def _is_one_of(numbers: Tensor, chosen: Sequence[int]) -> Tensor:
+    return torch.isin(numbers, torch.tensor(chosen, dtype=numbers.dtype, device=numbers.device))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Objective:
     """What is minimised, as one choice per point.
 
@@ -34,12 +101,17 @@ class Objective:
     """
 
     loss: PolicyLoss
+    """Of the first term, `policy`."""
     correction: Correction
     aggregation: Aggregation = TOKEN_MEAN
     kl_estimator: KlEstimator = k3
     settings: ObjectiveSettings
     temperature: float
     """That the rows were sampled at."""
+    sources: frozenset[Source] = SAMPLED
+    """Of the rows that the first term reads."""
+    further: tuple[Term, ...] = ()
+    """Terms beside the policy's loss, its KL term and its entropy bonus."""
 
     def __post_init__(self) -> None:
         """Refuse to correct for the sampler twice. Raises: SettingsError: both ratio and weights would."""
@@ -48,10 +120,51 @@ class Objective:
             got, do = repr(self.correction), "set its weights to none, choose none, or objective.old_policy=recomputed"
             raise SettingsError(sentence("correction", rule, got, where="objective", do=do))
 
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """All terms, the policy's loss first."""
+        settings, sources, aggregation = self.settings, self.sources, self.aggregation
+        terms = [Term(name="policy", loss=self.loss, sources=sources, aggregation=aggregation)]
+        for name, loss, coef in (
+            ("kl_reference", KlToReference(estimator=self.kl_estimator), settings.kl_coef),
+            ("entropy_bonus", Entropy(), settings.entropy_coef),
+        ):
+            if coef:
+                terms.append(
+                    Term(
+                        name=name,
+                        loss=loss,
+                        coef=Constant(value=coef),
+                        sources=sources,
+                        aggregation=aggregation,
+                        is_weighted=False,
+                    )
+                )
+        return (*terms, *self.further)
+
+    @cached_property
+    def origins(self) -> frozenset[Origin]:
+        """Origins of the tokens that its terms read."""
+        return frozenset().union(*(term.origins for term in self.terms))
+
+    @property
+    def is_coupled(self) -> bool:
+        """True where a term must be given all rows of an update at once."""
+        return any(scope_of(term.loss) == "update" for term in self.terms)
+
     @property
     def is_bypass(self) -> bool:
         """True where the old policy is the one that sampled."""
         return self.settings.old_policy == "rollout"
+
+    @property
+    def without_reference(self) -> "Objective":
+        """The same without its KL term, for where no reference is kept."""
+        return replace(self, settings=self.settings.model_copy(update={"kl_coef": 0.0}))
+
+    def denominators(self, rows: Sequence[TrainRow]) -> dict[str, Denominator]:
+        """Return the denominator of each term, by name, for an update on these rows."""
+        return {term.name: term.denominator(rows) for term in self.terms}
 
     def old_logprobs(
         self,
@@ -72,7 +185,7 @@ class Objective:
         corrected = self.correction(
             old_logprobs_BT=logprobs_BT,
             behavior_logprobs_BT=behavior_logprobs_BT,
-            loss_mask_BT=batch.loss_mask_BT,
+            loss_mask_BT=_SAMPLED_TOKENS.mask(batch),
         )
         reference_BT = None
         if reference is not None:
@@ -87,7 +200,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldLogprobs:
-    """Log-probs of some rows before an update, nats, padded on the right; 0 at tokens that do not train."""
+    """Log-probs of some rows before an update, nats, padded on the right; 0 at tokens that are not scored."""
 
     logprobs_BT: Float[Tensor, "B T"]
     """Of the old policy, the denominator of the loss's ratio."""
@@ -110,52 +223,89 @@ class OldLogprobs:
         )
 
 
-def policy_loss(
-    scored: TokenLogprobs,
-    batch: MicroBatch,
-    old_logprobs: OldLogprobs,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveInputs:
+    """What the terms read of some rows."""
+
+    scored: TokenLogprobs
+    """Log-probs and entropies of the policy, with gradient."""
+    batch: MicroBatch
+    old_logprobs: OldLogprobs
+    values_BT: Float[Tensor, "B T"] | None = None
+    """The critic's before the update; None: there is no critic."""
+    step: int
+    """Train steps done before."""
+
+    def of_term(self, term: Term, mask_BT: Bool[Tensor, "B T"]) -> LossBatch:
+        """Return what a term's loss is given."""
+        old, batch = self.old_logprobs, self.batch
+        reference = {} if old.reference_logprobs_BT is None else {REFERENCE: old.reference_logprobs_BT}
+        return LossBatch(
+            logprobs_BT=self.scored.logprobs_BT,
+            old_logprobs_BT=old.logprobs_BT,
+            advantages_BT=batch.advantages_BT,
+            loss_mask_BT=mask_BT,
+            entropies_BT=self.scored.entropies_BT,
+            behavior_logprobs_BT=batch.behavior_logprobs_BT,
+            values_BT=self.values_BT,
+            weights_BT=batch.weights_BT,
+            ids=batch.ids,
+            scores={**batch.scores, **reference},
+            step=self.step,
+        )
+
+
+_SAMPLED_TOKENS: Final = Term(name="sampled", loss=Entropy())
+"""The tokens that the policy sampled, which a correction is for; its loss is never asked."""
+
+
+def objective_loss(
+    inputs: ObjectiveInputs,
     objective: Objective,
     *,
-    denominator: Denominator,
+    denominators: Mapping[str, Denominator],
     metrics: UpdateMetrics,
+    scope: Literal["row", "update"] = "row",
 ) -> Float[Tensor, ""]:
-    """Return a micro-batch's share of the update's policy loss, with its KL term and entropy bonus.
+    """Return these rows' share of the update's loss: the sum of its terms of a scope.
 
     Args:
-        scored: log-probs and entropies of the policy, with gradient.
-        batch: the rows.
-        old_logprobs: of the same rows.
+        inputs: of the rows.
         objective: what is minimised.
-        denominator: of the whole update.
-        metrics: the micro-batch is added to them.
+        denominators: of the whole update, by term.
+        metrics: the rows are added to them.
+        scope: `row`: the terms that may be given any rows; `update`: those that must be given all rows of the update.
     """
-    settings, corrected = objective.settings, old_logprobs.corrected
-    logprobs_BT, entropies_BT = scored.logprobs_BT, scored.entropies_BT
-    assert entropies_BT is not None, "the caller computes entropies"
-    token_loss = objective.loss(
-        logprobs_BT=logprobs_BT,
-        old_logprobs_BT=old_logprobs.logprobs_BT,
-        advantages_BT=batch.advantages_BT,
-        loss_mask_BT=corrected.loss_mask_BT,
-    )
-    losses_BT = token_loss.losses_BT * corrected.weights_BT
-    mask_BT = corrected.loss_mask_BT
-    metrics.add_policy(token_loss.stats, losses_BT, entropies_BT, batch.loss_mask_BT)
-    if old_logprobs.reference_logprobs_BT is not None:
-        reference_BT = old_logprobs.reference_logprobs_BT
-        kl_BT = kl_to_reference(logprobs_BT, reference_BT, mask_BT, estimator=objective.kl_estimator)
-        metrics.add_kl(kl_BT)
-        losses_BT = losses_BT + settings.kl_coef * kl_BT
-    if settings.entropy_coef:
-        losses_BT = losses_BT + settings.entropy_coef * entropy_bonus(entropies_BT, mask_BT)
+    parts = [
+        _term_loss(inputs, objective, term, denominator=denominators[term.name], metrics=metrics)
+        for term in objective.terms
+        if scope_of(term.loss) == scope
+    ]
+    return torch.stack(parts).sum() if len(parts) > 1 else parts[0] if parts else inputs.scored.logprobs_BT.sum() * 0.0
+
+
+def _term_loss(
+    inputs: ObjectiveInputs, objective: Objective, term: Term, *, denominator: Denominator, metrics: UpdateMetrics
+) -> Float[Tensor, ""]:
+    batch, corrected = inputs.batch, inputs.old_logprobs.corrected
+    read_BT = term.mask(batch)
+    sampled_BT = _SAMPLED_TOKENS.mask(batch)
+    mask_BT = read_BT & (corrected.loss_mask_BT | ~sampled_BT)
+    loss_batch = inputs.of_term(term, mask_BT)
+    result = term.loss(loss_batch)
+    losses_BT = result.losses_BT
+    if term.is_weighted:
+        losses_BT = losses_BT * torch.where(sampled_BT, corrected.weights_BT, 1.0)
+    if term is objective.terms[0]:
+        stats = result.stats
+        if stats is None:
+            stats = loss_stats(log_ratio(loss_batch.logprobs_BT, loss_batch.old_logprobs_BT, mask_BT), mask_BT)
+        metrics.add_policy(stats, losses_BT, loss_batch.entropies, read_BT)
+    else:
+        metrics.add_term(term.name, losses_BT, read_BT, coef=term.coef(inputs.step))
+    metrics.add_sums(term.name, result.sums, read_BT)
     # What the correction rejected adds 0 and goes on counting, in the means over a row as in the denominator.
-    return objective.aggregation(
-        losses_BT, batch.loss_mask_BT, batch.weights_BT, batch.episode_shares_B, denominator=denominator
+    value = term.aggregation(
+        losses_BT, read_BT, batch.weights_BT, batch.episode_shares_B, denominator=denominator, ids=batch.ids
     )
-
-
-def denominator_of_rows(rows: Sequence[TrainRow]) -> Denominator:
-    """Return the denominator of an update; correction masks do not change it."""
-    weights = [row.trained_weight for row in rows]
-    shares = [row.episode_share for row, weight in zip(rows, weights, strict=True) if weight > 0]
-    return Denominator(tokens=math.fsum(weights), sequences=math.fsum(shares))
+    return value if term.coef is ONE else term.coef(inputs.step) * value

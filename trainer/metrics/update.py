@@ -1,5 +1,8 @@
 """Metrics of updates: sums while they run, means at the end."""
 
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -18,9 +21,12 @@ class UpdateMetrics:
         """Start with no micro-batch."""
         self._stats: LossStats | None = None
         self.correction: CorrectionStats | None = None
-        self._loss = self._entropy = self._kl = 0.0
+        self._loss = self._entropy = 0.0
         self._tokens = 0
-        self._has_kl = False
+        self._sums: dict[str, float] = defaultdict(float)
+        self._counts = Counter[str]()
+        """Of what else is measured, by name: its sum, and the tokens that the sum is over."""
+        self._coefs: Metrics = {}
         self._value_loss, self._supervised = 0.0, 0
 
     def add_policy(
@@ -36,10 +42,21 @@ class UpdateMetrics:
         self._entropy += torch.where(loss_mask_BT, entropies_BT.detach(), 0.0).sum().item()
         self._tokens += int(loss_mask_BT.sum())
 
-    def add_kl(self, kl_BT: Float[Tensor, "B T"]) -> None:
-        """Add a micro-batch's estimates of KL(policy || reference)."""
-        self._kl += kl_BT.detach().sum().item()
-        self._has_kl = True
+    def add_term(
+        self, name: str, losses_BT: Float[Tensor, "B T"], mask_BT: Bool[Tensor, "B T"], *, coef: float
+    ) -> None:
+        """Add a micro-batch's losses of a further term of the objective, before its coefficient."""
+        self._coefs[f"coef/{name}"] = coef
+        self._add(f"loss/{name}", losses_BT.detach().sum().item(), int(mask_BT.sum()))
+
+    def add_sums(self, term: str, sums: Mapping[str, Float[Tensor, ""]], mask_BT: Bool[Tensor, "B T"]) -> None:
+        """Add what else a term's loss has measured: sums over its tokens."""
+        for name, value in sums.items():
+            self._add(f"loss/{term}/{name}", value.item(), int(mask_BT.sum()))
+
+    def _add(self, name: str, value: float, count: int) -> None:
+        self._sums[name] += value
+        self._counts[name] += count
 
     def add_value_loss(self, losses_BT: Float[Tensor, "B T"], mask_BT: Bool[Tensor, "B T"]) -> None:
         """Add a micro-batch's losses of the critic."""
@@ -67,8 +84,7 @@ class UpdateMetrics:
             "ratio/max": stats.ratio_max.item(),
             "train/trained_tokens": float(self._tokens),
         }
-        if self._has_kl:
-            means["loss/kl_reference"] = self._kl / self._tokens
+        means |= {name: value / max(self._counts[name], 1) for name, value in self._sums.items()} | self._coefs
         if self._supervised:
             means["loss/value"] = self._value_loss / self._supervised
         return means

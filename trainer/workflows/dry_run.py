@@ -232,7 +232,7 @@ def _batch_rows(context: RunContext, groups: Sequence[Group]) -> tuple[BatchRow,
 
 def _measure(context: RunContext, settings: TrainSettings, rows: list[TrainRow], *, collect_s: float) -> StepCost:
     """Run forward and backward of the largest micro-batch twice: for its memory, and warm for its time."""
-    learner, objective = context.learner, context.method.objective
+    learner, objective = context.learner, context.method.objective.without_reference
     has_reference = bool(settings.objective.kl_coef)
     state = state_memory(context.model, reference=has_reference)
     with peak_memory(context.device) as peak:

@@ -68,14 +68,14 @@ def overfit(
         autocast=context.learner.autocast,
         critic=context.learner.critic,
     )
-    temperature = context.method.objective.temperature
+    objective = context.method.objective.without_reference
     points: list[OverfitPoint] = []
     seen: dict[str, float] = {}
     for update in range(updates + 1):
-        points.append(_point(update, seen, rows, learner.compute_logprobs(rows, temperature).tolist()))
+        points.append(_point(update, seen, rows, learner.compute_logprobs(rows, objective.temperature).tolist()))
         on_point(points[-1])
         if update < updates:
-            seen = learner.train_step(rows, context.method.objective, step=update)
+            seen = learner.train_step(rows, objective, step=update)
     return points
 
 

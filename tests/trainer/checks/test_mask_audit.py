@@ -8,10 +8,14 @@ import pytest
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import GenerateRequest, Policy, Sampling
-from envgym.errors import RunError
-from envgym.trainer.batch.rows import TrainRow
+from envgym.core.trajectory import trajectories
+from envgym.core.tree import Source, Tree
+from envgym.errors import InvalidInput, RunError
+from envgym.trainer.batch.rows import TrainRow, train_rows
 from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
+from envgym.trainer.methods.credit.outcome import episode_credits
 from tests.agents.policies.small_models import llama
+from tests.support.example_trees import outcome_tree
 
 # Prompt 1 2, turn 7 8 9, the tool says 3 4, turn 7 5; a sibling parts from the first turn behind 7 and samples 6.
 TURNS = {(1, 2): (7, 8, 9), (1, 2, 7, 8, 9, 3, 4): (7, 5), (1, 2, 7): (6,)}
@@ -71,6 +75,51 @@ def test_a_turn_that_trains_in_part_stops_the_run(record: MaskAudit, fault: str,
         RunError, match=rf"must be whole turns, got a part of one, positions {cut} \(mask audit, step 3, row 0"
     ):
         record.check([wrong], step=3)
+
+
+def declared_row(source: Source) -> tuple[Tree, TrainRow]:
+    """Return a tree of a source, and the row of its first episode."""
+    tree = replace(outcome_tree("declared", 1.0), source=source)
+    (row, *_) = train_rows(episode_credits(trajectories(tree)[:1], [1.0]), once=False)
+    return tree, row
+
+
+@pytest.mark.parametrize("source", [Source.REPLAY, Source.DEMONSTRATION, Source.TEACHER])
+def test_rows_of_another_source_train_where_they_were_declared(source: Source) -> None:
+    audit = MaskAudit()
+    tree, row = declared_row(source)
+    with pytest.raises(RunError, match=f"a row of source {source} must be one that was declared"):
+        audit.check([row], step=1)
+    audit.declare(tree)
+    assert audit.check([row], step=1) == sum(row.loss_mask)
+    audit.begin_step()
+    with pytest.raises(RunError, match="must be one that was declared"):
+        audit.check([row], step=2)
+
+
+@pytest.mark.parametrize("fault", ["other tokens", "a wider mask", "another source"])
+def test_what_was_declared_trains_as_it_is(fault: str) -> None:
+    audit = MaskAudit()
+    tree, row = declared_row(Source.REPLAY)
+    audit.declare(tree)
+    wrong = {
+        "other tokens": replace(row, token_ids=(row.token_ids[0] + 1, *row.token_ids[1:])),
+        "a wider mask": replace(row, loss_mask=(False, *[True] * (len(row) - 1))),
+        "another source": replace(row, id=replace(row.id, source=Source.DEMONSTRATION)),
+    }[fault]
+    assert wrong != row
+    with pytest.raises(RunError, match="must be one that was declared"):
+        audit.check([wrong], step=1)
+
+
+def test_a_demonstration_cannot_pass_as_a_sample() -> None:
+    audit = MaskAudit()
+    tree, row = declared_row(Source.DEMONSTRATION)
+    audit.declare(tree)
+    with pytest.raises(RunError, match="must be sampled by the policy"):
+        audit.check([replace(row, id=replace(row.id, source=Source.POLICY))], step=1)
+    with pytest.raises(InvalidInput, match="must not be POLICY"):
+        audit.declare(replace(tree, source=Source.POLICY))
 
 
 def test_what_was_sampled_before_is_forgotten_when_a_step_begins(record: MaskAudit) -> None:

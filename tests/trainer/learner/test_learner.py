@@ -17,7 +17,7 @@ from envgym.trainer.batch.rows import TrainRow, padded_batches
 from envgym.trainer.catalog import AGGREGATION
 from envgym.trainer.learner.causal_lm import without_dropout
 from envgym.trainer.learner.learner import Learner, schedule
-from envgym.trainer.learner.objective import Objective, denominator_of_rows
+from envgym.trainer.learner.objective import Objective
 from envgym.trainer.methods.corrections import NoCorrection, Tis
 from envgym.trainer.methods.losses import Aggregation, PpoClip
 from envgym.trainer.settings import ObjectiveSettings, OptimSettings
@@ -258,8 +258,8 @@ def test_micro_batches_hold_every_row_once_and_respect_the_limit() -> None:
 def test_denominator_counts_weights_and_rows() -> None:
     rows = build_rows(build_model(), lengths=(4, 5))
     # row 0 trains place 2 (place 3 is a multiple of 3) with weight .5; row 1 trains places 3 and 4 with weight 1
-    assert denominator_of_rows(rows).tokens == 2.5
-    assert denominator_of_rows(rows).sequences == 2
+    denominator = objective().denominators(rows)["policy"]
+    assert (denominator.tokens, denominator.sequences) == (2.5, 2)
 
 
 def test_schedule_warms_up_and_decays() -> None:

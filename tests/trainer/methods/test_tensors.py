@@ -8,8 +8,9 @@ from envgym.trainer.learner.causal_lm import LmHead
 from envgym.trainer.learner.logprobs import chunked_logprobs
 from envgym.trainer.methods.losses import (
     Denominator,
+    Entropy,
+    LossBatch,
     TokenSum,
-    entropy_bonus,
     kl_to_reference,
 )
 from envgym.trainer.methods.losses.kl import k3
@@ -44,7 +45,14 @@ def test_a_mask_that_is_not_bool_or_not_of_rank_two_is_refused() -> None:
 def test_losses_refuse_to_broadcast(name: str, narrow: str) -> None:
     batch = dict.fromkeys(("logprobs_BT", "old_logprobs_BT", "advantages_BT"), FULL) | {f"{narrow}_BT": NARROW}
     with pytest.raises(InvalidInput, match=rf"^{narrow} must match loss_mask \[2, 3\], got \[2, 1\] \(a policy loss\)"):
-        LOSSES[name]()(**batch, loss_mask_BT=MASK)
+        LOSSES[name]()(
+            LossBatch(
+                logprobs_BT=batch["logprobs_BT"],
+                old_logprobs_BT=batch["old_logprobs_BT"],
+                advantages_BT=batch["advantages_BT"],
+                loss_mask_BT=MASK,
+            )
+        )
 
 
 @pytest.mark.parametrize("name", sorted(CORRECTIONS))
@@ -59,7 +67,11 @@ def test_loss_terms_refuse_to_broadcast() -> None:
     with pytest.raises(InvalidInput, match="reference_logprobs must match loss_mask"):
         kl_to_reference(FULL, NARROW, MASK, estimator=k3)
     with pytest.raises(InvalidInput, match="entropies must match loss_mask"):
-        entropy_bonus(NARROW, MASK)
+        Entropy()(
+            LossBatch(
+                logprobs_BT=FULL, old_logprobs_BT=FULL, advantages_BT=FULL, loss_mask_BT=MASK, entropies_BT=NARROW
+            )
+        )
 
 
 def test_aggregation_refuses_to_broadcast() -> None:

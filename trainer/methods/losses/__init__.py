@@ -6,24 +6,33 @@ A loss is a pure function of log-probabilities, advantages and a mask; it knows 
 from envgym.trainer.methods.losses.aggregate import (
     Aggregation,
     Denominator,
+    PromptMean,
     SeqMeanTokenMean,
     SeqMeanTokenSum,
     SeqMeanTokenSumNorm,
     TokenMean,
     TokenSum,
 )
-from envgym.trainer.methods.losses.base import LossStats, PolicyLoss, TokenLoss, entropy_bonus
+from envgym.trainer.methods.losses.base import LossBatch, LossStats, PolicyLoss, TokenLoss
+from envgym.trainer.methods.losses.entropy import Entropy
 from envgym.trainer.methods.losses.kl import KlEstimator, kl_to_reference
+from envgym.trainer.methods.losses.kl_reference import KlToReference
+from envgym.trainer.methods.losses.nll import NegativeLogLikelihood
 from envgym.trainer.methods.losses.ppo_clip import PpoClip
 from envgym.trainer.methods.losses.reinforce import Reinforce
 
 __all__ = [
     "Aggregation",
     "Denominator",
+    "Entropy",
     "KlEstimator",
+    "KlToReference",
+    "LossBatch",
     "LossStats",
+    "NegativeLogLikelihood",
     "PolicyLoss",
     "PpoClip",
+    "PromptMean",
     "Reinforce",
     "SeqMeanTokenMean",
     "SeqMeanTokenSum",
@@ -31,6 +40,5 @@ __all__ = [
     "TokenLoss",
     "TokenMean",
     "TokenSum",
-    "entropy_bonus",
     "kl_to_reference",
 ]

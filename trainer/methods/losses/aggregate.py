@@ -6,15 +6,19 @@ Data-parallel ranks likewise: add the ranks' denominators, aggregate on each, *s
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
+from envgym.errors import InvalidInput
 from envgym.settings import Settings
+from envgym.trainer.methods.row_ids import RowIds
 from envgym.trainer.methods.tensors import check_rows
 
 
@@ -26,10 +30,14 @@ class Denominator:
     """Σ w m: trained tokens, each with its row weight."""
     sequences: float
     """Σ share: episodes with a trained token. The rows of an episode whose context was rewritten add up to one."""
+    groups: Mapping[int, float] = field(default_factory=dict)
+    """Group -> its part of `tokens`."""
 
     def __add__(self, other: "Denominator") -> "Denominator":
         """Return the denominator of both parts together."""
-        return Denominator(tokens=self.tokens + other.tokens, sequences=self.sequences + other.sequences)
+        groups = Counter(self.groups)
+        groups.update(other.groups)
+        return Denominator(tokens=self.tokens + other.tokens, sequences=self.sequences + other.sequences, groups=groups)
 
 
 @runtime_checkable
@@ -47,6 +55,7 @@ class Aggregation(Protocol):
         shares_B: Float[Tensor, " B"] | None = None,
         *,
         denominator: Denominator,
+        ids: RowIds | None = None,
     ) -> Float[Tensor, ""]:
         """Reduce the losses of these rows to their share of the batch's scalar.
 
@@ -57,6 +66,7 @@ class Aggregation(Protocol):
                 token trained once by k rows); None = 1 everywhere.
             shares_B: [B] the share of each row in its episode's Σ w m; None = every row is a whole episode.
             denominator: of the *whole* batch, of which these may be some rows.
+            ids: what the rows are of; None = nothing is known of them.
 
         Returns:
             A scalar. Rows without a trained token add 0; a batch without one gives 0, with gradient 0.
@@ -67,6 +77,9 @@ class Aggregation(Protocol):
 class SumOverDivisor(Settings, ABC):
     """The base of ours: a sum over all rows, divided once."""
 
+    needs_groups: ClassVar[bool] = False
+    """Whether it reads the trained tokens of a row's group."""
+
     def __call__(
         self,
         losses_BT: Float[Tensor, "B T"],
@@ -75,6 +88,7 @@ class SumOverDivisor(Settings, ABC):
         shares_B: Float[Tensor, " B"] | None = None,
         *,
         denominator: Denominator,
+        ids: RowIds | None = None,
     ) -> Float[Tensor, ""]:
         """Return these rows' share of the batch's scalar."""
         check_rows(loss_mask_BT, {"losses": losses_BT}, where="an aggregation")
@@ -82,13 +96,23 @@ class SumOverDivisor(Settings, ABC):
         row_sums_B = (torch.where(loss_mask_BT, losses_BT, 0.0) * weights_BT).sum(dim=-1)
         shares_B = row_sums_B.new_ones(len(row_sums_B)) if shares_B is None else shares_B
         divisor = self.divisor(denominator)
-        return self.row_values(row_sums_B, weights_BT, shares_B).sum() * (1.0 / divisor if divisor > 0 else 0.0)
+        if self.needs_groups and ids is None:
+            name, do = type(self).__name__, "pass the rows' ids"
+            raise InvalidInput.of("ids", "name the group of each row", None, where=name, do=do)
+        groups_B = ids.groups_B.tolist() if self.needs_groups and ids is not None else ()
+        tokens_B = [denominator.groups[group] for group in groups_B]
+        values_B = self.row_values(row_sums_B, weights_BT, shares_B, row_sums_B.new_tensor(tokens_B))
+        return values_B.sum() * (1.0 / divisor if divisor > 0 else 0.0)
 
     def row_values(
-        self, row_sums_B: Float[Tensor, " B"], weights_BT: Float[Tensor, "B T"], shares_B: Float[Tensor, " B"]
+        self,
+        row_sums_B: Float[Tensor, " B"],
+        weights_BT: Float[Tensor, "B T"],
+        shares_B: Float[Tensor, " B"],
+        group_tokens_B: Float[Tensor, " B"],
     ) -> Float[Tensor, " B"]:
         """Return what each row adds; its weighted sum Σ_t w m l."""
-        del weights_BT, shares_B
+        del weights_BT, shares_B, group_tokens_B
         return row_sums_B
 
     @abstractmethod
@@ -130,11 +154,40 @@ class SeqMeanTokenMean(SeqMeanTokenSum):
     """
 
     def row_values(
-        self, row_sums_B: Float[Tensor, " B"], weights_BT: Float[Tensor, "B T"], shares_B: Float[Tensor, " B"]
+        self,
+        row_sums_B: Float[Tensor, " B"],
+        weights_BT: Float[Tensor, "B T"],
+        shares_B: Float[Tensor, " B"],
+        group_tokens_B: Float[Tensor, " B"],
     ) -> Float[Tensor, " B"]:
         """Return what each row adds to the mean over its sequence's tokens."""
+        del group_tokens_B
         tokens_B = weights_BT.sum(dim=-1)
         return row_sums_B * shares_B / torch.where(tokens_B > 0, tokens_B, 1.0)
+
+
+class PromptMean(SumOverDivisor):
+    """Mean over groups of the mean over tokens: Σ_g (Σ w m l of g / Σ w m of g) / #groups: all prompts count the same.
+
+    Source: 2510.13786 (ScaleRL).
+    """
+
+    needs_groups: ClassVar[bool] = True
+
+    def divisor(self, denominator: Denominator) -> float:
+        """Return the number of groups with a trained token."""
+        return len(denominator.groups)
+
+    def row_values(
+        self,
+        row_sums_B: Float[Tensor, " B"],
+        weights_BT: Float[Tensor, "B T"],
+        shares_B: Float[Tensor, " B"],
+        group_tokens_B: Float[Tensor, " B"],
+    ) -> Float[Tensor, " B"]:
+        """Return what each row adds to the mean over its group's tokens."""
+        del weights_BT, shares_B
+        return row_sums_B / group_tokens_B
 
 
 class SeqMeanTokenSumNorm(SumOverDivisor):

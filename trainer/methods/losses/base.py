@@ -1,13 +1,16 @@
-"""The contract of a policy loss, what it returns, and the statistics all of them share."""
+"""The contract of a policy loss, what it is given and returns, and the statistics all of them share."""
 
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from envgym.errors import InvalidInput, check_known
 from envgym.trainer.methods.losses.kl import k3
+from envgym.trainer.methods.row_ids import RowIds
 from envgym.trainer.methods.tensors import LOG_RATIO_BOUND, BatchStats, check_rows, masked_max, masked_min, masked_sum
 
 
@@ -37,36 +40,88 @@ class LossStats(BatchStats):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossBatch:
+    """What a loss is given: whole rows, of which it reads what it needs. Under a False mask nothing is ever read."""
+
+    logprobs_BT: Float[Tensor, "B T"]
+    """Of the policy being trained, with gradient, nats."""
+    old_logprobs_BT: Float[Tensor, "B T"]
+    """Of the policy before the update, in the same packing and temperature, nats."""
+    advantages_BT: Float[Tensor, "B T"]
+    """Without gradient."""
+    loss_mask_BT: Bool[Tensor, "B T"]
+    """True = trains."""
+    entropies_BT: Float[Tensor, "B T"] | None = None
+    """Of the distribution that each token was drawn from, with gradient, nats."""
+    behavior_logprobs_BT: Float[Tensor, "B T"] | None = None
+    """As the sampler reported them, nats; 0 where the policy did not sample."""
+    values_BT: Float[Tensor, "B T"] | None = None
+    """The critic's, before the update, of the prefix before each token; None: there is no critic."""
+    weights_BT: Float[Tensor, "B T"] | None = None
+    """Share of the row in a token that several rows hold; None: 1."""
+    ids: RowIds = field(default_factory=RowIds)
+    """Episode, group, task, source and reward of each row; turn, segment, node and origin of each token."""
+    scores: Mapping[str, Float[Tensor, "B T"]] = field(default_factory=dict)
+    """Named extra numbers per token, without gradient, such as the log-probs of the `reference`."""
+    step: int = 0
+    """Train steps done before."""
+
+    def __post_init__(self) -> None:
+        """Refuse tensors that would broadcast against the mask. Raises: InvalidInput."""
+        tensors = {
+            "logprobs": self.logprobs_BT,
+            "old_logprobs": self.old_logprobs_BT,
+            "advantages": self.advantages_BT,
+            "entropies": self.entropies_BT,
+            "behavior_logprobs": self.behavior_logprobs_BT,
+            "values": self.values_BT,
+            "weights": self.weights_BT,
+            **{f"score {name}": values_BT for name, values_BT in self.scores.items()},
+        }
+        given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        check_rows(self.loss_mask_BT, given, where="a policy loss")
+
+    def score(self, name: str) -> Float[Tensor, "B T"]:
+        """Return the extra numbers of this name. Raises: UnknownName: there are none."""
+        check_known("score", name, self.scores, where="a policy loss")
+        return self.scores[name]
+
+    @property
+    def entropies(self) -> Float[Tensor, "B T"]:
+        """The entropies. Raises: InvalidInput: there are none."""
+        if self.entropies_BT is None:
+            raise InvalidInput.of("entropies", "be given", None, where="a policy loss", do="compute them")
+        return self.entropies_BT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLoss:
     """The loss of every token, to be weighted and aggregated by the caller."""
 
     losses_BT: Float[Tensor, "B T"]
     """Exactly 0, with gradient 0, where the mask is False."""
-    stats: LossStats
-    """Detached."""
+    stats: LossStats | None = None
+    """Detached; None: this loss clips nothing, and the caller measures the ratio."""
+    sums: Mapping[str, Float[Tensor, ""]] = field(default_factory=dict)
+    """What else is measured, by name: detached sums over trained tokens, reported as means `loss/<term>/<name>`."""
 
 
 @runtime_checkable
 class PolicyLoss(Protocol):
-    """A loss per token from log-probabilities and advantages."""
+    """A loss per token from log-probabilities, advantages and whatever else a batch holds.
 
-    def __call__(
-        self,
-        *,
-        logprobs_BT: Float[Tensor, "B T"],
-        old_logprobs_BT: Float[Tensor, "B T"],
-        advantages_BT: Float[Tensor, "B T"],
-        loss_mask_BT: Bool[Tensor, "B T"],
-    ) -> TokenLoss:
-        """Return the loss to be minimised.
+    A loss whose class says `scope = "update"` couples rows: it is given all rows of an update at once, whole groups
+    among them. Any other is given some of them at a time, and may couple the tokens of a row alone.
+    """
 
-        Args:
-            logprobs_BT: [B, T] of the policy being trained, with gradient, in nats.
-            old_logprobs_BT: [B, T] of the policy before the update, in the same packing and temperature.
-            advantages_BT: [B, T], without gradient.
-            loss_mask_BT: [B, T] bool, True = trains. Values of the other tensors under it are never read.
-        """
+    def __call__(self, batch: LossBatch) -> TokenLoss:
+        """Return the loss to be minimised."""
         ...
+
+
+def scope_of(loss: PolicyLoss) -> Literal["row", "update"]:
+    """Return how many rows a loss must be given at once."""
+    return "update" if getattr(loss, "scope", "row") == "update" else "row"
 
 
 def log_ratio(
@@ -76,15 +131,12 @@ def log_ratio(
 
     The difference is masked before anything else is computed from it, so that no NaN enters the backward pass.
     """
-    others = {"logprobs": logprobs_BT, "old_logprobs": old_logprobs_BT}
-    check_rows(loss_mask_BT, others, where="a policy loss")
     difference_BT = torch.where(loss_mask_BT, logprobs_BT - old_logprobs_BT, 0.0)
     return difference_BT.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
 
 
 def masked_advantages(advantages_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
     """Return the advantages, 0 where the mask is False."""
-    check_rows(loss_mask_BT, {"advantages": advantages_BT}, where="a policy loss")
     return torch.where(loss_mask_BT, advantages_BT, 0.0)
 
 
@@ -115,18 +167,3 @@ def loss_stats(
         clipped_high=count(clipped_high_BT),
         clipped_dual=count(clipped_dual_BT),
     )
-
-
-def entropy_bonus(entropies_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
-    """Return the loss -H of every trained token; minimising it keeps the policy exploring.
-
-    Args:
-        entropies_BT: [B, T] in nats, with gradient, as `learner.logprobs` computes them from hidden states.
-        loss_mask_BT: [B, T] bool, True = trains.
-
-    Returns:
-        [B, T], to be multiplied with a coefficient and added to a policy loss before aggregation; exactly 0, with
-        gradient 0, where the mask is False.
-    """
-    check_rows(loss_mask_BT, {"entropies": entropies_BT}, where="entropy_bonus")
-    return -torch.where(loss_mask_BT, entropies_BT, 0.0)

@@ -1,12 +1,10 @@
 """PPO's clipped objective, with asymmetric bounds and an optional dual clip."""
 
 import torch
-from jaxtyping import Bool, Float
 from pydantic import Field
-from torch import Tensor
 
 from envgym.settings import Settings
-from envgym.trainer.methods.losses.base import TokenLoss, log_ratio, loss_stats, masked_advantages
+from envgym.trainer.methods.losses.base import LossBatch, TokenLoss, log_ratio, loss_stats, masked_advantages
 
 
 class PpoClip(Settings):
@@ -25,17 +23,10 @@ class PpoClip(Settings):
     dual_clip: float | None = Field(default=None, gt=1)
     """Bound c on the ratio of tokens with A < 0; None = none."""
 
-    def __call__(
-        self,
-        *,
-        logprobs_BT: Float[Tensor, "B T"],
-        old_logprobs_BT: Float[Tensor, "B T"],
-        advantages_BT: Float[Tensor, "B T"],
-        loss_mask_BT: Bool[Tensor, "B T"],
-    ) -> TokenLoss:
-        """Return the clipped loss of every token; arguments as for `PolicyLoss`."""
-        log_ratio_BT = log_ratio(logprobs_BT, old_logprobs_BT, loss_mask_BT)
-        advantages_BT = masked_advantages(advantages_BT, loss_mask_BT)
+    def __call__(self, batch: LossBatch) -> TokenLoss:
+        """Return the clipped loss of every token."""
+        log_ratio_BT = log_ratio(batch.logprobs_BT, batch.old_logprobs_BT, batch.loss_mask_BT)
+        advantages_BT = masked_advantages(batch.advantages_BT, batch.loss_mask_BT)
         ratio_BT = log_ratio_BT.exp()
         clipped_ratio_BT = ratio_BT.clamp(1 - self.clip_low, 1 + self.clip_high)
         losses_BT = torch.maximum(-advantages_BT * ratio_BT, -advantages_BT * clipped_ratio_BT)
@@ -45,7 +36,7 @@ class PpoClip(Settings):
             losses_BT = torch.where(clipped_dual_BT, -advantages_BT * self.dual_clip, losses_BT)
         stats = loss_stats(
             log_ratio_BT,
-            loss_mask_BT,
+            batch.loss_mask_BT,
             clipped_low_BT=(advantages_BT < 0) & (ratio_BT < 1 - self.clip_low),
             clipped_high_BT=(advantages_BT > 0) & (ratio_BT > 1 + self.clip_high),
             clipped_dual_BT=clipped_dual_BT,

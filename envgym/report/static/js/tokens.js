@@ -95,7 +95,7 @@ EG.tokens = (() => {
   }
 
   function legend(coloring) {
-    const origins = ["prompt", "policy", "tool", "template", "injected"].map((name) =>
+    const origins = ["prompt", "policy", "tool", "template", "injected", "demonstration"].map((name) =>
       h("span", { class: `segment ${name} key` }, h("i", {}), name),
     );
     const trained = h("span", { class: "key" }, h("span", { class: "t trained" }, "underlined"), " trained");

@@ -13,9 +13,9 @@ from torch import Tensor
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, pad, train_rows
 from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.methods.losses import (
+    LossBatch,
     PolicyLoss,
     TokenMean,
-    entropy_bonus,
     kl_to_reference,
 )
 from envgym.trainer.methods.losses.kl import k3
@@ -35,14 +35,16 @@ def full_loss(loss: PolicyLoss, scored: TokenLogprobs, batch: MicroBatch, old_BT
     logprobs_BT, entropies_BT = scored.logprobs_BT, scored.entropies_BT
     assert entropies_BT is not None
     token_loss = loss(
-        logprobs_BT=logprobs_BT,
-        old_logprobs_BT=old_BT,
-        advantages_BT=batch.advantages_BT.to(old_BT.dtype),
-        loss_mask_BT=mask_BT,
+        LossBatch(
+            logprobs_BT=logprobs_BT,
+            old_logprobs_BT=old_BT,
+            advantages_BT=batch.advantages_BT.to(old_BT.dtype),
+            loss_mask_BT=mask_BT,
+        )
     )
     losses_BT = token_loss.losses_BT
     losses_BT = losses_BT + 0.1 * kl_to_reference(logprobs_BT, old_BT - 0.2, mask_BT, estimator=k3)
-    losses_BT = losses_BT + 0.01 * entropy_bonus(entropies_BT, mask_BT)
+    losses_BT = losses_BT - 0.01 * torch.where(mask_BT, entropies_BT, 0.0)
     denominator = denominator_of(mask_BT, batch.weights_BT)
     return TokenMean()(losses_BT, mask_BT, batch.weights_BT, denominator=denominator)
 

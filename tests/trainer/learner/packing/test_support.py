@@ -15,6 +15,8 @@ from envgym.trainer.learner.packing.support import can_pack
 from envgym.trainer.settings import OptimSettings
 from tests.trainer.learner.packing.forest import CPU, SIZES, build, random_rows
 
+PER_TOKEN = ("token_ids", "loss_mask", "advantages", "behavior_logprobs", "weights")
+
 
 def other(family: str, **config: object) -> PreTrainedModel:
     torch.manual_seed(0)
@@ -96,9 +98,7 @@ def test_bfloat16_packs() -> None:
 def test_a_row_beyond_the_limit_is_a_pack_of_its_own() -> None:
     """Nothing is cut off and nothing is refused, as with padded rows."""
     rows = random_rows(Random(1))
-    long = dataclasses.replace(
-        rows[0], **{field.name: getattr(rows[0], field.name) * 9 for field in dataclasses.fields(rows[0])}
-    )
+    long = dataclasses.replace(rows[0], **{name: getattr(rows[0], name) * 9 for name in PER_TOKEN})
     batches = learner(build(), micro_batch_tokens=8).micro_batches([long, *rows], range(9))
     assert sorted(row for batch in batches for row in batch.rows) == list(range(9))
     assert max(batch.num_tokens for batch in batches) == len(long)

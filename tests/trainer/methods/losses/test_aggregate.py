@@ -1,5 +1,7 @@
 """Aggregation: the values of each mode, and that parts of a batch add up to the batch."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -12,12 +14,14 @@ from envgym.trainer.catalog import AGGREGATION
 from envgym.trainer.methods.losses.aggregate import (
     Aggregation,
     Denominator,
+    PromptMean,
     SeqMeanTokenMean,
     SeqMeanTokenSum,
     SeqMeanTokenSumNorm,
     TokenMean,
     TokenSum,
 )
+from envgym.trainer.methods.row_ids import RowId, RowIds
 from tests.support.denominators import denominator_of
 
 LOSSES = torch.tensor([[1.0, 2.0, 9.0], [3.0, 4.0, 5.0]])
@@ -189,3 +193,22 @@ def test_an_episode_in_two_rows_counts_once(mode: Aggregation, expected: float) 
 def test_constant_must_be_given(settings: dict[str, int], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         AGGREGATION.build(Choice.model_validate({"name": "seq-mean-token-sum-norm", **settings}))
+
+
+def test_prompt_mean_weighs_every_group_alike() -> None:
+    # Group 0 has the rows [1] and [2, 2, 5], group 1 the row [4, 0]: (10 / 4 + 4 / 2) / 2.
+    losses = torch.tensor([[1.0, 9.0, 9.0], [2.0, 2.0, 5.0], [4.0, 0.0, 9.0]])
+    mask = torch.tensor([[1, 0, 0], [1, 1, 1], [1, 1, 0]]).bool()
+    denominator = Denominator(tokens=6.0, sequences=3.0, groups={0: 4.0, 1: 2.0})
+    ids = RowIds(ids=[RowId(group=0), RowId(group=0), RowId(group=1)], length=3)
+    assert PromptMean()(losses, mask, denominator=denominator, ids=ids).item() == pytest.approx(2.25)
+    parts = [
+        PromptMean()(
+            losses[n : n + 1], mask[n : n + 1], denominator=denominator, ids=replace(ids, ids=ids.ids[n : n + 1])
+        )
+        for n in range(3)
+    ]
+    assert sum(part.item() for part in parts) == pytest.approx(2.25)
+    with pytest.raises(InvalidInput, match="ids must name the group of each row"):
+        PromptMean()(losses, mask, denominator=denominator)
+    assert (denominator + Denominator(tokens=1.0, sequences=1.0, groups={1: 1.0})).groups == {0: 4.0, 1: 3.0}

@@ -1,14 +1,32 @@
 """The entropy bonus."""
 
+import pytest
 import torch
 
-from envgym.trainer.methods.losses.base import entropy_bonus
+from envgym.errors import InvalidInput
+from envgym.trainer.methods.losses import Entropy, LossBatch
+
+
+def _batch(entropies: torch.Tensor | None) -> LossBatch:
+    zeros = torch.zeros(1, 3)
+    return LossBatch(
+        logprobs_BT=zeros,
+        old_logprobs_BT=zeros,
+        advantages_BT=zeros,
+        loss_mask_BT=torch.tensor([[True, False, True]]),
+        entropies_BT=entropies,
+    )
 
 
 def test_the_bonus_is_minus_the_entropy_of_trained_tokens() -> None:
     entropies = torch.tensor([[0.5, torch.nan, 2.0]], requires_grad=True)
-    losses = entropy_bonus(entropies, torch.tensor([[True, False, True]]))
+    losses = Entropy()(_batch(entropies)).losses_BT
     losses.sum().backward()
     assert losses.tolist() == [[-0.5, 0.0, -2.0]]
     assert entropies.grad is not None
     assert entropies.grad.tolist() == [[-1.0, 0.0, -1.0]]
+
+
+def test_without_entropies_it_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="entropies must be given"):
+        Entropy()(_batch(None))

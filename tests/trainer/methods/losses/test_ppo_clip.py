@@ -7,22 +7,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from torch import Tensor
 
 from envgym.trainer.methods.losses.aggregate import TokenMean
-from envgym.trainer.methods.losses.base import TokenLoss
+from envgym.trainer.methods.losses.base import LossBatch, TokenLoss
 from envgym.trainer.methods.losses.ppo_clip import PpoClip
 from tests.support.denominators import denominator_of
+from tests.support.losses import stats_of
 
 
 def _at_ratio(loss: PpoClip, ratio: float, advantage: float) -> tuple[float, float, TokenLoss]:
     """Return the loss, its gradient by the log-probability, and the record, for one token at a ratio."""
     logprobs = torch.tensor([[log(ratio)]], dtype=torch.float64, requires_grad=True)
     result = loss(
-        logprobs_BT=logprobs,
-        old_logprobs_BT=torch.zeros(1, 1, dtype=torch.float64),
-        advantages_BT=torch.tensor([[advantage]], dtype=torch.float64),
-        loss_mask_BT=torch.ones(1, 1).bool(),
+        LossBatch(
+            logprobs_BT=logprobs,
+            old_logprobs_BT=torch.zeros(1, 1, dtype=torch.float64),
+            advantages_BT=torch.tensor([[advantage]], dtype=torch.float64),
+            loss_mask_BT=torch.ones(1, 1).bool(),
+        )
     )
     result.losses_BT.sum().backward()
     assert logprobs.grad is not None
@@ -33,10 +35,12 @@ def test_golden_batch_with_dual_clip() -> None:
     logprobs = torch.tensor([[-0.5, -1.2, -1.0], [-1.4, -0.9, -3.0]], requires_grad=True)
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]]).bool()
     result = PpoClip(clip_low=0.2, clip_high=0.28, dual_clip=3.0)(
-        logprobs_BT=logprobs,
-        old_logprobs_BT=torch.full((2, 3), -1.0),
-        advantages_BT=torch.tensor([[1.0], [-0.5]]).expand(2, 3),
-        loss_mask_BT=mask,
+        LossBatch(
+            logprobs_BT=logprobs,
+            old_logprobs_BT=torch.full((2, 3), -1.0),
+            advantages_BT=torch.tensor([[1.0], [-0.5]]).expand(2, 3),
+            loss_mask_BT=mask,
+        )
     )
     loss = TokenMean()(result.losses_BT, mask, denominator=denominator_of(mask))
     loss.backward()
@@ -45,7 +49,7 @@ def test_golden_batch_with_dual_clip() -> None:
     expected = torch.tensor([[0.0, -0.163746, 0.0], [0.0, 0.110517, 0.0]])
     torch.testing.assert_close(logprobs.grad, expected, rtol=0, atol=1e-6)
     # exp(.5) > 1.28 at A = 1; exp(-.4) and exp(-2) < .8 at A = -.5.
-    assert (result.stats.clipped_high.item(), result.stats.clipped_low.item()) == (1, 2)
+    assert (stats_of(result).clipped_high.item(), stats_of(result).clipped_low.item()) == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +71,7 @@ def test_each_side_of_the_clip(
     loss, slope, result = _at_ratio(PpoClip(clip_low=0.1, clip_high=0.3, dual_clip=4.0), ratio, advantage)
     assert loss == pytest.approx(expected)
     assert slope == pytest.approx(gradient)
-    stats = result.stats
+    stats = stats_of(result)
     assert (stats.clipped_low.item(), stats.clipped_high.item(), stats.clipped_dual.item()) == clipped
 
 
@@ -75,13 +79,13 @@ def test_each_side_of_the_clip(
 def test_an_infinite_dual_clip_is_no_dual_clip(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     logprobs, old, advantages = (3 * torch.randn(3, 5, generator=generator) for _ in range(3))
-    batch: dict[str, Tensor] = {
-        "logprobs_BT": logprobs,
-        "old_logprobs_BT": old,
-        "advantages_BT": advantages * (advantages.abs() > 1),  # some exactly 0
-        "loss_mask_BT": torch.ones(3, 5).bool(),
-    }
-    assert torch.equal(PpoClip(dual_clip=inf)(**batch).losses_BT, PpoClip()(**batch).losses_BT)
+    batch = LossBatch(
+        logprobs_BT=logprobs,
+        old_logprobs_BT=old,
+        advantages_BT=advantages * (advantages.abs() > 1),  # some exactly 0
+        loss_mask_BT=torch.ones(3, 5).bool(),
+    )
+    assert torch.equal(PpoClip(dual_clip=inf)(batch).losses_BT, PpoClip()(batch).losses_BT)
 
 
 def test_a_wide_clip_is_the_importance_weighted_objective() -> None:

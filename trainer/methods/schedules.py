@@ -1,0 +1,60 @@
+"""Coefficients as functions of the train step."""
+
+import math
+from typing import Protocol, runtime_checkable
+
+from pydantic import Field
+
+from envgym.settings import Settings
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """A number that depends on the train step."""
+
+    def __call__(self, step: int) -> float:
+        """Return the number after `step` train steps."""
+        ...
+
+
+class Constant(Settings):
+    """Always the same number."""
+
+    value: float
+
+    def __call__(self, step: int) -> float:
+        """Return the number."""
+        return self.value
+
+
+class Linear(Settings):
+    """From `start` to `end` in a straight line of `steps` steps, `end` afterwards."""
+
+    start: float
+    end: float
+    steps: int = Field(ge=1)
+
+    def __call__(self, step: int) -> float:
+        """Return the number after `step` train steps."""
+        return self.start + (self.end - self.start) * min(step / self.steps, 1.0)
+
+
+class Cosine(Settings):
+    """Up from 0 to `peak` in a straight line, down to `valley` along half a cosine, `valley` afterwards.
+
+    With warmup w and decay d, at step s: peak s / w, then valley + (peak - valley) (1 + cos(π (s - w) / d)) / 2.
+    """
+
+    peak: float
+    valley: float
+    warmup: int = Field(default=0, ge=0)
+    """Steps of the way up."""
+    decay: int = Field(ge=1)
+    """Steps of the way down."""
+
+    def __call__(self, step: int) -> float:
+        """Return the number after `step` train steps."""
+        if step < self.warmup:
+            return self.peak * step / self.warmup
+        share = min((step - self.warmup) / self.decay, 1.0)
+        return self.valley + (self.peak - self.valley) * (1.0 + math.cos(math.pi * share)) / 2
