@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
 
 from envgym.core.messages import Action, Message, Observation
-from envgym.core.segments import Segment
+from envgym.core.segments import Segment, TopLogprobs
 from envgym.core.tree import Rewrite
 from envgym.core.turns import Cost
 from envgym.errors import InvalidInput
@@ -38,14 +38,26 @@ class Sampling:
     """0 keeps the whole vocabulary."""
     max_new_tokens: int = 256
     stop_token_ids: tuple[int, ...] = ()
+    top_logprobs: int = 0
+    """So many of the likeliest tokens are recorded beside each sampled one; 0: none, which costs nothing."""
 
-    def check(self, where: str) -> None:
-        """See that every setting is in range. Raises: InvalidInput: one is not."""
+    def check(self, where: str, *, max_top_logprobs: int | None = None) -> None:
+        """See that every setting is in range. Raises: InvalidInput: one is not.
+
+        Args:
+            where: the policy.
+            max_top_logprobs: most that it can state; None: any number.
+        """
+        if max_top_logprobs is not None and self.top_logprobs > max_top_logprobs:
+            do = "sample with engine.backend=transformers, or set sampling.top_logprobs=0"
+            must = f"be at most {max_top_logprobs} for this policy"
+            raise InvalidInput.of("top_logprobs", must, self.top_logprobs, where=where, do=do)
         in_range = {
             "temperature": self.temperature >= 0,
             "top_p": 0 < self.top_p <= 1,
             "top_k": self.top_k >= 0,
             "max_new_tokens": self.max_new_tokens >= 1,
+            "top_logprobs": self.top_logprobs >= 0,
         }
         if wrong := [name for name, is_good in in_range.items() if not is_good]:
             raise InvalidInput.of(wrong[0], "be in range", getattr(self, wrong[0]), where=where, do="see Sampling")
@@ -86,6 +98,9 @@ class Generation:
     """Context tokens the engine computed for this request (the rest came from its cache)."""
     context_is_full: bool = False
     """The context is longer than the model takes; nothing was sampled."""
+    top_logprobs: tuple[TopLogprobs, ...] | None = None
+    """[T] the likeliest tokens of each place, at most as many as were asked for, under the distribution sampled from
+    (greedy: at temperature 1); None where none were asked for."""
 
     @property
     def cost(self) -> Cost:
@@ -127,6 +142,8 @@ class Policy(PolicyLifecycle, Protocol):
     `pause(version)`, which must be defined, and after a change that nobody samples beside `set_version` will do."""
     accepts_weights: bool = True
     """Whether `update_weights` can change the weights; False: they belong to a server."""
+    max_top_logprobs: int | None = 0
+    """Most of the likeliest tokens that it can state beside a sampled one; None: any number."""
 
     _version: int = 0
 
@@ -156,7 +173,7 @@ class Policy(PolicyLifecycle, Protocol):
 
         Raises: InvalidInput: a setting out of range. PolicyFailure: the log-probs cannot be stated.
         """
-        sampling.check(type(self).__name__)
+        sampling.check(type(self).__name__, max_top_logprobs=self.max_top_logprobs)
 
     def clear_prefix_cache(self) -> None:
         """Compute every context anew from now on. Default: there is no cache."""

@@ -165,11 +165,16 @@ class SamplingSettings(Settings):
     """Sample from the most probable tokens of this mass. Without an exact gradient: evaluation only."""
     top_k: int = Field(default=0, ge=0)
     """Sample from so many tokens, the most probable; 0: from all. Without an exact gradient: evaluation only."""
+    top_logprobs: int = Field(default=0, ge=0)
+    """Record so many of the likeliest tokens beside each sampled one; 0: none. `transformers` gives any number, `vllm`
+    up to 20, endpoints none."""
 
     @property
     def sampling(self) -> Sampling:
         """How turns are sampled; the agent says how long they may be."""
-        return Sampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
+        return Sampling(
+            temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, top_logprobs=self.top_logprobs
+        )
 
 
 class EvaluationSettings(SamplingSettings):

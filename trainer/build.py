@@ -16,7 +16,7 @@ from envgym.agents.loop.agent import Agent, AgentSettings, make_agent
 from envgym.agents.models.loading import load, load_adapter, load_tokenizer, prepare_device, resolve_model
 from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.backends import autocast_dtype, build_trained_policy
-from envgym.agents.protocols import Policy, Sampling
+from envgym.agents.protocols import Policy
 from envgym.agents.search import RolloutContext, Strategy
 from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.search.snapshots import Branching, resolve_branching
@@ -164,7 +164,7 @@ class RunContext:
             last: as for `Collector`.
         """
         agent, concurrency = self.agent, settings.engine.concurrency
-        sampling = Sampling(temperature=settings.sampling.temperature)
+        sampling = settings.sampling.sampling
         slots = asyncio.Semaphore(concurrency)
         return Collector(
             RolloutContext(agent=agent, policy=self.policy, sampling=sampling, slots=slots),
@@ -275,6 +275,7 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     policy = build_trained_policy(
         settings.model, settings.engine, learner_model=model, deterministic=settings.rollout.deterministic
     )
+    policy.check_sampling(settings.sampling.sampling)
     parts = ModelContext(model=model, tokenizer=tokenizer, policy=policy, device=device, settings=settings)
     models = build_models(parts)
     if settings.objective.kl_coef:

@@ -297,6 +297,7 @@ def _sampled_segment(generation: Generation, strings: tuple[str, ...]) -> tuple[
         behavior_logprobs=generation.behavior_logprobs,
         raw_logprobs=generation.raw_logprobs,
         policy_version=generation.policy_version,
+        top_logprobs=generation.top_logprobs,
     )
     return (segment,)
 

@@ -83,7 +83,10 @@ class BatchEngine(Generic[TicketT]):
             self._rules = SamplingRules.of([request.sampling for request in rows.requests], logits.shape[-1], device)
         sampled = sample(logits, self._rules, torch.from_numpy(rows.numbers()).to(device))
         self._tokens = sampled.tokens
-        tokens, behavior, raw = torch.stack([part.double() for part in sampled]).cpu().numpy()
+        parts = (sampled.tokens, sampled.behavior_logprobs, sampled.raw_logprobs)
+        tokens, behavior, raw = torch.stack([part.double() for part in parts]).cpu().numpy()
+        if sampled.top is not None:
+            rows.take_top(sampled.top.indices.tolist(), sampled.top.values.double().tolist())
         over = rows.take(tokens.astype(np.int64), behavior, raw)
         return self._retire(over) if over.any() else []
 

@@ -3,12 +3,14 @@
 Rows 0 .. n-1 are in use, as in the cache; `retire` tells which rows changed places with those that ended.
 """
 
+import math
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
+from envgym.core.segments import TopLogprobs
 from envgym.errors import InvalidInput, PolicyFailure, sentence
 
 
@@ -72,6 +74,8 @@ class BatchRows(Generic[TicketT]):
         self._stops: Ints = np.full((capacity, 0), -1, np.int64)
         self._numbers: Floats = np.zeros((capacity, 0))
         self._sampled: Floats = np.zeros((3, capacity, 0))
+        self._top: list[list[TopLogprobs]] = []
+        """Of each row in use, the likeliest tokens at every place sampled so far, where it asks for them."""
         self._all: Ints = np.arange(capacity)
 
     def __len__(self) -> int:
@@ -85,6 +89,7 @@ class BatchRows(Generic[TicketT]):
         self._widen(limit, len(stops))
         self.tickets.append(ticket)
         self.requests.append(request)
+        self._top.append([])
         self.lengths[row] = len(request.token_ids) - 1
         self._counts[row], self._limits[row] = 0, limit
         self._versions[row], self._prefilled[row] = version, prefilled
@@ -110,6 +115,16 @@ class BatchRows(Generic[TicketT]):
         over: Bools = stopped | (counts >= self._limits[:num_rows]) | ~np.isfinite(raw_logprobs)
         return over
 
+    def take_top(self, tokens: list[list[int]], logprobs: list[list[float]]) -> None:
+        """Append the likeliest tokens [B, k] of the place that is sampled now to the rows that ask for some.
+
+        What cannot be sampled (top-k, top-p) is left out.
+        """
+        for request, top, ids, values in zip(self.requests, self._top, tokens, logprobs, strict=True):
+            if count := request.sampling.top_logprobs:
+                pairs = zip(ids[:count], values[:count], strict=True)
+                top.append(tuple((token, value) for token, value in pairs if value > -math.inf))
+
     def cached(self, row: int) -> Ints:
         """Return the tokens whose keys and values a row holds; none where the model's numbers were not finite."""
         sampled = self._sampled[:, row, : self._counts[row]]
@@ -131,7 +146,8 @@ class BatchRows(Generic[TicketT]):
         self._sampled[:, targets] = self._sampled[:, sources]
         for target, source in zip(targets.tolist(), sources.tolist(), strict=True):
             self.tickets[target], self.requests[target] = self.tickets[source], self.requests[source]
-        del self.tickets[left:], self.requests[left:]
+            self._top[target] = self._top[source]
+        del self.tickets[left:], self.requests[left:], self._top[left:]
         return ended, RowSwaps(targets, sources)
 
     def _generation(self, row: int) -> Generation | None:
@@ -148,6 +164,7 @@ class BatchRows(Generic[TicketT]):
             finish_reason=FinishReason.STOP if is_stopped else FinishReason.LENGTH,
             policy_version=int(self._versions[row]),
             num_prefilled=int(self._prefilled[row]),
+            top_logprobs=tuple(self._top[row]) if self.requests[row].sampling.top_logprobs else None,
         )
 
     def _widen(self, limit: int, num_stops: int) -> None:

@@ -25,6 +25,8 @@ class SampledTokens(NamedTuple):
     """[B] nats under the distribution sampled from."""
     raw_logprobs: Tensor
     """[B] nats at temperature 1 over the whole vocabulary; not finite where the logits were not."""
+    top: torch.return_types.topk | None
+    """[B, k] the likeliest tokens (`indices`) and their log-probs (`values`); None where no row asks for any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,8 @@ class SamplingRules:
     """[rows of `truncated`, 1]."""
     has_temperature: bool
     """Whether any temperature differs from 1."""
+    num_top: int
+    """Most of the likeliest tokens that a row asks for."""
 
     @classmethod
     def of(cls, samplings: Sequence[Sampling], vocabulary: int, device: torch.device) -> Self:
@@ -61,6 +65,7 @@ class SamplingRules:
             top_p=torch.tensor([samplings[row].top_p for row in cut], device=device)[:, None],
             top_k=torch.tensor([samplings[row].top_k or vocabulary for row in cut], device=device)[:, None],
             has_temperature=any(value != 1.0 for value in temperatures),
+            num_top=min(max((item.top_logprobs for item in samplings), default=0), vocabulary),
         )
 
 
@@ -92,7 +97,8 @@ def sample(logits_BV: Tensor, rules: SamplingRules, numbers_B: Tensor) -> Sample
     if rules.greedy is not None:
         behavior_B = torch.where(rules.greedy, torch.zeros_like(behavior_B), behavior_B)
     raw_B = logits_BV.gather(-1, tokens_B1)[:, 0] - raw_norms_B
-    return SampledTokens(tokens_B1[:, 0], behavior_B, raw_B)
+    top = torch.topk(scores_BV - norms_B[:, None], rules.num_top, dim=-1) if rules.num_top else None
+    return SampledTokens(tokens_B1[:, 0], behavior_B, raw_B, top)
 
 
 def _truncated(scores_BV: Tensor, top_p_B1: Tensor, top_k_B1: Tensor) -> Tensor:

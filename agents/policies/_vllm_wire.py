@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from envgym.agents.policies.endpoint import BadResponse, Json, get_nested, read_count
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
+from envgym.core.segments import TopLogprobs
 from envgym.errors import PolicyFailure
 
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
@@ -24,7 +26,7 @@ def sampling_arguments(request: GenerateRequest, *, limit: int) -> dict[str, Any
         "stop_token_ids": list(sampling.stop_token_ids),
         "ignore_eos": True,
         "seed": request.seed,
-        "logprobs": 0,  # of the sampled token
+        "logprobs": sampling.top_logprobs,  # beside that of the sampled token
         "detokenize": False,
     }
 
@@ -45,7 +47,10 @@ def read_generation(request: GenerateRequest, answer: Any, *, version: int) -> G
     completion = answer.outputs[0]
     token_ids = tuple(completion.token_ids)
     table = completion.logprobs or []
-    return _generation(
+    top = None
+    if count := request.sampling.top_logprobs:
+        top = tuple(_top({token: float(entry.logprob) for token, entry in row.items()}, count) for row in table)
+    generation = _generation(
         request,
         token_ids,
         tuple(float(row[token].logprob) for token, row in zip(token_ids, table, strict=True)),
@@ -53,6 +58,13 @@ def read_generation(request: GenerateRequest, answer: Any, *, version: int) -> G
         num_cached=answer.num_cached_tokens or 0,
         version=version,
     )
+    return generation if top is None else replace(generation, top_logprobs=top)
+
+
+def _top(logprobs: Mapping[int, float], count: int) -> TopLogprobs:
+    """Return the likeliest of some tokens, the likeliest first; what cannot be sampled is left out."""
+    ordered = sorted(logprobs.items(), key=lambda item: (-item[1], item[0]))
+    return tuple((token, value) for token, value in ordered[:count] if value > -math.inf)
 
 
 def _generation(

@@ -55,6 +55,8 @@ _Answer = tuple[_PendingRequest, Generation | PolicyFailure]
 class TransformersPolicy(Policy):
     """Samples from `model`, also while a learner trains the same module between rounds (within `pause`)."""
 
+    max_top_logprobs = None
+
     def __init__(
         self,
         model: nn.Module,

@@ -30,6 +30,8 @@ _GIB = 1 << 30
 class VllmPolicy(Policy):
     """Samples from a model that vLLM loads from a directory or the hub."""
 
+    max_top_logprobs = 20  # vLLM's own limit
+
     def __init__(
         self,
         source: str,

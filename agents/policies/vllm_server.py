@@ -72,7 +72,7 @@ class VllmServerPolicy(Policy):
 
         Raises: InvalidInput: a setting out of range. PolicyFailure: it states those before temperature and cuts.
         """
-        sampling.check(self._where)
+        sampling.check(self._where, max_top_logprobs=self.max_top_logprobs)
         if self._states_raw and not wire.samples_raw(sampling):
             must, got = "state log-probs of the distribution sampled from", "those before temperature, top-k and top-p"
             do = (

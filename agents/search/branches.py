@@ -81,14 +81,17 @@ class SharedPrefix(NamedTuple):
         sampled now: in the tree the shared tokens stay on the earlier sibling's edge, with theirs.
         """
         first, at = self.generation, self.num_tokens
-        raw = None
+        raw, top = None, None
         if first.raw_logprobs is not None and sampled.raw_logprobs is not None:
             raw = first.raw_logprobs[:at] + sampled.raw_logprobs
+        if first.top_logprobs is not None and sampled.top_logprobs is not None:
+            top = first.top_logprobs[:at] + sampled.top_logprobs
         return replace(
             sampled,
             token_ids=first.token_ids[:at] + sampled.token_ids,
             behavior_logprobs=first.behavior_logprobs[:at] + sampled.behavior_logprobs,
             raw_logprobs=raw,
+            top_logprobs=top,
         )
 
     def subtract_cost(self, state: AgentState) -> AgentState:

@@ -1,5 +1,6 @@
 """Segments: consecutive tokens of one origin. This module alone decides which tokens train."""
 
+from collections.abc import Sized
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -23,6 +24,10 @@ class Origin(StrEnum):
     """A part of an action that a demonstrator wrote. It trains only where a term of the objective asks for it."""
 
 
+TopLogprobs = tuple[tuple[int, float], ...]
+"""The likeliest tokens at one place with their log-probs in nats, the likeliest first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """Consecutive tokens of one origin, exactly as sampled or rendered; never re-tokenised."""
@@ -38,6 +43,8 @@ class Segment:
     """[T] nats, at temperature 1 over the full vocabulary, where the engine gives them; `POLICY` only."""
     policy_version: int | None = None
     """Version of the weights that sampled; for `POLICY` and nothing else."""
+    top_logprobs: tuple[TopLogprobs, ...] | None = None
+    """[T] at each sampled token, under the distribution sampled from, where they were asked for; `POLICY` only."""
 
     def __post_init__(self) -> None:
         """Refuse segments whose parts disagree."""
@@ -57,12 +64,14 @@ class Segment:
             self._check_length("behavior_logprobs", behavior)
             if raw is not None:
                 self._check_length("raw_logprobs", raw)
-        elif behavior is not None or raw is not None or version is not None:
+            if self.top_logprobs is not None:
+                self._check_length("top_logprobs", self.top_logprobs)
+        elif any(part is not None for part in (behavior, raw, version, self.top_logprobs)):
             raise _segment_error("log-probs and policy_version", "belong to POLICY alone", "some", self.origin)
 
-    def _check_length(self, name: str, logprobs: tuple[float, ...]) -> None:
-        if len(logprobs) != len(self.token_ids):
-            raise _segment_error(name, f"match the {len(self.token_ids)} ids", len(logprobs), self.origin)
+    def _check_length(self, name: str, entries: Sized) -> None:
+        if len(entries) != len(self.token_ids):
+            raise _segment_error(name, f"match the {len(self.token_ids)} ids", len(entries), self.origin)
 
     def __len__(self) -> int:
         """Return the number of tokens."""
@@ -86,6 +95,7 @@ class Segment:
             token_strings=self.token_strings[part],
             behavior_logprobs=None if self.behavior_logprobs is None else self.behavior_logprobs[part],
             raw_logprobs=None if self.raw_logprobs is None else self.raw_logprobs[part],
+            top_logprobs=None if self.top_logprobs is None else self.top_logprobs[part],
         )
 
 

@@ -143,6 +143,8 @@ def segment_from_json(data: Mapping[str, Any]) -> Segment:
     """Read what `segment_to_json` wrote."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
     values["origin"] = Origin(data["origin"])
+    if "top_logprobs" in data:
+        values["top_logprobs"] = tuple(tuple((token, value) for token, value in of) for of in data["top_logprobs"])
     return Segment(**values)
 
 

@@ -132,6 +132,7 @@ class AuditedPolicy(Policy):
         """Record what `policy` samples in `audit`."""
         self._policy, self._audit = policy, audit
         self.shares_weights, self.accepts_weights = policy.shares_weights, policy.accepts_weights
+        self.max_top_logprobs = policy.max_top_logprobs
 
     @property
     def version(self) -> int:

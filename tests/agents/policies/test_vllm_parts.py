@@ -119,6 +119,13 @@ def test_an_answer_is_read_as_what_its_log_probs_mean(rules: Any, behavior: obje
     assert found.num_prefilled == 40 - 32
 
 
+def test_likeliest_tokens_are_read_in_order_and_only_where_asked_for() -> None:
+    assert sampling_arguments(asked(top_logprobs=2), limit=17)["logprobs"] == 2
+    found = read_generation(asked(top_logprobs=2), answer(), version=4)
+    assert found.top_logprobs == (((5, -0.1), (6, -0.2)), ((2, -1.5), (9, -3.0)))
+    assert read_generation(asked(), answer(), version=4).top_logprobs is None
+
+
 @pytest.mark.parametrize("wrong, says", [({"first": float("nan")}, "not finite"), ({"finish": "error"}, "with error")])
 def test_an_answer_that_is_none_is_a_failure_of_the_policy(wrong: Any, says: str) -> None:
     with pytest.raises(PolicyFailure, match=says):

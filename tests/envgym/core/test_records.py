@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from envgym.core.builder import TreeBuilder
 from envgym.core.segments import Origin, Segment
-from envgym.core.serialize import tree_from_json, tree_to_json
+from envgym.core.serialize import segment_from_json, segment_to_json, tree_from_json, tree_to_json
 from envgym.core.trajectory import Group, Trajectory, share_counts, trajectories
 from envgym.core.tree import Edge, Node, Rewrite, Tree
 from envgym.core.turns import Cost, Ending, Invalid, Scored
@@ -113,6 +114,15 @@ def test_truncated_episode_keeps_its_reward_and_its_cut_turn() -> None:
     assert [turn.outcome is None for turn in episode.turns] == [False, True]
     assert episode.rows[0].loss_mask == (False,) * 4 + (True, False) + (True,) * 3
     assert episode.tree.cost == Cost(tokens_generated=4, env_steps=1)
+
+
+def test_likeliest_tokens_of_a_segment_are_kept_in_json() -> None:
+    places = (((10, -0.1), (7, -2.5)), ((3, -0.5),))
+    segment = replace(cases.policy(10, 11), top_logprobs=places)
+    written = json.loads(json.dumps(segment_to_json(segment)))
+    assert written["top_logprobs"] == [[[10, -0.1], [7, -2.5]], [[3, -0.5]]]
+    assert segment_from_json(written) == segment
+    assert "top_logprobs" not in segment_to_json(cases.policy(10, 11))
 
 
 def test_a_newer_schema_is_refused() -> None:

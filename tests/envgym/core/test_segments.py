@@ -14,6 +14,7 @@ SAMPLED = Segment(
     behavior_logprobs=(-0.1, -0.2, -0.3),
     raw_logprobs=(-1.0, -2.0, -3.0),
     policy_version=5,
+    top_logprobs=(((10, -0.1), (7, -2.4)), ((4, -0.15), (11, -0.2)), ((12, -0.3),)),
 )
 
 
@@ -26,6 +27,7 @@ def test_a_cut_divides_every_list_of_tokens_at_the_same_place() -> None:
             behavior_logprobs=(-0.1,),
             raw_logprobs=(-1.0,),
             policy_version=5,
+            top_logprobs=(((10, -0.1), (7, -2.4)),),
         ),
         Segment(
             origin=Origin.POLICY,
@@ -34,6 +36,7 @@ def test_a_cut_divides_every_list_of_tokens_at_the_same_place() -> None:
             behavior_logprobs=(-0.2, -0.3),
             raw_logprobs=(-2.0, -3.0),
             policy_version=5,
+            top_logprobs=(((4, -0.15), (11, -0.2)), ((12, -0.3),)),
         ),
     )
 
@@ -74,6 +77,7 @@ def test_halves_joined_are_the_whole(num_tokens: int, data: st.DataObject) -> No
         ({"token_strings": ("a",)}, "token_strings must be empty or match the 3 ids, got 1"),
         ({"behavior_logprobs": (-0.1,)}, "behavior_logprobs must match the 3 ids, got 1"),
         ({"raw_logprobs": (-0.1, -0.1, -0.1, -0.1)}, "raw_logprobs must match the 3 ids, got 4"),
+        ({"top_logprobs": ((),)}, "top_logprobs must match the 3 ids, got 1"),
         ({"behavior_logprobs": None}, "POLICY segment must carry behavior_logprobs and policy_version"),
         ({"policy_version": None}, "POLICY segment must carry behavior_logprobs and policy_version"),
     ],
@@ -85,7 +89,9 @@ def test_parts_of_a_sampled_segment_agree(fields: dict[str, object], words: str)
 
 
 @pytest.mark.parametrize("origin", [origin for origin in Origin if origin is not Origin.POLICY])
-@pytest.mark.parametrize("field", [{"behavior_logprobs": (0.0,)}, {"raw_logprobs": (0.0,)}, {"policy_version": 0}])
+@pytest.mark.parametrize(
+    "field", [{"behavior_logprobs": (0.0,)}, {"raw_logprobs": (0.0,)}, {"policy_version": 0}, {"top_logprobs": ((),)}]
+)
 def test_only_what_the_policy_sampled_has_log_probs_a_version_and_trains(
     origin: Origin, field: dict[str, object]
 ) -> None:
