@@ -55,7 +55,13 @@ from envgym.trainer.methods.protocols import (
     Shaping,
 )
 from envgym.trainer.methods.schedules import Constant
-from envgym.trainer.models.base import ModelContext, build_models, check_models
+from envgym.trainer.models.base import (
+    ModelContext,
+    build_models,
+    check_annotations_are_made,
+    check_models,
+    probe_models,
+)
 from envgym.trainer.models.frozen import FrozenModel, SnapshotModel
 from envgym.trainer.rollout.annotate import AnnotateStage
 from envgym.trainer.rollout.collector import Collector
@@ -103,6 +109,8 @@ class RunContext:
     device: torch.device
     models: Mapping[str, Model] = field(default_factory=dict)
     """The named models, and the reference of a KL term."""
+    probed: Mapping[str, float] = field(default_factory=dict)
+    """What annotators measured of their models before the run began."""
 
     def begin_models(self, folder: Path) -> None:
         """Let the named models take up the policy as it is now, or what they kept in a run's `folder` before.
@@ -252,6 +260,8 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     check_search(evaluation_search, env_sources, settings.agent, group_size=None)
     check_group(method.credit, settings)
     check_models(settings, {f"annotate {name}": annotator for name, annotator in method.annotators.items()})
+    readers = {"filter": method.filter, "shaping": method.shaping, "credit": method.credit}
+    check_annotations_are_made(method.annotators, readers)
     check_start_states(method.curriculum, env_sources)
     device = prepare_device(settings.engine.device, settings.engine.threads)
     torch.manual_seed(settings.run.seed)
@@ -292,6 +302,7 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
         learner=learner,
         device=device,
         models=models,
+        probed=probe_models(method.annotators, models, [source.tasks for source in env_sources.values()]),
     )
 
 

@@ -32,7 +32,7 @@ from envgym.trainer.learner.checkpoint import (
     newest_checkpoint,
     save_checkpoint,
 )
-from envgym.trainer.methods.protocols import Checkpointed, ObservingCurriculum
+from envgym.trainer.methods.protocols import Checkpointed, ObservingCurriculum, ObservingFilter
 from envgym.trainer.metrics.callbacks import Callback, Callbacks, progress_counter
 from envgym.trainer.metrics.rollout import (
     age_metrics,
@@ -142,10 +142,13 @@ class TrainLoop:
     # ---- phases ----------------------------------------------------------------------------------------------
 
     def _warm_start(self, runner: asyncio.Runner) -> None:
+        metrics = dict(self.context.probed)
         if self.settings.sft is not None:
             work = warm_start(self.context, self.settings, self.settings.sft, on_progress=self.callbacks.on_progress)
-            self.run_directory.append_metrics({"step": 0, **runner.run(work)})
+            metrics |= runner.run(work)
             self.context.update_policy(self.step)
+        if metrics:
+            self.run_directory.append_metrics({"step": 0, **metrics})
         self.context.begin_models(self.run_directory.path)
         self._save()
 
@@ -172,6 +175,8 @@ class TrainLoop:
         curriculum, observed = self.context.method.curriculum, dict[str, float]()
         if isinstance(curriculum, ObservingCurriculum):
             observed |= curriculum.observe(step=step, requests=requests, groups=groups, credits=credits)
+        if isinstance(self.context.method.filter, ObservingFilter):
+            self.context.method.filter.observe(groups, step=step)
         every = self.settings.run.save_episodes_every
         if every and step % every == 0:
             with self._timed("save"):

@@ -157,11 +157,23 @@ class Filter(Protocol):
 
 
 @runtime_checkable
+class ObservingFilter(Filter, Protocol):
+    """Keeps groups by what it has seen of those before. `Checkpointed`, so that a resumed run goes on."""
+
+    def observe(self, groups: Sequence[Group], *, step: int) -> None:
+        """Take in all groups that train step `step`, from 1, has collected; called once a step, after the filter."""
+        ...
+
+
+@runtime_checkable
 class Shaping(Protocol):
     """Adds to the rewards that credit sees."""
 
     def __call__(self, group: Group) -> Group:
-        """Return the group with other rewards; its episodes, their tokens and their validity stay."""
+        """Return the group with other rewards; its episodes and their tokens stay, and none becomes valid.
+
+        An episode whose other reward is unknown, as where a judge failed, becomes invalid, so that it does not train.
+        """
         ...
 
 

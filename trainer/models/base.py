@@ -1,17 +1,21 @@
 """What a named model is built from, and how those of a run are built and checked before it begins."""
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from envgym.agents.protocols import Policy
+from envgym.core.tasks import Split, TaskSource
 from envgym.errors import SettingsError, check_known, sentence
 from envgym.trainer.catalog import MODEL
-from envgym.trainer.methods.annotators.base import Model, required_models
+from envgym.trainer.methods.annotators.base import Annotator, Model, ProbingAnnotator, required_models
 from envgym.trainer.settings import TrainSettings
 
+NUM_PROBED = 64
+"""Most train tasks of each env that models are tried on."""
 POLICY_MODEL = "policy"
 """Stands for the policy itself where a model is named."""
 
@@ -59,6 +63,48 @@ def check_name_is_free(names: Iterable[str]) -> None:
 
 def _methods(protocol: type) -> list[str]:
     return [name for name in vars(protocol) if not name.startswith("_")]
+
+
+def check_annotations_are_made(annotators: Mapping[str, object], readers: Mapping[str, object]) -> None:
+    """See that what reads annotations, by its setting `annotation`, finds them made.
+
+    An annotator without a name may make any.
+
+    Raises: UnknownName: none makes them; near names are listed.
+    """
+    names = [getattr(annotator, "name", None) for annotator in annotators.values()]
+    for where, reader in readers.items():
+        wanted = getattr(reader, "annotation", None)
+        if wanted is not None and None not in names:
+            check_known("annotation", wanted, [str(name) for name in names], where=where)
+
+
+def probe_models(
+    annotators: Mapping[str, Annotator], models: Mapping[str, Model], tasks: Sequence[TaskSource]
+) -> dict[str, float]:
+    """Let annotators try their models on the first train tasks of every env, and return what they measured.
+
+    Raises: InvalidInput: a model will not do.
+    """
+    probing = {name: annotator for name, annotator in annotators.items() if isinstance(annotator, ProbingAnnotator)}
+
+    async def work() -> dict[str, float]:
+        found: dict[str, float] = {}
+        try:
+            for name, annotator in probing.items():
+                measured = await annotator.probe(first, models)
+                found |= {f"annotate/{name}_{key}": value for key, value in measured.items()}
+        finally:
+            for model in models.values():
+                await model.close()
+        return found
+
+    if not probing:
+        return {}
+    sizes = [source.size(Split.TRAIN) for source in tasks]
+    counts = [NUM_PROBED if size is None else min(NUM_PROBED, size) for size in sizes]
+    first = [source.task(Split.TRAIN, n) for source, count in zip(tasks, counts, strict=True) for n in range(count)]
+    return asyncio.run(work())
 
 
 def build_models(context: ModelContext) -> dict[str, Model]:

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,7 +23,9 @@ from envgym.trainer.catalog import CREDIT
 from envgym.trainer.learner.checkpoint import load_critic, require_checkpoint
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.forward import ForwardPass
+from envgym.trainer.methods.annotators.base import Model
 from envgym.trainer.methods.protocols import CriticCredit
+from envgym.trainer.models.base import ModelContext
 from envgym.trainer.settings import CriticSettings, TrainSettings, settings_of_run
 
 _KEPT = 4
@@ -73,8 +76,7 @@ class CriticValue:
 
     async def __call__(self, seen: Sequence[SearchObservation]) -> list[float]:
         """Return the value of each. Raises: InvalidInput: one is longer than the model can read."""
-        rows = [_row(item) for item in seen]
-        self._check_length(rows)
+        rows = self._rows([item.token_ids for item in seen], [item.is_over for item in seen])
         batch, first = self._open, len(self._open.rows)
         batch.rows += rows
         # Behind all who are about to ask, and on the loop itself: what is computed together does not depend on timing.
@@ -84,6 +86,10 @@ class CriticValue:
         if batch.values is None:
             batch.values = self._values(batch.rows)
         return batch.values[first : first + len(rows)]
+
+    def compute_values(self, token_ids: Sequence[tuple[int, ...]], is_over: Sequence[bool]) -> list[float]:
+        """Return the value of each prefix. Raises: InvalidInput: as `__call__`."""
+        return self._values(self._rows(token_ids, is_over))
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Refuse tokens of another kind. Raises: InvalidInput."""
@@ -95,12 +101,16 @@ class CriticValue:
             must = "be that of the policy"
             raise InvalidInput(sentence("the critic's tokenizer", must, got, where="value", do=do))
 
-    def _check_length(self, rows: Sequence[TrainRow]) -> None:
+    def _rows(self, token_ids: Sequence[tuple[int, ...]], is_over: Sequence[bool]) -> list[TrainRow]:
+        """Return each prefix with the place of its value last: it is said before a token, whichever that is."""
+        shown = [ids if over else (*ids, 0) for ids, over in zip(token_ids, is_over, strict=True)]
+        rows = [scored_row(ids, first=len(ids) - 1) for ids in shown]
         longest = max(map(len, rows), default=0)
         if self._max_positions is not None and longest > self._max_positions:
             do = "lower agent.max_context_tokens, or train the critic on a model with more positions"
             must = f"hold at most {self._max_positions} tokens for this critic"
             raise InvalidInput(sentence("conversation", must, longest, where="value", do=do))
+        return rows
 
     def _values(self, rows: list[TrainRow]) -> list[float]:
         if not rows:
@@ -111,12 +121,6 @@ class CriticValue:
         return [float(said_NT[number, len(row) - 1]) for number, row in enumerate(rows)]
 
 
-def _row(seen: SearchObservation) -> TrainRow:
-    """Return tokens with the place of the value last: it is said before a token, whichever that is."""
-    token_ids = seen.token_ids if seen.is_over else (*seen.token_ids, 0)
-    return scored_row(token_ids, first=len(token_ids) - 1)
-
-
 def critic(run: str) -> CriticValue:
     """Return the critic of a training run's newest checkpoint; a checkpoint is read once.
 
@@ -124,6 +128,29 @@ def critic(run: str) -> CriticValue:
     """
     path = Path(run)
     return _read(path.resolve(), require_checkpoint(path).resolve())
+
+
+class CriticModel(Model):
+    """The critic of a training run as a named model: it scores the turns of finished episodes."""
+
+    def __init__(self, context: ModelContext, *, run: str) -> None:
+        """Read the critic of the newest checkpoint of `run`. Raises: RunError: as `critic`."""
+        self._tokenizer = context.tokenizer
+        self._critic = critic(run)
+        self._one_at_a_time = threading.Lock()
+
+    def check(self) -> None:
+        """See that it reads the policy's tokens. Raises: InvalidInput: its tokenizer is another."""
+        self._critic.check_tokenizer(self._tokenizer)
+
+    async def compute_values(self, token_ids: Sequence[tuple[int, ...]], is_over: Sequence[bool]) -> list[float]:
+        """Return the value of each prefix. Raises: InvalidInput: one is longer than the model can read."""
+
+        def work() -> list[float]:
+            with self._one_at_a_time:
+                return self._critic.compute_values(token_ids, is_over)
+
+        return await asyncio.to_thread(work)
 
 
 @lru_cache(maxsize=_KEPT)

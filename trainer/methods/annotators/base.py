@@ -81,12 +81,22 @@ class AnnotateContext:
 class Annotator(Protocol):
     """Adds annotations to the trees of a group as soon as they have ended, while others are sampled.
 
-    It may have a method `required_models`, which returns the protocol that each named model it uses must have, by name.
-    A failure that is not its own, such as a judge that does not answer, becomes an annotation with an error.
+    It may have a method `required_models`, which returns the protocol that each named model it uses must have, by name,
+    and be a `ProbingAnnotator`. A failure that is not its own, such as a judge that does not answer, becomes an
+    annotation with an error.
     """
 
     async def __call__(self, group: Group, context: AnnotateContext) -> Group:
         """Return the group with trees to which annotations were added; nothing else of them may differ."""
+        ...
+
+
+@runtime_checkable
+class ProbingAnnotator(Annotator, Protocol):
+    """Tries its models before the run begins."""
+
+    async def probe(self, tasks: Sequence[Task], models: Mapping[str, object]) -> Mapping[str, float]:
+        """Return what was measured on some train tasks. Raises: InvalidInput: the models will not do."""
         ...
 
 

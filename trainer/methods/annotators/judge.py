@@ -67,16 +67,20 @@ class JudgeSettings(Settings):
 
         Raises: InvalidInput: the template names a reference that the task lacks.
         """
-        turns = [turn for turn in episode.turns[:num_turns] if turn.outcome is not None]
-        actions = [str(turn.outcome.action) for turn in turns if turn.outcome is not None]
-        values = {"task": task.prompt, "transcript": transcript(episode, num_turns), "answer": "".join(actions[-1:])}
+        outcomes = [turn.outcome for turn in episode.turns[:num_turns] if turn.outcome is not None]
+        answer = "".join(str(outcome.action) for outcome in outcomes[-1:])
+        return self.fill(task, answer, transcript(episode, num_turns))
+
+    def fill(self, task: Task, answer: str, words: str) -> str:
+        """Return the judge's prompt for an answer and the transcript that leads to it. Raises: as `prompt`."""
+        values = {"task": task.prompt, "transcript": words, "answer": answer}
         if "reference" in template_fields(self.template):
             values["reference"] = reference_answer(task, self.reference)
         return self.template.format_map(values)
 
-    async def ask(self, context: AnnotateContext, prompt: str, *seed: int | str) -> str:
+    async def ask(self, models: Mapping[str, object], prompt: str, *seed: int | str) -> str:
         """Return the judge's reply. Raises: InfrastructureError: it gave none."""
-        judge = context.models[self.model]
+        judge = models[self.model]
         assert isinstance(judge, ChatModel), "checked before the run began"
         messages = [Message(role=Role.USER, content=prompt)]
         return await judge.reply(
@@ -119,7 +123,7 @@ class Judge(JudgeSettings):
         prompt = self.prompt(episode, context.task, num_turns=num_turns)
         value, words, error = None, "", None
         try:
-            words = await self.ask(context, prompt, *place)
+            words = await self.ask(context.models, prompt, *place)
             value = read_verdict(words, self.verdicts)
         except InfrastructureError as failure:
             error = visible(str(failure))

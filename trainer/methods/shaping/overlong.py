@@ -1,15 +1,14 @@
 """DAPO's soft penalty for long episodes."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from pydantic import Field
 
-from envgym.core.messages import Action, Observation
 from envgym.core.trajectory import Group, trajectories
 from envgym.core.tree import Node, Tree
-from envgym.core.turns import Scored, TurnOutcome
+from envgym.core.turns import ZERO, Reward, Scored
 from envgym.settings import Settings
+from envgym.trainer.methods.shaping.rewards import with_rewards
 
 COMPONENT = "overlong"
 """The penalty's name among the components of a reward."""
@@ -43,21 +42,13 @@ class Overlong(Settings):
 
 
 def with_extra(tree: Tree, name: str, extras: Mapping[int, float]) -> Tree:
-    """Return the tree with `extras[leaf]` added to the rewards of its leaves, as the component `name`.
-
-    A leaf that was cut before the env replied ends its turn here, with an empty observation, so that it has a reward.
-    """
-    nodes = list(tree.nodes)
-    for leaf, extra in extras.items():
-        nodes[leaf] = _paid(nodes[leaf], name, extra)
-    return replace(tree, nodes=tuple(nodes))
+    """Return the tree with `extras[leaf]` added to the rewards of its leaves, as the component `name`."""
+    return with_rewards(tree, {leaf: _paid(tree.nodes[leaf], name, extra) for leaf, extra in extras.items()})
 
 
-def _paid(node: Node, name: str, extra: float) -> Node:
-    """Return the node with `extra` more reward; an invalid reward stays what it is."""
-    outcome = node.outcome or TurnOutcome(action=Action(), observation=Observation())
-    reward = outcome.reward
+def _paid(node: Node, name: str, extra: float) -> Reward:
+    """Return the reward of a node with `extra` more; an invalid reward stays what it is."""
+    reward = node.outcome.reward if node.outcome is not None else ZERO
     if not isinstance(reward, Scored):
-        return node
-    more = Scored(value=reward.value + extra, components={**reward.components, name: extra})
-    return replace(node, edge=replace(node.edge, ends_turn=True), outcome=replace(outcome, reward=more))
+        return reward
+    return Scored(value=reward.value + extra, components={**reward.components, name: extra})
