@@ -1,6 +1,7 @@
 """Our advantages equal those of verl's own estimators."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from envgym.core.messages import Action, Observation
 from envgym.core.trajectory import Group, trajectories
-from envgym.core.turns import Ending
+from envgym.core.tree import Tree
+from envgym.core.turns import Ending, Scored, TurnOutcome
 from envgym.trainer.batch.spread import token_advantages, token_targets
 from envgym.trainer.methods.credit.gae import GaeToken
+from envgym.trainer.methods.credit.gdpo import Gdpo
 from envgym.trainer.methods.credit.outcome import DrGrpo, Grpo, Opo, Rloo
-from envgym.trainer.methods.protocols import CRITIC_VALUES, Credit, CreditContext, TrajectoryValues
+from envgym.trainer.methods.credit.reinforce_pp import ReinforcePlusPlus
+from envgym.trainer.methods.protocols import CRITIC_VALUES, BatchCredit, Credit, CreditContext, TrajectoryValues
 from tests.support import example_trees as cases
 from tests.support.credit_trees import per_node
 
@@ -84,6 +89,54 @@ def test_a_lone_episode_has_advantage_zero_where_verl_gives_its_reward(core_algo
     )
     assert theirs.item() == pytest.approx(0.7, abs=1e-5)
     assert per_node(Grpo()(cases.outcome_group(0.7))) == [[0.0]]
+
+
+def of_batch(credit: BatchCredit, groups: Sequence[Group]) -> list[float]:
+    return [number for (number,) in per_node(list(credit.assign(groups, CreditContext())))]
+
+
+def test_reinforce_pp_whitens_over_tokens_as_verl_s_does(core_algos: Any) -> None:
+    rewards, mask, index = their_batch()
+    theirs, _ = core_algos.compute_reinforce_plus_plus_outcome_advantage(
+        token_level_rewards=rewards, response_mask=mask, config=SimpleNamespace(gamma=1.0)
+    )
+    assert of_batch(ReinforcePlusPlus(), our_groups()) == pytest.approx(first_token(theirs), abs=1e-6)
+    theirs, _ = core_algos.compute_reinforce_plus_plus_baseline_outcome_advantage(
+        token_level_rewards=rewards, response_mask=mask, index=index
+    )
+    found = of_batch(ReinforcePlusPlus(baseline="group"), our_groups())
+    assert found == pytest.approx(first_token(theirs), abs=1e-6)
+
+
+COMPONENTS = ((1.0, 0.0, 0.0, 1.0, 0.5, 0.25), (0.1, 0.1, 0.0, 0.05, 0.0, 0.1))
+"""Of six episodes, the first three of one group."""
+
+
+def test_gdpo_is_verl_s_where_every_episode_has_one_token(core_algos: Any) -> None:
+    """verl standardises the sum over tokens, so that there long episodes weigh more; ours over episodes."""
+    pairs = list(zip(*COMPONENTS, strict=True))
+    groups = [
+        Group(key=f"g{first}", trees=tuple(of_components(f"t{n}", *pairs[n]) for n in range(first, first + 3)))
+        for first in (0, 3)
+    ]
+    theirs, _ = core_algos.compute_gdpo_outcome_advantage(
+        token_level_rewards=torch.zeros(6, 1),
+        response_mask=torch.ones(6, 1),
+        index=np.repeat([0, 1], 3),
+        config={"gdpo_reward_keys": ["answer", "format"], "gdpo_reward_weights": [1.0, 0.5]},
+        non_tensor_batch=dict(zip(("answer", "format"), COMPONENTS, strict=True)),
+        batch={"prompts": torch.zeros(6, 1), "attention_mask": torch.ones(6, 2).long()},
+    )
+    assert of_batch(Gdpo(weights={"format": 0.5}), groups) == pytest.approx(first_token(theirs), abs=1e-5)
+
+
+def of_components(name: str, answer: float, form: float) -> Tree:
+    """Return an episode of one token whose reward has two components."""
+    reward = Scored(value=answer + form, components={"answer": answer, "format": form})
+    outcome = TurnOutcome(action=Action("done"), observation=Observation(), reward=reward)
+    builder = cases.start(name)
+    builder.add(builder.root, cases.turn(cases.policy(10)), outcome=outcome, ending=Ending.TERMINATED)
+    return builder.freeze()
 
 
 @pytest.mark.parametrize("discount, decay", [(1.0, 0.95), (0.9, 0.5), (1.0, 1.0), (0.7, 0.0)])

@@ -1,4 +1,4 @@
-"""Our aggregations, KL estimates and value losses equal verl's, with their gradients."""
+"""Our policy losses, aggregations, KL estimates and value losses equal verl's, with their gradients."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +10,10 @@ from torch import Tensor
 from envgym.trainer.learner.critic import value_loss
 from envgym.trainer.methods.losses import (
     Aggregation,
+    LossBatch,
+    PolicyLoss,
+    PpoClip,
+    Reinforce,
     SeqMeanTokenMean,
     SeqMeanTokenSum,
     SeqMeanTokenSumNorm,
@@ -91,3 +95,36 @@ def test_value_losses_are_verl_s(core_algos: Any, clip: float) -> None:
         return loss
 
     assert_equal(lambda values: value_loss(values, targets, old, MASK, clip=clip), theirs, noise(5))
+
+
+OLD = noise(6) - 2.0
+ADVANTAGES = noise(7)[:, :1].expand(ROWS, WIDTH)
+"""One number a row, of both signs."""
+
+
+@pytest.mark.parametrize(
+    "loss, name, config",
+    [
+        (PpoClip(clip_low=0.2, clip_high=0.28, dual_clip=3.0), "vanilla", {"clip_ratio_high": 0.28}),
+        (Reinforce(), "gpg", {}),
+    ],
+)
+def test_policy_losses_are_verl_s(core_algos: Any, loss: PolicyLoss, name: str, config: dict[str, Any]) -> None:
+    def ours(logprobs: Tensor) -> Tensor:
+        batch = LossBatch(logprobs_BT=logprobs, old_logprobs_BT=OLD, advantages_BT=ADVANTAGES, loss_mask_BT=MASK)
+        return loss(batch).losses_BT
+
+    def theirs(logprobs: Tensor) -> Tensor:
+        settings = core_algos.ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **config)
+        value: Tensor
+        value, _ = core_algos.get_policy_loss_fn(name)(
+            old_log_prob=OLD,
+            log_prob=logprobs,
+            advantages=ADVANTAGES,
+            response_mask=MASK.double(),
+            loss_agg_mode="token-sum",
+            config=settings,
+        )
+        return value
+
+    assert_equal(ours, theirs, OLD + noise(8, 0.4))

@@ -202,6 +202,9 @@ def test_prompt_mean_weighs_every_group_alike() -> None:
     denominator = Denominator(tokens=6.0, sequences=3.0, groups={0: 4.0, 1: 2.0})
     ids = RowIds(ids=[RowId(group=0), RowId(group=0), RowId(group=1)], length=3)
     assert PromptMean()(losses, mask, denominator=denominator, ids=ids).item() == pytest.approx(2.25)
+    # the same losses by token and by row: 14 / 6, and (1 + 3 + 2) / 3
+    assert TokenMean()(losses, mask, denominator=denominator).item() == pytest.approx(2.333333, abs=1e-6)
+    assert SeqMeanTokenMean()(losses, mask, denominator=denominator).item() == pytest.approx(2.0)
     parts = [
         PromptMean()(
             losses[n : n + 1], mask[n : n + 1], denominator=denominator, ids=replace(ids, ids=ids.ids[n : n + 1])
