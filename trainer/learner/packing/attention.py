@@ -185,10 +185,21 @@ def tree_attention(
     if device == "cpu":
         found = _BlockAttention.apply(query, key, value, attention_mask, scale)  # type: ignore[no-untyped-call]  # torch's
     else:
-        grouped = query.shape[1] != key.shape[1]
-        mask = attention_mask.block_mask
-        found = _compiled_flex()(query, key, value, block_mask=mask, scale=scale, enable_gqa=grouped)
+        found = attend_squares(query, key, value, attention_mask, scale)
     return found.transpose(1, 2).contiguous(), None
+
+
+def attend_squares(
+    query: Float[Tensor, "1 H N D"],
+    key: Float[Tensor, "1 K N D"],
+    value: Float[Tensor, "1 K N D"],
+    mask: TreeMask,
+    scale: float,
+) -> Float[Tensor, "1 H N D"]:
+    """Attend with FlexAttention, which accelerators have; several heads of queries may share one of keys."""
+    is_grouped = query.shape[1] != key.shape[1]
+    found: Tensor = _compiled_flex()(query, key, value, block_mask=mask.block_mask, scale=scale, enable_gqa=is_grouped)
+    return found
 
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from envgym.errors import InvalidInput
 from envgym.trainer.batch.packs import build_pack, build_trie
-from envgym.trainer.learner.packing.attention import BLOCK, TreeMask, Within, tree_attention
+from envgym.trainer.learner.packing.attention import BLOCK, TreeMask, Within, attend_squares, tree_attention
 from tests.trainer.learner.packing.forest import CPU
 
 HAND = [[1, 2, 3, 5], [1, 2, 3, 4], [8], [1, 2, 6, 7]]
@@ -83,6 +83,39 @@ def test_keys_of_finished_branches_are_not_gathered() -> None:
     assert [len(block.keys) for block in found.blocks] == [BLOCK, 2 * BLOCK, 2 * BLOCK, BLOCK + 129 + 1]
 
 
+class Recorded(TreeMask):
+    """Notes how many queries and keys its strips have."""
+
+    def __init__(self, mask: TreeMask) -> None:
+        super().__init__(mask._ends_N, mask._depths_N, mask._within)
+        self.shapes: list[tuple[int, ...]] = []
+
+    def _strip(self, queries: slice, keys: Tensor) -> Tensor:
+        strip_QK = super()._strip(queries, keys)
+        self.shapes.append(tuple(strip_QK.shape))
+        return strip_QK
+
+
+def test_squares_without_a_pair_are_skipped() -> None:
+    trunk, rest = [1] * BLOCK, [2] * BLOCK
+    found = tree_mask([[*trunk, *rest], [*trunk, 3, *rest], [4]]).block_mask
+    # Trunk, first branch, second branch, and its last token with the row of its own.
+    assert found.to_dense()[0, 0].tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]
+    assert found.full_kv_num_blocks is not None
+    # Every token of a branch sees the whole trunk, and none all of its own block; the row of its own sees no trunk.
+    assert found.full_kv_num_blocks[0, 0].tolist() == [0, 1, 1, 0]
+    assert found.kv_num_blocks[0, 0].tolist() == [1, 1, 1, 3]
+
+
+def test_squares_are_found_strip_by_strip(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 300 keys and 84 places up to a whole block are 384: 98,304 entries hold 256 queries, 98,303 a block of 128.
+    for most, heights in [(98_304, [256, 44]), (98_303, [128, 128, 44]), (1, [128, 128, 44])]:
+        monkeypatch.setattr("envgym.trainer.learner.packing.attention.MAX_ENTRIES", most)
+        found = Recorded(tree_mask([[number % 7 for number in range(300)]]))
+        assert found.block_mask.to_dense()[0, 0].tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+        assert found.shapes == [(height, 300) for height in heights]
+
+
 def test_what_is_not_kept_is_made_again() -> None:
     rows = [[number % 3 for number in range(300)], [1] * 40, [0, 1, 5]]
     kept = [tree_mask(rows).bias(block, torch.float64) for block in tree_mask(rows).blocks]
@@ -125,9 +158,14 @@ def test_a_strip_is_bounded_however_long_the_pack() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_reads_the_same_mask() -> None:
+@pytest.mark.parametrize("num_key_heads", [4, 2, 1])
+def test_flex_attention_reads_the_same_mask(num_key_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envgym.trainer.learner.packing.attention._flex", [flex_attention])  # as it is, not compiled
     found = tree_mask([[number % 3 for number in range(200)], [0, 1, *[5] * 150], [9]])
     generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(1, 2, len(found), 8, generator=generator) for _ in range(3))
-    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=dense(found))
-    torch.testing.assert_close(flex_attention(query, key, value, block_mask=found.block_mask), expected)
+    query = torch.randn(1, 4, len(found), 8, generator=generator)
+    key, value = (torch.randn(1, num_key_heads, len(found), 8, generator=generator) for _ in range(2))
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=dense(found), scale=0.5, enable_gqa=True
+    )
+    torch.testing.assert_close(attend_squares(query, key, value, found, 0.5), expected)

@@ -1,6 +1,7 @@
 """A model packs only if it computes the same in a pack; any other keeps its rows, and its user is told."""
 
 import dataclasses
+import itertools
 import warnings
 from pathlib import Path
 from random import Random
@@ -8,10 +9,12 @@ from random import Random
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
+from envgym.trainer.batch.packs import build_trie
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.packing.attention import NAME
-from envgym.trainer.learner.packing.support import can_pack
+from envgym.trainer.learner.packing.support import _PROBE, can_pack
 from envgym.trainer.settings import OptimSettings
 from tests.trainer.learner.packing.forest import CPU, SIZES, build, random_rows
 
@@ -49,6 +52,46 @@ def test_models_that_cannot_take_the_mask_keep_their_rows(family: str, config: d
     assert model.config._attn_implementation == before
     rows = random_rows(Random(0))
     assert all(batch.pack is None for batch in trainer.micro_batches(rows, range(len(rows))))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-4])
+def test_positions_along_the_pack_are_found_out_however_small_the_states(size: float) -> None:
+    model = build()
+    body = model.get_decoder()
+    body.register_forward_pre_hook(lambda _, args, given: (args, given | {"position_ids": None}), with_kwargs=True)
+    with torch.no_grad():
+        body.norm.weight *= size
+    with pytest.warns(UserWarning, match=r"got hidden states that differ by 0\.11 "):
+        assert not can_pack(model)
+    assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    "dtype, drift, packs",
+    [
+        (torch.float32, 9e-5, True),
+        (torch.float32, 1.1e-4, False),
+        # 16 times the distance from 1 to the next number of bfloat16, 1/128, is 0.125.
+        (torch.bfloat16, 0.0625, True),
+        (torch.bfloat16, 0.25, False),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*hidden states that differ by")
+def test_what_may_be_rounding_is_no_difference(dtype: torch.dtype, drift: float, packs: bool) -> None:
+    model, runs = build(dtype=dtype), itertools.count()
+
+    def grow(module: object, arguments: object, found: BaseModelOutputWithPast) -> None:
+        if next(runs) == 3:  # three rows alone, then the pack
+            found["last_hidden_state"] = found["last_hidden_state"] * (1 + drift)
+
+    model.get_decoder().register_forward_hook(grow)
+    assert can_pack(model) is packs
+    assert next(runs) == 4
+
+
+def test_the_rows_of_the_proof_branch_twice() -> None:
+    # (0 1 2 3 1 2), (0 1 2 3 4 0) and (0 1 3 ...): four tokens in common, then two.
+    assert build_trie(_PROBE, range(3)).shared == (0, 4, 2)
 
 
 def test_eager_attention_keeps_its_rows() -> None:
