@@ -83,7 +83,7 @@ def test_keys_of_finished_branches_are_not_gathered() -> None:
     assert [len(block.keys) for block in found.blocks] == [BLOCK, 2 * BLOCK, 2 * BLOCK, BLOCK + 129 + 1]
 
 
-class Recorded(TreeMask):
+class StripShapes(TreeMask):
     """Notes how many queries and keys its strips have."""
 
     def __init__(self, mask: TreeMask) -> None:
@@ -111,7 +111,7 @@ def test_squares_are_found_strip_by_strip(monkeypatch: pytest.MonkeyPatch) -> No
     # 300 keys and 84 places up to a whole block are 384: 98,304 entries hold 256 queries, 98,303 a block of 128.
     for most, heights in [(98_304, [256, 44]), (98_303, [128, 128, 44]), (1, [128, 128, 44])]:
         monkeypatch.setattr("envgym.trainer.learner.packing.attention.MAX_ENTRIES", most)
-        found = Recorded(tree_mask([[number % 7 for number in range(300)]]))
+        found = StripShapes(tree_mask([[number % 7 for number in range(300)]]))
         assert found.block_mask.to_dense()[0, 0].tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
         assert found.shapes == [(height, 300) for height in heights]
 
