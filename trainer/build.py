@@ -34,6 +34,7 @@ from envgym.trainer.catalog import (
     FILTER,
     KL_ESTIMATOR,
     LOSS,
+    REPLAY,
     SCHEDULE,
     SHAPING,
 )
@@ -54,6 +55,7 @@ from envgym.trainer.methods.protocols import (
     Filter,
     Shaping,
 )
+from envgym.trainer.methods.replay.base import Replay
 from envgym.trainer.methods.schedules import Constant
 from envgym.trainer.models.base import (
     ModelContext,
@@ -78,6 +80,8 @@ class Method:
     shaping: Shaping
     credit: Credit | BatchCredit
     objective: Objective
+    replay: Replay | None = None
+    """None: nothing but what a step samples trains in it."""
     metrics: tuple[Metric, ...] = ()
     """What is measured of each step's episodes beside what always is."""
     annotators: Mapping[str, Annotator] = field(default_factory=dict)
@@ -160,6 +164,7 @@ class RunContext:
         seed: int | None = None,
         rounds: int = 1,
         last: int | None = None,
+        replay: Replay | None = None,
     ) -> Collector:
         """Return a collector of this run's groups.
 
@@ -170,6 +175,7 @@ class RunContext:
             seed: instead of the run's.
             rounds: as for `Collector`.
             last: as for `Collector`.
+            replay: as for `Collector`.
         """
         agent, concurrency = self.agent, settings.engine.concurrency
         sampling = settings.sampling.sampling
@@ -187,6 +193,7 @@ class RunContext:
             rounds=rounds,
             last=last,
             annotate=self._annotate_stage,
+            replay=replay,
         )
 
     @property
@@ -212,6 +219,7 @@ def build_method(settings: TrainSettings) -> Method:
             temperature=settings.sampling.temperature,
             further=tuple(build_term(term, settings.objective) for term in settings.objective.terms),
         ),
+        replay=None if settings.replay is None else REPLAY.build(settings.replay),
         metrics=tuple(METRIC.build(choice) for choice in settings.rollout.metrics),
         annotators=_build_annotators(settings),
     )

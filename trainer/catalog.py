@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from envgym.trainer.methods.losses.base import PolicyLoss
     from envgym.trainer.methods.losses.kl import KlEstimator
     from envgym.trainer.methods.protocols import BatchCredit, Credit, Curriculum, Filter, Shaping
+    from envgym.trainer.methods.replay.base import Replay
     from envgym.trainer.methods.schedules import Schedule
     from envgym.trainer.metrics.callbacks import Callback
     from envgym.trainer.workflows.demonstrations import DemonstrationSource
@@ -44,6 +45,7 @@ MODEL: Final[PluginKind["Model"]] = KINDS["model"]
 ANNOTATOR: Final[PluginKind["Annotator"]] = KINDS["annotator"]
 FILTER: Final[PluginKind["Filter"]] = KINDS["filter"]
 SHAPING: Final[PluginKind["Shaping"]] = KINDS["shaping"]
+REPLAY: Final[PluginKind["Replay"]] = KINDS["replay"]
 CREDIT: Final[PluginKind["Credit | BatchCredit"]] = KINDS["credit"]
 LOSS: Final[PluginKind["PolicyLoss"]] = KINDS["loss"]
 CORRECTION: Final[PluginKind["Correction"]] = KINDS["correction"]

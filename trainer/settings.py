@@ -257,6 +257,8 @@ class Recipe(Settings):
     resampling: ResamplingSettings = ResamplingSettings()
     annotate: tuple[Choice, ...] = ()
     """Annotators of every group, in order; each sees what those before it wrote."""
+    replay: Choice | None = None
+    """What of earlier steps, or of another run, trains again beside what a step samples; None: nothing."""
     filter: Choice = Choice(name="zero_variance")
     shaping: Choice = Choice(name="none")
     credit: Choice = Choice(name="grpo")

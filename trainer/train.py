@@ -12,6 +12,7 @@ from pathlib import Path
 
 from envgym.agents.evaluation.play import EvalRecord
 from envgym.core.trajectory import Group
+from envgym.core.tree import Source
 from envgym.episodes import dropped_trees, episode_rows
 from envgym.files import sole_writer
 from envgym.report.from_run import write_run_report
@@ -32,12 +33,13 @@ from envgym.trainer.learner.checkpoint import (
     newest_checkpoint,
     save_checkpoint,
 )
-from envgym.trainer.methods.protocols import Checkpointed, ObservingCurriculum, ObservingFilter
+from envgym.trainer.methods.protocols import Checkpointed, ObservingCurriculum, ObservingFilter, TaskRequest
 from envgym.trainer.metrics.callbacks import Callback, Callbacks, progress_counter
 from envgym.trainer.metrics.rollout import (
     age_metrics,
     check_context_rewrites,
     filter_metrics,
+    replay_metrics,
     row_metrics,
     sampled_metrics,
 )
@@ -82,6 +84,8 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
         held.callback(context.policy.close)
         for source in sources:
             source.check_agent(context.agent)
+        if context.method.replay is not None:
+            context.method.replay.check_agent(context.agent)
         if run is None:
             held.enter_context(sole_writer(settings.run.path))
             run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(settings))
@@ -112,7 +116,7 @@ class TrainLoop:
         self._evaluations = Evaluations(settings, run, context, callbacks)
         sampled_from = context if self._canary is None else audited
         self._collector = sampled_from.make_collector(
-            settings, rounds=settings.resampling.rounds, last=settings.run.steps
+            settings, rounds=settings.resampling.rounds, last=settings.run.steps, replay=context.method.replay
         )
 
     def run(self, runner: asyncio.Runner, checkpoint: Path | None) -> TrainResult:
@@ -162,7 +166,8 @@ class TrainLoop:
         check_annotations(groups, limit=self.settings.run.max_invalid_rate, step=step)
         if self.settings.canary.on_rewrite == "fail":
             check_context_rewrites(groups, step=step)
-        result = self.context.method.filter(groups).at_most(collected.wanted)
+        joined, replayed = self._replay(step, requests, groups)
+        result = self.context.method.filter(joined).at_most(collected.wanted + len(joined) - len(groups))
         with self._timed("learn"):
             (credits, rows), learned = self._learn(runner, result.kept, step)
         with self._timed("sync"):
@@ -195,6 +200,7 @@ class TrainLoop:
         metrics = {
             **sampled,
             **collected.metrics,
+            **replayed,
             **age_metrics(result.kept, step=step),
             **filter_metrics(result),
             **row_metrics(result, credits, rejected=learned.get("logprob_gap/rejected_rows", 0.0)),
@@ -218,6 +224,19 @@ class TrainLoop:
         progress = progress_counter(self.callbacks, "collect", total)
         self._audit.begin_step(remembered=settings.rollout.staleness)
         return runner.run(self._collector.take(step - 1, stats=self.stats, on_finished=progress))
+
+    def _replay(
+        self, step: int, requests: Sequence[TaskRequest], groups: Sequence[Group]
+    ) -> tuple[Sequence[Group], Metrics]:
+        """Join replayed episodes to the groups of a step, declare them to the audit, and keep what was sampled."""
+        replay = self.context.method.replay
+        if replay is None:
+            return groups, {}
+        joined = replay.join(step, requests, groups, seed=self.settings.run.seed)
+        for tree in (tree for group in joined for tree in group.trees if tree.source is not Source.POLICY):
+            self._audit.declare(tree)
+        replay.add(step, groups)
+        return joined, replay_metrics(joined)
 
     def _learn(self, runner: asyncio.Runner, kept: Sequence[Group], step: int) -> tuple[TrainingBatch, Metrics]:
         """Learn from groups; beside those that grow, where the settings say so.
@@ -266,6 +285,8 @@ class TrainLoop:
         if self.context.learner.critic is not None:
             load_critic(checkpoint, self.context.learner.critic)
         load_parts(checkpoint, self._parts(with_tasks=has_part(checkpoint, "tasks")))
+        if self.context.method.replay is not None:
+            self.context.method.replay.check_agent(self.context.agent)
         self.step, self.stats = state.step, state.stats
         self.run_directory.forget_after(state.step)
         self.context.begin_models(self.run_directory.path)

@@ -79,6 +79,8 @@ class TaskRequest:
     """In place of the run's. Of another temperature the samples are off-policy: choose a `correction`."""
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
     """What the curriculum wants to know of the group again: in `observe`, and in an allocator."""
+    direct: bool = False
+    """Play its episodes from the start to the end, whatever the run's search."""
     task: Task | None = None
     """A train task that is not the env's own: generated, mined, or made of others."""
 

@@ -11,7 +11,7 @@ from itertools import chain
 
 from envgym.agents.evaluation.metrics import Metric, compute_metrics, endings, lengths
 from envgym.core.trajectory import Group, Trajectory, Turn
-from envgym.core.tree import Rewrite
+from envgym.core.tree import Rewrite, Source
 from envgym.core.turns import Cost, Invalid, Scored
 from envgym.errors import RunError, sentence
 from envgym.seeds import generator
@@ -134,9 +134,17 @@ def _lengths(episodes: Sequence[Trajectory], groups: Sequence[Group]) -> Metrics
     }
 
 
+def replay_metrics(groups: Sequence[Group]) -> Metrics:
+    """Return how many of the episodes of some groups are replayed, and what they earned."""
+    replayed = [item for group in groups for item in group.valid if item.tree.source is Source.REPLAY]
+    rewards = [item.reward.value for item in replayed if isinstance(item.reward, Scored)]
+    return {"replay/episodes": float(len(rewards)), **({"replay/reward": statistics.fmean(rewards)} if rewards else {})}
+
+
 def age_metrics(groups: Sequence[Group], *, step: int) -> Metrics:
     """Return how many steps old the samples of some groups are, over the tokens that step number `step` trains."""
-    nodes = [node for group in groups for tree in group.trees for node in tree.nodes]
+    sampled = [tree for group in groups for tree in group.trees if tree.source is Source.POLICY]
+    nodes = [node for tree in sampled for node in tree.nodes]
     ages: Counter[int] = Counter()
     for segment in chain.from_iterable(node.edge.segments for node in nodes):
         if segment.policy_version is not None:

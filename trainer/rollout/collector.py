@@ -21,6 +21,7 @@ from envgym.core.tree import Tree
 from envgym.errors import SettingsError
 from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.protocols import Curriculum, Filter, TaskRequest
+from envgym.trainer.methods.replay.base import Replay
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.annotate import AnnotateStage
 from envgym.trainer.rollout.groups import GroupRollout, GroupRunner, Stats
@@ -72,6 +73,7 @@ class Collector:
         rounds: int = 1,
         last: int | None = None,
         annotate: AnnotateStage | None = None,
+        replay: Replay | None = None,
     ) -> None:
         """Get ready; nothing is begun.
 
@@ -88,7 +90,9 @@ class Collector:
             rounds: most rounds of a step.
             last: the step after the last one, for which nothing is begun; None: there is none.
             annotate: annotates every group as soon as its trees have ended; None: there are no annotators.
+            replay: may change what is sampled; None: nothing does.
         """
+        self._replay = replay
         self._settings, self._seed, self._rounds = settings, seed, rounds
         self._tasks, self._curriculum, self._keep_groups = tasks, curriculum, keep_groups
         self._policy = rollout.policy
@@ -153,7 +157,11 @@ class Collector:
         if not requests:
             do = "let it return some for every step"
             raise SettingsError.of("curriculum", "choose tasks", "none", where=f"step {number + 1}", do=do)
-        step = _Step(number, [self._tasks.resolve(request) for request in requests])
+        requests = [self._tasks.resolve(request) for request in requests]
+        if self._replay is not None:
+            keys = [self._tasks.task(request.env, request.index).key for request in requests]
+            requests = list(self._replay.plan(number + 1, requests, keys))
+        step = _Step(number, requests)
         self._begin_round(step)
         return step
 

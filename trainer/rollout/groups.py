@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from envgym.agents.rollout.episode import EpisodeFactory, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle, GrowTreeFn, PendingTree, RolloutPool
-from envgym.agents.search import RolloutContext, Strategy
+from envgym.agents.search import Chain, RolloutContext, Strategy
 from envgym.core.tasks import Task
 from envgym.core.trajectory import Group, StartState
 from envgym.core.tree import Tree
@@ -105,11 +105,12 @@ class GroupRunner:
         """
         task = self._tasks.task(request.env, request.index)
         make_job, group_size = self._episode_factory(request, task, step, number), request.group_size
+        search = Chain() if request.direct else self._search
         context = self._context if request.sampling is None else replace(self._context, sampling=request.sampling)
         key = f"step-{step:06d}/{number:03d}"
         trees = tuple(
-            self._pool.submit(self._grow_tree_fn(make_job(index), context, group_size))
-            for index in range(self._search.num_trees(group_size))
+            self._pool.submit(_grow_tree_fn(search, make_job(index), context, group_size))
+            for index in range(search.num_trees(group_size))
         )
         annotated = None
         if self._annotate is not None:
@@ -132,12 +133,6 @@ class GroupRunner:
         """Annotate a group when its trees have ended."""
         ended = await asyncio.gather(*[asyncio.shield(pending.tree) for pending in trees])
         return await annotate.annotate(Group(key=key, trees=tuple(ended)), self._context, step=step, task=task)
-
-    def _grow_tree_fn(self, job: EpisodeJob, context: RolloutContext, group_size: int) -> GrowTreeFn:
-        async def grow(abort: AbortHandle) -> Tree:
-            return await self._search.grow_tree(job, context, group_size=group_size, abort=abort)
-
-        return grow
 
     def _episode_factory(self, request: TaskRequest, task: Task, step: int, number: int) -> EpisodeFactory:
         """Return the jobs of a group's trees by index; they share task and env seed, and sample differently."""
@@ -171,3 +166,10 @@ def _check_start(start: StartState, task: Task, env_source: EnvSource) -> None:
         got = f"one of {tree.env_id}, task {tree.task_id}"
         must, do = f"be recorded of {env_source.env_id}, task {task.id}", "ask for the task that was recorded"
         raise SettingsError.of("start state", must, got, where=where, do=do)
+
+
+def _grow_tree_fn(search: Strategy, job: EpisodeJob, context: RolloutContext, group_size: int) -> GrowTreeFn:
+    async def grow(abort: AbortHandle) -> Tree:
+        return await search.grow_tree(job, context, group_size=group_size, abort=abort)
+
+    return grow

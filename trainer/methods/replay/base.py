@@ -25,6 +25,18 @@ class Replay(Checkpointed, Protocol):
         """Refuse an agent that cannot learn from what is kept. Raises: SettingsError. Default: any can."""
         return
 
+    def plan(self, step: int, requests: Sequence[TaskRequest], task_keys: Sequence[str]) -> Sequence[TaskRequest]:
+        """Change the requests of a step before it is sampled, such as to leave out what `join` will bring.
+
+        Args:
+            step: number of the train step, from 1.
+            requests: of the curriculum.
+            task_keys: content hash of the task of each.
+
+        Returns: one request for each, of the same task. Default: as they are.
+        """
+        return requests
+
     def join(self, step: int, requests: Sequence[TaskRequest], groups: Sequence[Group], *, seed: int) -> list[Group]:
         """Return the groups of a step with the trees that are replayed in it, their `source` REPLAY.
 
@@ -65,6 +77,10 @@ class BufferedReplay(Settings, ABC):
         chosen = [entry for group in groups for entry in self.entries(step, group)]
         young = self._buffer.younger(step=step, max_age=self.max_age)
         self._buffer = young.add(chosen, capacity=self.capacity)
+
+    def plan(self, step: int, requests: Sequence[TaskRequest], task_keys: Sequence[str]) -> Sequence[TaskRequest]:
+        """Sample what the curriculum asks for."""
+        return requests
 
     @abstractmethod
     def entries(self, step: int, group: Group) -> Iterable[ReplayEntry]:

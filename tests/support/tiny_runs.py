@@ -1,0 +1,60 @@
+"""Runs of seconds for tests of training: a tiny model on an env that an untrained policy solves at times."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from envgym import Action, Env, Reply, Task
+from envgym.authoring import ListTasks, TaskDraft
+from envgym.runs import RunDirectory
+from envgym.trainer.settings import TrainSettings, train_settings
+
+TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
+
+
+class EvenWords(Env[int]):
+    """Say a text of an even number of characters in each of two turns; there are few tasks."""
+
+    tasks = ListTasks(
+        [TaskDraft(prompt=f"Text {number}: say an even one.", payload={"number": number}) for number in range(8)]
+    )
+    chance_score = 1.0
+
+    def begin(self, task: Task) -> str:
+        """Show the task."""
+        self.state = 0
+        return task.prompt
+
+    def respond(self, action: Action) -> Reply:
+        """Pay a half for an even text."""
+        self.state += 1
+        return Reply(observation="Again.", reward=(len(action) % 2 == 0) / 2, terminated=self.state == 2)
+
+    def oracle(self) -> str:
+        """Return an even text."""
+        return "even"
+
+
+def tiny_settings(directory: Path, **sections: Any) -> TrainSettings:
+    """Return a run of two steps of two groups of four; a section that is a mapping is laid over ours."""
+    data: dict[str, Any] = {
+        "run": {"name": "test", "directory": str(directory), "steps": 2, "checkpoint_every": 1, "trackers": []},
+        "model": {"name": "tiny", "tiny": TINY},
+        "engine": {"device": "cpu"},
+        "envs": [{"id": "tests.support.tiny_runs:EvenWords"}],
+        "agent": {"name": "plain", "max_turn_tokens": 4, "max_context_tokens": 256, "on_length": "close"},
+        "rollout": {"groups": 2, "group_size": 4},
+        "filter": {"name": "keep_all"},
+        "optim": {"lr": 0.001},
+        "evaluation": {"tasks": 1},
+    }
+    for section, values in sections.items():
+        old = data.get(section)
+        data[section] = {**old, **values} if isinstance(old, Mapping) and isinstance(values, Mapping) else values
+    return train_settings(data)
+
+
+def step_metrics(directory: Path) -> list[dict[str, float]]:
+    """Return the metrics of a run's train steps without those that a clock makes."""
+    rows = [row for row in RunDirectory.open(directory).metrics() if "train/rows" in row]
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
