@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from envgym.agents.evaluation.play import EvalRecord
 from envgym.core.trajectory import Group
@@ -33,7 +34,13 @@ from envgym.trainer.learner.checkpoint import (
     newest_checkpoint,
     save_checkpoint,
 )
-from envgym.trainer.methods.protocols import Checkpointed, ObservingCurriculum, ObservingFilter, TaskRequest
+from envgym.trainer.methods.protocols import (
+    Checkpointed,
+    FilterResult,
+    ObservingCurriculum,
+    ObservingFilter,
+    TrajectoryCredit,
+)
 from envgym.trainer.metrics.callbacks import Callback, Callbacks, progress_counter
 from envgym.trainer.metrics.rollout import (
     age_metrics,
@@ -166,7 +173,7 @@ class TrainLoop:
         check_annotations(groups, limit=self.settings.run.max_invalid_rate, step=step)
         if self.settings.canary.on_rewrite == "fail":
             check_context_rewrites(groups, step=step)
-        joined, replayed = self._replay(step, requests, groups)
+        joined, replayed = _join_replayed(self.context, self._audit, self.settings.run.seed, step, collected)
         result = self.context.method.filter(joined).at_most(collected.wanted + len(joined) - len(groups))
         with self._timed("learn"):
             (credits, rows), learned = self._learn(runner, result.kept, step)
@@ -185,10 +192,7 @@ class TrainLoop:
         every = self.settings.run.save_episodes_every
         if every and step % every == 0:
             with self._timed("save"):
-                trees = [tree for group in groups for tree in group.trees]
-                advantages = {(c.trajectory.tree.id, c.trajectory.leaf): c.advantages for c in credits}
-                dropped = dropped_trees(result.dropped)
-                table = episode_rows(trees, step=step, advantages=advantages, dropped=dropped)
+                table = _episode_table(groups, credits, result, step=step)
                 self.run_directory.write_episodes(step, table)
         sampled = sampled_metrics(
             groups,
@@ -224,19 +228,6 @@ class TrainLoop:
         progress = progress_counter(self.callbacks, "collect", total)
         self._audit.begin_step(remembered=settings.rollout.staleness)
         return runner.run(self._collector.take(step - 1, stats=self.stats, on_finished=progress))
-
-    def _replay(
-        self, step: int, requests: Sequence[TaskRequest], groups: Sequence[Group]
-    ) -> tuple[Sequence[Group], Metrics]:
-        """Join replayed episodes to the groups of a step, declare them to the audit, and keep what was sampled."""
-        replay = self.context.method.replay
-        if replay is None:
-            return groups, {}
-        joined = replay.join(step, requests, groups, seed=self.settings.run.seed)
-        for tree in (tree for group in joined for tree in group.trees if tree.source is not Source.POLICY):
-            self._audit.declare(tree)
-        replay.add(step, groups)
-        return joined, replay_metrics(joined)
 
     def _learn(self, runner: asyncio.Runner, kept: Sequence[Group], step: int) -> tuple[TrainingBatch, Metrics]:
         """Learn from groups; beside those that grow, where the settings say so.
@@ -309,3 +300,26 @@ class TrainLoop:
         started = time.perf_counter()
         yield
         self._times[f"time/{name}_s"] = time.perf_counter() - started
+
+
+def _join_replayed(
+    context: RunContext, audit: MaskAudit, seed: int, step: int, collected: Collected
+) -> tuple[Sequence[Group], Metrics]:
+    """Join replayed episodes to the groups of a step, declare them to the audit, and keep what was sampled."""
+    replay, groups = context.method.replay, collected.groups
+    if replay is None:
+        return groups, {}
+    joined = replay.join(step, collected.requests, groups, seed=seed)
+    for tree in (tree for group in joined for tree in group.trees if tree.source is not Source.POLICY):
+        audit.declare(tree)
+    replay.add(step, groups)
+    return joined, replay_metrics(joined)
+
+
+def _episode_table(
+    groups: Sequence[Group], credits: Sequence[TrajectoryCredit], result: FilterResult, *, step: int
+) -> list[dict[str, Any]]:
+    """Return the sampled episodes of a step as rows, with what became of them."""
+    trees = [tree for group in groups for tree in group.trees]
+    advantages = {(c.trajectory.tree.id, c.trajectory.leaf): c.advantages for c in credits}
+    return episode_rows(trees, step=step, advantages=advantages, dropped=dropped_trees(result.dropped))

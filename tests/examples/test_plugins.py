@@ -31,6 +31,7 @@ def config(directory: Path) -> dict[str, Any]:
         "envs": [{"id": plugin("coin.py:Coin")}],
         "search": {"name": plugin("last_turn.py:LastTurn"), "nodes": 3},
         "filter": {"name": "keep_all"},
+        "replay": {"name": plugin("last_failure.py:LastFailure"), "keep": 16},
         "credit": {"name": plugin("best_of_group.py:BestOfGroup"), "bonus": 0.5},
         "loss": {"name": plugin("weighted_reinforce.py:WeightedReinforce"), "cap": 1.5},
         "sft": {"episodes": 16, "batch_size": 8},
