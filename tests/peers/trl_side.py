@@ -43,7 +43,7 @@ class Batch:
         return inputs | ({"ref_per_token_logps": self.reference_logprobs[rows]} if beta else {})
 
 
-def score(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor]:
+def score(model: LlamaForCausalLM, batch: Batch, *, temperature: float = TEMPERATURE) -> tuple[Tensor, Tensor]:
     """Return our log-probabilities and loss mask over completions, from rows padded on the right."""
     rows = [
         torch.cat([prompt[mask.bool()], completion])
@@ -61,7 +61,7 @@ def score(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor]:
         input_ids_BT=input_ids,
         attention_mask_BT=attention_mask,
         loss_mask_BT=loss_mask,
-        temperature=TEMPERATURE,
+        temperature=temperature,
         chunk_size=5,
     ).logprobs_BT
     return logprobs.gather(1, positions), trained
