@@ -54,6 +54,14 @@ def test_normalised_token_weights_have_mean_one_over_trained_tokens_alone() -> N
     torch.testing.assert_close(alone, torch.tensor([[0.0, 1.0, 0.0]]))
 
 
+def test_a_row_that_trains_nothing_has_no_share_in_the_mean_over_rows() -> None:
+    # Products 1 and 3 of the rows that train: over their mean, 2.
+    gap = torch.tensor([[1.0, 1.0], [3.0, 1.0], [7.0, 7.0]]).log()
+    mask = torch.tensor([[True, True], [True, False], [False, False]])
+    weights = correct(Tis(level=TisLevel.SEQUENCE, cap=100.0, normalize=True), gap, mask).weights_BT
+    torch.testing.assert_close(weights, torch.tensor([[0.5, 0.5], [1.5, 0.0], [0.0, 0.0]]))
+
+
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_the_logarithm_of_a_weight_is_clamped_once(sign: float) -> None:
     def weights(level: WeightLevel, *gaps: float) -> list[float]:
