@@ -66,7 +66,8 @@ class Stratum:
 
     def test_files(self, excluded: Sequence[str]) -> list[str]:
         """Return the files of tests."""
-        found = {path for name in self.tests for path in (ROOT / name).rglob("test_*.py")}
+        roots = [ROOT / name for name in self.tests]
+        found = {path for root in roots for path in ([root] if root.is_file() else root.rglob("test_*.py"))}
         return [name for name in sorted(path.relative_to(ROOT).as_posix() for path in found) if name not in excluded]
 
 
