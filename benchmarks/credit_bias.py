@@ -15,6 +15,7 @@ import numpy as np
 from envgym.core.trajectory import Group
 from envgym.plugins import Choice
 from envgym.trainer.catalog import CREDIT
+from envgym.trainer.methods.credit.gae import GaeCredit
 from envgym.trainer.methods.credit.gigpo import Gigpo
 from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards
 from envgym.trainer.methods.credit.tree_rl import TreeRl
@@ -56,7 +57,7 @@ def methods() -> dict[str, Credit]:
     with_critic: dict[str, Credit] = {}
     for name in CREDIT.table:
         credit = CREDIT.build(Choice(name=name))
-        if isinstance(credit, CriticCredit):
+        if isinstance(credit, GaeCredit):
             for decay in (1.0, 0.95):
                 with_critic[f"{name}, decay {decay:g}"] = with_values(CREDIT.load(name)(decay=decay), 0.3)
         elif isinstance(credit, Credit):

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
+from envgym.episodes import episode_rows
 from envgym.errors import SettingsError, sentence
 from envgym.files import sole_writer
 from envgym.runs import RunDirectory, check_new
@@ -110,6 +111,7 @@ def fit_value(
         judged = _rows(context, held_back, context.learner.compute_values)
         metrics = PaddedValueTargets.of_rows(judged, dtype=torch.float64, device=context.device).metrics()
         run.append_metrics({"step": 1, **metrics})
+        run.write_episodes(1, episode_rows([tree for group in groups for tree in group.trees], step=1))
         save_checkpoint(
             run.checkpoints,
             state=TrainState(step=1, stats={}),

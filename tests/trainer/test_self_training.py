@@ -1,0 +1,112 @@
+"""Self-training: rounds of a scorer and a policy, each from the one before, and going on after a crash."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgym.core.messages import Action
+from envgym.core.tasks import Split, Task
+from envgym.episodes import trees_of
+from envgym.errors import SettingsError
+from envgym.records import Reply
+from envgym.runs import RunDirectory
+from envgym.trainer.self_training import AgentPrmRounds, RestMctsRounds, SelfTrainingPlan, self_train
+from envgym.trainer.settings import TrainSettings
+from tests.support.parrots import Parrot, ParrotTasks, parrot_task
+from tests.trainer.test_critic_run import settings as critic_settings
+
+FIT = {"optim": {"epochs": 1, "minibatches": 2, "lr": 0.001}, "critic": {"detach": False, "lr": 0.02, "coef": 1.0}}
+
+
+class ManyTasks(ParrotTasks):
+    """16 tasks in each split."""
+
+    def size(self, split: Split) -> int:
+        return 16
+
+    def task(self, split: Split, index: int) -> Task:
+        return parrot_task(f"Q{index}", split)
+
+
+class Parity(Parrot):
+    """Hears two turns, and pays 1 at the end where they have an even number of characters."""
+
+    tasks = ManyTasks()
+
+    def respond(self, action: Action) -> Reply:
+        """Count."""
+        self.state.heard += len(action.content) + 1000
+        is_over = self.state.heard >= 2000
+        return Reply(observation="go on", reward=float(is_over and self.state.heard % 2 == 0), terminated=is_over)
+
+
+def settings(directory: Path, **sections: Any) -> TrainSettings:
+    data: dict[str, Any] = {
+        "run": {"name": "self", "directory": str(directory), "steps": 1, "trackers": []},
+        "envs": [{"id": f"{__name__}:Parity"}],
+        "shaping": {"name": "none"},
+        "credit": {"name": "grpo"},
+        "evaluation": {"tasks": 1},
+    }
+    return critic_settings(directory, **{**data, **sections})
+
+
+REST = RestMctsRounds(search={"simulations": 4}, sft={"epochs": 1, "batch_size": 4, "episodes": 8})
+PRM = AgentPrmRounds(kl_coef=0.1)
+
+
+def content(folder: Path) -> dict[Path, bytes]:
+    """Return what the runs of a folder have learned."""
+    wanted = [*folder.rglob("*.safetensors"), *folder.rglob("critic.pt")]
+    return {path.relative_to(folder): path.read_bytes() for path in wanted}
+
+
+def test_rest_mcts_rounds_search_with_the_scorer_and_imitate_what_was_solved(tmp_path: Path) -> None:
+    first, second = self_train(settings(tmp_path / "all"), REST, rounds=2, episodes=16, scorer=FIT)
+    configs = [RunDirectory.open(path).config for path in (first.scorer, first.policy, second.scorer, second.policy)]
+    assert configs[0]["credit"]["name"] == configs[2]["credit"]["name"] == "rest_mcts"
+    assert "value" not in configs[0]["search"]
+    assert configs[2]["search"]["value"] == {"name": "critic", "run": str(first.scorer)}
+    assert configs[1]["sft"]["source"]["directory"] == str(first.scorer)
+    assert configs[1]["model"]["name"].startswith(str(tmp_path / "all" / "round-00" / "policy"))
+    assert configs[3]["model"]["name"].startswith(str(first.policy))
+    solved = [tree for tree in trees_of(RunDirectory.open(first.scorer).episodes()) if tree.leaves]
+    assert len(solved) == 8  # trees of two leaves
+    rows = RunDirectory.open(first.policy).metrics()
+    assert rows[0]["sft/episodes"] > 0
+    assert rows[0]["sft/updates"] > 0
+
+
+def test_agent_prm_rounds_train_on_the_scorers_values(tmp_path: Path) -> None:
+    (only,) = self_train(settings(tmp_path / "all"), PRM, rounds=1, episodes=16, scorer=FIT)
+    config = RunDirectory.open(only.policy).config
+    assert config["models"]["scorer"]["kind"] == {"name": "critic", "run": str(only.scorer)}
+    assert config["objective"]["kl_coef"] == 0.1
+    assert RunDirectory.open(only.scorer).config["credit"]["name"] == "agent_prm"
+    (row,) = [row for row in RunDirectory.open(only.policy).metrics() if row["step"] == 1]
+    assert row["annotate/process_failed"] == 0.0
+    assert row["optim/grad_norm"] > 0
+    metrics = RunDirectory.open(only.scorer).metrics()[-1]
+    assert 0 <= metrics["critic/target"] <= 1
+
+
+@pytest.mark.parametrize("plan", [REST, PRM], ids=["rest_mcts", "agent_prm"])
+def test_a_process_that_was_killed_goes_on_to_the_same_rounds(plan: SelfTrainingPlan, tmp_path: Path) -> None:
+    asked = settings(tmp_path / "all")
+    (whole,) = self_train(asked, plan, rounds=1, episodes=16, scorer=FIT)
+    before = content(tmp_path / "all")
+    shutil.rmtree(whole.scorer / "checkpoints")  # killed in the fit
+    shutil.rmtree(whole.policy)
+    self_train(asked, plan, rounds=1, episodes=16, scorer=FIT)
+    assert content(tmp_path / "all") == before
+    (whole.policy / "report.html").unlink()  # killed in the last moment
+    self_train(asked, plan, rounds=1, episodes=16, scorer=FIT)
+    assert content(tmp_path / "all") == before
+
+
+def test_no_round_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="rounds must be at least 1, got 0"):
+        self_train(settings(tmp_path / "all"), REST, rounds=0, episodes=16)
+    assert not (tmp_path / "all").exists()
