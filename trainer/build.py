@@ -42,7 +42,7 @@ from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, de
 from envgym.trainer.learner.causal_lm import check_head, without_dropout
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
-from envgym.trainer.learner.objective import Objective, Term
+from envgym.trainer.learner.objective import ONE, Objective, Term
 from envgym.trainer.methods.annotators.base import Annotator, Model
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
 from envgym.trainer.methods.protocols import (
@@ -56,7 +56,7 @@ from envgym.trainer.methods.protocols import (
     Shaping,
 )
 from envgym.trainer.methods.replay.base import Replay
-from envgym.trainer.methods.schedules import Constant
+from envgym.trainer.methods.schedules import Constant, Schedule
 from envgym.trainer.models.base import (
     ModelContext,
     build_models,
@@ -217,6 +217,7 @@ def build_method(settings: TrainSettings) -> Method:
             kl_estimator=KL_ESTIMATOR.build(settings.objective.kl_estimator),
             settings=settings.objective,
             temperature=settings.sampling.temperature,
+            policy_coef=_build_schedule(settings.objective.policy_coef),
             further=tuple(build_term(term, settings.objective) for term in settings.objective.terms),
         ),
         replay=None if settings.replay is None else REPLAY.build(settings.replay),
@@ -247,11 +248,17 @@ def build_term(term: TermSettings, objective: ObjectiveSettings) -> Term:
     return Term(
         name=term.name,
         loss=LOSS.build(term.loss),
-        coef=SCHEDULE.build(term.coef) if isinstance(term.coef, Choice) else Constant(value=term.coef),
+        coef=_build_schedule(term.coef),
         aggregation=AGGREGATION.build(term.aggregation or objective.aggregation),
         sources=frozenset(term.sources),
         origins=frozenset(term.origins),
     )
+
+
+def _build_schedule(coef: float | Choice) -> Schedule:
+    if isinstance(coef, Choice):
+        return SCHEDULE.build(coef)
+    return ONE if coef == 1 else Constant(value=coef)
 
 
 def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None) -> RunContext:

@@ -154,6 +154,17 @@ class OptimSettings(Settings):
     """Compute each prefix that rows share once; False: every row by itself, padded. Changes time and memory only."""
 
 
+class DemonstrationSettings(Settings):
+    """Demonstrations beside the episodes of every step, for terms of the objective that read them."""
+
+    source: Choice = Choice(name="oracle")
+    """What gives them, as for a warm start: `oracle` or `recorded` (`directory`)."""
+    episodes: int = Field(default=256, ge=1)
+    """Episodes to play when the run begins or is resumed; a source that reads them ignores it."""
+    per_step: int = Field(default=8, ge=1)
+    """Episodes drawn for each step."""
+
+
 class TermSettings(Settings):
     """One more term of the objective."""
 
@@ -196,6 +207,8 @@ class ObjectiveSettings(Settings):
     kl_coef: float = Field(default=0.0, ge=0)
     """0 keeps no reference model."""
     entropy_coef: float = 0.0
+    policy_coef: float | Choice = 1.0
+    """What the policy's loss is multiplied with: a number, or a schedule over train steps."""
     terms: tuple[TermSettings, ...] = ()
     """What is minimised beside the policy's loss, its KL term and its entropy bonus."""
 
@@ -280,6 +293,7 @@ class TrainSettings(Recipe):
     """None: train tasks are those of the split, which is disjoint from the held-out one by content, not by text."""
     sampling: SamplingSettings = SamplingSettings()
     sft: SftSettings | None = None
+    demonstrations: DemonstrationSettings | None = None
     rollout: RolloutSettings = RolloutSettings()
     optim: OptimSettings = OptimSettings()
     critic: CriticSettings | None = None
@@ -301,6 +315,15 @@ class TrainSettings(Recipe):
                 do = "leave it out: what is cut off has no exact gradient"
                 must = f"be {neutral:g} in training"
                 raise ValueError(sentence(f"sampling.{name}", must, value, where="sampling", do=do))
+        return self
+
+    @model_validator(mode="after")
+    def _check_demonstrations(self) -> "TrainSettings":
+        readers = [term.name for term in self.objective.terms if Source.DEMONSTRATION in term.sources]
+        if self.demonstrations is not None and not readers:
+            do = "add one with sources=[DEMONSTRATION], such as loss nll, or leave the section out"
+            must = "go with a term of the objective that reads them"
+            raise ValueError(sentence("demonstrations", must, "none", where="objective.terms", do=do))
         return self
 
     @model_validator(mode="after")

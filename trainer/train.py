@@ -4,17 +4,14 @@ Step numbers count from 1; what is recorded at step n was made by it, and a chec
 """
 
 import asyncio
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from envgym.agents.evaluation.play import EvalRecord
 from envgym.core.trajectory import Group
 from envgym.core.tree import Source
-from envgym.episodes import dropped_trees, episode_rows
 from envgym.files import sole_writer
 from envgym.report.from_run import write_run_report
 from envgym.runs import RunDirectory
@@ -34,13 +31,7 @@ from envgym.trainer.learner.checkpoint import (
     newest_checkpoint,
     save_checkpoint,
 )
-from envgym.trainer.methods.protocols import (
-    Checkpointed,
-    FilterResult,
-    ObservingCurriculum,
-    ObservingFilter,
-    TrajectoryCredit,
-)
+from envgym.trainer.methods.protocols import Checkpointed
 from envgym.trainer.metrics.callbacks import Callback, Callbacks, progress_counter
 from envgym.trainer.metrics.rollout import (
     age_metrics,
@@ -50,13 +41,16 @@ from envgym.trainer.metrics.rollout import (
     row_metrics,
     sampled_metrics,
 )
+from envgym.trainer.metrics.times import StepTimes
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.collector import Collected
 from envgym.trainer.rollout.groups import Stats, updated_stats
 from envgym.trainer.settings import TrainSettings
+from envgym.trainer.workflows.demonstration_pool import DemonstrationPool
 from envgym.trainer.workflows.demonstrations import demonstration_sources
 from envgym.trainer.workflows.evaluations import Evaluations
 from envgym.trainer.workflows.sft import warm_start
+from envgym.trainer.workflows.step_end import observe_step, write_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +81,9 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
             held.enter_context(sole_writer(run.path))
         checkpoint = None if run is None else newest_checkpoint(run.path)
         sources = demonstration_sources(settings.sft if checkpoint is None else None)
+        demonstrations = None if settings.demonstrations is None else DemonstrationPool(settings)
+        if demonstrations is not None:
+            sources.append(demonstrations.source)
         context = build_run_context(settings, checkpoint=checkpoint)
         held.callback(context.policy.close)
         for source in sources:
@@ -98,7 +95,7 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
             run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(settings))
         elif checkpoint is None:  # it was killed before its first one, and begins again
             run.forget_after(-1)
-        loop = TrainLoop(settings, run, context, Callbacks(callbacks))
+        loop = TrainLoop(settings, run, context, Callbacks(callbacks), demonstrations=demonstrations)
         with asyncio.Runner() as runner:
             return loop.run(runner, checkpoint)
 
@@ -110,12 +107,20 @@ def _config(settings: TrainSettings) -> dict[str, object]:
 class TrainLoop:
     """One run, step by step."""
 
-    def __init__(self, settings: TrainSettings, run: RunDirectory, context: RunContext, callbacks: Callback) -> None:
+    def __init__(
+        self,
+        settings: TrainSettings,
+        run: RunDirectory,
+        context: RunContext,
+        callbacks: Callback,
+        *,
+        demonstrations: DemonstrationPool | None = None,
+    ) -> None:
         """Join the parts; nothing runs yet."""
         self.settings, self.run_directory, self.context, self.callbacks = settings, run, context, callbacks
         self.stats: Stats = {}
         self.step = 0
-        self._times: Metrics = {}
+        self._demonstrations = demonstrations
         prompt = context.tokenizer(TEXT)["input_ids"][: settings.agent.max_context_tokens // 2]
         self._canary = WeightCanary(settings.canary, prompt) if settings.canary.enabled else None
         self._audit = MaskAudit()
@@ -136,6 +141,8 @@ class TrainLoop:
         try:
             if checkpoint is None:
                 self._warm_start(runner)
+            if self._demonstrations is not None:
+                runner.run(self._demonstrations.fill(self.context, on_progress=self.callbacks.on_progress))
             self._check_weights(runner)
             self._evaluations.run_full(runner, step=0)
             while self.step < steps:
@@ -164,9 +171,8 @@ class TrainLoop:
         self._save()
 
     def _train_step(self, runner: asyncio.Runner) -> None:
-        started, self._times = time.perf_counter(), {}
-        step = self.step + 1
-        with self._timed("collect"):
+        times, step = StepTimes(), self.step + 1
+        with times.measure("collect"):
             collected = self._collect(runner, step)
         requests, groups = collected.requests, collected.groups
         check_invalid(groups, limit=self.settings.run.max_invalid_rate, step=step)
@@ -175,32 +181,33 @@ class TrainLoop:
             check_context_rewrites(groups, step=step)
         joined, replayed = _join_replayed(self.context, self._audit, self.settings.run.seed, step, collected)
         result = self.context.method.filter(joined).at_most(collected.wanted + len(joined) - len(groups))
-        with self._timed("learn"):
+        with times.measure("learn"):
             (credits, rows), learned = self._learn(runner, result.kept, step)
-        with self._timed("sync"):
+        with times.measure("sync"):
             self.step = step
             if not self.context.policy.shares_weights:  # else sampling may go on already
                 self.context.update_policy(self.step)
-        with self._timed("canary"):
+        with times.measure("canary"):
             canary_metrics = self._check_weights(runner)
         self.stats = updated_stats(self.stats, requests, groups, step=step)
-        curriculum, observed = self.context.method.curriculum, dict[str, float]()
-        if isinstance(curriculum, ObservingCurriculum):
-            observed |= curriculum.observe(step=step, requests=requests, groups=groups, credits=credits)
-        if isinstance(self.context.method.filter, ObservingFilter):
-            self.context.method.filter.observe(groups, step=step)
+        observed = observe_step(
+            self.context.method.curriculum,
+            self.context.method.filter,
+            requests=requests,
+            groups=groups,
+            credits=credits,
+            step=step,
+        )
         every = self.settings.run.save_episodes_every
         if every and step % every == 0:
-            with self._timed("save"):
-                table = _episode_table(groups, credits, result, step=step)
-                self.run_directory.write_episodes(step, table)
+            with times.measure("save"):
+                write_step(self.run_directory, groups, credits, result.dropped, step=step)
         sampled = sampled_metrics(
             groups,
             [request.env for request in requests] if len(self.settings.envs) > 1 else None,
             success_at=self.settings.evaluation.success_at,
             metrics=self.context.method.metrics,
         )
-        seconds = time.perf_counter() - started
         metrics = {
             **sampled,
             **collected.metrics,
@@ -211,11 +218,8 @@ class TrainLoop:
             **learned,
             "train/rows": float(len(rows)),
             **canary_metrics,
-            **{f"curriculum/{name}": value for name, value in observed.items()},
-            **self._times,
-            "time/step_s": seconds,
-            "speed/sampled_tokens_per_s": sampled.get("cost/tokens_generated", 0.0)
-            / max(self._times["time/collect_s"], 1e-9),
+            **observed,
+            **times.metrics(sampled_tokens=sampled.get("cost/tokens_generated", 0.0)),
         }
         self.run_directory.append_metrics({"step": step, **metrics})
         if step % self.settings.run.checkpoint_every == 0 or step == self.settings.run.steps:
@@ -238,6 +242,8 @@ class TrainLoop:
         def work() -> tuple[TrainingBatch, Metrics]:
             with self.context.policy.pause(step):
                 batch = self.context.build_batch(kept, step=step - 1)
+                if self._demonstrations is not None:
+                    batch = self._demonstrations.join(batch, step=step, declare=self._audit.declare)
                 if self._canary is not None:
                     self._audit.check(batch.rows, step=step)
                 if not batch.rows:  # every group was dropped: nothing to learn from, and the step says so
@@ -295,12 +301,6 @@ class TrainLoop:
         work = self._canary.check(self.context.policy, compute_logprobs, step=self.step)
         return runner.run(work)
 
-    @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self._times[f"time/{name}_s"] = time.perf_counter() - started
-
 
 def _join_replayed(
     context: RunContext, audit: MaskAudit, seed: int, step: int, collected: Collected
@@ -314,12 +314,3 @@ def _join_replayed(
         audit.declare(tree)
     replay.add(step, groups)
     return joined, replay_metrics(joined)
-
-
-def _episode_table(
-    groups: Sequence[Group], credits: Sequence[TrajectoryCredit], result: FilterResult, *, step: int
-) -> list[dict[str, Any]]:
-    """Return the sampled episodes of a step as rows, with what became of them."""
-    trees = [tree for group in groups for tree in group.trees]
-    advantages = {(c.trajectory.tree.id, c.trajectory.leaf): c.advantages for c in credits}
-    return episode_rows(trees, step=step, advantages=advantages, dropped=dropped_trees(result.dropped))

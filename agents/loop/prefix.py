@@ -11,10 +11,11 @@ from envgym.agents.loop.path import PathNode
 from envgym.agents.protocols import FinishReason, Generation
 from envgym.core.segments import Origin, Segment
 from envgym.core.trajectory import StartState, Turn
+from envgym.core.tree import Source
 from envgym.errors import EnvFailure
 from envgym.forking import check_equal
 
-_ACTION = (Origin.POLICY, Origin.INJECTED)
+_ACTION = (Origin.POLICY, Origin.INJECTED, Origin.DEMONSTRATION)
 """Origins of the tokens of an action: sampled, or repeated from a recorded episode."""
 
 
@@ -58,20 +59,24 @@ def check_first_context(start: StartState, prompts: Mapping[str, tuple[int, ...]
         raise EnvFailure.of("first context", must, got, where=f"start state in tree {tree.id}", do=do)
 
 
-def as_context(leaf: PathNode) -> PathNode:
-    """Return a replayed path whose actions were not sampled, and cost nothing to sample."""
+def as_context(leaf: PathNode, source: Source) -> PathNode:
+    """Return a replayed path whose actions were not sampled, and cost nothing to sample.
+
+    Those of a demonstration stay one, for terms of an objective that imitate; those that a policy sampled are a hint.
+    """
+    origin = Origin.DEMONSTRATION if source in (Source.DEMONSTRATION, Source.TEACHER) else Origin.INJECTED
     node: PathNode | None = None
     for item in leaf.path():
         cost = replace(item.edge.cost, tokens_generated=0, tokens_prefilled=0)
-        edge = replace(item.edge, segments=_not_sampled(item.edge.segments), cost=cost)
+        edge = replace(item.edge, segments=_not_sampled(item.edge.segments, origin), cost=cost)
         node = replace(item, parent=node, edge=edge)
     assert node is not None, "a path has a root"
     return node
 
 
-def _not_sampled(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+def _not_sampled(segments: Sequence[Segment], origin: Origin) -> tuple[Segment, ...]:
     return tuple(
-        replace(segment, origin=Origin.INJECTED, behavior_logprobs=None, raw_logprobs=None, policy_version=None)
+        replace(segment, origin=origin, behavior_logprobs=None, raw_logprobs=None, policy_version=None)
         if segment.origin is Origin.POLICY
         else segment
         for segment in segments

@@ -186,7 +186,7 @@ async def drive_to_start(
         except EnvFailure as error:
             state, request = advance(state, failure_event(error, abort))
     assert state.path is not None, "the prompt was rendered"
-    return state._replace(path=as_context(state.path)), request
+    return state._replace(path=as_context(state.path, start.tree.source)), request
 
 
 async def _repeat(request: GenerateRequest, *, turn: Turn, agent: Agent) -> Generation:

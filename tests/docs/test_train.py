@@ -75,8 +75,9 @@ def test_values_of_the_page_are_the_defaults() -> None:
         "envs": [{"id": data["envs"][0]["id"]}],
         "sft": {},
         "critic": {},
-        "objective": {"terms": [{"name": "exploration", "loss": "entropy"}]},
+        "objective": {"terms": [{"name": "exploration", "loss": "entropy", "sources": ["POLICY", "DEMONSTRATION"]}]},
         "decontamination": {},
+        "demonstrations": {},
         "model": {"lora": {}},
         "engine": {"endpoint": endpoint},
     }

@@ -110,6 +110,8 @@ class Objective:
     """That the rows were sampled at."""
     sources: frozenset[Source] = SAMPLED
     """Of the rows that the first term reads."""
+    policy_coef: Schedule = ONE
+    """Of the first term."""
     further: tuple[Term, ...] = ()
     """Terms beside the policy's loss, its KL term and its entropy bonus."""
 
@@ -124,7 +126,7 @@ class Objective:
     def terms(self) -> tuple[Term, ...]:
         """All terms, the policy's loss first."""
         settings, sources, aggregation = self.settings, self.sources, self.aggregation
-        terms = [Term(name="policy", loss=self.loss, sources=sources, aggregation=aggregation)]
+        terms = [Term(name="policy", loss=self.loss, coef=self.policy_coef, sources=sources, aggregation=aggregation)]
         for name, loss, coef in (
             ("kl_reference", KlToReference(estimator=self.kl_estimator), settings.kl_coef),
             ("entropy_bonus", Entropy(), settings.entropy_coef),
@@ -293,6 +295,7 @@ def _term_loss(
     mask_BT = read_BT & (corrected.loss_mask_BT | ~sampled_BT)
     loss_batch = inputs.of_term(term, mask_BT)
     result = term.loss(loss_batch)
+    coef = None if term.coef is ONE else term.coef(inputs.step)
     losses_BT = result.losses_BT
     if term.is_weighted:
         losses_BT = losses_BT * torch.where(sampled_BT, corrected.weights_BT, 1.0)
@@ -300,12 +303,12 @@ def _term_loss(
         stats = result.stats
         if stats is None:
             stats = loss_stats(log_ratio(loss_batch.logprobs_BT, loss_batch.old_logprobs_BT, mask_BT), mask_BT)
-        metrics.add_policy(stats, losses_BT, loss_batch.entropies, read_BT)
+        metrics.add_policy(stats, losses_BT, loss_batch.entropies, read_BT, coef=coef)
     else:
-        metrics.add_term(term.name, losses_BT, read_BT, coef=term.coef(inputs.step))
+        metrics.add_term(term.name, losses_BT, read_BT, coef=1.0 if coef is None else coef)
     metrics.add_sums(term.name, result.sums, read_BT)
     # What the correction rejected adds 0 and goes on counting, in the means over a row as in the denominator.
     value = term.aggregation(
         losses_BT, read_BT, batch.weights_BT, batch.episode_shares_B, denominator=denominator, ids=batch.ids
     )
-    return value if term.coef is ONE else term.coef(inputs.step) * value
+    return value if coef is None else coef * value

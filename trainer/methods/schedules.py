@@ -51,10 +51,14 @@ class Cosine(Settings):
     """Steps of the way up."""
     decay: int = Field(ge=1)
     """Steps of the way down."""
+    complement: bool = False
+    """Return 1 less the number: what is left for another term."""
 
     def __call__(self, step: int) -> float:
         """Return the number after `step` train steps."""
         if step < self.warmup:
-            return self.peak * step / self.warmup
-        share = min((step - self.warmup) / self.decay, 1.0)
-        return self.valley + (self.peak - self.valley) * (1.0 + math.cos(math.pi * share)) / 2
+            value = self.peak * step / self.warmup
+        else:
+            share = min((step - self.warmup) / self.decay, 1.0)
+            value = self.valley + (self.peak - self.valley) * (1.0 + math.cos(math.pi * share)) / 2
+        return 1.0 - value if self.complement else value

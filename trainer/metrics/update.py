@@ -35,8 +35,12 @@ class UpdateMetrics:
         losses_BT: Float[Tensor, "B T"],
         entropies_BT: Float[Tensor, "B T"],
         loss_mask_BT: Bool[Tensor, "B T"],
+        *,
+        coef: float | None = None,
     ) -> None:
-        """Add a micro-batch's policy loss."""
+        """Add a micro-batch's policy loss, before its coefficient, if it has one."""
+        if coef is not None:
+            self._coefs["coef/policy"] = coef
         self._stats = stats if self._stats is None else self._stats + stats
         self._loss += losses_BT.detach().sum().item()
         self._entropy += torch.where(loss_mask_BT, entropies_BT.detach(), 0.0).sum().item()

@@ -20,7 +20,7 @@ from envgym.core.segments import Origin
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.tasks import Split
 from envgym.core.trajectory import StartState, start_states, trajectories
-from envgym.core.tree import RecordedPrefix, Tree
+from envgym.core.tree import RecordedPrefix, Source, Tree
 from envgym.core.turns import Ending, Scored
 from envgym.errors import InvalidInput
 from envgym.records import Reply
@@ -80,6 +80,16 @@ def test_episode_goes_on_from_the_state_with_the_recorded_tokens_as_context(reco
     (row,) = episode.rows
     assert next(row.turns[place] for place, trains in enumerate(row.loss_mask) if trains) == 2
     assert tree_from_json(tree_to_json(tree)) == tree
+
+
+def test_turns_of_a_demonstration_stay_a_demonstration(recorded: Tree) -> None:
+    shown = replace(recorded, source=Source.DEMONSTRATION)
+    tree = run(replace(parrot_job(), start=StartState(tree=shown, node=2)))
+    assert origins(tree, 1) == [Origin.DEMONSTRATION, *origins(recorded, 1)[1:]]
+    (row,) = trajectories(tree)[0].rows
+    assert not any(row.loss_mask[place] for place in range(len(row)) if row.turns[place] < 2)
+    again = run(replace(parrot_job(), start=start_states(tree)[0]))
+    assert [node.outcome for node in again.nodes] == [node.outcome for node in recorded.nodes]
 
 
 def test_state_of_an_episode_that_itself_went_on_is_restored_too(recorded: Tree) -> None:

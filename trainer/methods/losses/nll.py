@@ -7,8 +7,18 @@ from envgym.trainer.methods.losses.base import LossBatch, TokenLoss
 
 
 class NegativeLogLikelihood(Settings):
-    """Return l = -log π of every token, whatever its advantage: supervised training as a term of the objective."""
+    """Return l = -log π of every token, whatever its advantage: supervised training as a term of the objective.
+
+    On the tokens that a tool said (`origins: [TOOL]`), in the episodes that succeeded, the policy memorises what it
+    looked up, after 2505.17005 (R1-Searcher++); there another model first rewrites the documents into a trace.
+    """
+
+    min_reward: float | None = None
+    """Least reward of the episodes that are imitated; None: all are."""
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
         """Return the loss of every token."""
-        return TokenLoss(losses_BT=-torch.where(batch.loss_mask_BT, batch.logprobs_BT, 0.0))
+        mask_BT = batch.loss_mask_BT
+        if self.min_reward is not None:
+            mask_BT = mask_BT & (batch.ids.rewards_B >= self.min_reward)[:, None]
+        return TokenLoss(losses_BT=-torch.where(mask_BT, batch.logprobs_BT, 0.0))

@@ -1,0 +1,31 @@
+"""How long the parts of a step take."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from envgym.trainer.metrics.update import Metrics
+
+
+class StepTimes:
+    """Seconds by part of a step, from when it is made."""
+
+    def __init__(self) -> None:
+        """Begin now."""
+        self._started = time.perf_counter()
+        self._metrics: Metrics = {}
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Measure what runs inside."""
+        started = time.perf_counter()
+        yield
+        self._metrics[f"time/{name}_s"] = time.perf_counter() - started
+
+    def metrics(self, *, sampled_tokens: float) -> Metrics:
+        """Return the seconds of each part and of all until now, and the sampled tokens per second of collecting."""
+        return {
+            **self._metrics,
+            "time/step_s": time.perf_counter() - self._started,
+            "speed/sampled_tokens_per_s": sampled_tokens / max(self._metrics["time/collect_s"], 1e-9),
+        }
