@@ -52,7 +52,7 @@ check: $(STAMP)  ## format, lint, types, import contracts, fast tests, wheel smo
 bench: $(STAMP)  ## run every benchmark; each prints one line of JSON
 	@for script in benchmarks/[!_]*.py; do $(BIN)/python $$script || exit 1; done
 
-mutation: $(STAMP)  ## break the code in 600 places and see that laws and worked examples notice 90 % (an hour; resumable)
+mutation: $(STAMP)  ## break the code in 600 places and see that laws and worked examples notice 90 % (half an hour; resumable)
 	$(BIN)/python -m scripts.mutation
 
 nightly: $(STAMP)  ## fuzz for an hour, soak, collect for long in every mode, then `make mutation`

@@ -1,6 +1,6 @@
 """Mutation testing: put one fault at a time into the code, and see whether its laws and worked examples notice.
 
-    python -m scripts.mutation [--size 110] [--seed 14] [--strata NAME ...] [--again] [--least 0.9] [--out FILE]
+    python -m scripts.mutation [--size 100] [--seed 14] [--strata NAME ...] [--again] [--least 0.9] [--out FILE]
 
 `mutation.toml` says which files are changed, which tests have to notice, and which mutants are equivalent to the code.
 Of each stratum as many are drawn, of each of its files in proportion to its mutants, by a hash of seed and mutant, so
@@ -58,6 +58,8 @@ class Stratum:
     name: str
     sources: Sequence[str]
     tests: Sequence[str]
+    share: float = 1.0
+    """Of the size asked for: less where the tests are slow, or the files few."""
 
     def files(self) -> list[str]:
         """Return the files, as paths from the root."""
@@ -134,7 +136,7 @@ class _FirstFailure:
 def main() -> int:
     """Run the sample, print what survived and a table; return 1 where too little was killed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=110, help="mutants of each stratum")
+    parser.add_argument("--size", type=int, default=100, help="mutants of each stratum")
     parser.add_argument("--seed", type=int, default=14, help="of the sample")
     parser.add_argument("--strata", nargs="+", metavar="NAME", help="default: all")
     parser.add_argument("--again", action="store_true", help="run again what survived")
@@ -142,7 +144,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "mutation.jsonl")
     options = parser.parse_args()
     table = tomllib.loads((Path(__file__).parent / "mutation.toml").read_text())
-    strata = [Stratum(name=x["name"], sources=x["sources"], tests=x["tests"]) for x in table["strata"]]
+    strata = [Stratum(**x) for x in table["strata"]]
     if options.strata:
         strata = [stratum for stratum in strata if stratum.name in options.strata]
     equivalent = {(x["path"], x["function"], x["before"], x["after"]) for x in table["equivalent"]}
@@ -167,7 +169,7 @@ def main() -> int:
 def draw(stratum: Stratum, *, size: int, seed: int) -> list[Mutant]:
     """Return a sample of a stratum's mutants: of each file its share, and at least one."""
     found = [mutants(path, (ROOT / path).read_text(encoding="utf-8")) for path in stratum.files()]
-    share = min(size / sum(map(len, found)), 1.0)
+    share = min(stratum.share * size / sum(map(len, found)), 1.0)
 
     def rank(mutant: Mutant) -> str:
         return sha256("\0".join((str(seed), *mutant.key)).encode()).hexdigest()

@@ -9,7 +9,7 @@ from envgym.agents.search.chain import Chain
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.errors import UnknownName
-from tests.agents.search.growing import grow
+from tests.agents.search.growing import answer, grow
 from tests.support.parrots import CALL, char_agent, said
 
 
@@ -37,6 +37,12 @@ def test_members_begin_alike_and_go_their_own_ways() -> None:
 
 def test_a_larger_group_holds_the_smaller_one() -> None:
     assert chains(8)[:3] == chains(3)
+
+
+def test_the_answer_is_one_episode_with_nothing_to_choose() -> None:
+    tree = answer(Chain(), ScriptedPolicy(by_seed), agent=char_agent())
+    assert (tree.id, len(tree.leaves)) == ("g", 1)
+    assert Chain().selection is None
 
 
 def test_strategies_are_found_by_name() -> None:

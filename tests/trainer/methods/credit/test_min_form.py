@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envgym.core.trajectory import Group
+from envgym.core.turns import Ending
 from envgym.trainer.methods.credit.min_form import MinForm, soft_minimum
 from envgym.trainer.methods.credit.outcome import Rloo
 from tests.support.credit_trees import chains, per_node
+from tests.support.example_trees import outcome_tree, start
 
 REWARDS = st.lists(st.floats(-5, 5), min_size=1, max_size=5)
 
@@ -53,3 +56,14 @@ def test_single_turns_get_rloo(rewards: list[float]) -> None:
 @given(st.lists(REWARDS, min_size=1, max_size=4))
 def test_first_turns_sum_to_zero(turns: list[list[float]]) -> None:
     assert sum(found[0] for found in per_node(MinForm()(chains(*turns)))) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_an_episode_without_a_turn_is_worth_nothing_to_the_others() -> None:
+    empty = start("empty")
+    empty.end(empty.root, Ending.TRUNCATED_TIME)
+    group = Group(key="g", trees=(outcome_tree("one", 1.0), empty.freeze(), outcome_tree("two", 4.0)))
+    # Leave one out of 1, 0 and 4: 1 - 2, and 4 - 1/2.
+    first, nothing, last = per_node(MinForm()(group))
+    assert first == pytest.approx([-1.0])
+    assert nothing == []
+    assert last == pytest.approx([3.5])
