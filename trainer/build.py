@@ -8,23 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from envgym.agents.catalog import METRIC, SEARCH
 from envgym.agents.evaluation.metrics import Metric
 from envgym.agents.loop.agent import Agent, AgentSettings, make_agent
-from envgym.agents.models.loading import load, load_adapter, load_tokenizer, prepare_device, resolve_model
+from envgym.agents.models.loading import prepare_device
 from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.backends import autocast_dtype, build_trained_policy
 from envgym.agents.protocols import Policy
 from envgym.agents.search import RolloutContext, Strategy
 from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.search.snapshots import Branching, resolve_branching
-from envgym.agents.settings import ModelSettings
 from envgym.core.trajectory import Group
 from envgym.errors import SettingsError, sentence
 from envgym.plugins import Choice
 from envgym.trainer.batch.build import TrainingBatch, build_batch
+from envgym.trainer.batch.scores import ComputeScores
 from envgym.trainer.catalog import (
     AGGREGATION,
     ANNOTATOR,
@@ -37,16 +36,17 @@ from envgym.trainer.catalog import (
     REPLAY,
     SCHEDULE,
     SHAPING,
+    WEIGHTS,
 )
 from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
-from envgym.trainer.learner.causal_lm import check_head, without_dropout
+from envgym.trainer.learner.causal_lm import check_head
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import ONE, Objective, Term
 from envgym.trainer.methods.annotators.base import Annotator, Model
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
 from envgym.trainer.methods.protocols import (
-    CRITIC_VALUES,
+    VALUES,
     BatchCredit,
     Checkpointed,
     Credit,
@@ -57,6 +57,8 @@ from envgym.trainer.methods.protocols import (
 )
 from envgym.trainer.methods.replay.base import Replay
 from envgym.trainer.methods.schedules import Constant, Schedule
+from envgym.trainer.methods.scores import ScoreRequest, required_scores
+from envgym.trainer.methods.weights.base import TokenWeights
 from envgym.trainer.models.base import (
     ModelContext,
     build_models,
@@ -65,6 +67,8 @@ from envgym.trainer.models.base import (
     probe_models,
 )
 from envgym.trainer.models.frozen import FrozenModel, SnapshotModel
+from envgym.trainer.models.policy_model import load_model
+from envgym.trainer.models.scores import ScoringModels, check_score_models, check_score_names
 from envgym.trainer.rollout.annotate import AnnotateStage
 from envgym.trainer.rollout.collector import Collector
 from envgym.trainer.settings import CriticSettings, ObjectiveSettings, RolloutSettings, TermSettings, TrainSettings
@@ -86,6 +90,16 @@ class Method:
     """What is measured of each step's episodes beside what always is."""
     annotators: Mapping[str, Annotator] = field(default_factory=dict)
     """By the name under which a failure is recorded, in order."""
+    weights: tuple[TokenWeights, ...] = ()
+    """Spread the advantages over tokens anew, in order."""
+
+    @property
+    def scores(self) -> tuple[ScoreRequest, ...]:
+        """What credit, weights and losses ask for. Raises: SettingsError: two different scores of one name."""
+        values = (VALUES,) if isinstance(self.credit, CriticCredit) else ()
+        weights = {f"weights.{number}": chosen for number, chosen in enumerate(self.weights)}
+        losses = {f"objective, term {term.name}": term.loss for term in self.objective.terms}
+        return values + required_scores({"credit": self.credit, **weights, **losses})
 
     def checkpointed_parts(self) -> dict[str, Checkpointed]:
         """Return the methods that have a state of their own, by their plug-in point."""
@@ -138,6 +152,12 @@ class RunContext:
         else:
             self.policy.update_weights(merged_weights(self.model), version)
 
+    @property
+    def compute_scores(self) -> ComputeScores:
+        """Computes scores of rows, with the policy as it is and the named models."""
+        temperature = self.method.objective.temperature
+        return ScoringModels(learner=self.learner, models=self.models, temperature=temperature)
+
     def build_batch(self, groups: Sequence[Group], *, step: int = 0) -> TrainingBatch:
         """Shape the rewards of kept groups, credit their episodes, where needed with the critic, and make rows.
 
@@ -152,7 +172,9 @@ class RunContext:
             once=method.objective.settings.shared_tokens == "once",
             origins=method.objective.origins,
             step=step,
-            scores={CRITIC_VALUES: self.learner.compute_values} if self.learner.critic is not None else None,
+            scores=method.scores,
+            compute=self.compute_scores,
+            weights=method.weights,
         )
 
     def make_collector(
@@ -223,7 +245,9 @@ def build_method(settings: TrainSettings) -> Method:
         replay=None if settings.replay is None else REPLAY.build(settings.replay),
         metrics=tuple(METRIC.build(choice) for choice in settings.rollout.metrics),
         annotators=_build_annotators(settings),
+        weights=tuple(WEIGHTS.build(choice) for choice in settings.weights),
     )
+    check_score_names(method.scores, settings.models)
     if settings.critic is not None and not isinstance(method.credit, CriticCredit):
         rule, do = "go with a credit that reads values", "choose such as credit.name=gae_turn, or leave the section out"
         raise SettingsError(sentence("critic", rule, f"credit {settings.credit.name}", where="settings", do=do))
@@ -303,8 +327,9 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     policy.check_sampling(settings.sampling.sampling)
     parts = ModelContext(model=model, tokenizer=tokenizer, policy=policy, device=device, settings=settings)
     models = build_models(parts)
-    if settings.objective.kl_coef:
+    if settings.objective.kl_coef or any(request.model == REFERENCE for request in method.scores):
         models.setdefault(REFERENCE, SnapshotModel(parts))
+    check_score_models(method.scores, models)
     return RunContext(
         env_sources=env_sources,
         tasks=TaskPool(env_sources),
@@ -344,42 +369,3 @@ def check_search(
     for env_source in env_sources.values():
         with closing(env_source.make()) as env:
             search.check(env, agent, group_size=group_size)
-
-
-def load_model(settings: ModelSettings, device: torch.device, checkpoint: Path | None) -> tuple[Any, Any]:
-    """Return (model, tokenizer), with adapters where LoRA is asked for; the weights from `checkpoint`, if given."""
-    source = str(checkpoint / "model") if checkpoint is not None and settings.lora is None else settings.name
-    trainable = settings.lora is None
-    loaded = load(
-        source,
-        dtype=settings.dtype,
-        head_dtype=settings.head_dtype,
-        device=str(device),
-        trainable=trainable,
-        tiny=settings.tiny,
-    )
-    tokenizer = loaded.tokenizer if settings.tokenizer is None else load_tokenizer(resolve_model(settings.tokenizer))
-    model: Any = without_dropout(loaded.model).eval()
-    if settings.lora is not None:
-        model = _with_adapters(model, settings, checkpoint)
-    if settings.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return model, tokenizer
-
-
-def _with_adapters(model: nn.Module, settings: ModelSettings, checkpoint: Path | None) -> Any:  # PeftModel
-    from peft import LoraConfig, get_peft_model  # optional, and heavy
-
-    assert settings.lora is not None, "the caller checked"
-    adapter = settings.adapter if checkpoint is None else str(checkpoint / "model")
-    if adapter is not None:
-        return load_adapter(model, adapter, trainable=True)
-    targets = settings.lora.target_modules
-    config = LoraConfig(
-        r=settings.lora.rank,
-        lora_alpha=settings.lora.alpha,
-        target_modules=targets if isinstance(targets, str) else list(targets),
-        lora_dropout=0.0,
-        task_type="CAUSAL_LM",
-    )
-    return get_peft_model(model, config)

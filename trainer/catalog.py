@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from envgym.trainer.methods.protocols import BatchCredit, Credit, Curriculum, Filter, Shaping
     from envgym.trainer.methods.replay.base import Replay
     from envgym.trainer.methods.schedules import Schedule
+    from envgym.trainer.methods.weights.base import TokenWeights
     from envgym.trainer.metrics.callbacks import Callback
     from envgym.trainer.workflows.demonstrations import DemonstrationSource
 
@@ -47,6 +48,7 @@ FILTER: Final[PluginKind["Filter"]] = KINDS["filter"]
 SHAPING: Final[PluginKind["Shaping"]] = KINDS["shaping"]
 REPLAY: Final[PluginKind["Replay"]] = KINDS["replay"]
 CREDIT: Final[PluginKind["Credit | BatchCredit"]] = KINDS["credit"]
+WEIGHTS: Final[PluginKind["TokenWeights"]] = KINDS["weights"]
 LOSS: Final[PluginKind["PolicyLoss"]] = KINDS["loss"]
 CORRECTION: Final[PluginKind["Correction"]] = KINDS["correction"]
 KL_ESTIMATOR: Final[PluginKind["KlEstimator"]] = KINDS["kl_estimator"]

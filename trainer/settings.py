@@ -275,6 +275,8 @@ class Recipe(Settings):
     filter: Choice = Choice(name="zero_variance")
     shaping: Choice = Choice(name="none")
     credit: Choice = Choice(name="grpo")
+    weights: tuple[Choice, ...] = ()
+    """Token weights: advantages spread anew over the tokens, one after the other."""
     loss: Choice = Choice(name="ppo_clip")
     correction: Choice = Choice(name="none")
     objective: ObjectiveSettings = ObjectiveSettings()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from envgym.trainer.catalog import WEIGHTS
 from tests.support.enumerable import expected_gradient, groups
 from tests.support.plugins import BATCH_CREDITS, CREDITS, CRITIC_CREDITS
 
@@ -29,6 +30,12 @@ def test_every_method_is_named_with_its_settings(title: str, credits: Mapping[st
     for name, build in credits.items():
         assert named[name] == list(getattr(build, "model_fields", ())), name
     assert all(f"`{name}`" in TEXT for name in CRITIC_CREDITS)
+
+
+def test_token_weights_are_named_with_their_settings() -> None:
+    named = {row[0].strip("`"): re.findall(r"`(\w+)`", row[2]) for row in rows("`weights.0.name`")}
+    built = {name: WEIGHTS.load(name) for name in WEIGHTS.table}
+    assert named == {name: list(made.model_fields) for name, made in built.items()}
 
 
 def test_table_of_biases_is_what_the_benchmark_measures() -> None:

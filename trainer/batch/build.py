@@ -1,24 +1,29 @@
 """From groups to the rows of a step: scores along the episodes, their credit, and rows with value targets."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
 
-from envgym.core.segments import Origin
-from envgym.core.trajectory import Group, Trajectory
-from envgym.trainer.batch.rows import TRAINED, TrainRow, ValueTarget, train_row, train_rows
-from envgym.trainer.batch.spread import node_values, token_targets
-from envgym.trainer.methods.protocols import (
-    CRITIC_VALUES,
-    BatchCredit,
-    Credit,
-    CreditContext,
-    TrajectoryCredit,
-    TrajectoryValues,
-)
+import torch
 
-ComputeScores = Callable[[Sequence[TrainRow]], Sequence[Sequence[float]]]
-"""One number per token of rows, in each; the critic's is its value of the prefix before the token."""
+from envgym.core.segments import Origin
+from envgym.core.trajectory import Group
+from envgym.errors import InvalidInput, sentence
+from envgym.trainer.batch.rows import TRAINED, TrainRow, ValueTarget, pad, train_rows
+from envgym.trainer.batch.scores import (
+    ComputeScores,
+    EpisodeScores,
+    along_path,
+    key_of,
+    score_episodes,
+    trained_rows,
+)
+from envgym.trainer.batch.spread import token_targets
+from envgym.trainer.methods.losses.base import LossBatch
+from envgym.trainer.methods.protocols import CRITIC_VALUES, BatchCredit, Credit, CreditContext, TrajectoryCredit
+from envgym.trainer.methods.scores import Quantity, ScoreRequest
+from envgym.trainer.methods.tensors import check_rows
+from envgym.trainer.methods.weights.base import TokenWeights
 
 
 class TrainingBatch(NamedTuple):
@@ -37,6 +42,12 @@ def assign_credits(
     return [entry for group in groups for entry in credit(group)]
 
 
+def _compute_nothing(
+    rows: Sequence[TrainRow], quantities: Mapping[str, Collection[Quantity]]
+) -> dict[tuple[str, Quantity], list[list[float]]]:
+    raise InvalidInput.of("scores", "have what computes them", dict(quantities), where="build_batch", do="pass compute")
+
+
 def build_batch(
     groups: Sequence[Group],
     credit: Credit | BatchCredit,
@@ -44,7 +55,9 @@ def build_batch(
     once: bool,
     origins: Set[Origin] = TRAINED,
     step: int = 0,
-    scores: Mapping[str, ComputeScores] | None = None,
+    scores: Sequence[ScoreRequest] = (),
+    compute: ComputeScores = _compute_nothing,
+    weights: Sequence[TokenWeights] = (),
 ) -> TrainingBatch:
     """Compute the scores of every valid episode, credit the episodes, and return rows.
 
@@ -54,50 +67,79 @@ def build_batch(
         once: as for `train_rows`.
         origins: as for `train_rows`.
         step: the train step, from 0.
-        scores: name -> what computes it, called once with all rows; None: the credit reads none.
+        scores: read by the credit, the weights and the losses.
+        compute: computes them.
+        weights: spread the advantages anew, one after the other.
+
+    Raises: InvalidInput, UnknownName: as `score_episodes` and `reweighted`.
     """
     episodes = [episode for group in groups for episode in group.valid]
-    of_rows = {name: _scores_of_rows(episodes, compute) for name, compute in (scores or {}).items()}
-    context = CreditContext(
-        step=step,
-        scores={
-            name: [_along_path(episode, found[_key(episode)]) for episode in episodes]
-            for name, found in of_rows.items()
-        },
-    )
-    credits = assign_credits(credit, groups, context)
+    found = score_episodes(episodes, scores, compute)
+    along_paths = {
+        name: [along_path(episode, of_rows[key_of(episode)]) for episode in episodes] for name, of_rows in found.items()
+    }
+    credits = assign_credits(credit, groups, CreditContext(step=step, scores=along_paths))
     rows = train_rows(credits, once=once, groups=groups, origins=origins)
-    if CRITIC_VALUES in of_rows:
-        rows = _with_value_targets(rows, credits, of_rows[CRITIC_VALUES])
+    values = found.pop(CRITIC_VALUES, None)
+    if values is not None:
+        rows = _with_value_targets(rows, credits, values)
+    if found:
+        rows = _with_scores(rows, credits, found)
+    for chosen in weights if rows else ():
+        rows = reweighted(rows, chosen, step=step)
     return TrainingBatch(credits, rows)
 
 
-_Key = tuple[int, int]
-"""Of an episode in this batch: its tree's identity (names of trees may repeat), and its leaf."""
+def _with_scores(
+    rows: Sequence[TrainRow], credits: Sequence[TrajectoryCredit], scores: Mapping[str, EpisodeScores]
+) -> list[TrainRow]:
+    """Join the rows of the credits with their scores."""
+    keys = [
+        (key_of(credit.trajectory), number)
+        for credit in credits
+        for number in range(len(trained_rows(credit.trajectory)))
+    ]
+    return [
+        replace(row, scores={name: of_episodes[key][number] for name, of_episodes in scores.items()})
+        for row, (key, number) in zip(rows, keys, strict=True)
+    ]
 
 
-def _key(episode: Trajectory) -> _Key:
-    return id(episode.tree), episode.leaf
+def reweighted(rows: Sequence[TrainRow], weights: TokenWeights, *, step: int) -> list[TrainRow]:
+    """Return the rows with the advantages that token weights give them.
 
-
-def _scores_of_rows(episodes: Sequence[Trajectory], compute: ComputeScores) -> dict[_Key, list[Sequence[float]]]:
-    """Compute a score of every episode's rows that train, in order."""
-    rows = [row for episode in episodes for row in episode.rows if any(row.loss_mask)]
-    remaining = iter(compute([train_row(row, (0.0,) * len(row)) for row in rows]) if rows else ())
-    return {_key(episode): [next(remaining) for row in episode.rows if any(row.loss_mask)] for episode in episodes}
-
-
-def _along_path(episode: Trajectory, of_rows: Sequence[Sequence[float]]) -> TrajectoryValues:
-    """Lay a score of the rows that train along the episode's path; the other rows have no sampled token."""
-    remaining = iter(of_rows)
-    return node_values(episode, [next(remaining) if any(row.loss_mask) else (0.0,) * len(row) for row in episode.rows])
+    Raises: InvalidInput: advantages of another shape, or that are not finite.
+    """
+    whole = pad(rows, range(len(rows)), torch.device("cpu"))
+    batch = LossBatch(
+        logprobs_BT=whole.behavior_logprobs_BT,
+        old_logprobs_BT=whole.behavior_logprobs_BT,
+        advantages_BT=whole.advantages_BT,
+        loss_mask_BT=whole.loss_mask_BT,
+        behavior_logprobs_BT=whole.behavior_logprobs_BT,
+        weights_BT=whole.weights_BT,
+        ids=whole.ids,
+        scores=whole.scores,
+        step=step,
+    )
+    where = type(weights).__name__
+    advantages_NT = weights(batch)
+    check_rows(whole.loss_mask_BT, {"advantages": advantages_NT}, where=where)
+    advantages_NT = torch.where(whole.loss_mask_BT, advantages_NT, 0.0)
+    if not torch.isfinite(advantages_NT).all():
+        do = "look at the scores that the weights read"
+        raise InvalidInput(sentence("advantages", "be finite", "some that are not", where=where, do=do))
+    return [
+        replace(row, advantages=tuple(values[: len(row)]))
+        for row, values in zip(rows, advantages_NT.tolist(), strict=True)
+    ]
 
 
 def _with_value_targets(
-    rows: Sequence[TrainRow], credits: Sequence[TrajectoryCredit], values: Mapping[_Key, Sequence[Sequence[float]]]
+    rows: Sequence[TrainRow], credits: Sequence[TrajectoryCredit], values: EpisodeScores
 ) -> list[TrainRow]:
     """Join the rows of the credits with the critic's values and its targets."""
-    values_of_rows = [of_row for credit in credits for of_row in values[_key(credit.trajectory)]]
+    values_of_rows = [of_row for credit in credits for of_row in values[key_of(credit.trajectory)]]
     targets_of_rows = [
         token_targets(credit, row) for credit in credits for row in credit.trajectory.rows if any(row.loss_mask)
     ]

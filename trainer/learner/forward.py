@@ -82,7 +82,11 @@ class ForwardPass:
         return self.apply_head(rows, batches, head, model)
 
     def token_logprobs(
-        self, rows: Sequence[TrainRow], batches: Sequence[MicroBatch], temperature: float
+        self,
+        rows: Sequence[TrainRow],
+        batches: Sequence[MicroBatch],
+        temperature: float,
+        model: nn.Module | None = None,
     ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
         """Return (log-probs, entropies) of the scored tokens of all rows, without gradient, nats; 0 elsewhere."""
         entropies_NT = torch.zeros((len(rows), max(map(len, rows))), dtype=self.dtype, device=self.device)
@@ -93,7 +97,7 @@ class ForwardPass:
             return scored.logprobs_BT
 
         entropies: list[Float[Tensor, "B T"] | None] = []
-        logprobs_NT = self.apply_head(rows, batches, head)
+        logprobs_NT = self.apply_head(rows, batches, head, model)
         for batch, entropies_BT in zip(batches, entropies, strict=True):
             assert entropies_BT is not None, "asked for above"
             entropies_NT[batch.row_slice] = entropies_BT.to(self.dtype)

@@ -174,12 +174,10 @@ class Learner:
         """Return the log-probs of the trained tokens of every row under the present weights, nats; 0 elsewhere."""
         return self.forward.logprobs(rows, self.micro_batches(rows, range(len(rows))), temperature)
 
-    def compute_values(self, rows: Sequence[TrainRow]) -> list[list[float]]:
+    def compute_values(self, rows: Sequence[TrainRow], batches: Sequence[MicroBatch]) -> Float[Tensor, "N T"]:
         """Return the critic's value before each trained token of every row; 0 elsewhere."""
         assert self.critic is not None, "values are computed only where the credit reads them"
-        batches = self.micro_batches(rows, range(len(rows)))
-        values_NT = self.forward.apply_head(rows, batches, self.critic.values)
-        return [values[: len(row)] for row, values in zip(rows, values_NT.tolist(), strict=True)]
+        return self.forward.apply_head(rows, batches, self.critic.values)
 
     # ---- the loss of a train step --------------------------------------------------------------------------------
 

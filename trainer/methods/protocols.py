@@ -14,6 +14,7 @@ from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Task
 from envgym.core.trajectory import Group, StartState, Trajectory
 from envgym.errors import InvalidInput
+from envgym.trainer.methods.scores import ScoreRequest
 
 
 @runtime_checkable
@@ -212,6 +213,8 @@ class TrajectoryValues:
 
 CRITIC_VALUES: Final = "values"
 """Name of the critic's values in `CreditContext.scores`."""
+VALUES: Final = ScoreRequest(name=CRITIC_VALUES, quantity="values")
+"""The critic's values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +238,10 @@ class CreditContext:
 
 @runtime_checkable
 class BatchCredit(Protocol):
-    """Assigns advantages to the valid episodes of all groups of a step together."""
+    """Assigns advantages to the valid episodes of all groups of a step together.
+
+    It may have an attribute `scores`, a tuple of `ScoreRequest`: what it finds in the context.
+    """
 
     def assign(self, groups: Sequence[Group], context: CreditContext) -> Sequence[TrajectoryCredit]:
         """Return one credit per valid episode, group by group; an episode that is left out does not train."""

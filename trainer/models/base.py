@@ -12,12 +12,11 @@ from envgym.core.tasks import Split, TaskSource
 from envgym.errors import SettingsError, check_known, sentence
 from envgym.trainer.catalog import MODEL
 from envgym.trainer.methods.annotators.base import Annotator, Model, ProbingAnnotator, required_models
+from envgym.trainer.methods.scores import POLICY_MODEL
 from envgym.trainer.settings import TrainSettings
 
 NUM_PROBED = 64
 """Most train tasks of each env that models are tried on."""
-POLICY_MODEL = "policy"
-"""Stands for the policy itself where a model is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

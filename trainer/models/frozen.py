@@ -81,6 +81,11 @@ class LocalModel(FrozenModel):
 class SnapshotModel(FrozenModel):
     """The policy as the run began, after its warm start: the reference of a KL term."""
 
+    def __init__(self, context: ModelContext) -> None:
+        """Before the run begins, it is the policy itself."""
+        super().__init__(context)
+        self.open = lambda: nullcontext(context.model)
+
     def begin(self, folder: Path) -> None:
         """Keep the policy's weights in `folder`, or open those that an earlier part of the run has kept there."""
         keep_reference(self._context.model, folder)

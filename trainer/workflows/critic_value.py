@@ -18,7 +18,6 @@ from envgym.agents.search.scorers import SearchObservation
 from envgym.errors import InvalidInput, RunError, sentence
 from envgym.runs import RunDirectory
 from envgym.trainer.batch.rows import TrainRow, scored_row
-from envgym.trainer.build import load_model
 from envgym.trainer.catalog import CREDIT
 from envgym.trainer.learner.checkpoint import load_critic, require_checkpoint
 from envgym.trainer.learner.critic import Critic
@@ -26,6 +25,7 @@ from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.methods.annotators.base import Model
 from envgym.trainer.methods.protocols import CriticCredit
 from envgym.trainer.models.base import ModelContext
+from envgym.trainer.models.policy_model import load_model
 from envgym.trainer.settings import CriticSettings, TrainSettings, settings_of_run
 
 _KEPT = 4

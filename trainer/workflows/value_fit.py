@@ -6,7 +6,7 @@ on the returns alone; `envgym.trainer.workflows.critic_value:critic:DIR` reads i
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,14 +23,16 @@ from envgym.files import sole_writer
 from envgym.runs import RunDirectory, check_new
 from envgym.seeds import derive_seed
 from envgym.settings import apply_overrides, build_settings, places
-from envgym.trainer.batch.build import ComputeScores, build_batch
+from envgym.trainer.batch.build import build_batch
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
+from envgym.trainer.batch.scores import ComputeScores
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.preflight import check_invalid
 from envgym.trainer.learner.checkpoint import TrainState, require_checkpoint, save_checkpoint
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, supervised_tokens
 from envgym.trainer.learner.learner import Learner, LossFn, schedule, set_learning_rate
-from envgym.trainer.methods.protocols import CRITIC_VALUES
+from envgym.trainer.methods.protocols import VALUES
+from envgym.trainer.methods.scores import POLICY_MODEL, Quantity
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
 from envgym.trainer.settings import TrainSettings, settings_of_run
 from envgym.trainer.workflows.dry_run import collect_first_step
@@ -108,7 +110,7 @@ def fit_value(
     with sole_writer(settings.run.path):
         run = RunDirectory.create(settings.run.path, name=settings.run.name, config=settings.model_dump(mode="json"))
         _fit(context, settings, critic, _rows(context, learned, _silent), on_progress)
-        judged = _rows(context, held_back, context.learner.compute_values)
+        judged = _rows(context, held_back, context.compute_scores)
         metrics = PaddedValueTargets.of_rows(judged, dtype=torch.float64, device=context.device).metrics()
         run.append_metrics({"step": 1, **metrics})
         run.write_episodes(1, episode_rows([tree for group in groups for tree in group.trees], step=1))
@@ -154,13 +156,15 @@ def split_by_task(groups: Sequence[Group], *, seed: int) -> tuple[list[Group], l
     )
 
 
-def _rows(context: RunContext, groups: Sequence[Group], compute_values: ComputeScores) -> list[TrainRow]:
+def _rows(context: RunContext, groups: Sequence[Group], compute: ComputeScores) -> list[TrainRow]:
     """Return rows whose value targets are the returns."""
-    return build_batch(groups, context.method.credit, once=False, scores={CRITIC_VALUES: compute_values}).rows
+    return build_batch(groups, context.method.credit, once=False, scores=[VALUES], compute=compute).rows
 
 
-def _silent(rows: Sequence[TrainRow]) -> list[tuple[float, ...]]:
-    return [(0.0,) * len(row) for row in rows]
+def _silent(
+    rows: Sequence[TrainRow], quantities: Mapping[str, Collection[Quantity]]
+) -> dict[tuple[str, Quantity], list[tuple[float, ...]]]:
+    return {(POLICY_MODEL, "values"): [(0.0,) * len(row) for row in rows]}
 
 
 def _fit(

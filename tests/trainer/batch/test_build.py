@@ -1,6 +1,6 @@
 """From groups to rows: what a credit of the whole batch is shown, and which episodes it may leave out."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
@@ -10,6 +10,7 @@ from envgym.trainer.batch.build import build_batch
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.methods.credit.outcome import episode_credits
 from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit, TrajectoryValues
+from envgym.trainer.methods.scores import Quantity, ScoreRequest
 from tests.support.credit_trees import chains, group_of
 from tests.support.example_trees import context_rewrite, outcome_group
 
@@ -28,9 +29,15 @@ class Recorder:
         return [credit for group in groups for credit in episode_credits(group.valid[:1], [float(context.step)])]
 
 
-def places(rows: Sequence[TrainRow]) -> list[list[float]]:
+PLACES = ScoreRequest(name="places")
+
+
+def places(
+    rows: Sequence[TrainRow], quantities: Mapping[str, Collection[Quantity]]
+) -> dict[tuple[str, Quantity], list[list[float]]]:
     """Number the tokens of rows: 100 a row, 1 a token."""
-    return [[100.0 * number + place for place in range(len(row))] for number, row in enumerate(rows)]
+    numbers = [[100.0 * number + place for place in range(len(row))] for number, row in enumerate(rows)]
+    return {(model, quantity): numbers for model, asked in quantities.items() for quantity in asked}
 
 
 def test_credit_of_a_batch_is_called_once_with_all_groups_and_the_step() -> None:
@@ -46,7 +53,7 @@ def test_credit_of_a_batch_is_called_once_with_all_groups_and_the_step() -> None
 def test_scores_stand_beside_the_sampled_tokens_of_every_valid_episode_in_order() -> None:
     credit = Recorder()
     groups = [group_of(context_rewrite()), chains([1.0, 0.0])]
-    build_batch(groups, credit, once=False, scores={"places": places})
+    build_batch(groups, credit, once=False, scores=[PLACES], compute=places)
     (rewritten, chained) = credit.context.scores["places"]
     # row 0: 4 of the prompt, 2 sampled; row 1 begins anew with 5 of the prompt, then 2 sampled; row 2: 4, then 1 and 1
     assert rewritten.values == ((), (4.0, 5.0), (105.0, 106.0))
@@ -56,7 +63,7 @@ def test_scores_stand_beside_the_sampled_tokens_of_every_valid_episode_in_order(
 
 def test_trees_of_one_name_in_two_groups_are_two_trees() -> None:
     credit, groups = Recorder(), [outcome_group(1.0), outcome_group(0.0)]
-    build_batch(groups, credit, once=False, scores={"places": places})
+    build_batch(groups, credit, once=False, scores=[PLACES], compute=places)
     assert [entry.values for entry in credit.context.scores["places"]] == [((), (4.0, 5.0)), ((), (104.0, 105.0))]
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,8 +21,9 @@ from envgym.trainer.learner.objective import Objective
 from envgym.trainer.methods.corrections import NoCorrection
 from envgym.trainer.methods.credit.gae import GaeTurn
 from envgym.trainer.methods.losses import PpoClip
-from envgym.trainer.methods.protocols import CRITIC_VALUES, Credit, CriticCredit
+from envgym.trainer.methods.protocols import VALUES, Credit, CriticCredit
 from envgym.trainer.metrics.update import UpdateMetrics
+from envgym.trainer.models.scores import ScoringModels
 from envgym.trainer.settings import CriticSettings, ObjectiveSettings, OptimSettings
 from tests.support.credit_trees import chains
 from tests.support.example_trees import fork_inside_a_turn
@@ -30,6 +32,14 @@ from tests.trainer.learner.packing.forest import CPU, assert_close, build, rando
 
 OBJECTIVE = Objective(loss=PpoClip(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)
 MODEL = build()
+
+
+def by(learner: Learner) -> ScoringModels:
+    return ScoringModels(learner=learner, models={}, temperature=1.0)
+
+
+def values_of(learner: Learner, rows: Sequence[TrainRow]) -> list[list[float]]:
+    return by(learner)(rows, {"policy": ["values"]})["policy", "values"]
 
 
 def taught(seed: int = 0) -> list[TrainRow]:
@@ -77,7 +87,7 @@ def test_packed_values_and_gradients_are_those_of_the_rows() -> None:
 
     def found(**optim: object) -> tuple[Tensor, Tensor]:
         learner = Learner(MODEL, optim=OptimSettings.model_validate(optim), num_steps=1, device=CPU, critic=critic)
-        values = torch.tensor([value for said in learner.compute_values(rows) for value in said], dtype=torch.float64)
+        values = torch.tensor([value for said in values_of(learner, rows) for value in said], dtype=torch.float64)
         loss = total_loss(MODEL, critic, rows, **optim)
         weights = weights_of(MODEL, critic)
         gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
@@ -94,7 +104,7 @@ def test_packed_values_and_gradients_are_those_of_the_rows() -> None:
 
 def test_loss_is_half_the_squared_error_averaged_over_supervised_tokens() -> None:
     rows, critic = taught(), build_critic(MODEL, coef=0.25)
-    said = Learner(MODEL, optim=OptimSettings(), num_steps=1, device=CPU, critic=critic).compute_values(rows)
+    said = values_of(Learner(MODEL, optim=OptimSettings(), num_steps=1, device=CPU, critic=critic), rows)
     errors = [
         (row.weights[place], (values[place] - value_target.target) ** 2)
         for row, values in zip(rows, said, strict=True)
@@ -110,7 +120,7 @@ def test_value_is_of_the_prefix_before_the_token() -> None:
     row = replace(row, loss_mask=(False, *(True,) * (len(row) - 1)))
     other = replace(row, token_ids=(*row.token_ids[:4], (row.token_ids[4] + 1) % 29, *row.token_ids[5:]))
     learner = Learner(MODEL, optim=OptimSettings(), num_steps=1, device=CPU, critic=build_critic(MODEL))
-    ours, theirs = learner.compute_values([row, other])
+    ours, theirs = values_of(learner, [row, other])
     assert ours[:5] == pytest.approx(theirs[:5], abs=1e-12)
     assert all(abs(one - another) > 1e-6 for one, another in zip(ours[5:], theirs[5:], strict=True))
 
@@ -170,7 +180,7 @@ def test_fresh_critic_says_zero_and_turn_level_gae_is_then_the_return_to_go() ->
     learner = Learner(MODEL, optim=OptimSettings(), num_steps=1, device=CPU, critic=critic)
     group = chains([0.5, 0.0, 1.0], [0.25, 2.0])
     credits, rows = build_batch(
-        [group], GaeTurn(discount=0.5, decay=1.0), once=False, scores={CRITIC_VALUES: learner.compute_values}
+        [group], GaeTurn(discount=0.5, decay=1.0), once=False, scores=[VALUES], compute=by(learner)
     )
     # .5 + .5 (0 + .5 * 1) = .75, 0 + .5 * 1 = .5, 1; .25 + .5 * 2 = 1.25, 2
     assert [credit.advantages for credit in credits] == [(0.0, (0.75,), (0.5,), (1.0,)), (0.0, (1.25,), (2.0,))]
@@ -186,7 +196,7 @@ def test_leaves_that_share_a_turn_hear_one_value_and_teach_their_own_targets() -
     tree = fork_inside_a_turn()
     learner = Learner(MODEL, optim=OptimSettings(), num_steps=1, device=CPU, critic=build_critic(MODEL))
     _, rows = build_batch(
-        [Group(key="g", trees=(tree,))], GaeTurn(decay=1.0), once=True, scores={CRITIC_VALUES: learner.compute_values}
+        [Group(key="g", trees=(tree,))], GaeTurn(decay=1.0), once=True, scores=[VALUES], compute=by(learner)
     )
     ((place, won),), ((other_place, lost),) = (row.supervised for row in rows)
     assert place == other_place
@@ -196,8 +206,8 @@ def test_leaves_that_share_a_turn_hear_one_value_and_teach_their_own_targets() -
 
 
 def test_no_episode_asks_nothing() -> None:
-    scores = {CRITIC_VALUES: lambda rows: pytest.fail("asked")}
-    assert build_batch([], GaeTurn(), once=False, scores=scores) == ([], [])
+    nothing = build_batch([], GaeTurn(), once=False, scores=[VALUES], compute=lambda rows, asked: pytest.fail("asked"))
+    assert nothing == ([], [])
 
 
 def test_first_update_moves_no_value_by_more_than_twice_the_rate() -> None:
@@ -220,7 +230,7 @@ def test_value_loss_on_a_fixed_batch_falls_and_the_variance_is_explained() -> No
     groups = [chains([0.5, 0.0, 1.0], [0.25, 2.0])]
     found = []
     for step in range(60):
-        _, rows = build_batch(groups, GaeTurn(decay=1.0), once=False, scores={CRITIC_VALUES: learner.compute_values})
+        _, rows = build_batch(groups, GaeTurn(decay=1.0), once=False, scores=[VALUES], compute=by(learner))
         found.append(learner.train_step(rows, OBJECTIVE, step=step))
     # targets 1.5, 1, 1 and 2.25, 2 have variance .26; the first two prefixes are the same in both episodes, so that
     # (2 * .375^2 + 2 * .5^2) / 5 = .15625 of it stays: no critic has a loss below .078 or explains more than .4

@@ -8,7 +8,7 @@ from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.trainer.batch.build import build_batch
 from envgym.trainer.methods.credit.step_targets import AgentPrm, RestMcts, quality_values, returns_to_go
-from envgym.trainer.methods.protocols import CRITIC_VALUES, BatchCredit, CreditContext, CriticCredit, TrajectoryCredit
+from envgym.trainer.methods.protocols import VALUES, BatchCredit, CreditContext, CriticCredit, TrajectoryCredit
 from tests.support.credit_trees import branched, chain
 from tests.support.example_trees import fork_inside_a_turn, outcome_group
 
@@ -115,7 +115,8 @@ def test_targets_reach_the_rows_that_the_scorer_learns_from() -> None:
         [outcome_group(1.0)],
         RestMcts(),
         once=False,
-        scores={CRITIC_VALUES: lambda rows: [[0.0] * len(row) for row in rows]},
+        scores=[VALUES],
+        compute=lambda rows, asked: {("policy", "values"): [[0.0] * len(row) for row in rows]},
     )
     # prompt 1 2 3 4, sampled 10 11: the root's 0 before the first, the leaf's 1 before the last
     (row,) = batch.rows

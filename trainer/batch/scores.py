@@ -1,0 +1,109 @@
+"""Scores of rows: which rows a pass computes, under which first context, and the way back to the rows as sampled."""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from envgym.core.trajectory import Row, Trajectory
+from envgym.errors import InvalidInput, check_known, sentence
+from envgym.trainer.batch.rows import TrainRow, train_row
+from envgym.trainer.batch.spread import node_values
+from envgym.trainer.methods.protocols import TrajectoryValues
+from envgym.trainer.methods.scores import Quantity, ScoreRequest
+
+ComputeScores = Callable[
+    [Sequence[TrainRow], Mapping[str, Collection[Quantity]]],
+    Mapping[tuple[str, Quantity], Sequence[Sequence[float]]],
+]
+"""Computes quantities of models, by name: one number per token of each row, 0 where the loss mask is False."""
+
+Key = tuple[int, int]
+"""Of an episode in a batch: its tree's identity (names of trees may repeat), and its leaf."""
+EpisodeScores = Mapping[Key, Sequence[tuple[float, ...]]]
+"""A score of every episode's rows that train, in order: one number per token."""
+
+
+def key_of(episode: Trajectory) -> Key:
+    """Return what an episode is known by."""
+    return id(episode.tree), episode.leaf
+
+
+def trained_rows(episode: Trajectory) -> list[Row]:
+    """Return the rows of an episode that hold a sampled token."""
+    return [row for row in episode.rows if any(row.loss_mask)]
+
+
+def score_episodes(
+    episodes: Sequence[Trajectory], requests: Sequence[ScoreRequest], compute: ComputeScores
+) -> dict[str, EpisodeScores]:
+    """Compute the scores of episodes, by name: one pass for each first context and model.
+
+    Raises: UnknownName: a tree without the prompt that is asked for. InvalidInput: a prompt in place of a context that
+        was rewritten, or a number that is not finite.
+    """
+    pairs = [(episode, row) for episode in episodes for row in trained_rows(episode)]
+    found: dict[str, EpisodeScores] = {}
+    contexts = dict.fromkeys((request.prompt, request.without_prompt) for request in requests)
+    for context in contexts:
+        asked = [request for request in requests if (request.prompt, request.without_prompt) == context]
+        rows = [_row_under(episode, row, asked[0]) for episode, row in pairs]
+        quantities: dict[str, list[Quantity]] = {}
+        for request in asked:
+            quantities.setdefault(request.model, []).append(request.quantity)
+        numbers = compute(rows, quantities) if rows else {}
+        for request in asked:
+            of_rows = numbers[request.model, request.quantity] if rows else ()
+            triples = zip(pairs, rows, of_rows, strict=True)
+            values = iter([_as_sampled(request, row, under, given) for (_, row), under, given in triples])
+            found[request.name] = {
+                key_of(episode): [next(values) for _ in trained_rows(episode)] for episode in episodes
+            }
+    return found
+
+
+def along_path(episode: Trajectory, of_rows: Sequence[Sequence[float]]) -> TrajectoryValues:
+    """Lay a score of the rows that train along the episode's path; the other rows have no sampled token."""
+    remaining = iter(of_rows)
+    return node_values(episode, [next(remaining) if any(row.loss_mask) else (0.0,) * len(row) for row in episode.rows])
+
+
+def _row_under(episode: Trajectory, row: Row, request: ScoreRequest) -> TrainRow:
+    """Return a row without advantages, its first context replaced by the prompt that is asked for."""
+    own = train_row(row, (0.0,) * len(row))
+    tree, prompt = episode.tree, request.prompt
+    if prompt is None or (prompt not in tree.prompts and request.without_prompt == "own"):
+        return own
+    where = f"score {request.name}, tree {tree.id}"
+    check_known("prompt of the tree", prompt, tree.prompts, where=where)
+    if row.rewrite is not None:
+        do = "use an agent whose context only grows, or a score without a prompt"
+        must = "begin with the first context to be scored under another prompt"
+        raise InvalidInput(sentence("row", must, f"one after {row.rewrite}", where=where, do=do))
+    first, cut = tree.prompts[prompt], _length_of_first_context(row)
+    rest = (0.0,) * (len(first) + len(row) - cut)
+    return replace(
+        own,
+        token_ids=(*first, *row.token_ids[cut:]),
+        loss_mask=(*[False] * len(first), *row.loss_mask[cut:]),
+        advantages=rest,
+        behavior_logprobs=rest,
+        weights=(1.0,) * len(rest),
+    )
+
+
+def _length_of_first_context(row: Row) -> int:
+    return sum(node == 0 for node in row.nodes)
+
+
+def _as_sampled(request: ScoreRequest, row: Row, under: TrainRow, values: Sequence[float]) -> tuple[float, ...]:
+    """Return the numbers of a row as it was sampled, 0 in the first context; refuse what is not finite."""
+    kept = tuple(values[: len(under)])
+    if not all(map(math.isfinite, kept)):
+        place = next(place for place, value in enumerate(kept) if not math.isfinite(value))
+        do = "look at the model that computes it"
+        where = f"tree {row.tree_id}, leaf {row.leaf}, token {place}"
+        raise InvalidInput(sentence(f"score {request.name}", "be finite", kept[place], where=where, do=do))
+    if len(under) == len(row) and under.token_ids == row.token_ids:
+        return kept
+    cut = _length_of_first_context(row)
+    return (0.0,) * cut + kept[len(under) - (len(row) - cut) :]

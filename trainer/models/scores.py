@@ -1,0 +1,72 @@
+"""Scores from the models of a run: the policy as it is now, and frozen models of this process."""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from envgym.errors import SettingsError, check_known, sentence
+from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.learner.learner import Learner
+from envgym.trainer.methods.annotators.base import Model
+from envgym.trainer.methods.losses.kl_reference import REFERENCE
+from envgym.trainer.methods.scores import POLICY_MODEL, Quantity, ScoreRequest
+from envgym.trainer.models.frozen import FrozenModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringModels:
+    """Computes scores of rows, those of all models in the packs of one pass; call it where the weights stand still."""
+
+    learner: Learner
+    models: Mapping[str, Model]
+    temperature: float
+    """That the rows were sampled at."""
+
+    def __call__(
+        self, rows: Sequence[TrainRow], quantities: Mapping[str, Collection[Quantity]]
+    ) -> dict[tuple[str, Quantity], list[list[float]]]:
+        """Return each quantity of each model: one number per token of each row."""
+        forward = self.learner.forward
+        batches = forward.micro_batches(rows, range(len(rows)))
+        found: dict[tuple[str, Quantity], torch.Tensor] = {}
+        for name, asked in quantities.items():
+            if "values" in asked:
+                found[name, "values"] = self.learner.compute_values(rows, batches)
+            if "entropies" in asked or "logprobs" in asked:
+                with self._module(name) as module:
+                    if "entropies" in asked:
+                        scored = forward.token_logprobs(rows, batches, self.temperature, module)
+                        found[name, "logprobs"], found[name, "entropies"] = scored
+                    else:
+                        found[name, "logprobs"] = forward.logprobs(rows, batches, self.temperature, module)
+        return {key: _unpadded(values_NT, rows) for key, values_NT in found.items()}
+
+    def _module(self, name: str) -> AbstractContextManager[nn.Module | None]:
+        if name == POLICY_MODEL:
+            return nullcontext()
+        model = self.models[name]
+        assert isinstance(model, FrozenModel), "checked before the run began"
+        return model.open()
+
+
+def _unpadded(values_NT: torch.Tensor, rows: Sequence[TrainRow]) -> list[list[float]]:
+    return [values[: len(row)] for row, values in zip(rows, values_NT.tolist(), strict=True)]
+
+
+def check_score_names(requests: Sequence[ScoreRequest], names: Collection[str]) -> None:
+    """See that every score is of a model of the run. Raises: UnknownName: near names are listed."""
+    for request in requests:
+        check_known("model", request.model, {POLICY_MODEL, REFERENCE, *names}, where=f"score {request.name}")
+
+
+def check_score_models(requests: Sequence[ScoreRequest], models: Mapping[str, Model]) -> None:
+    """See that every score is of a model that has its weights here. Raises: SettingsError: one is served."""
+    for request in requests:
+        model = models.get(request.model)
+        if request.model != POLICY_MODEL and not isinstance(model, FrozenModel):
+            do, must = "make it local or snapshot", "be a frozen model of this process to be scored with"
+            got, where = type(model).__name__, f"score {request.name}"
+            raise SettingsError(sentence(f"model {request.model}", must, got, where=where, do=do))
