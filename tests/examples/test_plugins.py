@@ -31,6 +31,8 @@ def config(directory: Path) -> dict[str, Any]:
         "envs": [{"id": plugin("coin.py:Coin")}],
         "search": {"name": plugin("last_turn.py:LastTurn"), "nodes": 3},
         "filter": {"name": "keep_all"},
+        "annotate": [{"name": plugin("brevity_annotator.py:Brevity"), "scale": 8.0}],
+        "shaping": {"name": "annotated", "annotation": "brevity", "coef": 0.1},
         "replay": {"name": plugin("last_failure.py:LastFailure"), "keep": 16},
         "credit": {"name": plugin("best_of_group.py:BestOfGroup"), "bonus": 0.5},
         "loss": {"name": plugin("weighted_reinforce.py:WeightedReinforce"), "cap": 1.5},
@@ -54,6 +56,8 @@ def test_training_uses_every_example(trained: Path) -> None:
     assert 0 <= step["metric/repeated_answers"] <= 1
     assert step["metric/turns"] == step["rollout/turns"]
     assert run.config["search"]["name"] == plugin("last_turn.py:LastTurn")
+    assert 0 < step["annotate/brevity_mean"] < 1
+    assert step["annotate/brevity_failed"] == 0.0
     assert all(sum(data["metrics"].values()) == pytest.approx(1) for data in run.evals()), "shares of endings"
 
 

@@ -1,0 +1,121 @@
+"""Wall time of a collected step with a slow judge against one without: no model, a simulated sampler and judge.
+
+Run: python benchmarks/annotate.py [--groups 32] [--group-size 4] [--turns 4] [--concurrency 16] [--service-ms 5]
+     [--judge-ms 300] [--judge-concurrency 16]
+Prints one line of JSON. The sampler serves one request at a time, the judge so many at a time; each answer takes a
+fixed time. `overlapped` annotates groups as they end, `afterwards` when all have ended; both are times over that without
+a judge. `least` is what cannot be less: the last group ends with the sampling and is judged then.
+"""
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.agents.search import Chain, RolloutContext
+from envgym.core.messages import Message
+from envgym.trainer.env_source import EnvSource, TaskPool
+from envgym.trainer.methods.annotators.base import AnnotateContext, Model
+from envgym.trainer.methods.annotators.judge import Judge
+from envgym.trainer.methods.curricula.uniform import Uniform
+from envgym.trainer.methods.filters.variance import KeepAll
+from envgym.trainer.rollout.annotate import AnnotateStage
+from envgym.trainer.rollout.collector import Collector
+from envgym.trainer.settings import RolloutSettings
+from tests.support.parrots import Parrot, ParrotTasks, char_agent, said
+
+
+class SlowSampler(ScriptedPolicy):
+    """Serves one request after the other, each in the same time."""
+
+    def __init__(self, service_s: float) -> None:
+        """Stand idle."""
+        super().__init__(lambda request: said("a"))
+        self._service_s, self._place = service_s, asyncio.Lock()
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Wait for the ones before, and be served."""
+        async with self._place:
+            await asyncio.sleep(self._service_s)
+        return await super().generate(request)
+
+
+class SlowJudge(Model):
+    """Answers so many requests at a time, each in the same time."""
+
+    def __init__(self, answer_s: float, concurrency: int) -> None:
+        """Stand idle."""
+        self._answer_s, self._places = answer_s, asyncio.Semaphore(concurrency)
+
+    async def reply(self, messages: Sequence[Message], *, seed: int, max_new_tokens: int) -> str:
+        """Wait for a place, think, and say yes."""
+        async with self._places:
+            await asyncio.sleep(self._answer_s)
+        return "YES"
+
+
+def collect(options: argparse.Namespace, *, judged: bool, afterwards: bool = False) -> float:
+    """Return the seconds of a step."""
+
+    async def work() -> float:
+        make = partial(Parrot, max_turns=options.turns)
+        source = EnvSource(label="parrot", env_id="parrot", weight=1.0, make=make, tasks=ParrotTasks(), held_out=())
+        policy, agent, judge = SlowSampler(options.service_ms / 1000), char_agent(), Judge(template="{answer}")
+        models = {"judge": SlowJudge(options.judge_ms / 1000, options.judge_concurrency)}
+        stage = AnnotateStage(annotators={"judge": judge}, models=models)
+        slots = asyncio.Semaphore(options.concurrency)
+        collector = Collector(
+            RolloutContext(agent=agent, policy=policy, sampling=Sampling(), slots=slots),
+            RolloutSettings(groups=options.groups, group_size=options.group_size),
+            env_sources={"parrot": source},
+            tasks=TaskPool({"parrot": source}),
+            curriculum=Uniform(),
+            search=Chain(),
+            keep_groups=KeepAll(),
+            concurrency=options.concurrency,
+            seed=0,
+            annotate=stage if judged and not afterwards else None,
+        )
+        started = time.perf_counter()
+        async with collector:
+            collected = await collector.take(0, stats={})
+        if judged and afterwards:
+            task = ParrotTasks().task(collected.groups[0].trees[0].split, 0)
+            context = AnnotateContext(step=0, task=task, models=models, policy=policy, agent=agent)
+            await asyncio.gather(*[judge(group, context) for group in collected.groups])
+        return time.perf_counter() - started
+
+    return asyncio.run(work())
+
+
+def main() -> None:
+    """Collect three times, and print one line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", type=int, default=32)
+    parser.add_argument("--group-size", type=int, default=4)
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--concurrency", type=int, default=16)
+    parser.add_argument("--service-ms", type=float, default=5.0)
+    parser.add_argument("--judge-ms", type=float, default=300.0)
+    parser.add_argument("--judge-concurrency", type=int, default=16)
+    options = parser.parse_args()
+    alone = min(collect(options, judged=False) for _ in range(2))  # the first also imports
+    print(
+        json.dumps(
+            {
+                "benchmark": "annotate",
+                "seconds_without_judge": alone,
+                "overlapped": collect(options, judged=True) / alone,
+                "afterwards": collect(options, judged=True, afterwards=True) / alone,
+                "least": 1 + options.judge_ms / 1000 / alone,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
