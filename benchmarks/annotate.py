@@ -3,8 +3,8 @@
 Run: python benchmarks/annotate.py [--groups 32] [--group-size 4] [--turns 4] [--concurrency 16] [--service-ms 5]
      [--judge-ms 300] [--judge-concurrency 16]
 Prints one line of JSON. The sampler serves one request at a time, the judge so many at a time; each answer takes a
-fixed time. `overlapped` annotates groups as they end, `afterwards` when all have ended; both are times over that without
-a judge. `least` is what cannot be less: the last group ends with the sampling and is judged then.
+fixed time. `overlapped` annotates groups as they end, `afterwards` when all have ended; both are times over that
+without a judge. `least` is what cannot be less: the last group ends with the sampling and is judged then.
 """
 
 import argparse

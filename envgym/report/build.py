@@ -10,7 +10,7 @@ import numpy as np
 
 from envgym.core.segments import Segment
 from envgym.core.trajectory import Trajectory, Turn, trajectories
-from envgym.core.tree import Node, Rewrite, Tree
+from envgym.core.tree import Annotation, Node, Rewrite, Tree
 from envgym.core.turns import Ending, Scored, TurnOutcome
 from envgym.errors import InvalidInput
 from envgym.report.data import (
@@ -247,7 +247,10 @@ def build_tree(
         step=step,
         source=source,
         dropped=dropped,
-        nodes=tuple(_node(node, turns[i], rewards[i], by_node[i]) for i, node in enumerate(tree.nodes)),
+        nodes=tuple(
+            _node(node, turns[i], rewards[i], by_node[i], [item for item in tree.annotations if item.node == i])
+            for i, node in enumerate(tree.nodes)
+        ),
         cost=tree.cost,
     )
 
@@ -257,7 +260,13 @@ def view_id(source: str, step: int, tree_id: str) -> str:
     return f"{source}/{step}/{tree_id}"
 
 
-def _node(node: Node, turn: int, rewards: Sequence[float | None], entries: Mapping[int, NodeAdvantage]) -> NodeData:
+def _node(
+    node: Node,
+    turn: int,
+    rewards: Sequence[float | None],
+    entries: Mapping[int, NodeAdvantage],
+    annotations: Sequence[Annotation],
+) -> NodeData:
     edge = node.edge
     sampled = sum(len(segment) for segment in edge.segments if segment.trains)
     columns = [entry if isinstance(entry, tuple) else (entry,) * sampled for entry in entries.values()]
@@ -277,6 +286,7 @@ def _node(node: Node, turn: int, rewards: Sequence[float | None], entries: Mappi
         advantages={leaf: _mean(column) for leaf, column in zip(entries, columns, strict=True) if column},
         cost=edge.cost,
         stats=node.stats,
+        annotations=tuple(annotations),
     )
 
 

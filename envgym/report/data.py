@@ -12,12 +12,12 @@ from pydantic_core import to_jsonable_python
 from envgym.core.json_types import JsonValue
 from envgym.core.segments import Origin
 from envgym.core.tasks import Split
-from envgym.core.tree import Rewrite, SearchStats
+from envgym.core.tree import Annotation, Rewrite, SearchStats
 from envgym.core.turns import Cost, Ending
 from envgym.errors import InvalidInput
 from envgym.stats import Estimate, InvalidBounds, PairedComparison
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Raised by every change of the JSON form."""
 
 TRAIN = "train"
@@ -210,6 +210,8 @@ class NodeData:
     """Of the edge."""
     stats: SearchStats | None = None
     """What a search knew, as recorded."""
+    annotations: tuple[Annotation, ...] = ()
+    """Named values of the node, of the turn that ends here, or of the episode that ended here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from envgym.core.messages import Action, Observation
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import trajectories
-from envgym.core.tree import Edge, SearchStats, Tree
+from envgym.core.tree import Annotation, Edge, SearchStats, Tree
 from envgym.core.turns import ZERO, Cost, Ending, Scored, TurnOutcome
 from envgym.report.build import NodeAdvantage
 
@@ -133,7 +133,15 @@ class Search:
             )
             for index, node in enumerate(tree.nodes)
         ]
-        return replace(tree, nodes=tuple(nodes))
+        judged = [
+            item
+            for leaf in tree.leaves[:1]
+            for item in (
+                Annotation(name="judge", level="episode", node=leaf, value=0.5, verdict="half\x1b right"),
+                Annotation(name="scorer", level="turn", node=leaf, value=None, error="no answer within 3 s"),
+            )
+        ]
+        return replace(tree, nodes=tuple(nodes), annotations=tuple(judged))
 
 
 def search_tree(num_nodes: int = 60, seed: int = 0) -> Tree:

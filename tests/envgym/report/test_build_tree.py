@@ -93,6 +93,14 @@ def test_nodes_of_an_episode_that_was_not_trained_on_are_not_marked() -> None:
     assert build_tree(tree, step=1, dropped="zero variance").dropped == "zero variance"
 
 
+def test_annotations_stand_at_their_nodes() -> None:
+    tree = search_tree(20)
+    shown = build_tree(tree, step=1).nodes
+    assert len(tree.annotations) == 2
+    for index, node in enumerate(shown):
+        assert node.annotations == tuple(item for item in tree.annotations if item.node == index)
+
+
 @settings(max_examples=10)
 @given(seed=st.integers(0, 10_000))
 def test_every_advantage_stands_on_every_node_of_its_episode_and_nowhere_else(seed: int) -> None:

@@ -163,6 +163,15 @@ def test_message_and_numbers_of_a_node_are_those_of_the_record(page: "Page", tmp
     assert pane.locator("article").count() == len(TREE.path(index))
 
 
+def test_annotations_of_a_node_are_shown_with_their_words_or_their_error(page: "Page", tmp_path: Path) -> None:
+    show(page, tmp_path, TREE)
+    page.get_by_role("button", name="Expand all").click()
+    row(page, TREE.annotations[0].node).click()
+    told = facts(page)
+    assert told["judge (episode)"] == "0.500: half\\u001b right"
+    assert told["scorer (turn)"] == "failed: no answer within 3 s"
+
+
 def test_columns_of_every_row_are_those_of_the_record(page: "Page", tmp_path: Path) -> None:
     show(page, tmp_path, TREE)
     page.get_by_role("button", name="Expand all").click()

@@ -42,6 +42,12 @@ EG.node = (() => {
     return `${f.number(mean)}, mean of ${f.plural(values.length, "episode")}: ${f.number(Math.min(...values))} to ${f.number(Math.max(...values))}`;
   }
 
+  // A named value of a judge or a scorer, with its words, or why there is none.
+  function annotated({ name, level, value, verdict, error }) {
+    const said = value === null ? `failed: ${error}` : verdict ? `${f.number(value)}: ${verdict}` : f.number(value);
+    return [EG.tokens.safe(`${name} (${level})`), EG.tokens.safe(said)];
+  }
+
   function facts(item) {
     const { node } = item;
     const { content, stats } = node;
@@ -53,6 +59,7 @@ EG.node = (() => {
       ["reward", paid],
       ["outcome", outcome(node)],
       ...searched,
+      ...node.annotations.map(annotated),
       ["advantage", advantage(item)],
       ["tokens", tokens(content.segments)],
       ["cost", cost(node.cost)],
