@@ -26,6 +26,7 @@ from envgym.trainer.batch.build import TrainingBatch, build_batch
 from envgym.trainer.batch.scores import ComputeScores
 from envgym.trainer.catalog import (
     AGGREGATION,
+    ALLOCATOR,
     ANNOTATOR,
     CORRECTION,
     CREDIT,
@@ -47,6 +48,7 @@ from envgym.trainer.methods.annotators.base import Annotator, Model
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
 from envgym.trainer.methods.protocols import (
     VALUES,
+    Allocator,
     BatchCredit,
     Checkpointed,
     Credit,
@@ -88,6 +90,7 @@ class Method:
     """None: nothing but what a step samples trains in it."""
     metrics: tuple[Metric, ...] = ()
     """What is measured of each step's episodes beside what always is."""
+    allocator: Allocator | None = None
     annotators: Mapping[str, Annotator] = field(default_factory=dict)
     """By the name under which a failure is recorded, in order."""
     weights: tuple[TokenWeights, ...] = ()
@@ -216,6 +219,7 @@ class RunContext:
             last=last,
             annotate=self._annotate_stage,
             replay=replay,
+            allocator=self.method.allocator,
         )
 
     @property
@@ -244,6 +248,7 @@ def build_method(settings: TrainSettings) -> Method:
         ),
         replay=None if settings.replay is None else REPLAY.build(settings.replay),
         metrics=tuple(METRIC.build(choice) for choice in settings.rollout.metrics),
+        allocator=None if settings.allocator is None else ALLOCATOR.build(settings.allocator),
         annotators=_build_annotators(settings),
         weights=tuple(WEIGHTS.build(choice) for choice in settings.weights),
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from envgym.trainer.methods.losses.aggregate import Aggregation
     from envgym.trainer.methods.losses.base import PolicyLoss
     from envgym.trainer.methods.losses.kl import KlEstimator
-    from envgym.trainer.methods.protocols import BatchCredit, Credit, Curriculum, Filter, Shaping
+    from envgym.trainer.methods.protocols import Allocator, BatchCredit, Credit, Curriculum, Filter, Shaping
     from envgym.trainer.methods.replay.base import Replay
     from envgym.trainer.methods.schedules import Schedule
     from envgym.trainer.methods.weights.base import TokenWeights
@@ -41,6 +41,7 @@ RECIPES: Final = SimpleNamespace(**{name: RecipeEntry(**row) for name, row in _R
 KINDS: Final = read_kinds(Path(__file__).with_suffix(".toml"))
 """Name -> kind."""
 
+ALLOCATOR: Final[PluginKind["Allocator"]] = KINDS["allocator"]
 CURRICULUM: Final[PluginKind["Curriculum"]] = KINDS["curriculum"]
 MODEL: Final[PluginKind["Model"]] = KINDS["model"]
 ANNOTATOR: Final[PluginKind["Annotator"]] = KINDS["annotator"]

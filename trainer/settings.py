@@ -101,6 +101,8 @@ class RolloutSettings(Settings):
     """Groups that are begun for each that a step trains on; it goes on when the filter keeps as many as it needs."""
     min_finished_share: float = Field(default=1.0, gt=0, le=1)
     """Share of a step's trees that it waits for in any case; a chain is a tree with one episode."""
+    max_group_size: int = Field(default=64, ge=1)
+    """Most episodes that are sampled of a group, where an `allocator` extends it."""
     stragglers: Literal["wait", "abort", "carry"] = "wait"
     """What becomes of the others: waited for; aborted, so that their episodes under way are invalid; or carried over to
     the next step."""
@@ -268,6 +270,8 @@ class Recipe(Settings):
     curriculum: Choice = Choice(name="uniform")
     search: Choice = Choice(name="chain")
     resampling: ResamplingSettings = ResamplingSettings()
+    allocator: Choice | None = None
+    """Extends groups that have ended, and chooses which of their episodes train; None: neither."""
     annotate: tuple[Choice, ...] = ()
     """Annotators of every group, in order; each sees what those before it wrote."""
     replay: Choice | None = None
@@ -326,6 +330,13 @@ class TrainSettings(Recipe):
             do = "add one with sources=[DEMONSTRATION], such as loss nll, or leave the section out"
             must = "go with a term of the objective that reads them"
             raise ValueError(sentence("demonstrations", must, "none", where="objective.terms", do=do))
+        return self
+
+    @model_validator(mode="after")
+    def _check_allocator(self) -> "TrainSettings":
+        if self.allocator is not None and self.rollout.stragglers != "wait":
+            must, do = "be wait beside an allocator", "leave it out: the allocator says when a group has ended"
+            raise ValueError(sentence("rollout.stragglers", must, self.rollout.stragglers, where="rollout", do=do))
         return self
 
     @model_validator(mode="after")

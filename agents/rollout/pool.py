@@ -101,7 +101,13 @@ class RolloutPool:
     def _start(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self._workers.add(task)
-        task.add_done_callback(self._workers.discard)
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        """Let a worker go; what was submitted after it had found nothing to do, and before it was gone, is run."""
+        self._workers.discard(task)
+        if self._waiting and len(self._workers) < self._concurrency:
+            self._start(self._work())
 
     async def _work(self) -> None:
         while self._waiting:

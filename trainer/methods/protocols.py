@@ -130,6 +130,26 @@ class ObservingCurriculum(Curriculum, Protocol):
         ...
 
 
+@runtime_checkable
+class Allocator(Protocol):
+    """Says how many episodes a group gets, while it is under way, and which of them train."""
+
+    def extend(self, request: TaskRequest, group: Group, *, round: int, step: int) -> TaskRequest | None:
+        """Return what to sample beside the trees that have ended; None: the group has enough.
+
+        Args:
+            request: of the group. What is returned is like it but for its size, hint, start or sampling.
+            group: all its trees, in the order in which they were begun.
+            round: how often it was extended before.
+            step: train steps done before the one that the group is for.
+        """
+        ...
+
+    def finish(self, request: TaskRequest, group: Group) -> Group:
+        """Return the group as it trains, of the trees that were sampled."""
+        ...
+
+
 class FilterResult(NamedTuple):
     """Groups kept, and why the others were dropped."""
 

@@ -20,7 +20,8 @@ from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.errors import SettingsError
 from envgym.trainer.env_source import EnvSource, TaskPool
-from envgym.trainer.methods.protocols import Curriculum, Filter, TaskRequest
+from envgym.trainer.methods.allocators.base import draw_metrics
+from envgym.trainer.methods.protocols import Allocator, Curriculum, Filter, TaskRequest
 from envgym.trainer.methods.replay.base import Replay
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.annotate import AnnotateStage
@@ -74,6 +75,7 @@ class Collector:
         last: int | None = None,
         annotate: AnnotateStage | None = None,
         replay: Replay | None = None,
+        allocator: Allocator | None = None,
     ) -> None:
         """Get ready; nothing is begun.
 
@@ -91,14 +93,23 @@ class Collector:
             last: the step after the last one, for which nothing is begun; None: there is none.
             annotate: annotates every group as soon as its trees have ended; None: there are no annotators.
             replay: may change what is sampled; None: nothing does.
+            allocator: extends groups whose trees have ended; None: none is.
         """
         self._replay = replay
         self._settings, self._seed, self._rounds = settings, seed, rounds
         self._tasks, self._curriculum, self._keep_groups = tasks, curriculum, keep_groups
-        self._policy = rollout.policy
+        self._policy, self._has_annotators = rollout.policy, annotate is not None
         self._last = math.inf if last is None else last
         self._runner = GroupRunner(
-            rollout, env_sources, tasks, search, concurrency=concurrency, seed=seed, annotate=annotate
+            rollout,
+            env_sources,
+            tasks,
+            search,
+            concurrency=concurrency,
+            seed=seed,
+            annotate=annotate,
+            allocator=allocator,
+            max_group_size=settings.max_group_size,
         )
         self._ahead: dict[int, _Step] = {}
         """Steps that were begun and not taken."""
@@ -188,7 +199,8 @@ class Collector:
             metrics={
                 "collect/carried": float(len(self._carried)),
                 "collect/steps_ahead": float(len(self._ahead)),
-                **_annotate_seconds(finished),
+                **(_annotate_seconds(finished) if self._has_annotators else {}),
+                **draw_metrics([rollout.group for rollout in finished]),
             },
         )
 
@@ -239,7 +251,7 @@ async def _wait_for(groups: Iterable[GroupRollout]) -> None:
 
 def _annotate_seconds(groups: Iterable[GroupRollout]) -> Metrics:
     """Return how long the annotators of a group took, in the mean; nothing where there are none."""
-    seconds = [rollout.annotated.result().seconds for rollout in groups if rollout.annotated is not None]
+    seconds = [rollout.completion.result().seconds for rollout in groups if rollout.completion is not None]
     return {"annotate/seconds": math.fsum(seconds) / len(seconds)} if seconds else {}
 
 
@@ -250,5 +262,4 @@ def _report(rollout: GroupRollout, on_finished: OnFinished) -> None:
         if not tree.cancelled() and tree.exception() is None:
             on_finished(tree.result())
 
-    for pending in rollout.trees:
-        pending.tree.add_done_callback(report)
+    rollout.on_tree(report)

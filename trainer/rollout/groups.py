@@ -1,8 +1,9 @@
 """Groups under way (each is begun once; its trees then grow and end by themselves), and what is known of each task."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
 
 from envgym.agents.rollout.episode import EpisodeFactory, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle, GrowTreeFn, PendingTree, RolloutPool
@@ -10,11 +11,11 @@ from envgym.agents.search import Chain, RolloutContext, Strategy
 from envgym.core.tasks import Task
 from envgym.core.trajectory import Group, StartState
 from envgym.core.tree import Tree
-from envgym.errors import SettingsError
+from envgym.errors import InvalidInput, SettingsError
 from envgym.seeds import derive_seed
 from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.credit.outcome import episode_rewards
-from envgym.trainer.methods.protocols import TaskRequest, TaskStats
+from envgym.trainer.methods.protocols import Allocator, TaskRequest, TaskStats
 from envgym.trainer.rollout.annotate import AnnotatedGroup, AnnotateStage
 
 Stats = Mapping[tuple[str, int], TaskStats]
@@ -37,39 +38,62 @@ def updated_stats(stats: Stats, requests: Sequence[TaskRequest], groups: Sequenc
     return updated
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+OnTree = Callable[["asyncio.Future[Tree]"], None]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class GroupRollout:
     """A group that was begun."""
 
     request: TaskRequest
     key: str
-    trees: tuple[PendingTree, ...]
-    """Each ends by itself."""
     pool: RolloutPool
-    annotated: "asyncio.Task[AnnotatedGroup] | None" = None
-    """Ends when its trees have been annotated; None: the run has no annotators."""
+    trees: list[PendingTree] = field(default_factory=list)
+    """Each ends by itself; an allocator may add more when all have ended."""
+    completion: "asyncio.Task[AnnotatedGroup] | None" = None
+    """Ends when the allocator adds no more trees, and they were annotated; None: the run has neither."""
+    is_aborted: bool = False
+    _callbacks: list[OnTree] = field(default_factory=list)
 
     @property
     def work(self) -> "Iterator[asyncio.Future[Tree] | asyncio.Task[AnnotatedGroup]]":
         """All that must be done before it is finished."""
         yield from (pending.tree for pending in self.trees)
-        if self.annotated is not None:
-            yield self.annotated
+        if self.completion is not None:
+            yield self.completion
 
     @property
     def is_finished(self) -> bool:
-        """Whether all of its trees have ended and were annotated."""
+        """Whether all of its trees have ended, no more will follow, and they were annotated."""
         return all(part.done() for part in self.work)
 
     @property
     def group(self) -> Group:
         """The group, once it is finished."""
-        if self.annotated is not None:
-            return self.annotated.result().group
+        if self.completion is not None:
+            return self.completion.result().group
         return Group(key=self.key, trees=tuple(pending.tree.result() for pending in self.trees))
+
+    async def ended_trees(self) -> Group:
+        """Wait for the trees that were begun, and return them."""
+        trees = await asyncio.gather(*[asyncio.shield(pending.tree) for pending in self.trees])
+        return Group(key=self.key, trees=tuple(trees))
+
+    def add(self, pending: PendingTree) -> None:
+        """Take up a tree that was begun."""
+        self.trees.append(pending)
+        for callback in self._callbacks:
+            pending.tree.add_done_callback(callback)
+
+    def on_tree(self, callback: OnTree) -> None:
+        """Call `callback` with every tree as it ends, and soon with those that have."""
+        self._callbacks.append(callback)
+        for pending in self.trees:
+            pending.tree.add_done_callback(callback)
 
     def abort(self, reason: str) -> None:
         """Abort the trees that have not ended; their branches under way end with the reason."""
+        self.is_aborted = True
         for pending in self.trees:
             if not pending.tree.done():
                 self.pool.abort(pending, reason)
@@ -88,12 +112,15 @@ class GroupRunner:
         concurrency: int,
         seed: int,
         annotate: AnnotateStage | None = None,
+        allocator: Allocator | None = None,
+        max_group_size: int = 0,
     ) -> None:
-        """Get ready; nothing is begun."""
+        """Get ready; nothing is begun. An allocator extends no group beyond `max_group_size` episodes."""
         self._context, self._env_sources, self._tasks = context, env_sources, tasks
         self._search, self._seed, self._annotate = search, seed, annotate
+        self._allocator, self._max_group_size = allocator, max_group_size
         self._pool = RolloutPool(concurrency=concurrency)
-        self._annotating: set[asyncio.Task[AnnotatedGroup]] = set()
+        self._completing: set[asyncio.Task[AnnotatedGroup]] = set()
 
     def begin(self, request: TaskRequest, *, step: int, number: int) -> GroupRollout:
         """Begin a group.
@@ -104,35 +131,52 @@ class GroupRunner:
             number: of the request among those of its step; seeds derive from it.
         """
         task = self._tasks.task(request.env, request.index)
-        make_job, group_size = self._episode_factory(request, task, step, number), request.group_size
-        search = Chain() if request.direct else self._search
-        context = self._context if request.sampling is None else replace(self._context, sampling=request.sampling)
-        key = f"step-{step:06d}/{number:03d}"
-        trees = tuple(
-            self._pool.submit(_grow_tree_fn(search, make_job(index), context, group_size))
-            for index in range(search.num_trees(group_size))
-        )
-        annotated = None
-        if self._annotate is not None:
-            annotated = asyncio.ensure_future(self._annotated(key, trees, self._annotate, step=step, task=task))
-            self._annotating.add(annotated)
-            annotated.add_done_callback(self._annotating.discard)
-        return GroupRollout(request=request, key=key, trees=trees, pool=self._pool, annotated=annotated)
+        rollout = GroupRollout(request=request, key=f"step-{step:06d}/{number:03d}", pool=self._pool)
+
+        def begin_trees(request: TaskRequest) -> None:
+            make_job, group_size = self._episode_factory(request, task, step, number), request.group_size
+            search = Chain() if request.direct else self._search
+            context = self._context if request.sampling is None else replace(self._context, sampling=request.sampling)
+            first = len(rollout.trees)
+            for index in range(first, first + search.num_trees(group_size)):
+                rollout.add(self._pool.submit(_grow_tree_fn(search, make_job(index), context, group_size)))
+
+        begin_trees(request)
+        if self._annotate is not None or self._allocator is not None:
+            completion = asyncio.ensure_future(self._complete(rollout, begin_trees, step=step, task=task))
+            self._completing.add(completion)
+            completion.add_done_callback(self._completing.discard)
+            rollout.completion = completion
+        return rollout
 
     async def close(self) -> None:
         """Cancel the groups under way."""
-        under_way = list(self._annotating)
-        for annotated in under_way:
-            annotated.cancel()
+        under_way = list(self._completing)
+        for completion in under_way:
+            completion.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
         await self._pool.close()
 
-    async def _annotated(
-        self, key: str, trees: Sequence[PendingTree], annotate: AnnotateStage, *, step: int, task: Task
+    async def _complete(
+        self, rollout: GroupRollout, begin_trees: Callable[[TaskRequest], None], *, step: int, task: Task
     ) -> AnnotatedGroup:
-        """Annotate a group when its trees have ended."""
-        ended = await asyncio.gather(*[asyncio.shield(pending.tree) for pending in trees])
-        return await annotate.annotate(Group(key=key, trees=tuple(ended)), self._context, step=step, task=task)
+        """Wait for a group's trees, let the allocator extend it, and annotate it."""
+        group = await rollout.ended_trees()
+        if self._allocator is not None:
+            request, num_asked = replace(rollout.request, task=task), rollout.request.group_size
+            for number in count():
+                more = self._allocator.extend(request, group, round=number, step=step)
+                left = self._max_group_size - num_asked
+                if more is None or left < 1 or rollout.is_aborted:
+                    break
+                _check_extension(request, more)
+                num_asked += min(more.group_size, left)
+                begin_trees(replace(more, group_size=min(more.group_size, left)))
+                group = await rollout.ended_trees()
+            group = self._allocator.finish(request, group)
+        if self._annotate is None:
+            return AnnotatedGroup(group, 0.0)
+        return await self._annotate.annotate(group, self._context, step=step, task=task)
 
     def _episode_factory(self, request: TaskRequest, task: Task, step: int, number: int) -> EpisodeFactory:
         """Return the jobs of a group's trees by index; they share task and env seed, and sample differently."""
@@ -173,3 +217,11 @@ def _grow_tree_fn(search: Strategy, job: EpisodeJob, context: RolloutContext, gr
         return await search.grow_tree(job, context, group_size=group_size, abort=abort)
 
     return grow
+
+
+def _check_extension(request: TaskRequest, more: TaskRequest) -> None:
+    """Refuse an extension that is none. Raises: InvalidInput: it is of another task, or of no episode."""
+    if (more.env, more.index) != (request.env, request.index) or more.group_size < 1:
+        got = f"{more.group_size} of {more.env}, task {more.index}"
+        must, do = f"ask for episodes of {request.env}, task {request.index}", "replace group_size, hint or start alone"
+        raise InvalidInput.of("extension", must, got, where="allocator", do=do)

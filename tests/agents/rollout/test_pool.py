@@ -165,3 +165,13 @@ def test_a_pool_that_is_closed_cancels_what_runs() -> None:
 def test_without_a_place_nothing_can_run() -> None:
     with pytest.raises(InvalidInput, match="concurrency must be at least 1, got 0"):
         RolloutPool(concurrency=0)
+
+
+def test_rollout_that_is_submitted_as_another_ends_is_run() -> None:
+    async def work() -> list[str]:
+        pool, policy = RolloutPool(concurrency=1), ScriptedPolicy(lambda request: said("bye"))
+        trees = [await pool.submit(rollout(job(number), policy)).tree for number in range(3)]
+        await pool.close()
+        return [tree.id for tree in trees]
+
+    assert asyncio.run(asyncio.wait_for(work(), 10)) == ["t0", "t1", "t2"]
