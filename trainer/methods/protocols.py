@@ -138,7 +138,7 @@ class Allocator(Protocol):
         """Return what to sample beside the trees that have ended; None: the group has enough.
 
         Args:
-            request: of the group. What is returned is like it but for its size, hint, start or sampling.
+            request: of the group, with its `task`. What is returned differs in size, hint, start or sampling alone.
             group: all its trees, in the order in which they were begun.
             round: how often it was extended before.
             step: train steps done before the one that the group is for.

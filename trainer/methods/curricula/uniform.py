@@ -63,6 +63,13 @@ def turns_dealt(length: int, weights: Sequence[float]) -> list[int]:
     return dealt
 
 
+def turns_of_step(step: int, num_groups: int, supplies: Sequence[EnvSupply]) -> list[int]:
+    """Return how many of a step's groups each env has."""
+    weights = [supply.weight for supply in supplies]
+    before, after = (turns_dealt(count * num_groups, weights) for count in (step, step + 1))
+    return [last - first for first, last in zip(before, after, strict=True)]
+
+
 def _index(supply: EnvSupply, place: int, seed: int) -> int:
     """Return the task at `place` of the env's endless sequence of draws."""
     if supply.size is None:

@@ -1,0 +1,80 @@
+"""Sums whose tasks carry what curricula and allocators read in metadata; their number is small, and they end."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from envgym.core.tasks import Split, Task, TaskSource, split_of
+from envgym.core.trajectory import Group
+from envgym.runs import RunDirectory
+from envgym.trainer.methods.protocols import Curriculum, EnvSupply, TaskRequest
+from envgym.trainer.train import train
+from tests.support.example_trees import outcome_group
+from tests.support.toys import Sums
+from tests.trainer.test_critic_run import settings
+
+
+class GradedTasks:
+    """The sums a + b with a, b below 5; a harder one has larger numbers."""
+
+    def __init__(self) -> None:
+        """Sort the sums into their splits."""
+        payloads = [{"a": a, "b": b} for a in range(5) for b in range(5)]
+        self._payloads = {split: [item for item in payloads if split_of(item) is split] for split in Split}
+
+    def size(self, split: Split) -> int:
+        """Return the number of sums."""
+        return len(self._payloads[split])
+
+    def task(self, split: Split, index: int) -> Task:
+        """Return a sum as a task."""
+        payload = self._payloads[split][index]
+        total = payload["a"] + payload["b"]
+        return Task(
+            id=f"{split}/{index}",
+            prompt=f"What is {payload['a']} + {payload['b']}?",
+            payload=payload,
+            split=split,
+            metadata={
+                "difficulty": 10.0 * total,
+                "weak": 0.1,
+                "strong": 1 - total / 10,
+                "hint": f"It is {total}.",
+                "hints": {"knowledge": ["Count on."], "planning": ["Start at a."], "solution": [f"It is {total}."]},
+                "sub_goals": [f"a is {payload['a']}.", f"b is {payload['b']}."],
+            },
+        )
+
+
+class Graded(Sums):
+    """Add two numbers; one turn."""
+
+    tasks: TaskSource = GradedTasks()
+
+
+GRADED = "tests.support.graded:Graded"
+
+
+def graded_supply(name: str = "graded", weight: float = 1.0) -> EnvSupply:
+    """Return what a curriculum may draw from."""
+    tasks = GradedTasks()
+    return EnvSupply(name, weight, tasks.size(Split.TRAIN), lambda index: tasks.task(Split.TRAIN, index))
+
+
+def choose(curriculum: Curriculum, step: int = 0, *, groups: int = 4, size: int = 8, **given: Any) -> list[TaskRequest]:
+    """Return a step's requests; of the graded sums, unless supplies are given."""
+    asked: dict[str, Any] = {"supplies": [graded_supply()], "stats": {}, "seed": 0} | given
+    return list(curriculum.choose(step=step, num_groups=groups, group_size=size, **asked))
+
+
+def observe(curriculum: Any, requests: Sequence[TaskRequest], *rewards: Sequence[float | None], step: int = 1) -> Any:
+    """Let a curriculum see one group of rewards for each request, none of which trained; return its metrics."""
+    groups: list[Group] = [outcome_group(*of_group) for of_group in rewards]
+    return curriculum.observe(step=step, requests=requests, groups=groups, credits=())
+
+
+def train_steps(folder: Path, *, env: str = GRADED, **sections: Any) -> list[dict[str, float]]:
+    """Train the tiny model for two steps, and return their metrics."""
+    chosen = {"credit": {"name": "grpo"}, "envs": [{"id": env}], **sections}
+    train(settings(folder, **chosen))
+    return [row for row in RunDirectory.open(folder).metrics() if "train/rows" in row]

@@ -1,0 +1,89 @@
+"""AdaRFT: the tasks nearest to a target difficulty, which follows the rewards."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from pydantic import Field, PrivateAttr
+
+from envgym.core.trajectory import Group
+from envgym.trainer.methods.curricula.base import LearningCurriculum, finite_size, mean_rewards, metadata_number
+from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats, TrajectoryCredit
+
+
+class AdaRft(LearningCurriculum):
+    """Choose the B tasks of all envs whose difficulty is nearest to T; T ← clip(T + η tanh(a (R - b)), 0, 100).
+
+    R is the mean reward of the step's episodes. Nothing is used up: while T stays, the same tasks come again. Of tasks
+    at equal distance the first come first. Source: 2504.05520, the authors' code; T reaches the next step at once.
+    """
+
+    name: ClassVar[str] = "ada_rft"
+    key: str = "difficulty"
+    """Key of a task's difficulty, 0 to 100, in its metadata."""
+    start: float = Field(default=0.0, ge=0, le=100)
+    """T at the beginning."""
+    rate: float = Field(default=50.0, gt=0)
+    """η."""
+    sensitivity: float = Field(default=2.0, gt=0)
+    """a: how steeply T follows the reward."""
+    reward: float = 0.5
+    """b: the mean reward at which T stays."""
+    _target: float | None = PrivateAttr(default=None)
+    _difficulties: dict[str, list[float]] = PrivateAttr(default_factory=dict)
+
+    @property
+    def target(self) -> float:
+        """T."""
+        return self.start if self._target is None else self._target
+
+    def choose(
+        self,
+        *,
+        step: int,
+        num_groups: int,
+        group_size: int,
+        supplies: Sequence[EnvSupply],
+        stats: Mapping[tuple[str, int], TaskStats],
+        seed: int,
+    ) -> Sequence[TaskRequest]:
+        """Return the groups of train step `step`; at most as many as there are tasks."""
+        del step, stats, seed
+        for supply in supplies:
+            if supply.name not in self._difficulties:
+                size = finite_size(supply, where=self.name)
+                self._difficulties[supply.name] = [
+                    metadata_number(supply, index, self.key, where=self.name) for index in range(size)
+                ]
+        tasks = [
+            (abs(difficulty - self.target), supply.name, index)
+            for supply in supplies
+            for index, difficulty in enumerate(self._difficulties[supply.name])
+        ]
+        nearest = sorted(tasks, key=lambda task: task[0])[:num_groups]
+        return [TaskRequest(env, index, group_size) for _, env, index in nearest]
+
+    def observe(
+        self,
+        *,
+        step: int,
+        requests: Sequence[TaskRequest],
+        groups: Sequence[Group],
+        credits: Sequence[TrajectoryCredit],
+    ) -> Mapping[str, float]:
+        """Move T."""
+        del step, credits
+        rewards = [reward for _, reward in mean_rewards(requests, groups)]
+        if rewards:
+            mean = math.fsum(rewards) / len(rewards)
+            moved = self.target + self.rate * math.tanh(self.sensitivity * (mean - self.reward))
+            self._target = min(max(moved, 0.0), 100.0)
+        return {"target": self.target}
+
+    def state(self) -> dict[str, Any]:
+        """Return T."""
+        return {"target": self.target}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over a state."""
+        self._target = float(state["target"])

@@ -1,0 +1,71 @@
+"""What curricula share: numbers of tasks' metadata, rewards by request, and a state of their own as JSON."""
+
+import statistics
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from envgym.core.trajectory import Group
+from envgym.errors import InvalidInput, SettingsError
+from envgym.files import write_json
+from envgym.runs import read_object
+from envgym.settings import Settings
+from envgym.trainer.methods.credit.outcome import episode_rewards
+from envgym.trainer.methods.protocols import EnvSupply, TaskRequest
+
+_STATE = "state.json"
+
+
+class LearningCurriculum(Settings, ABC):
+    """Settings of a curriculum with a state of its own, which a checkpoint keeps as JSON."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Return the state as plain JSON."""
+
+    @abstractmethod
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over a state. Raises: LookupError, TypeError, ValueError: it is none of this curriculum."""
+
+    def save(self, folder: Path) -> None:
+        """Write the state."""
+        write_json(folder / _STATE, self.state())
+
+    def load(self, folder: Path) -> None:
+        """Take over the state that `save` wrote."""
+        self.restore(read_object(folder / _STATE))
+
+
+def finite_size(supply: EnvSupply, *, where: str) -> int:
+    """Return how many tasks an env has. Raises: SettingsError: they do not end."""
+    if supply.size is None:
+        do = "choose an env whose tasks end, or another curriculum"
+        raise SettingsError.of(f"tasks of {supply.name}", "end", "endless ones", where=f"curriculum {where}", do=do)
+    return supply.size
+
+
+def metadata_number(supply: EnvSupply, index: int, key: str, *, where: str) -> float:
+    """Return a number of a task's metadata. Raises: SettingsError: it is missing, or no number."""
+    metadata = supply.task(index).metadata
+    value = metadata.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        got, place = f"{value!r} beside {', '.join(metadata) or 'nothing'}", f"task {index} of {supply.name}"
+        do = "add it to the tasks, or name another key"
+        raise SettingsError.of(f"metadata {key}", "be a number", got, where=f"curriculum {where}, {place}", do=do)
+    return float(value)
+
+
+def mean_rewards(requests: Sequence[TaskRequest], groups: Sequence[Group]) -> Iterator[tuple[TaskRequest, float]]:
+    """Yield the request of every group that has valid episodes, and the mean of their rewards."""
+    for request, group in zip(requests, groups, strict=True):
+        if rewards := episode_rewards(group):
+            yield request, statistics.fmean(rewards)
+
+
+def check_restored(is_same: bool, what: str, *, where: str) -> None:
+    """Refuse a state that was saved under other settings. Raises: InvalidInput."""
+    do = "resume with the settings that wrote it"
+    InvalidInput.unless(is_same, what, "be those of these settings", "others", where=f"curriculum {where}", do=do)

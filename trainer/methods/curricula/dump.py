@@ -1,0 +1,107 @@
+"""DUMP: sources are drawn by how much is still learned from them, as an upper confidence bound."""
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field, PrivateAttr
+
+from envgym.core.trajectory import Group
+from envgym.seeds import generator
+from envgym.trainer.methods.curricula.base import LearningCurriculum
+from envgym.trainer.methods.curricula.uniform import ENDLESS
+from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats, TrajectoryCredit
+
+
+class Dump(LearningCurriculum):
+    """Draw the env of every group by softmax(score / τ), and one of its tasks uniformly, with replacement.
+
+    score_j = μ_j + √(2 ln(N + 1) / (n_j + 1)), where μ_j is the mean |A| of the last `window` episodes of env j, n_j
+    the number of its episodes so far and N = Σ n_j. |A| is the mean size of the advantages of an episode's tokens; a
+    valid episode that did not train, as its group had no spread, counts 0. All envs are alike at first, whatever their
+    `weight`.
+
+    Source: 2504.09710, the authors' code, without its entries from evaluations.
+    """
+
+    name: ClassVar[str] = "dump"
+    window: int = Field(default=300, ge=1)
+    temperature: float = Field(default=0.1, gt=0)
+    """τ."""
+    _sizes: dict[str, deque[float]] = PrivateAttr(default_factory=dict)
+    """Env -> |A| of its last episodes."""
+    _counts: dict[str, int] = PrivateAttr(default_factory=dict)
+    """Env -> episodes so far."""
+
+    def scores(self, envs: Sequence[str]) -> list[float]:
+        """Return the score of every env."""
+        total = sum(self._counts.values())
+        return [
+            (statistics.fmean(self._sizes[env]) if self._sizes.get(env) else 0.0)
+            + math.sqrt(2 * math.log(total + 1) / (self._counts.get(env, 0) + 1))
+            for env in envs
+        ]
+
+    def probabilities(self, envs: Sequence[str]) -> list[float]:
+        """Return the probability of every env."""
+        scores = np.array(self.scores(envs)) / self.temperature
+        weights = np.exp(scores - scores.max())
+        return [float(share) for share in weights / weights.sum()]
+
+    def choose(
+        self,
+        *,
+        step: int,
+        num_groups: int,
+        group_size: int,
+        supplies: Sequence[EnvSupply],
+        stats: Mapping[tuple[str, int], TaskStats],
+        seed: int,
+    ) -> Sequence[TaskRequest]:
+        """Return the groups of train step `step`."""
+        del stats
+        draws = generator(seed, self.name, step)
+        owners = draws.choice(len(supplies), size=num_groups, p=self.probabilities([item.name for item in supplies]))
+        chosen = [supplies[owner] for owner in owners]
+        indices = [int(draws.integers(supply.size or ENDLESS)) for supply in chosen]
+        return [TaskRequest(supply.name, index, group_size) for supply, index in zip(chosen, indices, strict=True)]
+
+    def observe(
+        self,
+        *,
+        step: int,
+        requests: Sequence[TaskRequest],
+        groups: Sequence[Group],
+        credits: Sequence[TrajectoryCredit],
+    ) -> Mapping[str, float]:
+        """Take in the size of every valid episode's advantage."""
+        del step
+        sizes = {(credit.trajectory.tree.id, credit.trajectory.leaf): advantage_size(credit) for credit in credits}
+        for request, group in zip(requests, groups, strict=True):
+            found = [sizes.get((episode.tree.id, episode.leaf), 0.0) for episode in group.valid]
+            self._sizes.setdefault(request.env, deque(maxlen=self.window)).extend(found)
+            self._counts[request.env] = self._counts.get(request.env, 0) + len(found)
+        envs = list(self._counts)
+        return {f"probability/{env}": share for env, share in zip(envs, self.probabilities(envs), strict=True)}
+
+    def state(self) -> dict[str, Any]:
+        """Return what was seen of every env."""
+        return {env: {"sizes": list(self._sizes[env]), "episodes": count} for env, count in self._counts.items()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over a state."""
+        self._sizes = {env: deque(seen["sizes"], maxlen=self.window) for env, seen in state.items()}
+        self._counts = {env: seen["episodes"] for env, seen in state.items()}
+
+
+def advantage_size(credit: TrajectoryCredit) -> float:
+    """Return the mean |A| of an episode's sampled tokens."""
+    sizes: list[float] = []
+    for node, entry in zip(credit.trajectory.path, credit.advantages, strict=True):
+        edge = credit.trajectory.tree.nodes[node].edge
+        num_sampled = sum(len(segment) for segment in edge.segments if segment.trains)
+        sizes += map(abs, entry) if isinstance(entry, tuple) else [abs(entry)] * num_sampled
+    return statistics.fmean(sizes) if sizes else 0.0

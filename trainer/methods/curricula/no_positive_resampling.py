@@ -1,0 +1,51 @@
+"""ScaleRL's no-positive-resampling: what the policy solves nearly always is not sampled again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pydantic import Field
+
+from envgym.seeds import generator
+from envgym.settings import Settings
+from envgym.trainer.methods.curricula.uniform import ENDLESS, Uniform
+from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats
+
+_DRAWS = 100
+"""Most draws for a place whose task is dropped; a finite env may have nothing else."""
+
+
+class NoPositiveResampling(Settings):
+    """Draw as `uniform` does; in place of a task whose mean reward so far is at least `rate`, draw another of its env.
+
+    Where 100 draws find none, the place is left out; where all places are, they are kept, as a step needs tasks. With
+    rewards of 0 and 1 the mean reward is the pass rate. Source: 2510.13786 (ScaleRL), with 0.9.
+    """
+
+    rate: float = Field(default=0.9, gt=0)
+    """Mean reward from which a task is dropped for good: it is not sampled, so its statistics stay."""
+
+    def choose(
+        self,
+        *,
+        step: int,
+        num_groups: int,
+        group_size: int,
+        supplies: Sequence[EnvSupply],
+        stats: Mapping[tuple[str, int], TaskStats],
+        seed: int,
+    ) -> Sequence[TaskRequest]:
+        """Return the groups of train step `step`."""
+        drawn = Uniform().choose(
+            step=step, num_groups=num_groups, group_size=group_size, supplies=supplies, stats=stats, seed=seed
+        )
+        sizes = {supply.name: supply.size or ENDLESS for supply in supplies}
+        requests: list[TaskRequest] = []
+        for place, request in enumerate(drawn):
+            draws = generator(seed, "no_positive_resampling", step, place)
+            others = (replace(request, index=int(draws.integers(sizes[request.env]))) for _ in range(_DRAWS))
+            kept = (item for item in (request, *others) if not self._is_solved(stats.get((item.env, item.index))))
+            requests += [first for first in [next(kept, None)] if first is not None]
+        return requests or drawn
+
+    def _is_solved(self, stats: TaskStats | None) -> bool:
+        return stats is not None and stats.attempts > 0 and stats.rewards / stats.attempts >= self.rate
