@@ -61,6 +61,7 @@ from envgym.trainer.methods.replay.base import Replay
 from envgym.trainer.methods.schedules import Constant, Schedule
 from envgym.trainer.methods.scores import ScoreRequest, required_scores
 from envgym.trainer.methods.weights.base import TokenWeights
+from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.base import (
     ModelContext,
     build_models,
@@ -71,6 +72,7 @@ from envgym.trainer.models.base import (
 from envgym.trainer.models.frozen import FrozenModel, SnapshotModel
 from envgym.trainer.models.policy_model import load_model
 from envgym.trainer.models.scores import ScoringModels, check_score_models, check_score_names
+from envgym.trainer.models.trained import TrainedModel
 from envgym.trainer.rollout.annotate import AnnotateStage
 from envgym.trainer.rollout.collector import Collector
 from envgym.trainer.settings import CriticSettings, ObjectiveSettings, RolloutSettings, TermSettings, TrainSettings
@@ -132,6 +134,22 @@ class RunContext:
     """The named models, and the reference of a KL term."""
     probed: Mapping[str, float] = field(default_factory=dict)
     """What annotators measured of their models before the run began."""
+
+    @property
+    def trained_models(self) -> dict[str, TrainedModel]:
+        """The named models that learn beside the policy."""
+        return {name: model for name, model in self.models.items() if isinstance(model, TrainedModel)}
+
+    def train_models(self, groups: Sequence[Group], *, step: int) -> Metrics:
+        """Let the named models learn from the groups of a step; return their metrics, `models/NAME/...`."""
+        learned = {name: model.train_step(groups, step=step) for name, model in self.trained_models.items()}
+        return {f"models/{name}/{key}": value for name, found in learned.items() for key, value in found.items()}
+
+    def checkpointed_parts(self, *, with_tasks: bool) -> dict[str, Checkpointed]:
+        """Return what a checkpoint holds of methods and models, and with them the tasks that the run has added."""
+        parts = self.method.checkpointed_parts()
+        parts |= {f"model_{name}": model for name, model in self.trained_models.items()}
+        return parts | ({"tasks": self.tasks} if with_tasks else {})
 
     def begin_models(self, folder: Path) -> None:
         """Let the named models take up the policy as it is now, or what they kept in a run's `folder` before.

@@ -31,7 +31,6 @@ from envgym.trainer.learner.checkpoint import (
     newest_checkpoint,
     save_checkpoint,
 )
-from envgym.trainer.methods.protocols import Checkpointed
 from envgym.trainer.metrics.callbacks import Callback, Callbacks, progress_counter
 from envgym.trainer.metrics.rollout import (
     age_metrics,
@@ -182,7 +181,7 @@ class TrainLoop:
         joined, replayed = _join_replayed(self.context, self._audit, self.settings.run.seed, step, collected)
         result = self.context.method.filter(joined).at_most(collected.wanted + len(joined) - len(groups))
         with times.measure("learn"):
-            (credits, rows), learned = self._learn(runner, result.kept, step)
+            (credits, rows), learned = self._learn(runner, result.kept, groups, step)
         with times.measure("sync"):
             self.step = step
             if not self.context.policy.shares_weights:  # else sampling may go on already
@@ -233,10 +232,13 @@ class TrainLoop:
         self._audit.begin_step(remembered=settings.rollout.staleness)
         return runner.run(self._collector.take(step - 1, stats=self.stats, on_finished=progress))
 
-    def _learn(self, runner: asyncio.Runner, kept: Sequence[Group], step: int) -> tuple[TrainingBatch, Metrics]:
-        """Learn from groups; beside those that grow, where the settings say so.
+    def _learn(
+        self, runner: asyncio.Runner, kept: Sequence[Group], sampled: Sequence[Group], step: int
+    ) -> tuple[TrainingBatch, Metrics]:
+        """Learn from the groups that were kept, and let the models beside the policy learn from those as sampled.
 
-        A policy that shares the weights has the new ones with the end of the pause.
+        Beside the groups that grow, where the settings say so. A policy that shares the weights has the new ones with
+        the end of the pause.
         """
 
         def work() -> tuple[TrainingBatch, Metrics]:
@@ -246,10 +248,11 @@ class TrainLoop:
                     batch = self._demonstrations.join(batch, step=step, declare=self._audit.declare)
                 if self._canary is not None:
                     self._audit.check(batch.rows, step=step)
-                if not batch.rows:  # every group was dropped: nothing to learn from, and the step says so
-                    return batch, {"optim/updates": 0.0}
-                learner, objective = self.context.learner, self.context.method.objective
-                return batch, learner.train_step(batch.rows, objective, step=step - 1)
+                learned: Metrics = {"optim/updates": 0.0}
+                if batch.rows:  # else every group was dropped: nothing to learn from, and the step says so
+                    objective = self.context.method.objective
+                    learned = self.context.learner.train_step(batch.rows, objective, step=step - 1)
+            return batch, learned | self.context.train_models(sampled, step=step - 1)
 
         return runner.run(asyncio.to_thread(work)) if self.settings.rollout.overlaps else work()
 
@@ -269,19 +272,15 @@ class TrainLoop:
             optimizer=self.context.learner.optimizer,
             keep=self.settings.run.keep_checkpoints,
             critic=self.context.learner.critic,
-            parts=self._parts(with_tasks=self.context.tasks.has_grown),
+            parts=self.context.checkpointed_parts(with_tasks=self.context.tasks.has_grown),
         )
-
-    def _parts(self, *, with_tasks: bool) -> dict[str, Checkpointed]:
-        """Return what a checkpoint holds of methods, and with them the tasks that the run has added."""
-        return self.context.method.checkpointed_parts() | ({"tasks": self.context.tasks} if with_tasks else {})
 
     def _restore(self, checkpoint: Path) -> None:
         state = load_state(checkpoint)
         load_optimizer(checkpoint, self.context.learner.optimizer)
         if self.context.learner.critic is not None:
             load_critic(checkpoint, self.context.learner.critic)
-        load_parts(checkpoint, self._parts(with_tasks=has_part(checkpoint, "tasks")))
+        load_parts(checkpoint, self.context.checkpointed_parts(with_tasks=has_part(checkpoint, "tasks")))
         if self.context.method.replay is not None:
             self.context.method.replay.check_agent(self.context.agent)
         self.step, self.stats = state.step, state.stats

@@ -9,6 +9,7 @@ from envgym.authoring import ListTasks, TaskDraft
 from envgym.runs import RunDirectory
 from envgym.trainer.settings import TrainSettings, train_settings
 
+CLOCKS = ("time/", "speed/", "annotate/seconds")
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 
 
@@ -57,4 +58,4 @@ def tiny_settings(directory: Path, **sections: Any) -> TrainSettings:
 def step_metrics(directory: Path) -> list[dict[str, float]]:
     """Return the metrics of a run's train steps without those that a clock makes."""
     rows = [row for row in RunDirectory.open(directory).metrics() if "train/rows" in row]
-    return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in rows]
+    return [{k: v for k, v in row.items() if not k.startswith(CLOCKS)} for row in rows]

@@ -1,0 +1,136 @@
+"""Models that learn beside the policy: with weights, an optimizer and a part of the checkpoint of their own."""
+
+import copy
+import threading
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from envgym.agents.models.loading import load, load_tokenizer, resolve_model
+from envgym.agents.models.weights import widen_head
+from envgym.agents.policies.backends import autocast_dtype
+from envgym.core.trajectory import Group, Trajectory
+from envgym.errors import SettingsError, sentence
+from envgym.trainer.batch.rows import TrainRow, train_rows
+from envgym.trainer.learner.causal_lm import lm_head_of, without_dropout
+from envgym.trainer.learner.learner import Learner
+from envgym.trainer.methods.annotators.base import Model
+from envgym.trainer.methods.credit.outcome import episode_credits
+from envgym.trainer.methods.protocols import Checkpointed
+from envgym.trainer.metrics.update import Metrics
+from envgym.trainer.models.base import ModelContext
+from envgym.trainer.models.frozen import check_same_tokenizer
+from envgym.trainer.settings import OptimSettings
+
+_WEIGHTS, _OPTIMIZER = "model", "optimizer.pt"
+
+
+@runtime_checkable
+class TrainedModel(Checkpointed, Protocol):
+    """A named model that learns from what every step has sampled."""
+
+    def train_step(self, groups: Sequence[Group], *, step: int) -> Metrics:
+        """Learn from the groups of a step, after the policy has; return metrics, shown as `models/NAME/...`.
+
+        Args:
+            groups: as sampled and annotated, before replay and filter.
+            step: train steps done before.
+        """
+        ...
+
+
+class LearningModel(Model):
+    """A causal language model with an optimizer: a copy of the policy as the run began, or one from a directory."""
+
+    def __init__(self, context: ModelContext, *, path: str | None, optim: OptimSettings) -> None:
+        """Name the model.
+
+        Args:
+            context: of the run.
+            path: as `model.name`, with the policy's tokenizer; None: a copy of the policy, after its warm start.
+            optim: of this model; how rows are dealt into micro-batches is the run's.
+        """
+        of_run = context.settings.optim
+        self._context, self._path = context, path
+        self._optim = optim.model_copy(
+            update={"micro_batch_tokens": of_run.micro_batch_tokens, "packing": of_run.packing}
+        )
+        self._learner: Learner | None = None
+        self._one_at_a_time = threading.Lock()
+        """Annotators ask from threads, also while it learns."""
+
+    @property
+    def learner(self) -> Learner:
+        """Its learner, once the run has begun."""
+        assert self._learner is not None, "a run begins its models"
+        return self._learner
+
+    def check(self) -> None:
+        """See that there is such a model. Raises: InvalidInput: there is none, or its tokenizer is not the policy's."""
+        context = self._context
+        if self._path is not None:
+            source = resolve_model(self._path, tiny=context.settings.model.tiny)
+            check_same_tokenizer(load_tokenizer(source), context.tokenizer, where=f"model {self._path}")
+        elif hasattr(context.model, "peft_config"):
+            do = "name a directory with `path`"
+            raise SettingsError(sentence("copy of the policy", "hold all weights", "adapters", where="models", do=do))
+
+    def begin(self, folder: Path) -> None:
+        """Take up the weights, unless a checkpoint has brought them."""
+        del folder
+        if self._learner is None:
+            self._learner = self._learner_of(self._first_module())
+
+    def _first_module(self) -> nn.Module:
+        context = self._context
+        if self._path is None:
+            module: nn.Module = copy.deepcopy(context.model)
+            return module
+        tiny = context.settings.model.tiny
+        loaded: nn.Module = load(self._path, device=str(context.device), trainable=True, tiny=tiny).model
+        return without_dropout(loaded)
+
+    def _learner_of(self, module: nn.Module) -> Learner:
+        settings = self._context.settings
+        module.eval()
+        return Learner(
+            module,
+            optim=self._optim,
+            num_steps=settings.run.steps,
+            device=self._context.device,
+            autocast=autocast_dtype(settings.model),
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write weights and optimizer."""
+        model: Any = self.learner.model  # a PreTrainedModel
+        model.save_pretrained(folder / _WEIGHTS)
+        torch.save(self.learner.optimizer.state_dict(), folder / _OPTIMIZER)
+
+    def load(self, folder: Path) -> None:
+        """Take over what `save` wrote."""
+        model = type(self._context.model).from_pretrained(folder / _WEIGHTS, dtype=self._context.model.dtype)
+        if lm_head_of(self._context.model).is_float32:
+            widen_head(model)
+        self._learner = self._learner_of(model.to(self._context.device))
+        state = torch.load(folder / _OPTIMIZER, weights_only=True)
+        self.learner.optimizer.load_state_dict(state)
+
+    @abstractmethod
+    def train_step(self, groups: Sequence[Group], *, step: int) -> Metrics:
+        """Learn from the groups of a step, after the policy has."""
+
+
+def sampled_rows(groups: Sequence[Group]) -> list[TrainRow]:
+    """Return the rows of the groups' valid episodes, with advantages of 0."""
+    credits = [credit for group in groups for credit in episode_credits(group.valid, [0.0] * len(group.valid))]
+    return train_rows(credits, once=False, groups=groups)
+
+
+def rows_of_episodes(episodes: Sequence[Trajectory]) -> list[TrainRow]:
+    """Return the rows of some episodes, with advantages of 0; `id.episode` is the episode's place."""
+    return train_rows(episode_credits(episodes, [0.0] * len(episodes)), once=False)
