@@ -36,6 +36,7 @@ def config(directory: Path) -> dict[str, Any]:
         "replay": {"name": plugin("last_failure.py:LastFailure"), "keep": 16},
         "credit": {"name": plugin("best_of_group.py:BestOfGroup"), "bonus": 0.5},
         "loss": {"name": plugin("weighted_reinforce.py:WeightedReinforce"), "cap": 1.5},
+        "objective": {"terms": [{"name": "even", "loss": plugin("even_successes.py:EvenSuccesses"), "coef": 0.01}]},
         "sft": {"episodes": 16, "batch_size": 8},
         "rollout": {"groups": 2, "group_size": 4, "metrics": [plugin("answer_metric.py:RepeatedAnswers"), "lengths"]},
         "evaluation": {"tasks": 2, "metrics": ["endings"]},
@@ -55,6 +56,8 @@ def test_training_uses_every_example(trained: Path) -> None:
     step = run.metrics()[-1]  # the first rows are those of the warm start
     assert 0 <= step["metric/repeated_answers"] <= 1
     assert step["metric/turns"] == step["rollout/turns"]
+    assert step["coef/even"] == 0.01
+    assert step["loss/even"] >= 0
     assert run.config["search"]["name"] == plugin("last_turn.py:LastTurn")
     assert 0 < step["annotate/brevity_mean"] < 1
     assert step["annotate/brevity_failed"] == 0.0

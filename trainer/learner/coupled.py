@@ -48,9 +48,10 @@ def coupled_gradient(
     numbers = forward.token_logprobs(rows, forward.micro_batches(rows, chosen), temperature)
     whole = pad(rows, chosen, forward.device)
     leaves = [numbers_NT[whole.row_slice].requires_grad_() for numbers_NT in numbers]
-    gradients: Sequence[Tensor | None] = torch.autograd.grad(
-        loss_fn(whole, TokenLogprobs(*leaves)), leaves, allow_unused=True
-    )
+    loss = loss_fn(whole, TokenLogprobs(*leaves))
+    gradients: Sequence[Tensor | None] = (None, None)  # of a loss that had nothing to compare in these rows
+    if loss.requires_grad:
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
     found = CoupledGradient(*(torch.zeros_like(numbers_NT) for numbers_NT in numbers))
     for found_NT, gradient in zip(found, gradients, strict=True):
         if gradient is not None:

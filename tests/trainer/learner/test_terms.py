@@ -93,6 +93,20 @@ def test_the_gradient_of_coupled_rows_is_that_of_the_whole_update() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
 
 
+class Nothing(SquaredMean):
+    """A coupled loss that finds nothing to compare."""
+
+    def __call__(self, batch: LossBatch) -> TokenLoss:
+        """Return zeros."""
+        return TokenLoss(losses_BT=torch.zeros_like(batch.logprobs_BT))
+
+
+def test_coupled_rows_without_anything_to_compare_add_nothing() -> None:
+    rows = build_rows(build_model())
+    further = (Term(name="nothing", loss=Nothing()),)
+    assert torch.equal(gradient(rows, replace(objective(), further=further)), gradient(rows, objective()))
+
+
 def test_minibatches_of_coupled_rows_hold_whole_groups() -> None:
     rows = [replace(row, id=RowId(group=number // 2)) for number, row in enumerate(build_rows(build_model()))]
     assert _minibatches(rows, 2, whole_groups=True) == [[0, 1, 4, 5], [2, 3]]
