@@ -1,12 +1,15 @@
 """Runs of seconds for tests of training: a tiny model on an env that an untrained policy solves at times."""
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from envgym import Action, Env, Reply, Task
 from envgym.authoring import ListTasks, TaskDraft
+from envgym.core.trajectory import Group
 from envgym.runs import RunDirectory
+from envgym.trainer.build import RunContext
 from envgym.trainer.settings import TrainSettings, train_settings
 
 CLOCKS = ("time/", "speed/", "annotate/seconds")
@@ -59,3 +62,13 @@ def step_metrics(directory: Path) -> list[dict[str, float]]:
     """Return the metrics of a run's train steps without those that a clock makes."""
     rows = [row for row in RunDirectory.open(directory).metrics() if "train/rows" in row]
     return [{k: v for k, v in row.items() if not k.startswith(CLOCKS)} for row in rows]
+
+
+def sampled_groups(context: RunContext, settings: TrainSettings) -> list[Group]:
+    """Return the groups of a run's first step."""
+
+    async def collect() -> list[Group]:
+        async with context.make_collector(settings) as collector:
+            return (await collector.take(0, stats={})).groups
+
+    return asyncio.run(collect())

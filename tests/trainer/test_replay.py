@@ -39,6 +39,22 @@ def test_pool_of_another_tokenizer_is_refused_before_anything_is_written(tmp_pat
     assert not (tmp_path / "run").exists()
 
 
+def test_deep_search_plays_a_solved_hard_prompt_directly(tmp_path: Path) -> None:
+    # success_at .5 and a share of 1/2: of four episodes at most two are right, so half of the prompts are hard
+    recipe = {"recipe": "deep_search_replay", "rollout": {"groups": 4, "group_size": 4}, "run": {"steps": 4}}
+    replay = {"name": "solutions", "hard_below": 0.75, "success_at": 1.0, "direct_share": 0.5}
+    search = {"name": "mcts", "simulations": 4, "rule": "uct", "frontier": True, "backup": "decayed"}
+    train(tiny_settings(tmp_path / "run", replay=replay, search=search, **recipe))
+    rows = step_metrics(tmp_path / "run")
+    assert rows[0]["replay/episodes"] == 0.0
+    replayed = [row for row in rows if row["replay/episodes"] > 0]
+    assert replayed
+    for row in replayed:
+        assert row["replay/reward"] == 1.0
+        assert row["rollout/episodes"] < 16  # fewer are sampled than the four groups of four that were asked for
+        assert row["rollout/episodes"] + row["replay/episodes"] <= 16
+
+
 def test_unknown_replay_lists_near_names(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="did you mean rlep"):
         build_method(tiny_settings(tmp_path, replay="rlpe"))

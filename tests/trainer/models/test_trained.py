@@ -14,7 +14,7 @@ from envgym.runs import RunDirectory
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.models.implicit_prm import ImplicitPrm
 from envgym.trainer.train import train
-from tests.support.tiny_runs import step_metrics, tiny_settings
+from tests.support.tiny_runs import sampled_groups, step_metrics, tiny_settings
 
 PRM = {"prm": {"kind": {"name": "implicit_prm", "lr": 0.001}}}
 ISTAR: dict[str, Any] = {
@@ -29,12 +29,7 @@ def begun(directory: Path, **sections: Any) -> tuple[RunContext, list[Group]]:
     settings = tiny_settings(directory, **sections)
     context = build_run_context(settings)
     context.begin_models(directory)
-
-    async def collect() -> list[Group]:
-        async with context.make_collector(settings) as collector:
-            return (await collector.take(0, stats={})).groups
-
-    return context, asyncio.run(collect())
+    return context, sampled_groups(context, settings)
 
 
 def test_rewards_begin_at_zero_and_learn_which_episodes_are_preferred(tmp_path: Path) -> None:
