@@ -227,7 +227,9 @@ class Collector:
             _, pending = await asyncio.wait(pending, return_when=when)
             await _wait_for(_finished(step.groups))
             num_ended = sum(tree not in pending for tree in trees)
-            if num_ended >= settings.min_finished_share * len(trees) or self._has_enough(step.groups):
+            is_annotating = any(rollout.is_annotating for rollout in step.groups)
+            has_its_share = num_ended >= settings.min_finished_share * len(trees) and not is_annotating
+            if has_its_share or self._has_enough(step.groups):
                 break
         if pending and settings.stragglers == "abort":
             for rollout in step.groups:

@@ -68,6 +68,11 @@ class GroupRollout:
         return all(part.done() for part in self.work)
 
     @property
+    def is_annotating(self) -> bool:
+        """Whether all of its trees have ended, and its annotations have not: a slow judge is no straggler."""
+        return not self.is_finished and all(pending.tree.done() for pending in self.trees)
+
+    @property
     def group(self) -> Group:
         """The group, once it is finished."""
         if self.completion is not None:

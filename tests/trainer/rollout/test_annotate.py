@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from envgym.agents.catalog import SEARCH
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.core.messages import Message
@@ -15,10 +16,11 @@ from envgym.core.trajectory import Group
 from envgym.core.tree import Annotation, Tree
 from envgym.episodes import trees_of
 from envgym.errors import InvalidInput, PartyFailure, RunError, SettingsError, UnknownName
+from envgym.plugins import Choice
 from envgym.runs import RunDirectory
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.preflight import check_annotations
-from envgym.trainer.methods.annotators.base import AnnotateContext, annotate_trees
+from envgym.trainer.methods.annotators.base import AnnotateContext, annotate_trees, episode_value
 from envgym.trainer.metrics.rollout import annotation_metrics
 from envgym.trainer.rollout.collector import Collected
 from envgym.trainer.settings import TrainSettings, train_settings
@@ -153,6 +155,99 @@ def test_without_annotators_there_is_neither_task_nor_metric(built: RunContext) 
     collected = collect(built, ScriptedPolicy(lambda request: (5,)), {})
     assert "annotate/seconds" not in collected.metrics
     assert all(tree.annotations == () for group in collected.groups for tree in group.trees)
+
+
+class Patient:
+    """Annotates every group but those whose key ends so; those wait until they are let go."""
+
+    def __init__(self, slow: str) -> None:
+        self.slow, self.going, self.steps = slow, asyncio.Event(), list[int]()
+
+    async def __call__(self, group: Group, context: AnnotateContext) -> Group:
+        self.steps.append(context.step)
+        if group.key.endswith(self.slow):
+            await self.going.wait()
+        return leaf_annotations(group, "slow")
+
+
+def drive(context: RunContext, annotator: Patient, steps: int, **rollout: Any) -> list[Collected]:
+    """Collect some steps, and let the slow groups go after the first."""
+    asked = settings(rollout={"groups": GROUPS, "group_size": SIZE, **rollout})
+    method = replace(context.method, annotators={"slow": annotator})
+    policy = ScriptedPolicy(lambda request: (5,))
+
+    async def work() -> list[Collected]:
+        found: list[Collected] = []
+        async with replace(context, method=method, policy=policy).make_collector(asked, last=steps) as collector:
+            for step in range(steps):
+                found.append(await collector.take(step, stats={}))
+                annotator.going.set()
+        return found
+
+    return asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_a_step_that_has_enough_leaves_a_group_whose_judge_is_slow_to_the_next(built: RunContext) -> None:
+    carry = {"deterministic": False, "staleness": 1, "stragglers": "carry", "groups": 1, "oversampling": 2.0}
+    first, second = drive(built, Patient("step-000000/001"), 2, **carry)
+    assert [group.key for group in first.groups] == ["step-000000/000"]
+    assert "step-000000/001" in [group.key for group in second.groups]
+    assert all(tree.annotations for collected in (first, second) for group in collected.groups for tree in group.trees)
+
+
+@pytest.mark.parametrize("stragglers", ["abort", "carry"])
+def test_a_step_waits_for_the_judges_of_groups_that_have_ended(built: RunContext, stragglers: str) -> None:
+    annotator = Patient("step-000000/001")
+
+    async def let_go() -> None:
+        await asyncio.sleep(0.2)
+        annotator.going.set()
+
+    async def work() -> Collected:
+        rollout = {"deterministic": False, "staleness": 1, "stragglers": stragglers, "min_finished_share": 0.5}
+        asked = settings(rollout={"groups": GROUPS, "group_size": SIZE, **rollout})
+        method = replace(built.method, annotators={"slow": annotator})
+        policy = ScriptedPolicy(lambda request: (5,))
+        async with replace(built, method=method, policy=policy).make_collector(asked, last=1) as collector:
+            waiting = asyncio.ensure_future(let_go())
+            collected = await collector.take(0, stats={})
+            await waiting
+            return collected
+
+    collected = asyncio.run(asyncio.wait_for(work(), 60))
+    assert len(collected.groups) == GROUPS
+    assert all(tree.annotations for group in collected.groups for tree in group.trees)
+
+
+def test_groups_of_steps_ahead_are_annotated_for_their_own_step(built: RunContext) -> None:
+    annotator = Patient("none")
+    found = drive(built, annotator, 3, staleness=2)
+    assert sorted(annotator.steps) == sorted([0, 1, 2] * GROUPS)
+    assert [len(collected.groups) for collected in found] == [GROUPS] * 3
+
+
+def test_every_branch_of_a_tree_is_annotated(built: RunContext) -> None:
+    searching = replace(built, method=replace(built.method, search=SEARCH.build(Choice(name="random_expand"))))
+    (collected,) = drive(searching, Patient("none"), 1, group_size=4)
+    episodes = [episode for group in collected.groups for episode in group.trajectories]
+    assert len(episodes) == GROUPS * 4
+    assert all(episode_value(episode, "slow") == 1.0 for episode in episodes)
+
+
+def test_annotating_is_cancelled_with_the_collector(built: RunContext) -> None:
+    annotator = Patient("001")
+    method = replace(built.method, annotators={"slow": annotator})
+
+    async def work() -> int:
+        policy = ScriptedPolicy(lambda request: (5,))
+        collector = replace(built, method=method, policy=policy).make_collector(settings())
+        taking = asyncio.ensure_future(collector.take(0, stats={}))
+        await asyncio.sleep(0.2)
+        taking.cancel()
+        await collector.close()
+        return len(asyncio.all_tasks()) - 2  # this one, and the one that is cancelled
+
+    assert asyncio.run(work()) <= 0
 
 
 # ---- what it may change, and failures --------------------------------------------------------------------------------
