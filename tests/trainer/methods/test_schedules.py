@@ -18,3 +18,8 @@ def test_a_cosine_rises_in_a_line_and_falls_to_its_valley() -> None:
     mixture = Cosine(peak=0.5, valley=0.02, warmup=200, decay=400)
     values = [mixture(step) for step in (0, 100, 200, 300, 400, 599, 600, 900)]
     assert values == pytest.approx([0, 0.25, 0.5, 0.429706, 0.26, 0.020007, 0.02, 0.02], abs=1e-6)
+
+
+def test_published_cosine_of_prefix_rft() -> None:
+    ratio = Cosine(peak=0.95, valley=0.05, decay=500)
+    assert [ratio(step) for step in (0, 100, 250, 500)] == pytest.approx([0.95, 0.864058, 0.5, 0.05], abs=1e-6)

@@ -24,6 +24,10 @@ def test_published_vector_with_the_spread_of_centred_rewards() -> None:
     # population std of the differences .5 (4 times), 0 (4), .25 (3), .75: sqrt(1.75 / 12) = .381881
     expected = [1.309307, -1.309307, -1.309307, 1.309307, 0, 0, 0, 0, -0.654654, -0.654654, -0.654654, 1.963961]
     assert batch_advantages(LitePpo(spread="centred"), *PUBLISHED) == pytest.approx(expected, abs=1e-5)
+    # ScaleRL drops the flat group first: sqrt(1.75 / 8) = .467707
+    expected = [1.069045, -1.069045, -1.069045, 1.069045, -0.534522, -0.534522, -0.534522, 1.603567]
+    found = batch_advantages(LitePpo(spread="centred"), PUBLISHED[0], PUBLISHED[2])
+    assert found == pytest.approx(expected, abs=1e-5)
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=6))

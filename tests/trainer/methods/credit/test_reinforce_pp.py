@@ -25,6 +25,15 @@ def test_published_vector() -> None:
     assert found == [pytest.approx([0.730297], abs=1e-6), pytest.approx([-1.095445], abs=1e-6)]
 
 
+def test_published_vector_of_one_group_of_four_lengths() -> None:
+    # returns 1 0 0 1 of 3, 2, 4 and 1 tokens: mean .4, unbiased variance 2.4 / 9; .6 / .516398 and -.4 / .516398
+    group = group_of((1.0, 3), (0.0, 2), (0.0, 4), (1.0, 1))
+    for form in ("none", "group"):  # centring one group first moves all of it alike
+        found = per_node(assign_credits(ReinforcePlusPlus.model_validate({"baseline": form}), [group]))
+        expected = [1.161895, -0.774597, -0.774597, 1.161895]
+        assert [advantage for (advantage,) in found] == pytest.approx(expected, abs=1e-6)
+
+
 def test_variance_of_the_population() -> None:
     # 43.2 / 5 = 8.64: 2.4 / 2.939388
     credit = ReinforcePlusPlus(variance="population")
