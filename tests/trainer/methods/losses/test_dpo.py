@@ -103,6 +103,11 @@ def test_without_a_pair_loss_and_gradient_are_zero(loss: PairLoss) -> None:
     assert batch.logprobs_BT.grad.abs().sum() == 0
 
 
+def test_a_pair_that_is_told_apart_by_nothing_is_not_told_right() -> None:
+    result = Dpo()(loss_batch(micro_batch(chains([1.0], [0.0])), [0.0, 0.0]))
+    assert (result.sums["margin"].item(), result.sums["accuracy"].item()) == (0.0, 0.0)
+
+
 def test_branches_are_compared_by_their_own_tokens() -> None:
     # node 1 is shared; 2 is right and 3 wrong; another tree fails from the start
     rows = micro_batch(group_of(branched("A", (0, 0.0), (1, 1.0), (1, 0.0)), branched("B", (0, 0.0))))
