@@ -83,3 +83,21 @@ def test_prefix_tokens_of_the_highest_entropy_train_with_the_advantage_of_what_f
     assert logprobs.grad is not None
     torch.testing.assert_close(logprobs.grad, expected)  # the slope of 2 ρ by log π is 2 ρ
     assert result.sums["kept"].item() == 2
+
+
+def test_each_prefix_has_the_mean_advantage_of_its_own_row() -> None:
+    # Rows: one prefix token, then two sampled with A = 3; one, then one with A = -1; one, and nothing was sampled.
+    mask = torch.tensor([[True, False, False], [True, False, False], [True, False, False]])
+    old = torch.full((3, 3), -2.0)
+    batch = LossBatch(
+        logprobs_BT=old.clone().requires_grad_(),
+        old_logprobs_BT=old,
+        advantages_BT=torch.tensor([[0.0, 3.0, 3.0], [0.0, -1.0, 0.0], [0.0, 0.0, 0.0]]),
+        loss_mask_BT=mask,
+        entropies_BT=torch.ones(3, 3),
+    )
+    losses_BT = PrefixRft(share=1.0)(batch).losses_BT
+    assert losses_BT.tolist() == [[-3.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    losses_BT.sum().backward()
+    assert batch.logprobs_BT.grad is not None
+    assert batch.logprobs_BT.grad.tolist() == losses_BT.tolist()  # of A times the ratio, which is 1
