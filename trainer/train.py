@@ -304,12 +304,12 @@ class TrainLoop:
 def _join_replayed(
     context: RunContext, audit: MaskAudit, seed: int, step: int, collected: Collected
 ) -> tuple[Sequence[Group], Metrics]:
-    """Join replayed episodes to the groups of a step, declare them to the audit, and keep what was sampled."""
+    """Join replayed episodes to the groups of a step, declare what is not of this step's policy, and keep the rest."""
     replay, groups = context.method.replay, collected.groups
-    if replay is None:
-        return groups, {}
-    joined = replay.join(step, collected.requests, groups, seed=seed)
+    joined = groups if replay is None else replay.join(step, collected.requests, groups, seed=seed)
     for tree in (tree for group in joined for tree in group.trees if tree.source is not Source.POLICY):
         audit.declare(tree)
+    if replay is None:
+        return groups, {}
     replay.add(step, groups)
     return joined, replay_metrics(joined)

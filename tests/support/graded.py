@@ -1,11 +1,14 @@
 """Sums whose tasks carry what curricula and allocators read in metadata; their number is small, and they end."""
 
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task, TaskSource, split_of
 from envgym.core.trajectory import Group
+from envgym.records import Reply
 from envgym.runs import RunDirectory
 from envgym.trainer.methods.protocols import Curriculum, EnvSupply, TaskRequest
 from envgym.trainer.train import train
@@ -52,6 +55,16 @@ class Graded(Sums):
     tasks: TaskSource = GradedTasks()
 
 
+class Lucky(Graded):
+    """Pays for one answer of four, whatever was asked; so that an untrained model succeeds at times."""
+
+    def respond(self, action: Action) -> Reply:
+        """Score the answer by a checksum of its text."""
+        is_lucky = zlib.crc32(str(action).encode()) % 4 == 0
+        return Reply(observation="", reward=float(is_lucky), terminated=True)
+
+
+LUCKY = "tests.support.graded:Lucky"
 GRADED = "tests.support.graded:Graded"
 
 

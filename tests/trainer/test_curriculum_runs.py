@@ -1,11 +1,15 @@
 """Every curriculum that learns, and every allocator, trains the tiny model."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.graded import train_steps
+from envgym.core.tree import Source
+from envgym.episodes import trees_of
+from envgym.runs import RunDirectory
+from tests.support.graded import LUCKY, train_steps
 
 RUNS: dict[str, dict[str, Any]] = {
     "dump": {"curriculum": {"name": "dump"}},
@@ -13,8 +17,12 @@ RUNS: dict[str, dict[str, Any]] = {
     "ada_rft": {"curriculum": {"name": "ada_rft"}},
     "sgpo": {"curriculum": {"name": "sgpo", "samples": 2}},
     "no_positive_resampling": {"curriculum": {"name": "no_positive_resampling"}},
+    "hinted": {"curriculum": {"name": "hinted", "share": 0.5, "keep_as": "skill"}},
+    "sub_goals": {"curriculum": {"name": "sub_goals"}},
+    "scaf_grpo": {"allocator": {"name": "scaf_grpo", "warmup_steps": 0}},
+    "solved_prefix": {"shaping": {"name": "solved_prefix"}, "credit": {"name": "scrl"}},
 }
-STATELESS = {"no_positive_resampling"}
+STATELESS = {"no_positive_resampling", "hinted", "scaf_grpo", "solved_prefix"}
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -23,3 +31,19 @@ def test_curriculum_trains(name: str, tmp_path: Path) -> None:
     assert first["optim/updates"] == second["optim/updates"] == 2.0
     assert first["train/rows"] == 4.0
     assert any(key.startswith("curriculum/") for key in second) == (name not in STATELESS)
+
+
+def test_guide_trains_hinted_episodes_behind_the_plain_context(tmp_path: Path) -> None:
+    rows = train_steps(
+        tmp_path,
+        env=LUCKY,
+        allocator={"name": "guide"},
+        loss={"name": "guide"},
+        rollout={"groups": 8, "group_size": 2},
+        filter={"name": "zero_variance"},
+    )
+    trees = [tree for tree in trees_of(RunDirectory.open(tmp_path).episodes()) if tree.id.startswith("step-")]
+    hinted = [tree for tree in trees if tree.source is Source.REPLAY]
+    assert hinted  # one answer of four is paid, so that some groups fail, and hinted ones differ
+    assert all("hinted" in tree.prompts for tree in hinted)
+    assert all(row["optim/updates"] == 2.0 and math.isfinite(row["loss/policy"]) for row in rows)

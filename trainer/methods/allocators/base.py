@@ -11,6 +11,8 @@ from typing import NamedTuple
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.tree import Annotation, SearchStats, Tree
 from envgym.core.turns import Scored
+from envgym.errors import InvalidInput
+from envgym.trainer.methods.protocols import TaskRequest
 
 DRAWS, DRAWS_REWARD, SUCCESSES = "draws", "draws_reward", "draws_successes"
 """Annotations of a tree's root: the valid episodes that its group drew, their mean reward, and how many succeeded."""
@@ -85,3 +87,13 @@ def draw_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "collect/draws": float(total),
         "collect/draws_reward": sum(found.num_episodes * found.mean_reward for found in draws) / total,
     }
+
+
+def task_hint(request: TaskRequest, key: str) -> str | None:
+    """Return the hint in the metadata of a request's task; None: it has none. Raises: InvalidInput: it is no text."""
+    assert request.task is not None, "an allocator is given the task"
+    hint = request.task.metadata.get(key)
+    if hint is not None and (not isinstance(hint, str) or not hint):
+        where, do = f"task {request.task.id}, metadata {key}", "write a sentence, or leave it out"
+        raise InvalidInput.of("hint", "be a text", hint, where=where, do=do)
+    return hint

@@ -1,0 +1,103 @@
+"""QWeb's sub-goals: ever more parts of a task are asked for; the others are told."""
+
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from pydantic import Field, PrivateAttr
+
+from envgym.core.trajectory import Group
+from envgym.errors import SettingsError
+from envgym.seeds import generator
+from envgym.trainer.methods.curricula.base import LearningCurriculum, mean_rewards
+from envgym.trainer.methods.curricula.uniform import Uniform
+from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats, TrajectoryCredit
+
+
+class SubGoals(LearningCurriculum):
+    """Draw as `uniform` does; of a task's K parts tell a random K - n in a hint, so that n are left to be solved.
+
+    n begins at `first` for each env and rises by one when the mean reward of the last `window` groups that had parts to
+    be told is at least `rise_at`; the window then begins anew. From n = K on, a task is asked as it is.
+
+    Source: 1812.09195 (QWeb), from its abstract: an instruction is split into parts, and a growing subset is asked for.
+    There the env does the other parts; here they are told, in words. Schedule and numbers are ours.
+    """
+
+    name: ClassVar[str] = "sub_goals"
+    key: str = "sub_goals"
+    """Key of the parts in a task's metadata: a list of texts, each the solution of one part."""
+    first: int = Field(default=1, ge=0)
+    window: int = Field(default=16, ge=1)
+    rise_at: float = 0.7
+    _levels: dict[str, int] = PrivateAttr(default_factory=dict)
+    """Env -> n."""
+    _recent: dict[str, deque[float]] = PrivateAttr(default_factory=dict)
+
+    def choose(
+        self,
+        *,
+        step: int,
+        num_groups: int,
+        group_size: int,
+        supplies: Sequence[EnvSupply],
+        stats: Mapping[tuple[str, int], TaskStats],
+        seed: int,
+    ) -> Sequence[TaskRequest]:
+        """Return the groups of train step `step`."""
+        drawn = Uniform().choose(
+            step=step, num_groups=num_groups, group_size=group_size, supplies=supplies, stats=stats, seed=seed
+        )
+        by_name = {supply.name: supply for supply in supplies}
+        return [
+            self._asked(request, self._parts(request, by_name[request.env]), generator(seed, self.name, step, place))
+            for place, request in enumerate(drawn)
+        ]
+
+    def _asked(self, request: TaskRequest, parts: list[str], draws: Any) -> TaskRequest:  # numpy's Generator
+        level = self._levels.get(request.env, self.first)
+        told = sorted(draws.permutation(len(parts))[level:])
+        if not told:
+            return request
+        hint = "\n".join(parts[place] for place in told)
+        return replace(request, hint=hint, metadata={"asked": level, "parts": len(parts)})
+
+    def _parts(self, request: TaskRequest, supply: EnvSupply) -> list[str]:
+        task = supply.task(request.index)
+        parts = task.metadata.get(self.key, [])
+        if not isinstance(parts, list) or not all(isinstance(part, str) and part for part in parts):
+            where, do = f"task {task.id} of {supply.name}", "write a list of texts"
+            raise SettingsError.of(f"metadata {self.key}", "be a list of texts", parts, where=where, do=do)
+        return [str(part) for part in parts]
+
+    def observe(
+        self,
+        *,
+        step: int,
+        requests: Sequence[TaskRequest],
+        groups: Sequence[Group],
+        credits: Sequence[TrajectoryCredit],
+    ) -> Mapping[str, float]:
+        """Raise n where the groups at this n succeed."""
+        del step, credits
+        for request, reward in mean_rewards(requests, groups):
+            level = self._levels.setdefault(request.env, self.first)
+            if request.metadata.get("asked") != level:
+                continue
+            recent = self._recent.setdefault(request.env, deque(maxlen=self.window))
+            recent.append(reward)
+            if len(recent) == self.window and statistics.fmean(recent) >= self.rise_at:
+                self._levels[request.env] = level + 1
+                recent.clear()
+        return {f"asked/{env}": float(level) for env, level in self._levels.items()}
+
+    def state(self) -> dict[str, Any]:
+        """Return n and the last rewards of every env."""
+        return {env: {"asked": n, "recent": list(self._recent.get(env, ()))} for env, n in self._levels.items()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over a state."""
+        self._levels = {env: seen["asked"] for env, seen in state.items()}
+        self._recent = {env: deque(seen["recent"], maxlen=self.window) for env, seen in state.items()}
