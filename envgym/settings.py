@@ -111,7 +111,7 @@ def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str], *, option
         if not equals or not dotted.strip():
             raise SettingsError.of(option, "be KEY=VALUE", repr(override), where="command line", do="write a.b=1")
         given = f"{option} {override}"
-        _put(merged, dotted.strip().split("."), read_yaml_value(value, where=given), given)
+        set_value(merged, dotted.strip(), read_yaml_value(value, where=given), given=given, where="command line")
     return merged
 
 
@@ -128,13 +128,18 @@ def read_yaml_value(text: str, *, where: str) -> Any:  # whatever YAML value the
         raise SettingsError.of("value", "be YAML", repr(text), where=where, do="quote it") from None
 
 
-def _put(target: Any, keys: list[str], value: Any, given: str) -> None:  # a YAML tree
+def set_value(target: Any, path: str, value: Any, *, given: str, where: str) -> None:  # a YAML tree
+    """Put a value in place at a dotted path of plain data, and make the sections on the way.
+
+    Raises: SettingsError: it leads nowhere; `given` is what is at fault, `where` gave it.
+    """
+    keys = path.split(".")
     for place, key in enumerate(keys):
         last = place == len(keys) - 1
         if isinstance(target, list):
             if not key.isdigit() or int(key) >= len(target):
                 must = f"name an entry 0..{len(target) - 1}"
-                raise SettingsError.of(given, must, key, where="command line", do="count from 0")
+                raise SettingsError.of(given, must, key, where=where, do="count from 0")
             index: Any = int(key)
         elif isinstance(target, dict):
             index = key
@@ -142,11 +147,23 @@ def _put(target: Any, keys: list[str], value: Any, given: str) -> None:  # a YAM
                 target[key] = {}
         else:
             do = "name a key inside a section"
-            raise SettingsError.of(given, "lead to a section", key, where="command line", do=do)
+            raise SettingsError.of(given, "lead to a section", key, where=where, do=do)
         if last:
             target[index] = value
         else:
             target = target[index]
+
+
+def read_value(data: Any, path: str) -> Any:  # a YAML tree
+    """Return what is at a dotted path of plain data; None: nothing is there."""
+    for key in path.split("."):
+        if isinstance(data, Mapping):
+            data = data.get(key)
+        elif isinstance(data, list) and key.isdigit() and int(key) < len(data):
+            data = data[int(key)]
+        else:
+            return None
+    return data
 
 
 def build_settings(

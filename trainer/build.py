@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,13 @@ import torch
 
 from envgym.agents.catalog import METRIC, SEARCH
 from envgym.agents.evaluation.metrics import Metric
-from envgym.agents.loop.agent import Agent, AgentSettings, make_agent
+from envgym.agents.loop.agent import Agent, make_agent
 from envgym.agents.models.loading import prepare_device
 from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.backends import autocast_dtype, build_trained_policy
 from envgym.agents.protocols import Policy
 from envgym.agents.search import RolloutContext, Strategy
 from envgym.agents.search.protocol import TreeStrategy
-from envgym.agents.search.snapshots import Branching, resolve_branching
 from envgym.core.trajectory import Group
 from envgym.errors import SettingsError, sentence
 from envgym.plugins import Choice
@@ -28,6 +26,7 @@ from envgym.trainer.catalog import (
     AGGREGATION,
     ALLOCATOR,
     ANNOTATOR,
+    CONTROLLER,
     CORRECTION,
     CREDIT,
     CURRICULUM,
@@ -39,12 +38,15 @@ from envgym.trainer.catalog import (
     SHAPING,
     WEIGHTS,
 )
+from envgym.trainer.checks.changes import planned_settings
+from envgym.trainer.checks.compatibility import check_critic_stays, check_group, check_search, check_start_states
 from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
 from envgym.trainer.learner.causal_lm import check_head
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import ONE, Objective, Term
 from envgym.trainer.methods.annotators.base import Annotator, Model
+from envgym.trainer.methods.controllers.base import Controller
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
 from envgym.trainer.methods.protocols import (
     VALUES,
@@ -69,8 +71,9 @@ from envgym.trainer.models.base import (
     check_models,
     probe_models,
 )
-from envgym.trainer.models.frozen import FrozenModel, SnapshotModel
+from envgym.trainer.models.frozen import SnapshotModel
 from envgym.trainer.models.policy_model import load_model
+from envgym.trainer.models.reference import begin_models, reference_of
 from envgym.trainer.models.scores import ScoringModels, check_score_models, check_score_names
 from envgym.trainer.models.trained import TrainedModel
 from envgym.trainer.rollout.annotate import AnnotateStage
@@ -97,6 +100,8 @@ class Method:
     """By the name under which a failure is recorded, in order."""
     weights: tuple[TokenWeights, ...] = ()
     """Spread the advantages over tokens anew, in order."""
+    controllers: tuple[Controller, ...] = ()
+    """What changes between steps."""
 
     @property
     def scores(self) -> tuple[ScoreRequest, ...]:
@@ -107,8 +112,9 @@ class Method:
         return values + required_scores({"credit": self.credit, **weights, **losses})
 
     def checkpointed_parts(self) -> dict[str, Checkpointed]:
-        """Return the methods that have a state of their own, by their plug-in point."""
-        named = {item.name: getattr(self, item.name) for item in fields(self)}
+        """Return the methods that have a state of their own, by their plug-in point; of a list, with their place."""
+        named: dict[str, object] = {item.name: getattr(self, item.name) for item in fields(self)}
+        named |= {f"controllers-{place}": controller for place, controller in enumerate(self.controllers)}
         return {name: method for name, method in named.items() if isinstance(method, Checkpointed)}
 
 
@@ -151,20 +157,19 @@ class RunContext:
         parts |= {f"model_{name}": model for name, model in self.trained_models.items()}
         return parts | ({"tasks": self.tasks} if with_tasks else {})
 
-    def begin_models(self, folder: Path) -> None:
+    def begin_models(self, folder: Path, *, reference_step: int = 0) -> None:
         """Let the named models take up the policy as it is now, or what they kept in a run's `folder` before.
 
-        Raises: SettingsError: the model called `reference` has no module that a KL term can read.
+        Raises: SettingsError: the model called `reference` has no module that a KL term can read. RunError: it was
+        reset after `reference_step` steps, and is not there.
         """
-        for name, model in self.models.items():
-            model.begin(folder / REFERENCE if name == REFERENCE else folder / "models" / name)
-        if self.method.objective.settings.kl_coef:
-            reference = self.models[REFERENCE]
-            if not isinstance(reference, FrozenModel):
-                got, do = type(reference).__name__, "make it local or snapshot, or leave it out"
-                rule = "be a frozen model of this process for a KL term"
-                raise SettingsError(sentence(f"model {REFERENCE}", rule, got, where="models", do=do))
-            self.learner.reference = reference.open
+        begin_models(self.models, folder, reference_step=reference_step)
+        self.open_reference()
+
+    def open_reference(self) -> None:
+        """Let the learner read the reference where the objective has a KL term. Raises: SettingsError: it cannot."""
+        needs_reference = self.method.objective.settings.kl_coef > 0
+        self.learner.reference = reference_of(self.models) if needs_reference else None
 
     def update_policy(self, version: int) -> None:
         """Let the policy sample from the learner's weights as they are now."""
@@ -245,6 +250,18 @@ class RunContext:
         annotators = self.method.annotators
         return AnnotateStage(annotators=annotators, models=self.models) if annotators else None
 
+    def change_collector(self, collector: Collector, settings: TrainSettings) -> None:
+        """Let a collector of this run begin its next groups by other settings, and by this method."""
+        collector.change(
+            settings.rollout,
+            agent=self.agent,
+            sampling=settings.sampling.sampling,
+            curriculum=self.method.curriculum,
+            search=self.method.search,
+            keep_groups=self.method.filter,
+            rounds=settings.resampling.rounds,
+        )
+
 
 def build_method(settings: TrainSettings) -> Method:
     """Find the method at every plug-in point. Raises: SettingsError, UnknownName: before anything is loaded."""
@@ -269,6 +286,7 @@ def build_method(settings: TrainSettings) -> Method:
         allocator=None if settings.allocator is None else ALLOCATOR.build(settings.allocator),
         annotators=_build_annotators(settings),
         weights=tuple(WEIGHTS.build(choice) for choice in settings.weights),
+        controllers=tuple(CONTROLLER.build(choice) for choice in settings.controllers),
     )
     check_score_names(method.scores, settings.models)
     if settings.critic is not None and not isinstance(method.credit, CriticCredit):
@@ -318,13 +336,16 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     method = build_method(settings)
     env_sources = decontaminate(build_env_sources(settings.envs, settings.evaluation), settings.decontamination)
     evaluation_search = SEARCH.build(settings.evaluation.search)
-    check_search(method.search, env_sources, settings.agent, group_size=settings.rollout.group_size)
+    check_method(method, settings, env_sources)
+    planned = list(planned_settings(settings, method.controllers))
+    for changed in planned:
+        changed_method = build_method(changed)
+        check_method(changed_method, changed, env_sources)
+        check_critic_stays(method.credit, changed_method.credit, changed)
     check_search(evaluation_search, env_sources, settings.agent, group_size=None)
-    check_group(method.credit, settings)
     check_models(settings, {f"annotate {name}": annotator for name, annotator in method.annotators.items()})
     readers = {"filter": method.filter, "shaping": method.shaping, "credit": method.credit}
     check_annotations_are_made(method.annotators, readers)
-    check_start_states(method.curriculum, env_sources)
     device = prepare_device(settings.engine.device, settings.engine.threads)
     torch.manual_seed(settings.run.seed)
     model, tokenizer = load_model(settings.model, device, checkpoint)
@@ -350,7 +371,8 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     policy.check_sampling(settings.sampling.sampling)
     parts = ModelContext(model=model, tokenizer=tokenizer, policy=policy, device=device, settings=settings)
     models = build_models(parts)
-    if settings.objective.kl_coef or any(request.model == REFERENCE for request in method.scores):
+    reads_reference = any(request.model == REFERENCE for request in method.scores)
+    if reads_reference or any(chosen.objective.kl_coef for chosen in (settings, *planned)):
         models.setdefault(REFERENCE, SnapshotModel(parts))
     check_score_models(method.scores, models)
     return RunContext(
@@ -369,26 +391,8 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     )
 
 
-def check_group(credit: Credit | BatchCredit, settings: TrainSettings) -> None:
-    """Check that groups can be compared. Raises: SettingsError: every advantage would be 0."""
-    size, name = settings.rollout.group_size, settings.credit.name
-    # Most of ours give the only episode of a group 0, and those say so that do not; one of another package need not.
-    if size < 2 and name in CREDIT.table and not getattr(credit, "works_alone", False):
-        must = f"be at least 2 for {name}, which compares the episodes of a group"
-        raise SettingsError(sentence("rollout.group_size", must, size, where="rollout", do="raise it"))
-
-
-def check_start_states(curriculum: Curriculum, env_sources: Mapping[str, EnvSource]) -> None:
-    """Check that episodes can go on from recorded states where the curriculum asks for it. Raises: SettingsError."""
-    for env_source in env_sources.values() if getattr(curriculum, "needs_start_states", False) else ():
-        with closing(env_source.make()) as env:
-            resolve_branching(env, Branching.AUTO, where="curriculum")
-
-
-def check_search(
-    search: Strategy, env_sources: Mapping[str, EnvSource], agent: AgentSettings, *, group_size: int | None
-) -> None:
-    """Check that every env, the agent and the group size suit the search. Raises: SettingsError: they do not."""
-    for env_source in env_sources.values():
-        with closing(env_source.make()) as env:
-            search.check(env, agent, group_size=group_size)
+def check_method(method: Method, settings: TrainSettings, env_sources: Mapping[str, EnvSource]) -> None:
+    """Check that a method suits the envs, the agent and the size of groups. Raises: SettingsError: it does not."""
+    check_search(method.search, env_sources, settings.agent, group_size=settings.rollout.group_size)
+    check_group(method.credit, settings)
+    check_start_states(method.curriculum, env_sources)

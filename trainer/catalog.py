@@ -13,6 +13,7 @@ from envgym.settings import read_settings_file
 
 if TYPE_CHECKING:
     from envgym.trainer.methods.annotators.base import Annotator, Model
+    from envgym.trainer.methods.controllers.base import Controller
     from envgym.trainer.methods.corrections.base import Correction
     from envgym.trainer.methods.losses.aggregate import Aggregation
     from envgym.trainer.methods.losses.base import PolicyLoss
@@ -55,6 +56,7 @@ CORRECTION: Final[PluginKind["Correction"]] = KINDS["correction"]
 KL_ESTIMATOR: Final[PluginKind["KlEstimator"]] = KINDS["kl_estimator"]
 SCHEDULE: Final[PluginKind["Schedule"]] = KINDS["schedule"]
 AGGREGATION: Final[PluginKind["Aggregation"]] = KINDS["aggregation"]
+CONTROLLER: Final[PluginKind["Controller"]] = KINDS["controller"]
 DEMONSTRATIONS: Final[PluginKind["DemonstrationSource"]] = KINDS["demonstrations"]
 RECIPE: Final[PluginKind[RecipeEntry]] = KINDS["recipe"]
 TRACKER: Final[PluginKind["Callback"]] = KINDS["tracker"]

@@ -309,6 +309,8 @@ class TrainSettings(Recipe):
     one called `reference`, by default the policy as the run began."""
     evaluation: EvaluationSettings = EvaluationSettings()
     canary: CanarySettings = CanarySettings()
+    controllers: tuple[Choice, ...] = ()
+    """What looks at the run after each step and may change how it goes on, in this order."""
 
     @model_validator(mode="after")
     def _check_sampling(self) -> "TrainSettings":

@@ -23,6 +23,7 @@ from envgym.trainer.checks.preflight import check_annotations, check_invalid, op
 from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
 from envgym.trainer.learner.checkpoint import (
     TrainState,
+    drop_old_references,
     has_part,
     load_critic,
     load_optimizer,
@@ -33,23 +34,20 @@ from envgym.trainer.learner.checkpoint import (
 )
 from envgym.trainer.metrics.callbacks import Callback, Callbacks, progress_counter
 from envgym.trainer.metrics.rollout import (
-    age_metrics,
     check_context_rewrites,
-    filter_metrics,
     replay_metrics,
-    row_metrics,
-    sampled_metrics,
 )
 from envgym.trainer.metrics.times import StepTimes
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.collector import Collected
 from envgym.trainer.rollout.groups import Stats, updated_stats
 from envgym.trainer.settings import TrainSettings
+from envgym.trainer.workflows.control import RunControl
 from envgym.trainer.workflows.demonstration_pool import DemonstrationPool
 from envgym.trainer.workflows.demonstrations import demonstration_sources
 from envgym.trainer.workflows.evaluations import Evaluations
 from envgym.trainer.workflows.sft import warm_start
-from envgym.trainer.workflows.step_end import observe_step, write_step
+from envgym.trainer.workflows.step_end import observe_step, step_metrics, write_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +57,8 @@ class TrainResult:
     directory: Path
     report: Path
     steps: int
+    stopped: str | None
+    """Why a controller ended the run before its last step; None: it did not."""
     evaluations: tuple[EvalRecord, ...]
 
 
@@ -125,6 +125,7 @@ class TrainLoop:
         self._audit = MaskAudit()
         audited = replace(context, policy=AuditedPolicy(context.policy, self._audit))
         self._evaluations = Evaluations(settings, run, context, callbacks)
+        self._control = RunControl(settings, context.method, run.path)
         sampled_from = context if self._canary is None else audited
         self._collector = sampled_from.make_collector(
             settings, rounds=settings.resampling.rounds, last=settings.run.steps, replay=context.method.replay
@@ -144,16 +145,20 @@ class TrainLoop:
                 runner.run(self._demonstrations.fill(self.context, on_progress=self.callbacks.on_progress))
             self._check_weights(runner)
             self._evaluations.run_full(runner, step=0)
-            while self.step < steps:
+            while self.step < steps and self._control.stopped is None:
                 self._evaluations.run_in_between(runner, step=self.step)
                 self._train_step(runner)
-            self._evaluations.run_full(runner, step=steps)
+            self._evaluations.run_full(runner, step=self.step)
             report = write_run_report(self.run_directory)
         finally:
             runner.run(self._close())
             self.callbacks.on_end(report)
         return TrainResult(
-            directory=self.run_directory.path, report=report, steps=self.step, evaluations=self._evaluations.records
+            directory=self.run_directory.path,
+            report=report,
+            steps=self.step,
+            stopped=self._control.stopped,
+            evaluations=self._evaluations.records,
         )
 
     # ---- phases ----------------------------------------------------------------------------------------------
@@ -181,7 +186,7 @@ class TrainLoop:
         joined, replayed = _join_replayed(self.context, self._audit, self.settings.run.seed, step, collected)
         result = self.context.method.filter(joined).at_most(collected.wanted + len(joined) - len(groups))
         with times.measure("learn"):
-            (credits, rows), learned = self._learn(runner, result.kept, groups, step)
+            batch, learned = self._learn(runner, result.kept, groups, step)
         with times.measure("sync"):
             self.step = step
             if not self.context.policy.shares_weights:  # else sampling may go on already
@@ -189,39 +194,24 @@ class TrainLoop:
         with times.measure("canary"):
             canary_metrics = self._check_weights(runner)
         self.stats = updated_stats(self.stats, requests, groups, step=step)
-        observed = observe_step(
-            self.context.method.curriculum,
-            self.context.method.filter,
-            requests=requests,
-            groups=groups,
-            credits=credits,
-            step=step,
-        )
+        observed = observe_step(self.context.method, collected, batch.credits, step=step)
         every = self.settings.run.save_episodes_every
         if every and step % every == 0:
             with times.measure("save"):
-                write_step(self.run_directory, groups, credits, result.dropped, step=step)
-        sampled = sampled_metrics(
-            groups,
-            [request.env for request in requests] if len(self.settings.envs) > 1 else None,
-            success_at=self.settings.evaluation.success_at,
-            metrics=self.context.method.metrics,
-        )
+                write_step(self.run_directory, groups, batch.credits, result.dropped, step=step)
+        measured = step_metrics(self.settings, self.context.method, collected, result, batch, learned, step=step)
         metrics = {
-            **sampled,
-            **collected.metrics,
+            **measured,
             **replayed,
-            **age_metrics(result.kept, step=step),
-            **filter_metrics(result),
-            **row_metrics(result, credits, rejected=learned.get("logprob_gap/rejected_rows", 0.0)),
-            **learned,
-            "train/rows": float(len(rows)),
             **canary_metrics,
             **observed,
-            **times.metrics(sampled_tokens=sampled.get("cost/tokens_generated", 0.0)),
+            **times.metrics(sampled_tokens=measured.get("cost/tokens_generated", 0.0)),
         }
+        if self.context.method.controllers:
+            metrics |= self._call_controllers(runner, metrics)
         self.run_directory.append_metrics({"step": step, **metrics})
-        if step % self.settings.run.checkpoint_every == 0 or step == self.settings.run.steps:
+        is_last = step == self.settings.run.steps or self._control.stopped is not None
+        if step % self.settings.run.checkpoint_every == 0 or is_last:
             self._save()
         self.callbacks.on_step(step, metrics)
 
@@ -261,6 +251,13 @@ class TrainLoop:
         for model in self.context.models.values():
             await model.close()
 
+    def _call_controllers(self, runner: asyncio.Runner, metrics: Metrics) -> Metrics:
+        """Let the controllers change how the run goes on; return what they did."""
+        evaluations, before = self._evaluations.summaries, self.context
+        self.context, changes = self._control.after_step(before, self._collector, self.step, metrics, evaluations)
+        self.settings = self._control.settings
+        return changes | (self._check_weights(runner) if changes["control/weights"] else {})
+
     # ---- pieces ----------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
@@ -272,11 +269,15 @@ class TrainLoop:
             optimizer=self.context.learner.optimizer,
             keep=self.settings.run.keep_checkpoints,
             critic=self.context.learner.critic,
-            parts=self.context.checkpointed_parts(with_tasks=self.context.tasks.has_grown),
+            parts=self.context.checkpointed_parts(with_tasks=self.context.tasks.has_grown) | self._control.parts(),
         )
+        drop_old_references(self.run_directory.path)
 
     def _restore(self, checkpoint: Path) -> None:
         state = load_state(checkpoint)
+        load_parts(checkpoint, self._control.parts())
+        self.context = self._control.put_in_force(self.context, self._collector, self.settings)
+        self.settings = self._control.settings
         load_optimizer(checkpoint, self.context.learner.optimizer)
         if self.context.learner.critic is not None:
             load_critic(checkpoint, self.context.learner.critic)
@@ -285,7 +286,7 @@ class TrainLoop:
             self.context.method.replay.check_agent(self.context.agent)
         self.step, self.stats = state.step, state.stats
         self.run_directory.forget_after(state.step)
-        self.context.begin_models(self.run_directory.path)
+        self.context.begin_models(self.run_directory.path, reference_step=self._control.reference_step)
         self.context.update_policy(self.step)
 
     def _check_weights(self, runner: asyncio.Runner) -> Metrics:

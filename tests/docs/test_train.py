@@ -122,6 +122,7 @@ def test_every_metric_of_a_run_is_explained_and_every_file_too(tmp_path: Path) -
             "correction": {"name": "tis"},
             "objective": {"kl_coef": 0.1},
             "evaluation": {"tasks": 2},
+            "controllers": [{"name": "weight_average", "last": 1}],
         }
     )
     train(settings)

@@ -9,8 +9,8 @@ from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.authoring import GeneratedTasks
 from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput, SettingsError, UnknownName
-from envgym.trainer.build import check_group
 from envgym.trainer.catalog import CREDIT
+from envgym.trainer.checks.compatibility import check_group
 from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
 from envgym.trainer.methods.credit.gae import GaeTurn
 from envgym.trainer.methods.credit.outcome import Grpo

@@ -228,6 +228,19 @@ OpenReference = Callable[[], AbstractContextManager[nn.Module]]
 """Opens the frozen model for as long as it is scored with."""
 
 
+def reference_folder(run: Path, step: int) -> Path:
+    """Return where a run keeps the reference that is the policy as it was after `step` steps; 0: as it began."""
+    return run / (f"reference-{step:06d}" if step else "reference")
+
+
+def drop_old_references(run: Path) -> None:
+    """Delete the references of later steps that no checkpoint can go on with."""
+    steps = sorted(int(folder.name.rpartition("-")[2]) for folder in run.glob("reference-*[0-9]"))
+    oldest = min((load_state(checkpoint).step for checkpoint in checkpoints(run / "checkpoints")), default=0)
+    for step in [step for step in steps if step <= oldest][:-1]:
+        shutil.rmtree(reference_folder(run, step))
+
+
 def keep_reference(model: Any, folder: Path) -> None:  # PreTrainedModel or PeftModel
     """Write the model as it is now, unless a reference is there already."""
     if not folder.exists():

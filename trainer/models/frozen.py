@@ -88,8 +88,16 @@ class SnapshotModel(FrozenModel):
 
     def begin(self, folder: Path) -> None:
         """Keep the policy's weights in `folder`, or open those that an earlier part of the run has kept there."""
+        self._folder = folder
         keep_reference(self._context.model, folder)
         self.open = open_reference(self._context.model, folder, self._context.device)
+
+    def reset(self, folder: Path) -> None:
+        """Keep the policy as it is now in another folder, and forget the one that was kept before."""
+        before = self._folder
+        self.begin(folder)
+        if hasattr(self._context.model, "peft_config"):
+            self._context.model.delete_adapter(before.name)
 
     def _hold(self) -> AbstractContextManager[object]:
         """Hold sampling off where the two share a module and differ in adapters alone."""

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from envgym.agents.loop.agent import Agent
+from envgym.agents.protocols import Sampling
 from envgym.agents.rollout.pool import rare_collections
 from envgym.agents.search import RolloutContext, Strategy
 from envgym.core.trajectory import Group
@@ -148,6 +150,22 @@ class Collector:
                 for later in self._ahead.values():
                     await self._grow(later, on_finished)
             return await self._taken(self._ahead.pop(step), on_finished)
+
+    def change(
+        self,
+        settings: RolloutSettings,
+        *,
+        agent: Agent,
+        sampling: Sampling,
+        curriculum: Curriculum,
+        search: Strategy,
+        keep_groups: Filter,
+        rounds: int,
+    ) -> None:
+        """Begin the next groups by these, as in `__init__`; groups under way go on as they were begun."""
+        self._settings, self._rounds = settings, rounds
+        self._curriculum, self._keep_groups = curriculum, keep_groups
+        self._runner.change(agent=agent, sampling=sampling, search=search)
 
     async def close(self) -> None:
         """Cancel what is under way."""

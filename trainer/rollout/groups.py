@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from envgym.agents.loop.agent import Agent
+from envgym.agents.protocols import Sampling
 from envgym.agents.rollout.episode import EpisodeFactory, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle, GrowTreeFn, PendingTree, RolloutPool
 from envgym.agents.search import Chain, RolloutContext, Strategy
@@ -126,6 +128,10 @@ class GroupRunner:
         self._allocator, self._max_group_size = allocator, max_group_size
         self._pool = RolloutPool(concurrency=concurrency)
         self._completing: set[asyncio.Task[AnnotatedGroup]] = set()
+
+    def change(self, *, agent: Agent, sampling: Sampling, search: Strategy) -> None:
+        """Begin the next groups by these; what has begun goes on as it was."""
+        self._context, self._search = replace(self._context, agent=agent, sampling=sampling), search
 
     def begin(self, request: TaskRequest, *, step: int, number: int) -> GroupRollout:
         """Begin a group.

@@ -10,6 +10,7 @@ from envgym.report.from_run import evaluation_data
 from envgym.runs import RunDirectory
 from envgym.seeds import derive_seed
 from envgym.trainer.build import RunContext
+from envgym.trainer.methods.controllers.base import EvaluationSummary
 from envgym.trainer.metrics.callbacks import Callback, progress_counter
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.settings import TrainSettings
@@ -24,6 +25,7 @@ class Evaluations:
     def __init__(self, settings: TrainSettings, run: RunDirectory, context: RunContext, callbacks: Callback) -> None:
         """Join the parts; nothing runs yet."""
         self._settings, self._run, self._context, self._callbacks = settings, run, context, callbacks
+        self._summaries: list[EvaluationSummary] | None = None
         self._player = token_player(
             context.agent,
             context.policy,
@@ -36,6 +38,14 @@ class Evaluations:
     def records(self) -> tuple[EvalRecord, ...]:
         """All that the run has recorded so far."""
         return tuple(EvalRecord.from_json(data) for data in self._run.evals())
+
+    @property
+    def summaries(self) -> list[EvaluationSummary]:
+        """The headline numbers of all evaluations so far, by step."""
+        if self._summaries is None:
+            records = sorted(self.records, key=lambda record: record.step)
+            self._summaries = [EvaluationSummary(r.step, r.label, evaluation_metrics(r)) for r in records]
+        return self._summaries
 
     def run_full(self, runner: asyncio.Runner, *, step: int) -> None:
         """Evaluate on all tasks after `step` train steps, unless that is recorded already."""
@@ -57,6 +67,7 @@ class Evaluations:
             on_finished = progress_counter(self._callbacks, f"evaluate {plan.label}", num_episodes)
             evaluation = runner.run(evaluate(plan, self._player, step=step, on_finished=on_finished))
             write_evaluation(self._run, evaluation)
+            self._summaries = None
             self._callbacks.on_evaluation(step, plan.title, evaluation_metrics(evaluation.record))
 
     def _plans(self, label: str) -> Sequence[EvalPlan]:

@@ -1,31 +1,28 @@
-"""What follows a step's update: methods observe what became of its groups, and the run keeps its episodes."""
+"""What follows a step's update: methods observe what became of its groups, and the run keeps episodes and metrics."""
 
 from collections.abc import Iterable, Sequence
 
 from envgym.core.trajectory import Group
 from envgym.episodes import dropped_trees, episode_rows
 from envgym.runs import RunDirectory
+from envgym.trainer.batch.build import TrainingBatch
+from envgym.trainer.build import Method
 from envgym.trainer.methods.protocols import (
-    Curriculum,
-    Filter,
+    FilterResult,
     ObservingCurriculum,
     ObservingFilter,
-    TaskRequest,
     TrajectoryCredit,
 )
+from envgym.trainer.metrics.rollout import age_metrics, filter_metrics, row_metrics, sampled_metrics
 from envgym.trainer.metrics.update import Metrics
+from envgym.trainer.rollout.collector import Collected
+from envgym.trainer.settings import TrainSettings
 
 
-def observe_step(
-    curriculum: Curriculum,
-    keep_groups: Filter,
-    *,
-    requests: Sequence[TaskRequest],
-    groups: Sequence[Group],
-    credits: Sequence[TrajectoryCredit],
-    step: int,
-) -> Metrics:
+def observe_step(method: Method, collected: Collected, credits: Sequence[TrajectoryCredit], *, step: int) -> Metrics:
     """Tell the methods that observe what became of a step's groups; return what the curriculum measures."""
+    curriculum, keep_groups = method.curriculum, method.filter
+    requests, groups = collected.requests, collected.groups
     if isinstance(keep_groups, ObservingFilter):
         keep_groups.observe(groups, step=step)
     if not isinstance(curriculum, ObservingCurriculum):
@@ -47,3 +44,31 @@ def write_step(
     advantages = {(credit.trajectory.tree.id, credit.trajectory.leaf): credit.advantages for credit in credits}
     table = episode_rows(trees, step=step, advantages=advantages, dropped=dropped_trees(dropped))
     run.write_episodes(step, table)
+
+
+def step_metrics(
+    settings: TrainSettings,
+    method: Method,
+    collected: Collected,
+    filtered: FilterResult,
+    batch: TrainingBatch,
+    learned: Metrics,
+    *,
+    step: int,
+) -> Metrics:
+    """Return what is measured of a step's episodes, groups, rows and updates."""
+    sampled = sampled_metrics(
+        collected.groups,
+        [request.env for request in collected.requests] if len(settings.envs) > 1 else None,
+        success_at=settings.evaluation.success_at,
+        metrics=method.metrics,
+    )
+    return {
+        **sampled,
+        **collected.metrics,
+        **age_metrics(filtered.kept, step=step),
+        **filter_metrics(filtered),
+        **row_metrics(filtered, batch.credits, rejected=learned.get("logprob_gap/rejected_rows", 0.0)),
+        **learned,
+        "train/rows": float(len(batch.rows)),
+    }

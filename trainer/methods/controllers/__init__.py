@@ -1,0 +1,1 @@
+"""Controllers: what may change, between two train steps, how a run goes on."""

@@ -1,0 +1,87 @@
+"""Averages of the weights over train steps."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import Field, PrivateAttr, model_validator
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from envgym.errors import sentence
+from envgym.settings import Settings
+from envgym.trainer.methods.controllers.base import Control, ControlContext
+
+_FILE = "average.safetensors"
+
+Weights = Mapping[str, Tensor]
+
+
+class WeightAverage(Settings):
+    """Keep an average of the policy's weights w, and give it to the policy at the last step, or at times before.
+
+    With `decay` d it is exponential: m_1 = w_1, m_t = d m_(t-1) + (1 - d) w_t. With `last` k it is the mean of the last
+    k weights, m_t = (w_(t-k+1) + ... + w_t) / k, or of all where there are fewer. t counts the steps that are averaged,
+    one in `every`. The average is of float32 or wider, whatever the weights are.
+
+    Source: 2209.14981 (LAWA, the last k), 2406.16768 (WARP, the exponential average of a policy in reinforcement
+    learning; its anchor of the KL term and its merging of several runs are left out).
+    """
+
+    decay: float | None = Field(default=None, ge=0, lt=1)
+    """Weight of the average before; the mean age of what is averaged is d / (1 - d) steps."""
+    last: int | None = Field(default=None, ge=1)
+    """Of how many weights it is the mean; each is kept in memory and in every checkpoint."""
+    every: int = Field(default=1, ge=1)
+    """Steps between the weights that are averaged."""
+    start: int = Field(default=0, ge=0)
+    """Steps of the run before the first weights that are averaged."""
+    adopt_every: int = Field(default=0, ge=0)
+    """Steps between those after which the policy gets the average and goes on from it; 0: after the last alone."""
+    _kept: list[dict[str, Tensor]] = PrivateAttr(default_factory=list)
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> "WeightAverage":
+        if (self.decay is None) == (self.last is None):
+            got = "neither" if self.decay is None else "both"
+            do = "set decay=0.99, or last=5"
+            raise ValueError(sentence("decay or last", "be set", got, where="weight_average", do=do))
+        return self
+
+    def after_step(self, context: ControlContext) -> Control | None:
+        """Add the weights of this step, and return the average where it is due."""
+        step = context.step
+        if step > self.start and (step - self.start - 1) % self.every == 0:
+            self._add(context.weights)
+        is_last = step == context.settings.run.steps
+        is_due = is_last or (self.adopt_every > 0 and step % self.adopt_every == 0)
+        return Control(weights=_mean(self._kept)) if self._kept and is_due else None
+
+    def _add(self, weights: Weights) -> None:
+        wide = {name: weight.float() if weight.itemsize < 4 else weight.clone() for name, weight in weights.items()}
+        if self.last is not None:
+            self._kept = [*self._kept, wide][-self.last :]
+        elif not self._kept:
+            self._kept = [wide]
+        else:
+            assert self.decay is not None, "the settings have checked it"
+            (average,) = self._kept
+            self._kept = [{n: average[n].to(w.device).lerp(w, 1 - self.decay) for n, w in wide.items()}]
+
+    def save(self, folder: Path) -> None:
+        """Write what is averaged."""
+        named = {f"{place}/{name}": w.contiguous() for place, kept in enumerate(self._kept) for name, w in kept.items()}
+        save_file(named, folder / _FILE, metadata={"kept": str(len(self._kept))})
+
+    def load(self, folder: Path) -> None:
+        """Take it over."""
+        self._kept = []
+        for key, weight in sorted(load_file(folder / _FILE).items(), key=lambda item: int(item[0].partition("/")[0])):
+            place, _, name = key.partition("/")
+            if int(place) == len(self._kept):
+                self._kept.append({})
+            self._kept[-1][name] = weight
+
+
+def _mean(kept: Sequence[Weights]) -> dict[str, Tensor]:
+    """Return the mean of several weights, of one itself."""
+    return {name: sum((of[name] for of in kept[1:]), kept[0][name]) / len(kept) for name in kept[0]}
