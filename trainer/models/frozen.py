@@ -85,12 +85,14 @@ class SnapshotModel(FrozenModel):
         """Before the run begins, it is the policy itself."""
         super().__init__(context)
         self.open = lambda: nullcontext(context.model)
+        self._shares_module = True
 
     def begin(self, folder: Path) -> None:
         """Keep the policy's weights in `folder`, or open those that an earlier part of the run has kept there."""
         self._folder = folder
         keep_reference(self._context.model, folder)
         self.open = open_reference(self._context.model, folder, self._context.device)
+        self._shares_module = hasattr(self._context.model, "peft_config")
 
     def reset(self, folder: Path) -> None:
         """Keep the policy as it is now in another folder, and forget the one that was kept before."""
@@ -100,9 +102,8 @@ class SnapshotModel(FrozenModel):
             self._context.model.delete_adapter(before.name)
 
     def _hold(self) -> AbstractContextManager[object]:
-        """Hold sampling off where the two share a module and differ in adapters alone."""
-        shares = hasattr(self._context.model, "peft_config")
-        return self._context.policy.pause() if shares else nullcontext()
+        """Hold sampling off where the two share a module: before the run begins, or where adapters tell them apart."""
+        return self._context.policy.pause() if self._shares_module else nullcontext()
 
 
 def check_same_tokenizer(theirs: "PreTrainedTokenizerBase", ours: "PreTrainedTokenizerBase", *, where: str) -> None:

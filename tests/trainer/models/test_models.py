@@ -17,6 +17,7 @@ from envgym.trainer.models.endpoint import EndpointModel
 from envgym.trainer.models.frozen import FrozenModel
 from envgym.trainer.settings import TrainSettings, train_settings
 from envgym.trainer.train import train
+from envgym.trainer.workflows.dry_run import dry_run
 from tests.agents.policies.fake_server import HANG, Json, Server, running
 
 T = TypeVar("T")
@@ -78,6 +79,13 @@ def test_a_local_model_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
     models = {"teacher": {"kind": {"name": "local", "path": str(tmp_path / "other")}}}
     with pytest.raises(InvalidInput, match=r"tokenizer must be that of the policy, got \d+ of \d+ tokens alike"):
         build_run_context(settings(models=models))
+
+
+def test_a_dry_run_takes_the_policy_itself_for_its_snapshot() -> None:
+    sections: dict[str, Any] = {"annotate": ["rlpr"], "models": {"initial": {"kind": "snapshot"}}}
+    found = dry_run(settings(**sections))
+    values = [item for group in found.batch.groups for tree in group.trees for item in tree.annotations]
+    assert [(item.name, item.error) for item in values] == [("rlpr", None)] * 2
 
 
 def test_a_kl_term_may_compare_with_a_named_model(tmp_path: Path) -> None:
