@@ -87,6 +87,16 @@ class LossBatch:
         return self.scores[name]
 
     @property
+    def named_rows(self) -> RowIds:
+        """The ids of the rows. Raises: InvalidInput: it is not known what the rows are of."""
+        if len(self.ids.ids) != len(self.loss_mask_BT):
+            do = "build the batch from rows"
+            raise InvalidInput.of(
+                "ids", f"name all {len(self.loss_mask_BT)} rows", len(self.ids.ids), where="a loss", do=do
+            )
+        return self.ids
+
+    @property
     def entropies(self) -> Float[Tensor, "B T"]:
         """The entropies. Raises: InvalidInput: there are none."""
         if self.entropies_BT is None:
@@ -138,6 +148,13 @@ def log_ratio(
 def masked_advantages(advantages_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
     """Return the advantages, 0 where the mask is False."""
     return torch.where(loss_mask_BT, advantages_BT, 0.0)
+
+
+def weighted_likelihood(
+    batch: LossBatch, weights_BT: Float[Tensor, "B T"], advantages_BT: Float[Tensor, "B T"]
+) -> Float[Tensor, "B T"]:
+    """Return -A sg(w) log π: the gradient of a token's log-prob is weighed, and the weight itself has none."""
+    return -advantages_BT * weights_BT.detach() * torch.where(batch.loss_mask_BT, batch.logprobs_BT, 0.0)
 
 
 def loss_stats(

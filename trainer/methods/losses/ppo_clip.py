@@ -1,10 +1,36 @@
 """PPO's clipped objective, with asymmetric bounds and an optional dual clip."""
 
+from typing import NamedTuple
+
 import torch
+from jaxtyping import Bool, Float
 from pydantic import Field
+from torch import Tensor
 
 from envgym.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss, log_ratio, loss_stats, masked_advantages
+
+
+class ClippedObjective(NamedTuple):
+    """PPO's objective at some ratios."""
+
+    losses_BT: Float[Tensor, "B T"]
+    low_BT: Bool[Tensor, "B T"]
+    """A < 0, and the ratio below its lower bound: no gradient."""
+    high_BT: Bool[Tensor, "B T"]
+    """A > 0, and the ratio above its upper bound: no gradient."""
+
+
+def clipped_objective(
+    ratio_BT: Float[Tensor, "B T"], advantages_BT: Float[Tensor, "B T"], *, clip_low: float, clip_high: float
+) -> ClippedObjective:
+    """Return max(-A ρ, -A clip(ρ, 1 - clip_low, 1 + clip_high)), and where it is clipped."""
+    low, high = 1 - clip_low, 1 + clip_high
+    return ClippedObjective(
+        losses_BT=torch.maximum(-advantages_BT * ratio_BT, -advantages_BT * ratio_BT.clamp(low, high)),
+        low_BT=(advantages_BT < 0) & (ratio_BT < low),
+        high_BT=(advantages_BT > 0) & (ratio_BT > high),
+    )
 
 
 class PpoClip(Settings):
@@ -28,8 +54,8 @@ class PpoClip(Settings):
         log_ratio_BT = log_ratio(batch.logprobs_BT, batch.old_logprobs_BT, batch.loss_mask_BT)
         advantages_BT = masked_advantages(batch.advantages_BT, batch.loss_mask_BT)
         ratio_BT = log_ratio_BT.exp()
-        clipped_ratio_BT = ratio_BT.clamp(1 - self.clip_low, 1 + self.clip_high)
-        losses_BT = torch.maximum(-advantages_BT * ratio_BT, -advantages_BT * clipped_ratio_BT)
+        clipped = clipped_objective(ratio_BT, advantages_BT, clip_low=self.clip_low, clip_high=self.clip_high)
+        losses_BT = clipped.losses_BT
         clipped_dual_BT = None
         if self.dual_clip is not None:
             clipped_dual_BT = (advantages_BT < 0) & (ratio_BT > self.dual_clip)
@@ -37,8 +63,8 @@ class PpoClip(Settings):
         stats = loss_stats(
             log_ratio_BT,
             batch.loss_mask_BT,
-            clipped_low_BT=(advantages_BT < 0) & (ratio_BT < 1 - self.clip_low),
-            clipped_high_BT=(advantages_BT > 0) & (ratio_BT > 1 + self.clip_high),
+            clipped_low_BT=clipped.low_BT,
+            clipped_high_BT=clipped.high_BT,
             clipped_dual_BT=clipped_dual_BT,
         )
         return TokenLoss(losses_BT=losses_BT, stats=stats)

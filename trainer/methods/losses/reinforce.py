@@ -3,7 +3,7 @@
 import torch
 
 from envgym.settings import Settings
-from envgym.trainer.methods.losses.base import LossBatch, TokenLoss, masked_advantages
+from envgym.trainer.methods.losses.base import LossBatch, TokenLoss, masked_advantages, weighted_likelihood
 
 
 class Reinforce(Settings):
@@ -17,4 +17,4 @@ class Reinforce(Settings):
     def __call__(self, batch: LossBatch) -> TokenLoss:
         """Return the loss of every token."""
         advantages_BT = masked_advantages(batch.advantages_BT, batch.loss_mask_BT)
-        return TokenLoss(losses_BT=-advantages_BT * torch.where(batch.loss_mask_BT, batch.logprobs_BT, 0.0))
+        return TokenLoss(losses_BT=weighted_likelihood(batch, torch.ones_like(advantages_BT), advantages_BT))
