@@ -173,7 +173,7 @@ def _turn(tree: Tree, index: int, nodes: Sequence[int]) -> Turn:
         segments=tuple(segment for edge in edges for segment in edge.segments),
         outcome=tree.nodes[nodes[-1]].outcome,
         rewrite=next((edge.rewrite for edge in edges if edge.rewrite), None),
-        cost=sum((edge.cost for edge in edges), Cost()),
+        cost=sum((edge.cost for edge in edges[1:]), edges[0].cost),
     )
 
 

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 from envgym.cli.main import main
+from envgym.plugins import Choice
 from envgym.runs import RunDirectory
+from envgym.trainer.batch.build import build_batch
+from envgym.trainer.catalog import CREDIT, WEIGHTS
+from tests.support.credit_trees import chains
 
 PLUGINS = Path(__file__).resolve().parents[2] / "examples" / "plugins"
 
@@ -76,3 +80,35 @@ def test_evaluation_uses_search_agent_backend_metric_and_env(trained: Path, tmp_
     assert run.config["engine"]["backend"]["name"] == plugin("continuous_batching.py:ContinuousBackend")
     assert 0 <= record["metrics"]["metric/repeated_answers"] <= 1
     assert record["search"] == plugin("last_turn.py:LastTurn")
+
+
+def test_credit_of_a_batch_reads_its_scores_and_weights_keep_the_first_turn(tmp_path: Path) -> None:
+    chosen = {
+        **config(tmp_path / "run"),
+        "credit": {"name": plugin("drift_credit.py:DriftCredit"), "bound": 1e-6},
+        "weights": [plugin("first_turn.py:first_turn")],
+        "sft": {"episodes": 4, "batch_size": 4},
+    }
+    chosen["run"]["steps"] = 2
+    (tmp_path / "run.yaml").write_text(json.dumps(chosen))
+    assert main(["train", str(tmp_path / "run.yaml")]) == 0
+    run = RunDirectory.open(tmp_path / "run")
+    rows = {step: [row for row in run.episodes([step]) if row["advantages"] is not None] for step in (1, 2)}
+    largest = [
+        max(abs(value) for row in rows[step] for value in json.loads(row["advantages"]) if isinstance(value, float))
+        for step in (1, 2)
+    ]
+    # nothing has drifted in the first step; then hardly anything is left, or every reward was the same
+    assert largest[0] == 0.0 or largest[0] > 1e-2
+    assert largest[1] < 1e-2
+
+
+def test_first_turn_is_a_function_of_the_turns() -> None:
+    first_turn = WEIGHTS.build(Choice(name=plugin("first_turn.py:first_turn")))
+    groups = [chains([0.0, 1.0], [0.0])]
+    rows = build_batch(groups, CREDIT.build(Choice(name="grpo")), once=False, weights=[first_turn]).rows
+    # two turns of a token each behind the four of the prompt: of the first episode the second turn loses its advantage
+    assert [row.advantages[4:] for row in rows] == [
+        pytest.approx((0.707106, 0.0), abs=1e-5),
+        pytest.approx((-0.707106,), abs=1e-5),
+    ]

@@ -81,18 +81,20 @@ class _Backup:
         """V of every node, children before their parents."""
         values = {path[-1]: value for path, value in zip(self.group_tree.paths, self.leaf_values, strict=True)}
         for node in sorted(self.group_tree.children, key=lambda node: (node != ROOT, node[1]), reverse=True):
-            if self.method.value == "leaf_mean":
+            children = self.group_tree.children[node]
+            if len(children) == 1:
+                values[node] = values[children[0]]
+            elif self.method.value == "leaf_mean":
                 numbers = self.group_tree.episodes_through[node]
                 values[node] = statistics.fmean(self.leaf_values[number] for number in numbers)
             else:
-                children = self.group_tree.children[node]
                 weights = self._weights(children)
                 values[node] = sum(weight * values[child] for weight, child in zip(weights, children, strict=True))
         return values
 
     def _weights(self, children: Sequence[NodeKey]) -> list[float]:
         """Return the weight of each child; they sum to 1."""
-        if self.method.value == "child_mean" or len(children) == 1:
+        if self.method.value == "child_mean":
             return [1.0 / len(children)] * len(children)
         surprisals = [self._surprisal(child) for child in children]
         most = max(surprisals)
