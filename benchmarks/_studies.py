@@ -3,16 +3,18 @@
 import math
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev, variance
 from typing import Final, NamedTuple, TypeVar
 
+from pydantic import Field
 from scipy.stats import t  # type: ignore[import-untyped]  # shipped without types
 
 from envgym.errors import SettingsError, sentence
 from envgym.runs import RunDirectory
 from envgym.settings import Settings, build_settings, read_settings_file
+from envgym.stats import successes_of
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LEVEL = 0.95
@@ -36,12 +38,14 @@ def check_declared(effects: Mapping[str, float | None]) -> None:
         raise SettingsError(sentence("smallest_effect", must, "none", where=", ".join(missing), do=do))
 
 
-def train(config: str, directory: Path, sets: Mapping[str, object], *, last: int) -> None:
+def train(
+    config: str, directory: Path, sets: Mapping[str, object], *, is_whole: Callable[[RunDirectory], bool]
+) -> None:
     """Train in a process of its own, unless that run is whole; one that was stopped is resumed.
 
     Raises: CalledProcessError: it failed; its output tells the reason.
     """
-    if success(directory, last) is not None:
+    if directory.exists() and is_whole(RunDirectory.open(directory)):
         return
     directory = directory.resolve()
     if directory.exists():
@@ -52,14 +56,33 @@ def train(config: str, directory: Path, sets: Mapping[str, object], *, last: int
     subprocess.run([sys.executable, "-m", "envgym", "train", *words], cwd=ROOT, check=True)
 
 
+def evaluated_after(step: int) -> Callable[[RunDirectory], bool]:
+    """Return what tells whether a run was evaluated after so many steps."""
+    return lambda run: success(run.path, step) is not None
+
+
 def success(directory: Path, step: int) -> float | None:
-    """Return the share of held-out tasks solved after `step` steps; None: that was not measured, or not yet."""
+    """Return the share of held-out tasks solved after `step` steps; None: that was not measured, or not yet.
+
+    Solved is a reward of at least `evaluation.success_at`; an invalid episode is not.
+    """
     if not directory.exists():
         return None
     for record in RunDirectory.open(directory).evals():
         if record["step"] == step:
-            return fmean(fmean(rewards) for rewards in record["rewards"].values())
+            solved = successes_of(record["rewards"], record["success_at"])
+            return fmean(fmean(bool(success) for success in of_task) for of_task in solved.values())
     return None
+
+
+class Game(Settings):
+    """What is declared about one env that is trained on; its settings stand in the file of its name."""
+
+    budget: int = Field(ge=1)
+    """Tokens generated and prefilled that training may spend."""
+    smallest_effect: float | None = Field(default=None, gt=0, le=1)
+    """Difference in final success that the declared seeds can show, by the spread of the pilot seeds' differences;
+    None: not known yet, and the declared seeds are not run."""
 
 
 class Mean(NamedTuple):
@@ -84,10 +107,24 @@ def t_interval(values: Sequence[float]) -> Mean:
     return Mean(mean, mean - half, mean + half)
 
 
-def smallest_effect(spread: float, num_seeds: int) -> float:
-    """Return the mean difference that is detected with probability `POWER`: (t_{1-a/2} + t_power) spread / sqrt(n)."""
-    freedom = num_seeds - 1
+def smallest_effect(spread: float, num_seeds: int, *, freedom: int | None = None) -> float:
+    """Return the mean difference that is detected with probability `POWER`: (t_{1-a/2} + t_power) spread / sqrt(n).
+
+    `freedom` is that of the estimate of the spread, by default n - 1.
+    """
+    freedom = num_seeds - 1 if freedom is None else freedom
     return (t_quantile((1 + LEVEL) / 2, freedom) + t_quantile(POWER, freedom)) * spread / math.sqrt(num_seeds)
+
+
+def pooled_intervals(samples: Mapping[str, Sequence[float]], *, level: float = LEVEL) -> dict[str, Mean]:
+    """Return each sample's mean with its interval by one spread for all, which few seeds then tell better.
+
+    The freedom is that of all samples together; samples must be of equal size, of at least 2.
+    """
+    num_seeds = len(next(iter(samples.values())))
+    quantile = t_quantile((1 + level) / 2, len(samples) * (num_seeds - 1))
+    half = quantile * pooled_spread(list(samples.values())) / math.sqrt(num_seeds)
+    return {name: Mean(mean := fmean(values), mean - half, mean + half) for name, values in samples.items()}
 
 
 def pooled_spread(samples: Sequence[Sequence[float]]) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import Field
 
-from benchmarks._studies import ROOT
+from benchmarks._studies import ROOT, Game
 from envgym.agents.catalog import METRIC
 from envgym.agents.evaluation.play import EvalPlan, evaluate, token_player
 from envgym.errors import RunError, sentence
@@ -33,16 +33,6 @@ from envgym.trainer.workflows.sft import warm_start
 EXAMPLES = ROOT / "examples" / "tree_vs_chain"
 WARM_START = "warm_start"
 """Names the cell that the others begin with."""
-
-
-class Game(Settings):
-    """What is declared about one game; its settings stand in the file of its name."""
-
-    budget: int = Field(ge=1)
-    """Tokens generated and prefilled that training may spend."""
-    smallest_effect: float | None = Field(default=None, gt=0, le=1)
-    """Difference in final success that the declared seeds can show, by the spread of the pilot seeds' differences;
-    None: not known yet, and the declared seeds are not run."""
 
 
 class Declaration(Settings):

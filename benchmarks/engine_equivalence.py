@@ -14,7 +14,7 @@ from typing import Final
 
 from scipy.stats import ttest_ind  # type: ignore[import-untyped]  # shipped without types
 
-from benchmarks._studies import ROOT, success, train
+from benchmarks._studies import ROOT, evaluated_after, success, train
 
 ENGINES: Final = ("transformers", "vllm")
 SEEDS: Final = (10, 11, 12)
@@ -29,7 +29,7 @@ def run(out: Path) -> None:
     for seed in SEEDS:
         for engine in ENGINES:
             sets = {"engine.backend": engine, "run.seed": seed, "model.tiny.seed": seed}
-            train("examples/demo.yaml", _directory(out, engine, seed), sets, last=STEPS)
+            train("examples/demo.yaml", _directory(out, engine, seed), sets, is_whole=evaluated_after(STEPS))
 
 
 def difference(vllm: Sequence[float], transformers: Sequence[float]) -> tuple[float, float, float]:

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from benchmarks._curves import CurvePoint, plot
-from benchmarks._studies import ROOT, Mean, success, t_interval, train
+from benchmarks._studies import ROOT, Mean, evaluated_after, success, t_interval, train
 from envgym.runs import RunDirectory
 
 SEEDS: Final = (20, 21, 22)
@@ -61,7 +61,7 @@ def run(out: Path) -> None:
     for seed in SEEDS:
         warm = out / f"warm-{seed}"
         seeds = {"run.seed": seed, "model.tiny.seed": seed}
-        train(config, warm, {**seeds, "run.steps": 0}, last=0)
+        train(config, warm, {**seeds, "run.steps": 0}, is_whole=evaluated_after(0))
         own = {
             **seeds,
             "run.steps": STEPS,
@@ -73,7 +73,7 @@ def run(out: Path) -> None:
         }
         for arm in ARMS:
             sets = {**own, "rollout.staleness": arm.staleness, "correction.name": arm.correction}
-            train(config, _directory(out, arm, seed), sets, last=STEPS)
+            train(config, _directory(out, arm, seed), sets, is_whole=evaluated_after(STEPS))
 
 
 def report(out: Path) -> dict[str, object]:

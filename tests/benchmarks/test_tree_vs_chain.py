@@ -7,13 +7,20 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks._studies import check_declared, pooled_spread, read_declaration, smallest_effect, t_interval, t_quantile
+from benchmarks._studies import (
+    Game,
+    check_declared,
+    pooled_spread,
+    read_declaration,
+    smallest_effect,
+    t_interval,
+    t_quantile,
+)
 from benchmarks._tree_vs_chain_cells import (
     EXAMPLES,
     WARM_START,
     CellPaths,
     Declaration,
-    Game,
     marks,
     run_seed,
 )

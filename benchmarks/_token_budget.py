@@ -1,0 +1,40 @@
+"""A controller outside the package: the run ends when it has spent its tokens."""
+
+import json
+from pathlib import Path
+
+from pydantic import Field, PrivateAttr
+
+from envgym.files import write_json
+from envgym.settings import Settings
+from envgym.trainer.methods.controllers.base import Control, ControlContext
+from envgym.trainer.metrics.update import Metrics
+
+_FILE = "spent.json"
+
+
+class TokenBudget(Settings):
+    """Stop after the first step at which the tokens of all steps, generated and prefilled, reach a budget."""
+
+    tokens: int = Field(ge=1)
+    """The budget."""
+    _spent: float = PrivateAttr(default=0.0)
+
+    def after_step(self, context: ControlContext) -> Control | None:
+        """Count the step."""
+        self._spent += tokens_of(dict(context.metrics))
+        done = self._spent >= self.tokens
+        return Control(stop=f"{self._spent:.0f} tokens are spent" if done else None, metrics={"spent": self._spent})
+
+    def save(self, folder: Path) -> None:
+        """Write what is spent."""
+        write_json(folder / _FILE, self._spent)
+
+    def load(self, folder: Path) -> None:
+        """Take it over."""
+        self._spent = float(json.loads((folder / _FILE).read_text(encoding="utf-8")))
+
+
+def tokens_of(metrics: Metrics) -> float:
+    """Return the tokens that a step generated and prefilled."""
+    return metrics.get("cost/tokens_generated", 0.0) + metrics.get("cost/tokens_prefilled", 0.0)
