@@ -16,7 +16,7 @@ TREES = {"name": "random_expand", "nodes": 2, "rounds": 1, "keep": 2}
     "loss, sections",
     [
         ({"name": "dpo", "reference": "old"}, {}),
-        ({"name": "dpo", "beta": 5.0, "per": "token"}, {"objective": {"aggregation": "token-sum", "kl_coef": 0.001}}),
+        ({"name": "dpo", "beta": 5.0, "per": "token"}, {"objective": {"aggregation": "token-sum"}}),
         ({"name": "step_dpo", "reference": "behavior"}, {"search": TREES}),
     ],
 )

@@ -17,6 +17,7 @@ from envgym.trainer.methods.losses.base import LossBatch, TokenLoss
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
 from envgym.trainer.methods.pairs import Pair, Which, preference_pairs, sibling_pairs
 from envgym.trainer.methods.row_ids import RowId
+from envgym.trainer.methods.scores import ScoreRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +45,18 @@ class PairLoss(Settings, ABC):
     beta: float = Field(default=0.1, gt=0)
     """How far the policy may leave the reference: the larger, the less."""
     reference: Literal["reference", "old", "behavior"] = "reference"
-    """Whose log-probs are subtracted: those of the model called `reference`, of the policy before the update, or of the
+    """Whose log-probs are subtracted: those of the model called `reference` (the policy as the run began, unless
+    `models` has another), of the policy before the update, or of the
     policy that sampled."""
     pairs: Which = "all"
     """Every two siblings of different reward, or the best against the worst."""
     min_margin: float = Field(default=0.0, ge=0)
     """Two siblings whose rewards differ by no more are no pair."""
+
+    @property
+    def scores(self) -> tuple[ScoreRequest, ...]:
+        """The log-probs of the model called `reference`, where they are subtracted."""
+        return (ScoreRequest(name=REFERENCE, model=REFERENCE),) if self.reference == "reference" else ()
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
         """Return the loss to be minimised."""
