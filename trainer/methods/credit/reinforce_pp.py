@@ -4,14 +4,19 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from pydantic import Field
+
 from envgym.core.trajectory import Group, Trajectory
 from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import centred, episode_credits, episode_rewards
 from envgym.trainer.methods.credit.paths import discounted_returns, turn_credit, turn_rewards
-from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit
+from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit, TrajectoryValues
+from envgym.trainer.methods.scores import ScoreRequest
 
 VARIANCE_FLOOR = 1e-8
 """Added to the variance before its root is taken."""
+_POLICY = ScoreRequest(name="policy")
+_REFERENCE = ScoreRequest(name="reference", model="reference")
 
 
 class ReinforcePlusPlus(Settings):
@@ -21,14 +26,24 @@ class ReinforcePlusPlus(Settings):
     group, on all its tokens (REINFORCE++-baseline, for several episodes a task). Long episodes weigh more in the mean,
     so that a group of equal rewards gets advantages that are not 0 where lengths differ. Over tokens they sum to 0.
 
-    Source: 2501.03262; Logic-RL (2502.14768) is the first form with a KL loss. Deviation: no KL term in the reward
-    (`objective.kl_coef` has one in the loss), and no discount.
+    With `kl_coef` every sampled token is also paid -kl_coef (log π - log π_ref), of the policy and the reference as the
+    step begins, and G_t holds what is paid from the token on.
+
+    Source: 2501.03262; Logic-RL (2502.14768) is the first form with a KL loss instead. Deviation: no discount.
     """
 
     baseline: Literal["none", "group"] = "none"
     """What is subtracted before whitening."""
     variance: Literal["sample", "population"] = "sample"
     """`sample`: unbiased, as in verl. `population`: as in OpenRLHF, the authors' framework."""
+
+    kl_coef: float = Field(default=0.0, ge=0)
+    """Of the KL term in the reward; 0 computes none. The authors' code has 0.01."""
+
+    @property
+    def scores(self) -> tuple[ScoreRequest, ...]:
+        """The log-probs of policy and reference, where the KL term reads them."""
+        return (_POLICY, _REFERENCE) if self.kl_coef else ()
 
     @property
     def works_alone(self) -> bool:
@@ -37,39 +52,59 @@ class ReinforcePlusPlus(Settings):
 
     def assign(self, groups: Sequence[Group], context: CreditContext) -> list[TrajectoryCredit]:
         """Return one credit per valid episode."""
-        del context
         if self.baseline == "group":
             credits = [c for group in groups for c in episode_credits(group.valid, centred(episode_rewards(group)))]
         else:
             credits = [turn_credit(e, discounted_returns(turn_rewards(e))) for group in groups for e in group.valid]
+        if self.kl_coef:
+            pairs = zip(
+                context.scores_of(_POLICY.name, groups), context.scores_of(_REFERENCE.name, groups), strict=True
+            )
+            gaps = [of_pair for of_groups in pairs for of_pair in zip(*of_groups, strict=True)]
+            credits = [self._with_kl(credit, *of_pair) for credit, of_pair in zip(credits, gaps, strict=True)]
         return whitened(credits, is_unbiased=self.variance == "sample")
+
+    def _with_kl(
+        self, credit: TrajectoryCredit, policy: TrajectoryValues, reference: TrajectoryValues
+    ) -> TrajectoryCredit:
+        """Subtract the KL terms of each token and of those after it, in all rows of the episode."""
+        following = 0.0
+        entries: list[tuple[float, ...]] = []
+        nodes = zip(credit.advantages, policy.values, reference.values, strict=True)
+        for advantage, of_policy, of_reference in reversed(list(nodes)):
+            assert isinstance(advantage, float), "one number a node so far"
+            of_tokens: list[float] = []
+            for now, then in reversed(list(zip(of_policy, of_reference, strict=True))):
+                following += self.kl_coef * (now - then)
+                of_tokens.append(advantage - following)
+            entries.append(tuple(of_tokens[::-1]))
+        return TrajectoryCredit(trajectory=credit.trajectory, advantages=(0.0, *entries[::-1][1:]))
 
 
 def whitened(credits: Sequence[TrajectoryCredit], *, is_unbiased: bool) -> list[TrajectoryCredit]:
     """Return (A - mean) / sqrt(var + 1e-8) over all sampled tokens; a token counts in each episode that holds it.
 
     Args:
-        credits: with one number a node.
+        credits: with one number a node, or one a sampled token of it.
         is_unbiased: divide the squares by one less than the number of tokens; of a single token the variance is 0.
     """
     counted = [
-        (advantage, count)
+        pair
         for credit in credits
-        for advantage, count in zip(credit.advantages, sampled_tokens(credit.trajectory), strict=True)
-        if isinstance(advantage, float) and count
+        for entry, count in zip(credit.advantages, sampled_tokens(credit.trajectory), strict=True)
+        for pair in ([(value, 1) for value in entry] if isinstance(entry, tuple) else [(entry, count)])
+        if pair[1]
     ]
     total = sum(count for _, count in counted)
     mean = math.fsum(advantage * count for advantage, count in counted) / max(total, 1)
     squares = math.fsum((advantage - mean) ** 2 * count for advantage, count in counted)
     scale = 1.0 / math.sqrt(squares / max(total - is_unbiased, 1) + VARIANCE_FLOOR)
+
+    def white(entry: float | tuple[float, ...]) -> float | tuple[float, ...]:
+        return tuple((v - mean) * scale for v in entry) if isinstance(entry, tuple) else (entry - mean) * scale
+
     return [
-        TrajectoryCredit(
-            trajectory=credit.trajectory,
-            advantages=(
-                0.0,
-                *((advantage - mean) * scale for advantage in credit.advantages[1:] if isinstance(advantage, float)),
-            ),
-        )
+        TrajectoryCredit(trajectory=credit.trajectory, advantages=(0.0, *map(white, credit.advantages[1:])))
         for credit in credits
     ]
 

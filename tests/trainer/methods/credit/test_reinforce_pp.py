@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from envgym.core.trajectory import Group
 from envgym.trainer.batch.build import assign_credits, build_batch
 from envgym.trainer.methods.credit.reinforce_pp import ReinforcePlusPlus
+from envgym.trainer.methods.protocols import CreditContext, TrajectoryValues
 from tests.support.credit_trees import chains, per_node
 from tests.support.example_trees import outcome_tree
 
@@ -75,3 +76,34 @@ def test_tokens_of_the_batch_have_mean_zero_and_variance_one(batch: list[list[tu
 def test_one_episode_alone_is_refused_only_with_a_baseline() -> None:
     assert ReinforcePlusPlus().works_alone
     assert not ReinforcePlusPlus(baseline="group").works_alone
+
+
+def test_kl_in_the_reward_is_paid_from_each_token_on() -> None:
+    group = group_of((3.0, 3), (-3.0, 2))
+    first, second = group.valid
+    policy = [
+        TrajectoryValues(trajectory=first, values=((), (-1.0, -2.0, -0.5))),
+        TrajectoryValues(trajectory=second, values=((), (-1.0, -1.0))),
+    ]
+    reference = [
+        TrajectoryValues(trajectory=first, values=((), (-2.0, -1.0, -1.0))),
+        TrajectoryValues(trajectory=second, values=((), (-1.0, -1.0))),
+    ]
+    credit = ReinforcePlusPlus(kl_coef=0.1, variance="population")
+    context = CreditContext(scores={"policy": policy, "reference": reference})
+    found = [entry.advantages[1] for entry in credit.assign([group], context)]
+    # k1 terms .1, -.1, .05: G = 3 - .05, 3 + .05, 3 - .05, and -3 twice; mean .59, variance 8.5852
+    returns = [2.95, 3.05, 2.95, -3.0, -3.0]
+    mean = sum(returns) / 5
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in returns) / 5)
+    expected = [(value - mean) / deviation for value in returns]
+    assert found == [pytest.approx(tuple(expected[:3]), abs=1e-6), pytest.approx(tuple(expected[3:]), abs=1e-6)]
+    # a reference that is the policy changes nothing
+    same = CreditContext(scores={"policy": policy, "reference": policy})
+    plain = ReinforcePlusPlus(variance="population").assign([group], CreditContext())
+    for entry, without in zip(credit.assign([group], same), plain, strict=True):
+        values, value = entry.advantages[1], without.advantages[1]
+        assert isinstance(values, tuple)
+        assert values == pytest.approx([value] * len(values), abs=1e-9)
+    assert [request.model for request in credit.scores] == ["policy", "reference"]
+    assert ReinforcePlusPlus().scores == ()
