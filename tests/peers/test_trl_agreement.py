@@ -11,10 +11,14 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from envgym.trainer.methods.losses import (
     Aggregation,
+    Cispo,
+    Gspo,
     LossBatch,
     PolicyLoss,
     PpoClip,
+    Sapo,
     SeqMeanTokenMean,
+    SeqMeanTokenSum,
     SeqMeanTokenSumNorm,
     TokenMean,
     kl_to_reference,
@@ -57,6 +61,22 @@ CASES: Mapping[str, Case] = {
     "two-sided clip": Case(
         theirs={"loss_type": "dapo", "delta": 1.3, **CLIPS},
         loss=PpoClip(clip_low=0.2, clip_high=0.28, dual_clip=1.3),
+    ),
+    "gspo": Case(
+        theirs={"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.05, "epsilon_high": 0.1},
+        loss=Gspo(clip_low=0.05, clip_high=0.1),
+        aggregation=SeqMeanTokenMean(),
+    ),
+    "luspo": Case(
+        theirs={"loss_type": "luspo", "importance_sampling_level": "sequence", "epsilon": 0.05, "epsilon_high": 0.1},
+        loss=Gspo(clip_low=0.05, clip_high=0.1),
+        aggregation=SeqMeanTokenSum(),
+    ),
+    "cispo": Case(theirs={"loss_type": "cispo", "epsilon_high": 1.3}, loss=Cispo(clip_high=0.3)),
+    "sapo": Case(
+        theirs={"loss_type": "sapo", "sapo_temperature_pos": 1.5, "sapo_temperature_neg": 2.0},
+        loss=Sapo(tau_positive=1.5, tau_negative=2.0),
+        aggregation=SeqMeanTokenMean(),
     ),
 }
 

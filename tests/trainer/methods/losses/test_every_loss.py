@@ -15,8 +15,9 @@ from tests.support.plugins import LOSSES
 PER_ROW = sorted(name for name, loss in LOSSES.items() if scope_of(loss()) == "row")
 
 
-def batch_of(seed: int) -> LossBatch:
-    """Draw a batch that holds whatever a loss may read of one row at a time."""
+def batch_of(seed: int, loss: PolicyLoss) -> LossBatch:
+    """Draw a batch that holds whatever a loss may read of one row at a time, and the scores that it asks for."""
+    names = [REFERENCE, *(request.name for request in getattr(loss, "scores", ()))]
     generator = torch.Generator().manual_seed(seed)
 
     def draw() -> Tensor:
@@ -28,7 +29,7 @@ def batch_of(seed: int) -> LossBatch:
         advantages_BT=draw() + 0.6,
         entropies_BT=-draw(),
         behavior_logprobs_BT=draw(),
-        scores={REFERENCE: draw()},
+        scores={name: draw() for name in names},
         loss_mask_BT=torch.rand(3, 4, generator=generator) < 0.6,
     )
 
@@ -47,7 +48,7 @@ def spoilt(batch: LossBatch) -> LossBatch:
         advantages_BT=spoil(batch.advantages_BT),
         entropies_BT=spoil(batch.entropies_BT),
         behavior_logprobs_BT=spoil(batch.behavior_logprobs_BT),
-        scores={REFERENCE: spoil(batch.scores[REFERENCE])},
+        scores={name: spoil(values) for name, values in batch.scores.items()},
     )
 
 
@@ -65,7 +66,8 @@ def losses_and_gradient(loss: PolicyLoss, batch: LossBatch) -> tuple[Tensor, Ten
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=10)
 def test_a_masked_token_has_no_loss_and_no_gradient_and_may_be_nan(name: str, seed: int) -> None:
-    loss, batch = LOSSES[name](), batch_of(seed)
+    loss = LOSSES[name]()
+    batch = batch_of(seed, loss)
     (clean, of_clean), (dirty, of_dirty) = (losses_and_gradient(loss, x) for x in (batch, spoilt(batch)))
     assert torch.equal(clean, dirty)
     assert torch.equal(of_clean, of_dirty)
