@@ -1,9 +1,20 @@
 """Wrappers: each changes one thing about an env and passes the rest through, typed records and `fork` included."""
 
 from envgym.wrappers.base import AnyEnv, TextOnly, Wrapper
-from envgym.wrappers.chaining import Horizon, TryAgain
+from envgym.wrappers.chaining import DependentHorizon, Horizon, TryAgain
 from envgym.wrappers.faults import Faults
 from envgym.wrappers.limits import TimeLimit, TurnLimit
 from envgym.wrappers.record import Record
 
-__all__ = ["AnyEnv", "Faults", "Horizon", "Record", "TextOnly", "TimeLimit", "TryAgain", "TurnLimit", "Wrapper"]
+__all__ = [
+    "AnyEnv",
+    "DependentHorizon",
+    "Faults",
+    "Horizon",
+    "Record",
+    "TextOnly",
+    "TimeLimit",
+    "TryAgain",
+    "TurnLimit",
+    "Wrapper",
+]

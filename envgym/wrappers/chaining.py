@@ -1,10 +1,11 @@
 """Wrappers that play several episodes of their env as one: further attempts at a task, or several tasks in a row."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from envgym.core.messages import Message, Observation, Role
+from envgym.core.messages import Message, Observation, Role, text_of
 from envgym.core.tasks import Task
 from envgym.core.turns import Ending, Invalid, Reward
 from envgym.errors import InvalidInput
@@ -15,6 +16,8 @@ from envgym.wrappers.base import AnyEnv, Wrapper, record_of, reset_record_of
 FEEDBACK = "That is not right. Try again."
 REPEATED = "You said that before. Try again."
 _TOLERANCE = 1e-9
+_INTEGER = re.compile(r"(?<![\d.,])\d+(?![\d]|[.,]\d)")
+"""An integer that is no part of a number with a point or a comma."""
 
 
 class TryAgain(Wrapper):
@@ -139,14 +142,64 @@ class Horizon(Wrapper):
         if not has_ended or self._done == self.num_tasks:
             return step_result(replace(record, reward=reward))
         self._earned = 0.0
-        begun = self.env.reset(options={"task": self._next_task()})
-        return _continue_episode(record, reward, f"Task {self._done + 1} of {self.num_tasks}:", begun)
+        return _continue_episode(record, reward, f"Task {self._done + 1} of {self.num_tasks}:", self._begin_next())
+
+    def _begin_next(self) -> ResetResult:
+        """Begin the next task."""
+        return self.env.reset(options={"task": self._next_task()})
 
     def _next_task(self) -> Task:
         """Return the task that the first one puts at this place of the chain."""
         split, size = self.task.split, self.tasks.size(self.task.split)
         draw = generator("horizon", self.task.key, self._done)
         return self.tasks.task(split, int(draw.integers(size if size is not None else 2**31)))
+
+
+class DependentHorizon(Horizon):
+    """Begins the next task where one has ended, with a number that follows from the answer to the one before.
+
+    The first positive integer x in the next task's words, none that is part of a decimal number, becomes a variable:
+    "Using the result [answer1] from the previous calculation, [variable2] = [answer1] - 5." says that it is 5 less than
+    the right answer before, so that who was wrong there goes on with another task. Tasks without such a number follow
+    as they are. The right answer is the last integer of what the env's oracle says.
+
+    Source: 2510.08189, composed queries; the authors' code lets a model choose the number, and asks for all answers in
+    one message, of which all must be right (`all_or_nothing`); here they follow one another.
+    """
+
+    def on_reset(self, result: ResetResult) -> ResetResult:
+        """Begin a chain. Raises: NoOracle: the env has none."""
+        begun = super().on_reset(result)
+        self._answer = _last_integer(self.env.oracle())
+        return begun
+
+    def _begin_next(self) -> ResetResult:
+        before, begun = self._answer, super()._begin_next()
+        self._answer = _last_integer(self.env.oracle())
+        record = reset_record_of(begun)
+        if before is None or not record.observation.messages:
+            return begun
+        *others, last = record.observation.messages
+        text = depend(text_of(last), before, number=self._done + 1)
+        observation = Observation.of((*others, Message(role=last.role, content=text, name=last.name)))
+        return ResetResult(observation, {**begun.info, "envgym": replace(record, observation=observation)})
+
+
+def depend(text: str, answer: int, *, number: int) -> str:
+    """Return problem `number` (from 2) of a chain, in which a number is given by the right answer to the one before."""
+    found = next((match for match in _INTEGER.finditer(text) if int(match[0]) > 0), None)
+    if found is None:
+        return text
+    difference = int(found[0]) - answer
+    earlier, variable = f"[answer{number - 1}]", f"[variable{number}]"
+    value = f"{earlier} {'-' if difference < 0 else '+'} {abs(difference)}"
+    given = f"Using the result {earlier} from the previous calculation, {variable} = {value}."
+    return f"{given} {text[: found.start()]}{variable}{text[found.end() :]}"
+
+
+def _last_integer(text: str) -> int | None:
+    found = re.findall(r"-?\d+", text)
+    return int(found[-1]) if found else None
 
 
 def _continue_episode(last: StepRecord, reward: Reward, message: str, beginning: ResetResult | None) -> StepResult:

@@ -34,6 +34,8 @@ def config(directory: Path) -> dict[str, Any]:
         },
         "envs": [{"id": plugin("coin.py:Coin")}],
         "search": {"name": plugin("last_turn.py:LastTurn"), "nodes": 3},
+        "curriculum": {"name": plugin("mistakes.py:Mistakes"), "share": 0.5},
+        "allocator": {"name": plugin("second_chance.py:SecondChance"), "extra": 2},
         "filter": {"name": "keep_all"},
         "annotate": [{"name": plugin("brevity_annotator.py:Brevity"), "scale": 8.0}],
         "shaping": {"name": "annotated", "annotation": "brevity", "coef": 0.1},

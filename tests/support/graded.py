@@ -88,6 +88,6 @@ def observe(curriculum: Any, requests: Sequence[TaskRequest], *rewards: Sequence
 
 def train_steps(folder: Path, *, env: str = GRADED, **sections: Any) -> list[dict[str, float]]:
     """Train the tiny model for two steps, and return their metrics."""
-    chosen = {"credit": {"name": "grpo"}, "envs": [{"id": env}], **sections}
+    chosen = {"credit": {"name": "grpo"}, "envs": [{"id": env}]} | sections
     train(settings(folder, **chosen))
     return [row for row in RunDirectory.open(folder).metrics() if "train/rows" in row]

@@ -11,6 +11,8 @@ from envgym.episodes import trees_of
 from envgym.runs import RunDirectory
 from tests.support.graded import LUCKY, train_steps
 
+COUNTER = {"id": "tests.support.toys:Counter", "settings": {"max_turns": 2}}
+"""Its episodes take two turns, so that they have a state to go on from."""
 RUNS: dict[str, dict[str, Any]] = {
     "dump": {"curriculum": {"name": "dump"}},
     "bots": {"curriculum": {"name": "bots"}},
@@ -19,6 +21,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "no_positive_resampling": {"curriculum": {"name": "no_positive_resampling"}},
     "hinted": {"curriculum": {"name": "hinted", "share": 0.5, "keep_as": "skill"}},
     "sub_goals": {"curriculum": {"name": "sub_goals"}},
+    "r3": {"curriculum": {"name": "r3", "success_at": 0.0, "form": "staged"}, "envs": [COUNTER]},
+    "ex_it": {"curriculum": {"name": "ex_it", "least": 1, "probability": 1.0}, "envs": [COUNTER]},
     "scaf_grpo": {"allocator": {"name": "scaf_grpo", "warmup_steps": 0}},
     "solved_prefix": {"shaping": {"name": "solved_prefix"}, "credit": {"name": "scrl"}},
 }
@@ -47,3 +51,10 @@ def test_guide_trains_hinted_episodes_behind_the_plain_context(tmp_path: Path) -
     assert hinted  # one answer of four is paid, so that some groups fail, and hinted ones differ
     assert all("hinted" in tree.prompts for tree in hinted)
     assert all(row["optim/updates"] == 2.0 and math.isfinite(row["loss/policy"]) for row in rows)
+
+
+@pytest.mark.parametrize("name", ["r3", "ex_it"])
+def test_second_step_goes_on_from_states_of_the_first(name: str, tmp_path: Path) -> None:
+    train_steps(tmp_path, **RUNS[name])
+    trees = trees_of(RunDirectory.open(tmp_path).episodes())
+    assert any(tree.prefix is not None and tree.prefix.tree_id.startswith("step-000000") for tree in trees)

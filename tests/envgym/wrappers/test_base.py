@@ -10,7 +10,18 @@ import pytest
 from envgym.core.turns import Ending
 from envgym.errors import InvalidInput, ResetNeeded
 from envgym.records import StepRecord
-from envgym.wrappers import AnyEnv, Faults, Horizon, Record, TextOnly, TimeLimit, TryAgain, TurnLimit, Wrapper
+from envgym.wrappers import (
+    AnyEnv,
+    DependentHorizon,
+    Faults,
+    Horizon,
+    Record,
+    TextOnly,
+    TimeLimit,
+    TryAgain,
+    TurnLimit,
+    Wrapper,
+)
 from envgym.wrappers.faults import FaultRates
 from tests.support.toys import Counter, Sums
 
@@ -25,6 +36,7 @@ WRAPPERS: dict[str, Wrap] = {
     "text_only": lambda env, folder: TextOnly(env),
     "try_again": lambda env, folder: TryAgain(env, 1),
     "horizon": lambda env, folder: Horizon(env, 1),
+    "dependent_horizon": lambda env, folder: DependentHorizon(env, 1),
     "faults": lambda env, folder: Faults(env, FaultRates(tool_failure=0.5, truncation=0.5, kept_chars=9), seed=1),
 }
 

@@ -4,9 +4,11 @@ import pytest
 
 from envgym.core.tasks import Split
 from envgym.core.turns import Ending, Invalid
+from envgym.env import Env, NoOracle
 from envgym.errors import InvalidInput
 from envgym.records import StepRecord, StepResult
-from envgym.wrappers import Faults, Horizon, TryAgain
+from envgym.wrappers import DependentHorizon, Faults, Horizon, TryAgain
+from envgym.wrappers.chaining import depend
 from envgym.wrappers.faults import FaultRates
 from tests.support.toys import Counter, Sums
 
@@ -198,3 +200,43 @@ def test_a_whole_chain_can_be_tried_again() -> None:
 def test_number_of_tasks_must_be_positive() -> None:
     with pytest.raises(InvalidInput, match="num_tasks must be at least 1, got 0"):
         Horizon(Sums(), 0)
+
+
+def test_published_problem_that_depends_on_the_one_before() -> None:
+    text = depend("Add 7 to x.", 12, number=2)
+    assert text == (
+        "Using the result [answer1] from the previous calculation, [variable2] = [answer1] - 5. Add [variable2] to x."
+    )
+    assert depend("Is 9 odd?", 2, number=3).endswith("[variable3] = [answer2] + 7. Is [variable3] odd?")
+
+
+@pytest.mark.parametrize("text", ["Add 1.5 to x.", "Add 0 to x.", "Add x to y.", "Pay 1,000."])
+def test_text_without_a_positive_integer_stays(text: str) -> None:
+    assert depend(text, 12, number=2) == text
+
+
+def test_integer_at_the_end_of_a_sentence_counts() -> None:
+    assert "Double [variable2]." in depend("Of 0.5 and 1.25: Double 7.", 7, number=2)
+
+
+def test_chain_depends_on_right_answers_and_pays_as_before() -> None:
+    env, plain = DependentHorizon(Sums(), 3, all_or_nothing=True), Horizon(Sums(), 3, all_or_nothing=True)
+    env.reset(seed=1)
+    plain.reset(seed=1)
+    for turn in range(3):
+        answer = env.oracle()
+        assert answer == plain.oracle()
+        shown, told = env.step(answer), plain.step(answer)
+        assert (shown.reward, shown.terminated) == (told.reward, told.terminated) == (float(turn == 2), turn == 2)
+        if turn < 2:
+            question = told.observation.splitlines()[-1]
+            assert shown.observation.splitlines()[-1] == depend(question, int(answer), number=turn + 2)
+            assert f"[answer{turn + 1}]" in shown.observation
+
+
+def test_env_without_an_oracle_cannot_make_dependent_chains() -> None:
+    class Silent(Sums):
+        oracle = Env.oracle
+
+    with pytest.raises(NoOracle):
+        DependentHorizon(Silent(), 2).reset(seed=1)

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from envgym.core.trajectory import Group
+from envgym.core.tree import Tree
+from envgym.episodes import episode_rows, trees_of
 from envgym.errors import InvalidInput, SettingsError
 from envgym.files import write_json
-from envgym.runs import read_object
+from envgym.runs import read_episode_table, read_object, write_episode_table
 from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import EnvSupply, TaskRequest
 
-_STATE = "state.json"
+_STATE, _TREES = "state.json", "trees.parquet"
 
 
 class LearningCurriculum(Settings, ABC):
@@ -69,3 +71,14 @@ def check_restored(is_same: bool, what: str, *, where: str) -> None:
     """Refuse a state that was saved under other settings. Raises: InvalidInput."""
     do = "resume with the settings that wrote it"
     InvalidInput.unless(is_same, what, "be those of these settings", "others", where=f"curriculum {where}", do=do)
+
+
+def save_trees(folder: Path, trees: Sequence[Tree]) -> None:
+    """Write recorded trees, each once, as episodes."""
+    different = {tree.id: tree for tree in trees}.values()
+    write_episode_table(folder / _TREES, [row for tree in different for row in episode_rows([tree], step=0)])
+
+
+def load_trees(folder: Path) -> dict[str, Tree]:
+    """Return the trees that `save_trees` wrote, by id."""
+    return {tree.id: tree for tree in trees_of(read_episode_table(folder / _TREES))}
