@@ -5,6 +5,7 @@ sections of the trainer to them. The agent's own section is `AgentSettings`.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -165,6 +166,16 @@ class SamplingSettings(Settings):
     """Sample from the most probable tokens of this mass. Without an exact gradient: evaluation only."""
     top_k: int = Field(default=0, ge=0)
     """Sample from so many tokens, the most probable; 0: from all. Without an exact gradient: evaluation only."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """How turns are sampled; the agent says how long they may be."""
+        return Sampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
+
+
+class RolloutSamplingSettings(SamplingSettings):
+    """How a policy samples what it learns from."""
+
     top_logprobs: int = Field(default=0, ge=0)
     """Record so many of the likeliest tokens beside each sampled one; 0: none. `transformers` gives any number, `vllm`
     up to 20, endpoints none."""
@@ -172,9 +183,7 @@ class SamplingSettings(Settings):
     @property
     def sampling(self) -> Sampling:
         """How turns are sampled; the agent says how long they may be."""
-        return Sampling(
-            temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, top_logprobs=self.top_logprobs
-        )
+        return replace(super().sampling, top_logprobs=self.top_logprobs)
 
 
 class EvaluationSettings(SamplingSettings):

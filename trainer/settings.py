@@ -13,8 +13,8 @@ from envgym.agents.settings import (
     EnvSettings,
     EvaluationSettings,
     ModelSettings,
+    RolloutSamplingSettings,
     RunSettings,
-    SamplingSettings,
 )
 from envgym.core.segments import Origin
 from envgym.core.tree import Source
@@ -297,7 +297,7 @@ class TrainSettings(Recipe):
     envs: tuple[EnvSettings, ...] = Field(min_length=1)
     decontamination: DecontaminationSettings | None = None
     """None: train tasks are those of the split, which is disjoint from the held-out one by content, not by text."""
-    sampling: SamplingSettings = SamplingSettings()
+    sampling: RolloutSamplingSettings = RolloutSamplingSettings()
     sft: SftSettings | None = None
     demonstrations: DemonstrationSettings | None = None
     rollout: RolloutSettings = RolloutSettings()

@@ -198,7 +198,7 @@ async def _open_player(settings: EvalSettings, search: Strategy, stack: AsyncExi
     policy = build_policy(settings.model, settings.engine)
     stack.callback(policy.close)
     if policy.unit == "messages":
-        evaluation.sampling.check("evaluation", max_top_logprobs=0)
+        evaluation.sampling.check("evaluation")
         play = message_player(settings.agent, policy, search, evaluation, concurrency=concurrency)
         await stack.enter_async_context(policy)
         return play

@@ -114,7 +114,8 @@ def run(args: argparse.Namespace) -> int:
     for name, recipe in chosen.items():
         echo(styled(name, "bold"))
         echo(fill(RECIPE.load(name).summary, 100, initial_indent="  ", subsequent_indent="  "))
-        for point, choice in recipe.model_dump(exclude_none=True).items():
-            named = [choice.pop("name")] if "name" in choice else []
-            echo(f"  {point:<11}", *named, *(f"{key}={value}" for key, value in choice.items()))
+        for point, chosen_here in recipe.model_dump(exclude_none=True).items():
+            for choice in chosen_here if isinstance(chosen_here, tuple) else [chosen_here]:
+                named = [choice.pop("name")] if "name" in choice else []
+                echo(f"  {point:<11}", *named, *(f"{key}={value}" for key, value in choice.items()))
     return 0
