@@ -1,0 +1,39 @@
+"""A setting as a function of the train step."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from envgym.plugins import Choice
+from envgym.settings import Settings
+from envgym.trainer.catalog import SCHEDULE
+from envgym.trainer.methods.controllers.base import Control, ControlContext
+from envgym.trainer.methods.schedules import Schedule
+from envgym.trainer.settings import TrainSettings
+
+
+class Scheduled(Settings):
+    """Give a setting that is a number the value of a schedule, such as `sampling.temperature` or `optim.lr`.
+
+    The first step runs with the setting as the run states it; step n + 1 with the schedule's value after n steps.
+    """
+
+    setting: str
+    """Dotted path, such as `sampling.temperature`."""
+    schedule: Choice
+    """`constant`, `linear`, `cosine`, or your own."""
+
+    @cached_property
+    def values(self) -> Schedule:
+        """The schedule."""
+        return SCHEDULE.build(self.schedule, where="controllers")
+
+    def planned(self, settings: TrainSettings) -> Sequence[Mapping[str, Any]]:
+        """Return the values after the first step, after half of the steps, and after all but one."""
+        last = settings.run.steps
+        return [{self.setting: self.values(step)} for step in sorted({1, max(last // 2, 1), max(last - 1, 1)})]
+
+    def after_step(self, context: ControlContext) -> Control | None:
+        """Return the value for the next step, where it is another."""
+        value = self.values(context.step)
+        return None if value == context.number(self.setting) else Control(settings={self.setting: value})
