@@ -20,6 +20,8 @@ SEEDS: Final = (20, 21, 22)
 STEPS: Final = 40
 MARKS: Final = (0, 10, 20, 30, 40)
 """Steps after which a policy is evaluated."""
+CORRECTIONS: Final = {"none": "envgym.trainer.methods.corrections.base:NoCorrection", "tis": "tis"}
+"""By import path, as a run refuses old samples without a correction that is meant otherwise."""
 FIGURE: Final = ROOT / "docs" / "results" / "staleness.svg"
 MISMATCH: Final = (
     "staleness/mean",
@@ -72,7 +74,7 @@ def run(out: Path) -> None:
             "evaluation.tasks_during": 300,
         }
         for arm in ARMS:
-            sets = {**own, "rollout.staleness": arm.staleness, "correction.name": arm.correction}
+            sets = {**own, "rollout.staleness": arm.staleness, "correction.name": CORRECTIONS[arm.correction]}
             train(config, _directory(out, arm, seed), sets, is_whole=evaluated_after(STEPS))
 
 

@@ -39,7 +39,12 @@ from envgym.trainer.catalog import (
     WEIGHTS,
 )
 from envgym.trainer.checks.changes import planned_settings
-from envgym.trainer.checks.compatibility import check_critic_stays, check_group, check_search, check_start_states
+from envgym.trainer.checks.compatibility import (
+    check_combination,
+    check_critic_stays,
+    check_run,
+    check_search,
+)
 from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
 from envgym.trainer.learner.causal_lm import check_head
 from envgym.trainer.learner.critic import Critic
@@ -289,6 +294,7 @@ def build_method(settings: TrainSettings) -> Method:
         controllers=tuple(CONTROLLER.build(choice) for choice in settings.controllers),
     )
     check_score_names(method.scores, settings.models)
+    check_combination(settings, method.credit)
     if settings.critic is not None and not isinstance(method.credit, CriticCredit):
         rule, do = "go with a credit that reads values", "choose such as credit.name=gae_turn, or leave the section out"
         raise SettingsError(sentence("critic", rule, f"credit {settings.credit.name}", where="settings", do=do))
@@ -336,11 +342,11 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     method = build_method(settings)
     env_sources = decontaminate(build_env_sources(settings.envs, settings.evaluation), settings.decontamination)
     evaluation_search = SEARCH.build(settings.evaluation.search)
-    check_method(method, settings, env_sources)
+    check_run(method.search, method.credit, method.curriculum, settings, env_sources)
     planned = list(planned_settings(settings, method.controllers))
     for changed in planned:
         changed_method = build_method(changed)
-        check_method(changed_method, changed, env_sources)
+        check_run(changed_method.search, changed_method.credit, changed_method.curriculum, changed, env_sources)
         check_critic_stays(method.credit, changed_method.credit, changed)
     check_search(evaluation_search, env_sources, settings.agent, group_size=None)
     check_models(settings, {f"annotate {name}": annotator for name, annotator in method.annotators.items()})
@@ -389,10 +395,3 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
         models=models,
         probed=probe_models(method.annotators, models, [source.tasks for source in env_sources.values()]),
     )
-
-
-def check_method(method: Method, settings: TrainSettings, env_sources: Mapping[str, EnvSource]) -> None:
-    """Check that a method suits the envs, the agent and the size of groups. Raises: SettingsError: it does not."""
-    check_search(method.search, env_sources, settings.agent, group_size=settings.rollout.group_size)
-    check_group(method.credit, settings)
-    check_start_states(method.curriculum, env_sources)

@@ -1,11 +1,17 @@
-"""What of a run's choices cannot work together, and is refused before it begins."""
+"""What of a run's choices cannot work together, or does nothing, and is refused before the run begins.
 
-from collections.abc import Mapping
+The rules at the end know plug-ins of ours by their names; what another package or an import path names is taken as
+meant.
+"""
+
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from typing import Final, NamedTuple
 
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.search import Strategy
 from envgym.agents.search.snapshots import Branching, resolve_branching
+from envgym.core.tree import Source
 from envgym.errors import SettingsError, sentence
 from envgym.trainer.catalog import CREDIT
 from envgym.trainer.env_source import EnvSource
@@ -13,6 +19,19 @@ from envgym.trainer.methods.protocols import BatchCredit, Credit, CriticCredit, 
 from envgym.trainer.settings import TrainSettings
 
 AnyCredit = Credit | BatchCredit
+
+
+def check_run(
+    search: Strategy,
+    credit: AnyCredit,
+    curriculum: Curriculum,
+    settings: TrainSettings,
+    env_sources: Mapping[str, EnvSource],
+) -> None:
+    """Check that a method suits the envs, the agent and the size of groups. Raises: SettingsError: it does not."""
+    check_search(search, env_sources, settings.agent, group_size=settings.rollout.group_size)
+    check_group(credit, settings)
+    check_start_states(curriculum, env_sources)
 
 
 def check_critic_stays(before: AnyCredit, after: AnyCredit, settings: TrainSettings) -> None:
@@ -47,3 +66,159 @@ def check_start_states(curriculum: Curriculum, env_sources: Mapping[str, EnvSour
     for env_source in env_sources.values() if getattr(curriculum, "needs_start_states", False) else ():
         with closing(env_source.make()) as env:
             resolve_branching(env, Branching.AUTO, where="curriculum")
+
+
+class Fault(NamedTuple):
+    """The parts of a sentence."""
+
+    what: str
+    must: str
+    got: str
+    do: str
+
+
+Rule = Callable[[TrainSettings, AnyCredit], Fault | None]
+
+
+def tree_credit_needs_branches(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """A chain has no branch to compare: what these credits read off a tree is 0 for all of it."""
+    if settings.credit.name not in ("tree_grpo", "tree_po", "tree_rl", "spo") or settings.search.name != "chain":
+        return None
+    must = "go with a search that grows trees, as a chain has no branches to compare"
+    return Fault(
+        f"credit {settings.credit.name}", must, "search chain", "set search.name=random_expand, or credit=grpo"
+    )
+
+
+def deep_search_needs_mcts(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """Its advantages are what the Monte Carlo search backed up on the nodes; other searches back up nothing."""
+    others = ("chain", "best_of", "random_expand", "surprisal_fork", "turn_uncertainty")
+    if settings.credit.name != "deep_search" or settings.search.name not in others:
+        return None
+    must = "go with search mcts, which backs up the values that it reads"
+    return Fault("credit deep_search", must, f"search {settings.search.name}", "set search.name=mcts")
+
+
+def sibling_needs_rows_per_path(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """Its weights share a node out among the rows through it already; `once` would divide a second time."""
+    if settings.credit.name != "sibling" or settings.objective.shared_tokens != "once":
+        return None
+    must = "be per_path with credit sibling, whose weights divide shared tokens already"
+    return Fault("objective.shared_tokens", must, "once", "set objective.shared_tokens=per_path")
+
+
+def old_samples_need_a_correction(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """Samples several steps old come from another policy, and nothing weighs them."""
+    is_weighed = settings.correction.name != "none" or settings.objective.old_policy == "rollout"
+    if settings.rollout.staleness < 2 or is_weighed:
+        return None
+    must = "be at most 1 where nothing corrects for samples of an older policy"
+    do = "set correction.name=tis, or objective.old_policy=rollout"
+    return Fault("rollout.staleness", must, str(settings.rollout.staleness), do)
+
+
+def critic_needs_all_groups(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """Tasks that always or never succeed are those whose value a critic must learn; the filter keeps them from it."""
+    if settings.filter.name != "zero_variance" or not isinstance(credit, CriticCredit):
+        return None
+    must = "keep groups of equal rewards for a credit with a critic, which else never learns their value"
+    return Fault("filter", must, "zero_variance", "set filter.name=keep_all")
+
+
+def variance_needs_two_episodes(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """One episode has no variance: every group would be dropped, and nothing is ever learned."""
+    is_by_variance = settings.filter.name in ("zero_variance", "top_variance")
+    if settings.rollout.group_size > 1 or not is_by_variance or settings.allocator is not None:
+        return None
+    must = f"be at least 2 with filter {settings.filter.name}, which drops groups of equal rewards"
+    return Fault("rollout.group_size", must, "1", "raise it, or set filter.name=keep_all")
+
+
+def reinforce_needs_one_epoch(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """A second pass over the rows is off-policy, and this loss has no ratio that would say so."""
+    if settings.loss.name != "reinforce" or settings.optim.epochs == 1:
+        return None
+    must = "be 1 with loss reinforce, which has no ratio to the policy that sampled"
+    return Fault("optim.epochs", must, str(settings.optim.epochs), "set it to 1, or loss.name=ppo_clip")
+
+
+def reinforce_needs_one_minibatch(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """After the first update of a step the rows are off-policy, and this loss has no ratio that would say so."""
+    if settings.loss.name != "reinforce" or settings.optim.minibatches == 1:
+        return None
+    must = "be 1 with loss reinforce, which has no ratio to the policy that sampled"
+    return Fault("optim.minibatches", must, str(settings.optim.minibatches), "set it to 1, or loss.name=ppo_clip")
+
+
+def reinforce_has_no_old_policy(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """The old policy stands in a ratio, and this loss has none: the setting would do nothing."""
+    is_read = settings.loss.name != "reinforce" or settings.correction.name != "none" or settings.objective.terms
+    if settings.objective.old_policy != "rollout" or is_read:
+        return None
+    must = "be recomputed with loss reinforce, which has no ratio that could correct"
+    return Fault("objective.old_policy", must, "rollout", "set loss.name=ppo_clip, or a correction")
+
+
+def value_clip_needs_several_updates(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """The clip is about how far values moved within a step; before its only update they have not."""
+    clip = None if settings.critic is None else settings.critic.clip
+    if clip is None or settings.optim.epochs * settings.optim.minibatches > 1:
+        return None
+    must = "go with several updates a step, as values have not moved before the first"
+    return Fault("critic.clip", must, "optim.epochs=1 and optim.minibatches=1", "leave it out, or raise one of them")
+
+
+def dual_clip_lies_beyond_the_clip(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """A dual clip inside the range of the ratio would stop the gradient where the clip itself allows it."""
+    chosen = settings.loss.settings
+    high, dual = chosen.get("clip_high", 0.2), chosen.get("dual_clip")
+    if settings.loss.name != "ppo_clip" or dual is None or dual > 1 + high:
+        return None
+    must = f"be above 1 + clip_high ({1 + high:g}), the largest ratio that the clip allows"
+    return Fault("loss.dual_clip", must, f"{dual:g}", "raise it: 3 and 10 are usual")
+
+
+def replayed_terms_need_a_replay(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """A term of replayed tokens alone has no token where nothing is replayed."""
+    if settings.replay is not None:
+        return None
+    lone = [term.name for term in settings.objective.terms if set(term.sources) == {Source.REPLAY}]
+    if not lone:
+        return None
+    must = "go with a replay that gives it tokens"
+    return Fault(f"objective term {lone[0]}", must, "none", "set replay.name=rlep, or add POLICY to its sources")
+
+
+def cut_contexts_are_rewrites(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """These strategies render the context anew when it is full, at which the run would stop."""
+    context = None if settings.agent.context is None else settings.agent.context.name
+    if settings.canary.on_rewrite != "fail" or context not in ("drop_oldest_turns", "drop_thinking"):
+        return None
+    must = "be row where the agent's context is cut, as every cut is a rewrite"
+    return Fault("canary.on_rewrite", must, "fail", "set it to row, or agent.context=stop")
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    tree_credit_needs_branches,
+    deep_search_needs_mcts,
+    sibling_needs_rows_per_path,
+    old_samples_need_a_correction,
+    critic_needs_all_groups,
+    variance_needs_two_episodes,
+    reinforce_needs_one_epoch,
+    reinforce_needs_one_minibatch,
+    reinforce_has_no_old_policy,
+    value_clip_needs_several_updates,
+    dual_clip_lies_beyond_the_clip,
+    replayed_terms_need_a_replay,
+    cut_contexts_are_rewrites,
+)
+"""Each returns what is wrong with a run's choices; None: nothing that it knows of."""
+
+
+def check_combination(settings: TrainSettings, credit: AnyCredit) -> None:
+    """Check that a run's choices work together. Raises: SettingsError: the first rule that they break."""
+    for rule in RULES:
+        fault = rule(settings, credit)
+        if fault is not None:
+            raise SettingsError.of(fault.what, fault.must, fault.got, where="settings", do=fault.do)

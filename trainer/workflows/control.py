@@ -10,9 +10,9 @@ from typing import Any
 from envgym.agents.search.protocol import TreeStrategy
 from envgym.files import write_json
 from envgym.settings import read_value
-from envgym.trainer.build import Method, RunContext, build_method, check_method
+from envgym.trainer.build import Method, RunContext, build_method
 from envgym.trainer.checks.changes import changed_settings, leaves
-from envgym.trainer.checks.compatibility import check_critic_stays
+from envgym.trainer.checks.compatibility import check_critic_stays, check_run
 from envgym.trainer.learner.learner import adamw
 from envgym.trainer.learner.weights import set_trained_weights, trained_weights
 from envgym.trainer.methods.controllers.base import Control, ControlContext, EvaluationSummary
@@ -178,7 +178,7 @@ def change_run(context: RunContext, collector: Collector, before: TrainSettings,
     Raises: SettingsError: the settings do not suit the run.
     """
     method = changed_method(context.method, before, after)
-    check_method(method, after, context.env_sources)
+    check_run(method.search, method.credit, method.curriculum, after, context.env_sources)
     if isinstance(method.search, TreeStrategy):
         method.search.check_tokenizer(context.tokenizer)
     agent = replace(context.agent, settings=after.agent)

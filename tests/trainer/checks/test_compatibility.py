@@ -1,0 +1,110 @@
+"""Choices that cannot work together are refused before a run begins, each with its reason; ours work."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgym.errors import SettingsError
+from envgym.trainer.build import build_method
+from envgym.trainer.catalog import RECIPE
+from envgym.trainer.checks.compatibility import RULES
+from envgym.trainer.settings import load_train_settings, train_settings
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+CHAIN = {"name": "chain"}
+REPLAYED = {"name": "again", "loss": "reinforce", "sources": ["REPLAY"]}
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("tree_credit_needs_branches", {"credit": "tree_grpo"}, "credit tree_grpo must go with a search that grows trees"),
+    ("tree_credit_needs_branches", {"credit": "tree_rl"}, "credit tree_rl must go with a search that grows trees"),
+    ("tree_credit_needs_branches", {"recipe": "tree_rl", "search": CHAIN}, "got search chain"),
+    ("tree_credit_needs_branches", {"credit": "spo"}, "credit spo must go with"),
+    ("tree_credit_needs_branches", {"credit": "tree_po"}, "credit tree_po must go with"),
+    ("deep_search_needs_mcts", {"credit": "deep_search"}, "credit deep_search must go with search mcts"),
+    ("deep_search_needs_mcts", {"recipe": "deep_search", "search": "random_expand"}, "got search random_expand"),
+    (
+        "sibling_needs_rows_per_path",
+        {"credit": "sibling", "search": "random_expand", "objective": {"shared_tokens": "once"}},
+        "objective.shared_tokens must be per_path with credit sibling",
+    ),
+    ("old_samples_need_a_correction", {"rollout": {"staleness": 4}}, "rollout.staleness must be at most 1"),
+    ("critic_needs_all_groups", {"credit": "gae_turn"}, "filter must keep groups of equal rewards"),
+    (
+        "variance_needs_two_episodes",
+        {"recipe": "starpo_s", "rollout": {"group_size": 1}},
+        "rollout.group_size must be at least 2 with filter top_variance",
+    ),
+    ("reinforce_needs_one_epoch", {"loss": "reinforce", "optim": {"epochs": 2}}, "optim.epochs must be 1 with loss"),
+    ("reinforce_needs_one_minibatch", {"recipe": "rloo", "optim": {"minibatches": 4}}, "optim.minibatches must be 1"),
+    (
+        "reinforce_has_no_old_policy",
+        {"loss": "reinforce", "objective": {"old_policy": "rollout"}},
+        "objective.old_policy must be recomputed with loss reinforce",
+    ),
+    (
+        "value_clip_needs_several_updates",
+        {"credit": "gae_turn", "filter": "keep_all", "critic": {"clip": 0.2}},
+        "critic.clip must go with several updates a step",
+    ),
+    (
+        "dual_clip_lies_beyond_the_clip",
+        {"loss": {"clip_high": 0.28, "dual_clip": 1.2}},
+        r"loss.dual_clip must be above 1 \+ clip_high \(1.28\)",
+    ),
+    (
+        "replayed_terms_need_a_replay",
+        {"objective": {"terms": [REPLAYED]}},
+        "objective term again must go with a replay",
+    ),
+    (
+        "cut_contexts_are_rewrites",
+        {"agent": {"context": "drop_oldest_turns"}, "canary": {"on_rewrite": "fail"}},
+        "canary.on_rewrite must be row where the agent's context is cut",
+    ),
+]
+
+WORKING: list[dict[str, Any]] = [
+    {"credit": "tree_grpo", "search": "random_expand"},
+    {"credit": "sibling"},  # of chains it is turn_grpo
+    {"credit": "sibling", "search": "random_expand"},
+    {"rollout": {"staleness": 1}},
+    {"rollout": {"staleness": 4}, "correction": "tis"},
+    {"rollout": {"staleness": 4}, "objective": {"old_policy": "rollout"}},
+    {"rollout": {"staleness": 4}, "correction": "envgym.trainer.methods.corrections.base:NoCorrection"},
+    {"credit": "gae_turn", "filter": "keep_all", "critic": {"clip": 0.2}, "optim": {"minibatches": 2}},
+    {"recipe": "starpo_s"},
+    {"loss": {"dual_clip": 3.0}, "optim": {"epochs": 2, "minibatches": 2}},
+    {"objective": {"terms": [REPLAYED]}, "replay": "rlep"},
+    {"agent": {"context": "drop_oldest_turns"}},
+]
+
+
+def chosen(sections: dict[str, Any]) -> Any:
+    return train_settings({"envs": [{"id": "math/arithmetic-v0"}], **sections})
+
+
+@pytest.mark.parametrize("rule, sections, sentence", REFUSED)
+def test_combination_that_cannot_work_is_refused(rule: str, sections: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence):
+        build_method(chosen(sections))
+
+
+def test_every_rule_refuses_something() -> None:
+    assert {rule.__name__ for rule in RULES} == {name for name, _, _ in REFUSED}
+    assert len(RULES) >= 11
+
+
+@pytest.mark.parametrize("sections", WORKING)
+def test_combination_that_works_is_not_refused(sections: dict[str, Any]) -> None:
+    build_method(chosen(sections))
+
+
+@pytest.mark.parametrize("recipe", RECIPE.table)
+def test_every_recipe_of_ours_works(recipe: str) -> None:
+    build_method(chosen({"recipe": recipe}))
+
+
+@pytest.mark.parametrize("config", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_example_works(config: Path) -> None:
+    build_method(load_train_settings(config))
