@@ -24,6 +24,7 @@ from envgym.trainer.methods.losses import (
     kl_to_reference,
 )
 from envgym.trainer.methods.losses.kl import k3
+from envgym.trainer.methods.weights.forking_tokens import ENTROPIES, ForkingTokens
 from tests.peers.trl_side import (
     COMPLETION,
     ROWS,
@@ -165,3 +166,20 @@ def test_our_batch_equals_trl_s_accumulated_micro_batches(
         theirs += loss.item()
     their_gradients = gradients_of(model)
     assert_agreement(model, _ours(model, batch, CASES[name], beta=0.0), theirs, their_gradients)
+
+
+def test_forking_tokens_are_trl_s(build_trainer: BuildTrainer, batch: Batch) -> None:
+    """TRL interpolates its quantile, which may keep one token less."""
+    trained = batch.completion_mask * batch.tool_mask
+    entropies = batch.old_logprobs.abs()  # any numbers from 0 on
+    theirs = build_trainer(CASES["dapo"]).get_high_entropy_mask(entropies, trained, threshold=0.8)
+    given = LossBatch(
+        logprobs_BT=batch.old_logprobs,
+        old_logprobs_BT=batch.old_logprobs,
+        advantages_BT=batch.advantages[:, None].expand_as(entropies),
+        loss_mask_BT=trained.bool(),
+        scores={ENTROPIES.name: entropies},
+    )
+    kept = (ForkingTokens(share=0.2)(given) != 0) & trained.bool()
+    assert int(kept.sum()) == 3  # of 14: the three from the quantile at place 10.4 on
+    assert kept.equal(theirs)

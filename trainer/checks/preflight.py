@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from envgym.core.json_types import visible
 from envgym.core.trajectory import Group
 from envgym.core.turns import Ending, Invalid
 from envgym.errors import RunError, sentence
@@ -54,6 +53,6 @@ def check_annotations(groups: Sequence[Group], *, limit: float, step: int) -> No
         of_name = [item for item in found if item.name == name]
         errors = [item.error for item in of_name if item.error is not None]
         if len(errors) > limit * len(of_name):
-            got = f"{len(errors)} of {len(of_name)}, such as: {visible(errors[0])}"
+            got = f"{len(errors)} of {len(of_name)}, such as: {errors[0]}"
             must, do = f"stay below {limit:.0%}", "mend the model that it asks, then resume"
             raise RunError(sentence(f"failed annotations of {name}", must, got, where=f"step {step}", do=do))
