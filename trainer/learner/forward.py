@@ -34,7 +34,9 @@ class ForwardPass:
         self.dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)
         """Dtype of what heads compute."""
         self._max_tokens = optim.micro_batch_tokens
-        self._make_batches = packed_batches if optim.packing and can_pack(model) else padded_batches
+        self.packs = optim.packing and can_pack(model)
+        """Whether shared prefixes are computed once."""
+        self._make_batches = packed_batches if self.packs else padded_batches
 
     def micro_batches(self, rows: Sequence[TrainRow], chosen: Sequence[int]) -> list[MicroBatch]:
         """Deal the chosen rows into micro-batches: with each shared prefix once where the model can, else padded."""
@@ -86,7 +88,6 @@ class ForwardPass:
         rows: Sequence[TrainRow],
         batches: Sequence[MicroBatch],
         temperature: float,
-        model: nn.Module | None = None,
     ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
         """Return (log-probs, entropies) of the scored tokens of all rows, without gradient, nats; 0 elsewhere."""
         entropies_NT = torch.zeros((len(rows), max(map(len, rows))), dtype=self.dtype, device=self.device)
@@ -97,7 +98,7 @@ class ForwardPass:
             return scored.logprobs_BT
 
         entropies: list[Float[Tensor, "B T"] | None] = []
-        logprobs_NT = self.apply_head(rows, batches, head, model)
+        logprobs_NT = self.apply_head(rows, batches, head)
         for batch, entropies_BT in zip(batches, entropies, strict=True):
             assert entropies_BT is not None, "asked for above"
             entropies_NT[batch.row_slice] = entropies_BT.to(self.dtype)

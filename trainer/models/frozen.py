@@ -40,11 +40,12 @@ class FrozenModel(Model):
     def _compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
         rows = [scored_row(ids, first=1) for ids in token_ids]
         with self._one_at_a_time, self._hold(), self.open() as module:
-            forward = self._forward(module)
+            forward = self.forward_pass(module)
             logprobs_NT = forward.logprobs(rows, forward.micro_batches(rows, range(len(rows))), temperature=1.0)
         return [tuple(values[: len(row)]) for row, values in zip(rows, logprobs_NT.tolist(), strict=True)]
 
-    def _forward(self, module: nn.Module) -> ForwardPass:
+    def forward_pass(self, module: nn.Module) -> ForwardPass:
+        """Return what computes the module's numbers of rows, in packs where it can; `module` is what `open` gives."""
         settings = self._context.settings
         autocast = autocast_dtype(settings.model)
         return ForwardPass(module, settings.optim, device=self._context.device, autocast=autocast)

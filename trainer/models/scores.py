@@ -1,14 +1,14 @@
 """Scores from the models of a run: the policy as it is now, and frozen models of this process."""
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from envgym.errors import SettingsError, check_known, sentence
 from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.methods.annotators.base import Model
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
@@ -36,20 +36,26 @@ class ScoringModels:
             if "values" in asked:
                 found[name, "values"] = self.learner.compute_values(rows, batches)
             if "entropies" in asked or "logprobs" in asked:
-                with self._module(name) as module:
+                with self._forward_pass(name) as of_model:
+                    # A model that cannot compute packs, or alone can, deals the rows out itself.
+                    same = of_model.packs == forward.packs
+                    given = batches if same else of_model.micro_batches(rows, range(len(rows)))
                     if "entropies" in asked:
-                        scored = forward.token_logprobs(rows, batches, self.temperature, module)
+                        scored = of_model.token_logprobs(rows, given, self.temperature)
                         found[name, "logprobs"], found[name, "entropies"] = scored
                     else:
-                        found[name, "logprobs"] = forward.logprobs(rows, batches, self.temperature, module)
+                        found[name, "logprobs"] = of_model.logprobs(rows, given, self.temperature)
         return {key: _unpadded(values_NT, rows) for key, values_NT in found.items()}
 
-    def _module(self, name: str) -> AbstractContextManager[nn.Module | None]:
+    @contextmanager
+    def _forward_pass(self, name: str) -> Iterator[ForwardPass]:
         if name == POLICY_MODEL:
-            return nullcontext()
+            yield self.learner.forward
+            return
         model = self.models[name]
         assert isinstance(model, FrozenModel), "checked before the run began"
-        return model.open()
+        with model.open() as module:
+            yield model.forward_pass(module)
 
 
 def _unpadded(values_NT: torch.Tensor, rows: Sequence[TrainRow]) -> list[list[float]]:

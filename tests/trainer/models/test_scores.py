@@ -2,12 +2,15 @@
 
 import random
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.core.trajectory import Group, Row
 from envgym.errors import InvalidInput, SettingsError, UnknownName
 from envgym.trainer.batch.build import build_batch
@@ -15,11 +18,13 @@ from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.methods.credit.outcome import Grpo
 from envgym.trainer.methods.scores import Quantity, ScoreRequest, required_scores
+from envgym.trainer.models.base import ModelContext
+from envgym.trainer.models.frozen import FrozenModel
 from envgym.trainer.models.scores import ScoringModels, check_score_models, check_score_names
-from envgym.trainer.settings import OptimSettings
+from envgym.trainer.settings import OptimSettings, train_settings
 from tests.support.credit_trees import group_of
 from tests.support.example_trees import context_rewrite
-from tests.trainer.learner.packing.forest import CPU, build, group
+from tests.trainer.learner.packing.forest import CPU, SIZES, build, group
 
 MODEL = build()
 OTHER = (7, 3, 11, 2, 5)
@@ -102,6 +107,27 @@ def test_number_that_is_not_finite_is_refused_with_its_place() -> None:
 
     with pytest.raises(InvalidInput, match=r"score s must be finite, got nan \(tree context_rewrite, leaf 2, token 5"):
         build_batch([group_of(context_rewrite())], Grpo(), once=False, scores=[ScoreRequest(name="s")], compute=broken)
+
+
+def test_model_that_cannot_compute_packs_scores_rows_by_themselves() -> None:
+    """A state space carries its state along: in the policy's packs it would read the branch before."""
+    torch.manual_seed(0)
+    sizes = {name: size for name, size in SIZES.items() if name != "head_dim"}
+    mamba = AutoModelForCausalLM.from_config(AutoConfig.for_model("mamba", **sizes, state_size=4)).eval()
+    run = train_settings({"envs": [{"id": "math/arithmetic-v0"}]})
+    parts = ModelContext(model=MODEL, tokenizer=None, policy=ScriptedPolicy([]), device=CPU, settings=run)
+    teacher = FrozenModel(parts)
+    teacher.open = lambda: nullcontext(mamba)
+    compute = replace(models(), models={"teacher": teacher})
+    asked = ScoreRequest(name="theirs", model="teacher"), ScoreRequest(name="mine")
+    with pytest.warns(UserWarning, match="MambaForCausalLM must let shared prefixes be computed once"):
+        rows = build_batch([trees()], Grpo(), once=False, scores=asked, compute=compute).rows
+    for row in rows:
+        theirs, mine = dense(row.token_ids, mamba)[0], dense(row.token_ids)[0]
+        for place, trains in enumerate(row.loss_mask):
+            if trains:
+                assert row.scores["theirs"][place] == pytest.approx(theirs[place - 1].item(), abs=1e-4)
+                assert row.scores["mine"][place] == pytest.approx(mine[place - 1].item(), abs=1e-9)
 
 
 class Asks:
