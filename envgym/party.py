@@ -4,11 +4,12 @@ An env never imports a policy; `make(..., parties={"user": party})` hands the pa
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from envgym.core.messages import Message, Role
+from envgym.core.tasks import Task
 from envgym.errors import PartyFailure
 from envgym.seeds import generator
 
@@ -22,6 +23,21 @@ class Party(Protocol):
 
     def reply(self, messages: Sequence[Message]) -> Message:
         """Return the next message of this party. Raises: PartyFailure: it could not answer."""
+        ...
+
+
+@runtime_checkable
+class Player(Party, Protocol):
+    """A party that plays for itself: an env of several players tells it what an episode has paid it."""
+
+    def end(self, messages: Sequence[Message], reward: float, task: Task) -> None:
+        """Take in the end of an episode.
+
+        Args:
+            messages: the whole conversation, seen from its side.
+            reward: what it paid this party.
+            task: of the episode.
+        """
         ...
 
 

@@ -77,6 +77,7 @@ from envgym.trainer.models.base import (
     probe_models,
 )
 from envgym.trainer.models.frozen import SnapshotModel
+from envgym.trainer.models.opponent import seat_models
 from envgym.trainer.models.policy_model import load_model
 from envgym.trainer.models.reference import begin_models, reference_of
 from envgym.trainer.models.scores import ScoringModels, check_score_models, check_score_names
@@ -381,6 +382,7 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     if reads_reference or any(chosen.objective.kl_coef for chosen in (settings, *planned)):
         models.setdefault(REFERENCE, SnapshotModel(parts))
     check_score_models(method.scores, models)
+    env_sources = seat_models(env_sources, models)
     return RunContext(
         env_sources=env_sources,
         tasks=TaskPool(env_sources),

@@ -7,7 +7,9 @@ from typing import Any
 
 from envgym import Action, Env, Reply, Task
 from envgym.authoring import ListTasks, TaskDraft
+from envgym.core.messages import Message, Role
 from envgym.core.trajectory import Group
+from envgym.party import Player
 from envgym.runs import RunDirectory
 from envgym.trainer.build import RunContext
 from envgym.trainer.settings import TrainSettings, train_settings
@@ -37,6 +39,31 @@ class EvenWords(Env[int]):
     def oracle(self) -> str:
         """Return an even text."""
         return "even"
+
+
+class EvenDuel(Env[list[Message]]):
+    """Say a text of an even number of characters in each of two turns; so does the other side."""
+
+    tasks = EvenWords.tasks
+    blocking = True
+
+    def begin(self, task: Task) -> str:
+        """Show the task."""
+        self.state, self.lead = [], 0
+        return task.prompt
+
+    def respond(self, action: Action) -> Reply:
+        """Pay 1 at the end where the agent said more even texts than the other side, a half where as many."""
+        opponent = self.parties["opponent"]
+        self.state.append(Message(role=Role.USER, content=f"It said {len(action)} characters."))
+        answer = opponent.reply(tuple(self.state))
+        self.state.append(answer)
+        self.lead += (len(action) % 2 == 0) - (len(answer.content) % 2 == 0)
+        is_over = len(self.state) == 4
+        reward = (1.0 if self.lead > 0 else 0.5 if not self.lead else 0.0) * is_over
+        if is_over and isinstance(opponent, Player):
+            opponent.end(tuple(self.state), 1 - reward, self.task)
+        return Reply(observation=f"{len(answer.content)}.", reward=reward, terminated=is_over)
 
 
 def tiny_settings(directory: Path, **sections: Any) -> TrainSettings:
