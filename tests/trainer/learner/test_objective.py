@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from envgym.core.segments import Origin
 from envgym.core.tree import Source
 from envgym.errors import SettingsError
 from envgym.trainer.batch.rows import TrainRow
@@ -138,6 +139,9 @@ def test_the_terms_of_an_objective_are_those_with_a_coefficient() -> None:
     assert [term.coef(7) for term in goal.terms] == [1.0, 0.1, 0.01]
     assert [term.is_weighted for term in goal.terms] == [True, False, False]
     assert [term.name for term in goal.without_reference.terms] == ["policy", "entropy_bonus"]
+    assert goal.origins == frozenset({Origin.POLICY})
+    memory = Term(name="memory", loss=NegativeLogLikelihood(), origins=frozenset({Origin.TOOL}))
+    assert replace(goal, further=(memory,)).origins == frozenset({Origin.POLICY, Origin.TOOL})
     assert not goal.is_coupled
     assert not goal.is_bypass
 
@@ -151,3 +155,17 @@ def test_a_ratio_to_the_sampler_is_not_weighed_again() -> None:
     for twice in (Tis(), IcePop()):
         with pytest.raises(SettingsError, match=r"correction must only reject where objective\.old_policy=rollout"):
             bypass(twice)
+
+
+def test_the_ratio_that_is_reported_is_that_of_the_new_policy_to_the_old() -> None:
+    rows = off_policy_rows()
+    settings = ObjectiveSettings.model_validate({"old_policy": "rollout"})
+    goal = Objective(
+        loss=NegativeLogLikelihood(), correction=IcePop(weights=WeightLevel.NONE, low=0.0, high=math.inf),
+        settings=settings, temperature=1.0,
+    )  # fmt: skip
+    learner = Learner(build_model(), optim=OptimSettings(lr=1e-15), num_steps=10, device=CPU)
+    metrics = learner.train_step(rows, goal, step=0)
+    gaps = [gap for row in rows for _, gap in zip(range(sum(row.loss_mask)), GAPS * 9, strict=False)]
+    # This loss clips nothing, so the learner measures exp(gap) itself.
+    assert metrics["ratio/mean"] == pytest.approx(sum(map(math.exp, gaps)) / len(gaps), rel=1e-5)
