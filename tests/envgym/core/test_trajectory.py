@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from envgym.core.trajectory import Group, Trajectory, Turn, trajectories
+from envgym.core.trajectory import Group, StartState, Trajectory, Turn, start_states, trajectories
 from envgym.core.tree import Edge, Rewrite, Tree
 from envgym.core.turns import Cost, Ending, Invalid, Scored
 from envgym.errors import InvalidInput
@@ -102,3 +102,19 @@ def test_a_group_holds_the_trees_of_one_task() -> None:
     with pytest.raises(InvalidInput, match="group must hold trees of one task"):
         Group(key="k", trees=(first, other))
     assert Group(key="none", trees=()).valid == ()
+
+
+def test_episodes_go_on_from_where_a_turn_ended_and_its_episode_did_not() -> None:
+    # 0 root, 1 a turn, 2 half a turn below it, 3 its end, 4 the last turn
+    tree = cases.start("start")
+    first = tree.add(tree.root, cases.turn(cases.policy(10)), outcome=cases.CALL)
+    half = tree.add(first, Edge(segments=(cases.policy(11),), ends_turn=False))
+    second = tree.add(half, cases.turn(cases.policy(12)), outcome=cases.paid(0.5))
+    tree.add(second, cases.turn(cases.policy(13)), outcome=cases.paid(1.0), ending=Ending.TERMINATED)
+    recorded = tree.freeze()
+    assert [state.node for state in start_states(recorded)] == [1, 3]
+    (episode,) = trajectories(recorded)
+    assert [state.turns for state in start_states(recorded)] == [episode.turns[:1], episode.turns[:2]]
+    for node in (-1, 0, 2, 4, 5, 6):
+        with pytest.raises(InvalidInput, match="start state must be one where a turn ended and the episode went on"):
+            StartState(tree=recorded, node=node)
