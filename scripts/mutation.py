@@ -178,7 +178,7 @@ def draw(stratum: Stratum, *, size: int, seed: int) -> list[Mutant]:
 
 
 def run(stratum: Stratum, sample: Sequence[Mutant], excluded: Sequence[str]) -> Iterator[tuple[Mutant, Verdict]]:
-    """Yield what the tests say of each mutant; those run first that killed most of the mutants of the same file."""
+    """Yield what the tests say of each mutant; those run first that killed most of the file, then the newest."""
     if not sample:
         return
     tests, deselected = stratum.test_files(excluded), [f"--deselect={name}" for name in excluded if "::" in name]
@@ -188,8 +188,8 @@ def run(stratum: Stratum, sample: Sequence[Mutant], excluded: Sequence[str]) -> 
     limit_s, kills = max(_LEAST_CPU_S, _CPU_FACTOR * sound.cpu_s), Counter[tuple[str, str]]()
     for number, mutant in enumerate(sample, start=1):
 
-        def usefulness(name: str, path: str = mutant.path) -> tuple[int, bool]:
-            return kills[path, name], Path(path).stem in name
+        def usefulness(name: str, path: str = mutant.path) -> tuple[int, bool, float]:
+            return kills[path, name], Path(path).stem in name, (ROOT / name).stat().st_mtime
 
         ordered = sorted(tests, key=usefulness, reverse=True)
         verdict = attempt(mutant, [*ordered, *deselected], limit_s=limit_s)

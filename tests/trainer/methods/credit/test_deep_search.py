@@ -73,3 +73,11 @@ def test_single_turns_get_twice_dr_grpo(correct: list[bool]) -> None:
 def test_leaves_sum_to_zero(turns: list[list[float]]) -> None:
     found = per_node(DeepSearch()(chains(*turns)))
     assert sum(of_turns[-1] for of_turns in found) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_what_the_policy_was_less_sure_of_is_not_backed_up() -> None:
+    # Chains of nodes 1, 2 and 3, 4: mean surprisals .105 and .125. The leaves are worth -1, their mean.
+    failed = branched("A", (0, 0.0), (1, 0.0), (0, 0.0), (3, 0.0))
+    sure, unsure = per_node(DeepSearch(wrong="most_confident")(group_of(failed)))
+    assert sure == pytest.approx([-math.tanh(0.5) + 1, 0.0])
+    assert unsure == pytest.approx([0.0 + 1, 0.0])
