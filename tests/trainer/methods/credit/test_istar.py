@@ -68,6 +68,12 @@ def test_an_episode_whose_annotation_failed_does_not_train_and_counts_nowhere() 
     assert advantages(Istar(), with_failure) == advantages(Istar(), annotated([1, 0], [[0.1], [0.3]]))
 
 
+def test_two_episodes_are_compared_with_each_other() -> None:
+    # outcomes 1 - 0; process rewards 2/1 (.2 - .1)
+    found = advantages(Istar(norm="none"), annotated([1, 0], [[0.2], [0.0]]))
+    assert found == [pytest.approx([1.2]), pytest.approx([-1.2])]
+
+
 def test_group_of_one_has_advantage_zero() -> None:
     assert advantages(Istar(), annotated([1], [[0.3, 0.1]])) == [[0.0, 0.0]]
 
