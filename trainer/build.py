@@ -121,6 +121,7 @@ class Method:
         """Return the methods that have a state of their own, by their plug-in point; of a list, with their place."""
         named: dict[str, object] = {item.name: getattr(self, item.name) for item in fields(self)}
         named |= {f"controllers-{place}": controller for place, controller in enumerate(self.controllers)}
+        named |= {f"objective-{term.name}": term.loss for term in self.objective.terms}
         return {name: method for name, method in named.items() if isinstance(method, Checkpointed)}
 
 

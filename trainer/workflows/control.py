@@ -192,14 +192,18 @@ def changed_method(method: Method, before: TrainSettings, after: TrainSettings) 
     """Return the method after a change of settings. Raises: SettingsError: it needs a critic, and there is none."""
     built = build_method(after)
     check_critic_stays(method.credit, built.credit, after)
-    kept: dict[str, Any] = {}
-    for field in fields(Method):
-        old, new = getattr(method, field.name), getattr(built, field.name)
-        is_section = field.name in TrainSettings.model_fields and field.name != "objective"
-        if is_section and getattr(before, field.name) == getattr(after, field.name):
-            kept[field.name] = old
-        elif type(old) is type(new) and isinstance(old, Checkpointed) and isinstance(new, Checkpointed):
+    kept = {
+        field.name: getattr(method, field.name)
+        for field in fields(Method)
+        if field.name in TrainSettings.model_fields
+        and field.name != "objective"
+        and getattr(before, field.name) == getattr(after, field.name)
+    }
+    changed, parts = replace(built, **kept), method.checkpointed_parts()
+    for name, new in changed.checkpointed_parts().items():
+        old = parts.get(name)
+        if old is not None and old is not new and type(old) is type(new):
             with TemporaryDirectory() as folder:
                 old.save(Path(folder))
                 new.load(Path(folder))
-    return replace(built, **kept)
+    return changed

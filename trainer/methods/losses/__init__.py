@@ -29,6 +29,7 @@ from envgym.trainer.methods.losses.ppo_clip import PpoClip
 from envgym.trainer.methods.losses.real import Real
 from envgym.trainer.methods.losses.reinforce import Reinforce
 from envgym.trainer.methods.losses.sapo import Sapo
+from envgym.trainer.methods.losses.siren import Siren
 from envgym.trainer.methods.losses.topr import Topr
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "SeqMeanTokenMean",
     "SeqMeanTokenSum",
     "SeqMeanTokenSumNorm",
+    "Siren",
     "TokenLoss",
     "TokenMean",
     "TokenSum",
