@@ -61,6 +61,9 @@ def test_golden_turns() -> None:
     assert gradient[0] == pytest.approx([-0.0501001, -0.0501001, 0.0, 0.0, 0.0, 0.0], abs=1e-7)
     assert gradient[1] == [0.0] * 6
     assert (stats_of(result).clipped_high.item(), stats_of(result).clipped_low.item()) == (3, 3)
+    # of the whole row it is one ratio, exp(.019 / 5) = 1.003807
+    whole = Gspo(clip_low=0.01, clip_high=0.01)(AT2PO).losses_BT
+    assert whole[0].tolist() == pytest.approx([-0.5019036, -0.5019036, 0.0, *[-1.003807] * 3], abs=1e-6)
 
 
 def test_turns_without_an_observation_between_them_stay_apart() -> None:
