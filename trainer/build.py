@@ -176,7 +176,7 @@ class RunContext:
     def open_reference(self) -> None:
         """Let the learner read the reference where the objective has a KL term. Raises: SettingsError: it cannot."""
         needs_reference = self.method.objective.settings.kl_coef > 0
-        self.learner.reference = reference_of(self.models) if needs_reference else None
+        self.learner.reference = reference_of(self.models, self.learner.forward) if needs_reference else None
 
     def update_policy(self, version: int) -> None:
         """Let the policy sample from the learner's weights as they are now."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from envgym.agents.models.loading import load, load_tokenizer, resolve_model
 from envgym.agents.policies.backends import autocast_dtype
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput, SettingsError, sentence
 from envgym.trainer.batch.rows import scored_row
 from envgym.trainer.learner.checkpoint import OpenReference, keep_reference, open_reference
 from envgym.trainer.learner.forward import ForwardPass
@@ -105,6 +105,15 @@ class SnapshotModel(FrozenModel):
     def _hold(self) -> AbstractContextManager[object]:
         """Hold sampling off where the two share a module: before the run begins, or where adapters tell them apart."""
         return self._context.policy.pause() if self._shares_module else nullcontext()
+
+
+def check_packs(model: FrozenModel, policy: ForwardPass, *, where: str) -> None:
+    """Refuse a model that would misread the policy's packs. Raises: SettingsError: it cannot compute them."""
+    with model.open() as module:
+        if policy.packs and not model.forward_pass(module).packs:
+            do = "set optim.packing=false, or name a model of the policy's family"
+            must, got = "compute packs as the policy does", type(module).__name__
+            raise SettingsError(sentence("model", must, got, where=where, do=do))
 
 
 def check_same_tokenizer(theirs: "PreTrainedTokenizerBase", ours: "PreTrainedTokenizerBase", *, where: str) -> None:

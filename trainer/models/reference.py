@@ -6,9 +6,10 @@ from pathlib import Path
 
 from envgym.errors import RunError, SettingsError, sentence
 from envgym.trainer.learner.checkpoint import OpenReference, reference_folder
+from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.methods.annotators.base import Model
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
-from envgym.trainer.models.frozen import FrozenModel, SnapshotModel
+from envgym.trainer.models.frozen import FrozenModel, SnapshotModel, check_packs
 
 
 def begin_models(models: Mapping[str, Model], run: Path, *, reference_step: int) -> None:
@@ -24,10 +25,14 @@ def begin_models(models: Mapping[str, Model], run: Path, *, reference_step: int)
         model.begin(kept if name == REFERENCE else run / "models" / name)
 
 
-def reference_of(models: Mapping[str, Model]) -> OpenReference:
-    """Return what opens the reference. Raises: SettingsError: the model has no module that a KL term can read."""
+def reference_of(models: Mapping[str, Model], policy: ForwardPass) -> OpenReference:
+    """Return what opens the reference, which reads the rows in the packs of the policy.
+
+    Raises: SettingsError: the model has no module that a KL term can read, or one that would misread packs.
+    """
     reference = models.get(REFERENCE)
     if isinstance(reference, FrozenModel):
+        check_packs(reference, policy, where=f"models.{REFERENCE}")
         return reference.open
     got, do = type(reference).__name__, "make it local or snapshot, or leave it out"
     if reference is None:  # a controller has begun a KL term that it had not planned

@@ -20,6 +20,7 @@ from envgym.trainer.methods.credit.outcome import Grpo
 from envgym.trainer.methods.scores import Quantity, ScoreRequest, required_scores
 from envgym.trainer.models.base import ModelContext
 from envgym.trainer.models.frozen import FrozenModel
+from envgym.trainer.models.reference import reference_of
 from envgym.trainer.models.scores import ScoringModels, check_score_models, check_score_names
 from envgym.trainer.settings import OptimSettings, train_settings
 from tests.support.credit_trees import group_of
@@ -109,7 +110,7 @@ def test_number_that_is_not_finite_is_refused_with_its_place() -> None:
         build_batch([group_of(context_rewrite())], Grpo(), once=False, scores=[ScoreRequest(name="s")], compute=broken)
 
 
-def test_model_that_cannot_compute_packs_scores_rows_by_themselves() -> None:
+def test_model_that_cannot_compute_packs_scores_rows_by_themselves_and_is_no_reference() -> None:
     """A state space carries its state along: in the policy's packs it would read the branch before."""
     torch.manual_seed(0)
     sizes = {name: size for name, size in SIZES.items() if name != "head_dim"}
@@ -118,6 +119,11 @@ def test_model_that_cannot_compute_packs_scores_rows_by_themselves() -> None:
     parts = ModelContext(model=MODEL, tokenizer=None, policy=ScriptedPolicy([]), device=CPU, settings=run)
     teacher = FrozenModel(parts)
     teacher.open = lambda: nullcontext(mamba)
+    with (
+        pytest.warns(UserWarning, match="MambaForCausalLM must let shared prefixes be computed once"),
+        pytest.raises(SettingsError, match=r"model must compute packs as the policy does, got MambaForCausalLM"),
+    ):
+        reference_of({"reference": teacher}, models().learner.forward)
     compute = replace(models(), models={"teacher": teacher})
     asked = ScoreRequest(name="theirs", model="teacher"), ScoreRequest(name="mine")
     with pytest.warns(UserWarning, match="MambaForCausalLM must let shared prefixes be computed once"):
