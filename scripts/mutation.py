@@ -24,7 +24,7 @@ import sys
 import tomllib
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.abc import MetaPathFinder
@@ -148,6 +148,8 @@ def main() -> int:
     if options.strata:
         strata = [stratum for stratum in strata if stratum.name in options.strata]
     equivalent = {(x["path"], x["function"], x["before"], x["after"]) for x in table["equivalent"]}
+    for entry in left_behind(equivalent):
+        print("equivalent, but no longer in the code:", *entry)
     verdicts = _read(options.out)
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     _preload([name for stratum in strata for name in stratum.test_files(table["excluded"])])
@@ -164,6 +166,13 @@ def main() -> int:
                 print(json.dumps(line), file=out, flush=True)
             results += [(stratum.name, m, verdicts.get(m.key, EQUIVALENT)) for m in sample]
     return 0 if report(results) >= options.least else 1
+
+
+def left_behind(equivalent: Collection[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return the entries of equivalent mutants that the code has no more."""
+    paths = {entry[0] for entry in equivalent}
+    known = {mutant.place for path in paths for mutant in mutants(path, (ROOT / path).read_text(encoding="utf-8"))}
+    return sorted(set(equivalent) - known)
 
 
 def draw(stratum: Stratum, *, size: int, seed: int) -> list[Mutant]:
