@@ -55,6 +55,19 @@ def test_recipe_trains(recipe: str, tmp_path: Path) -> None:
     assert all(math.isfinite(row["loss/policy"]) for row in steps)
 
 
+@pytest.mark.parametrize("recipe", ["clip_cov", "kl_cov", "real", "siren"])
+def test_losses_that_couple_rows_train_in_several_updates(recipe: str, tmp_path: Path) -> None:
+    directory, optim = tmp_path / "run", {"lr": 0.001, "minibatches": 2, "epochs": 2}
+    pushed = {"name": "psr_nsr"}  # wrong episodes have an advantage although there are no right ones
+    train(settings(recipe, directory, filter={"name": "keep_all"}, credit=pushed, optim=optim))
+    steps = [row for row in RunDirectory.open(directory).metrics() if row.get("step", 0) > 0 and "train/rows" in row]
+    # two groups, each a minibatch of its own, twice
+    assert [row["optim/updates"] for row in steps] == [4.0, 4.0]
+    has_moved = [row["ratio/max"] > 1.0 for row in steps]
+    assert has_moved == [recipe != "real"] * 2, "labels of one class alone move nothing"
+    assert all(math.isfinite(row["loss/policy"]) for row in steps)
+
+
 def test_dynamic_sampling_collects_until_the_filter_has_kept_enough(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     run = {"name": "dapo", "directory": str(directory), "steps": 1, "trackers": []}
