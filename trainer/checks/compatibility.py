@@ -198,8 +198,21 @@ def cut_contexts_are_rewrites(settings: TrainSettings, credit: AnyCredit) -> Fau
     return Fault("canary.on_rewrite", must, "fail", "set it to row, or agent.context=stop")
 
 
+def guide_needs_its_ratio(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """Hinted episodes train in another context than they were sampled in: only their loss knows of it."""
+    if settings.allocator is None or settings.allocator.name != "guide":
+        return None
+    if settings.loss.name != "guide":
+        return Fault("loss", "be guide with allocator guide", settings.loss.name, "set loss.name=guide")
+    if settings.correction.name != "none":
+        must = "be none with allocator guide, as the sampler's log-probs are those of another context"
+        return Fault("correction", must, settings.correction.name, "set correction.name=none")
+    return None
+
+
 RULES: Final[tuple[Rule, ...]] = (
     tree_credit_needs_branches,
+    guide_needs_its_ratio,
     deep_search_needs_mcts,
     sibling_needs_rows_per_path,
     old_samples_need_a_correction,

@@ -35,7 +35,7 @@ def test_list_of_a_kind_is_json_too(capsys: Capture) -> None:
 
 def test_unknown_kind_is_refused_with_near_ones(capsys: Capture) -> None:
     assert main(["list", "--kind", "credits"]) == 2
-    assert "kind must be a known name, got 'credits' (envgym list --kind); did you mean credit?" in (
+    assert "kind must be a known name, got 'credits' (envgym list --kind); did you mean credit or weights?" in (
         capsys.readouterr().err
     )
 

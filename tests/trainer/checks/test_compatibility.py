@@ -21,6 +21,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("tree_credit_needs_branches", {"recipe": "tree_rl", "search": CHAIN}, "got search chain"),
     ("tree_credit_needs_branches", {"credit": "spo"}, "credit spo must go with"),
     ("tree_credit_needs_branches", {"credit": "tree_po"}, "credit tree_po must go with"),
+    ("guide_needs_its_ratio", {"allocator": "guide"}, "loss must be guide with allocator guide, got ppo_clip"),
+    (
+        "guide_needs_its_ratio",
+        {"allocator": "guide", "loss": "guide", "correction": "tis"},
+        "correction must be none with allocator guide",
+    ),
     ("deep_search_needs_mcts", {"credit": "deep_search"}, "credit deep_search must go with search mcts"),
     ("deep_search_needs_mcts", {"recipe": "deep_search", "search": "random_expand"}, "got search random_expand"),
     (
