@@ -18,7 +18,7 @@ from envgym.agents.settings import (
 )
 from envgym.core.segments import Origin
 from envgym.core.tree import Source
-from envgym.errors import sentence
+from envgym.errors import SettingsError, sentence
 from envgym.plugins import Choice
 from envgym.runs import RunDirectory
 from envgym.settings import Settings, apply_overrides, build_settings, place_of, places, read_settings_file
@@ -265,7 +265,7 @@ class NamedModelSettings(Settings):
 
 
 class Recipe(Settings):
-    """One choice per plug-in point; a paper is one recipe."""
+    """What a paper chooses: a method at every plug-in point, and whatever else of a run it depends on."""
 
     curriculum: Choice = Choice(name="uniform")
     search: Choice = Choice(name="chain")
@@ -284,17 +284,7 @@ class Recipe(Settings):
     loss: Choice = Choice(name="ppo_clip")
     correction: Choice = Choice(name="none")
     objective: ObjectiveSettings = ObjectiveSettings()
-
-
-class TrainSettings(Recipe):
-    """A training run: a recipe's choices, any of them replaced, and everything around them."""
-
-    recipe: str = "grpo"
-    run: TrainRunSettings = TrainRunSettings()
-    model: ModelSettings = ModelSettings()
-    engine: EngineSettings = EngineSettings()
     agent: AgentSettings = AgentSettings()
-    envs: tuple[EnvSettings, ...] = Field(min_length=1)
     decontamination: DecontaminationSettings | None = None
     """None: train tasks are those of the split, which is disjoint from the held-out one by content, not by text."""
     sampling: RolloutSamplingSettings = RolloutSamplingSettings()
@@ -311,6 +301,16 @@ class TrainSettings(Recipe):
     canary: CanarySettings = CanarySettings()
     controllers: tuple[Choice, ...] = ()
     """What looks at the run after each step and may change how it goes on, in this order."""
+
+
+class TrainSettings(Recipe):
+    """A training run: a recipe's choices, any of them replaced, and what no recipe chooses."""
+
+    recipe: str = "grpo"
+    run: TrainRunSettings = TrainRunSettings()
+    model: ModelSettings = ModelSettings()
+    engine: EngineSettings = EngineSettings()
+    envs: tuple[EnvSettings, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _check_sampling(self) -> "TrainSettings":
@@ -367,11 +367,14 @@ def train_settings(
 def recipe_settings(name: str, *, where: str = "settings") -> Recipe:
     """Return the choices of a recipe. Raises: UnknownName, SettingsError: there is none, or it chooses what is none."""
     entry = RECIPE.build(Choice(name=name), where=where)
+    if fixed := sorted(entry.choices.keys() & (TrainSettings.model_fields.keys() - Recipe.model_fields)):
+        do, must = "leave it to the run", f"choose among {', '.join(Recipe.model_fields)}"
+        raise SettingsError.of("recipe", must, fixed[0], where=f"recipe {name}", do=do)
     return build_settings(Recipe, entry.choices, where=f"recipe {name}")
 
 
 def _merged(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay the sections of `data` over the recipe's; another plug-in's name drops the recipe's settings for it."""
+    """Lay the sections of `data` over the recipe's; another plug-in's name, but the agent's, drops its settings."""
     merged = dict(recipe)
     for section, chosen in data.items():
         base = recipe.get(section)
@@ -379,7 +382,7 @@ def _merged(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any
         if (
             isinstance(base, Mapping)
             and isinstance(named, Mapping)
-            and named.get("name", base.get("name")) == base.get("name")
+            and (section == "agent" or named.get("name", base.get("name")) == base.get("name"))
         ):
             merged[section] = _merged(base, named)
         else:

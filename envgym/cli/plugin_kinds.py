@@ -103,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the choice at every plug-in point."""
+    """Print what each recipe chooses; as JSON with the defaults of the rest."""
     from envgym.trainer.settings import recipe_settings
 
     names = RECIPE.names() if args.name is None else [args.name]
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     for name, recipe in chosen.items():
         echo(styled(name, "bold"))
         echo(fill(RECIPE.load(name).summary, 100, initial_indent="  ", subsequent_indent="  "))
-        for point, chosen_here in recipe.model_dump(exclude_none=True).items():
+        for point, chosen_here in recipe.model_dump(exclude_none=True, exclude_unset=True).items():
             for choice in chosen_here if isinstance(chosen_here, tuple) else [chosen_here]:
                 named = [choice.pop("name")] if "name" in choice else []
                 echo(f"  {point:<11}", *named, *(f"{key}={value}" for key, value in choice.items()))

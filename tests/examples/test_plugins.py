@@ -38,6 +38,7 @@ def config(directory: Path) -> dict[str, Any]:
         "allocator": {"name": plugin("second_chance.py:SecondChance"), "extra": 2},
         "filter": {"name": "keep_all"},
         "annotate": [{"name": plugin("brevity_annotator.py:Brevity"), "scale": 8.0}],
+        "controllers": [{"name": plugin("halve_rate.py:HalveRate"), "patience": 1}],
         "shaping": {"name": "annotated", "annotation": "brevity", "coef": 0.1},
         "replay": {"name": plugin("last_failure.py:LastFailure"), "keep": 16},
         "credit": {"name": plugin("best_of_group.py:BestOfGroup"), "bonus": 0.5},
@@ -68,6 +69,8 @@ def test_training_uses_every_example(trained: Path) -> None:
     assert 0 < step["annotate/brevity_mean"] < 1
     assert step["annotate/brevity_failed"] == 0.0
     assert all(sum(data["metrics"].values()) == pytest.approx(1) for data in run.evals()), "shares of endings"
+    (history,) = run.checkpoints.glob("step-*1/parts/controllers-0/seen.json")
+    assert json.loads(history.read_text()) == {"best": step["reward/mean"], "since": 0}
 
 
 def test_evaluation_uses_search_agent_backend_metric_and_env(trained: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def settings(recipe: str, directory: Path, **sections: Any) -> TrainSettings:
     """Return a run of seconds on a game of up to three turns."""
     data: dict[str, Any] = {
         "recipe": recipe,
-        "run": {"name": recipe, "directory": str(directory), "steps": 2, "trackers": []},
+        "run": {"name": recipe, "directory": str(directory), "steps": 3, "trackers": []},
         "model": {"name": "tiny", "tiny": TINY},
         "engine": {"device": "cpu"},
         "envs": [{"id": "puzzles/guess_number-v0", "settings": {"size": 4, "max_turns": 3}}],
@@ -48,10 +48,10 @@ def test_recipe_trains(recipe: str, tmp_path: Path) -> None:
     chosen = settings(recipe, directory, filter={"name": "keep_all"})
     result = train(chosen)
     rows = RunDirectory.open(directory).metrics()
-    assert result.steps == 2
+    assert result.steps == 3
     steps = [row for row in rows if row.get("step", 0) > 0 and "train/rows" in row]
-    assert [row["optim/updates"] for row in steps] == [1.0, 1.0]
-    assert [row["train/rows"] for row in steps] == [8.0, 8.0]
+    assert [row["optim/updates"] for row in steps] == [1.0] * 3
+    assert [row["train/rows"] for row in steps] == [8.0] * 3
     assert all(math.isfinite(row["loss/policy"]) for row in steps)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from envgym.errors import InvalidInput
 from envgym.plugins import Choice
-from envgym.trainer.catalog import RECIPE
+from envgym.trainer.catalog import RECIPE, RecipeEntry
 from envgym.trainer.settings import Recipe, TrainSettings, load_train_settings, recipe_settings, train_settings
 
 ENVS = [{"id": "math/arithmetic-v0"}]
@@ -49,6 +49,29 @@ def test_naming_the_recipes_own_method_keeps_its_settings() -> None:
 def test_objective_is_replaced_key_by_key() -> None:
     objective = settings(recipe="dr_grpo", objective={"aggregation": {"max_tokens": 64}}).objective
     assert objective.aggregation == Choice.model_validate({"name": "seq-mean-token-sum-norm", "max_tokens": 64})
+
+
+def test_recipe_may_choose_more_than_methods_and_a_run_replaces_it() -> None:
+    found = settings(recipe="prorl", sampling={"temperature": 0.9}, optim={"lr": 0.1})
+    assert settings(recipe="prorl").sampling.temperature == 1.2
+    assert (found.sampling.temperature, found.optim.lr) == (0.9, 0.1)
+    assert [choice.name for choice in found.controllers] == ["reference_reset"]
+
+
+def test_agents_name_leaves_the_limits_that_a_recipe_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = RecipeEntry("long contexts", {"agent": {"max_context_tokens": 8192}})
+    monkeypatch.setattr("envgym.trainer.catalog.RECIPES.grpo", recipe)
+    agent = settings(recipe="grpo", agent={"name": "react"}).agent
+    assert (agent.name, agent.max_context_tokens) == ("react", 8192)
+
+
+def test_recipe_that_chooses_what_belongs_to_a_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "envgym.trainer.catalog.RECIPES.grpo", RecipeEntry("its own model", {"model": {"name": "tiny"}})
+    )
+    assert refusal(recipe="grpo").startswith("recipe must choose among curriculum, ")
+    monkeypatch.setattr("envgym.trainer.catalog.RECIPES.grpo", RecipeEntry("a typo", {"optim": {"lrr": 1.0}}))
+    assert "did you mean lr?" in refusal(recipe="grpo")
 
 
 def test_complete_settings_give_themselves_back() -> None:
