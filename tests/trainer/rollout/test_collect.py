@@ -29,6 +29,7 @@ def settings(directory: Path, group_size: int = 4, **search: Any) -> TrainSettin
             "agent": {"name": "plain", "max_turn_tokens": 4, "max_context_tokens": 512, "on_length": "close"},
             "rollout": {"groups": 2, "group_size": group_size},
             "search": search or {"name": "chain"},
+            "filter": {"name": "keep_all"},  # what a group of one cannot have is for the search to say
         }
     )
 
