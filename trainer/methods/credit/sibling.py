@@ -28,13 +28,12 @@ class Sibling(Settings):
         """Return one credit per valid episode."""
         values = _Values(group_tree=GroupTree(group=group))
         paths = values.group_tree.paths
-        return tuple(
-            TrajectoryCredit(
-                trajectory=episode,
-                advantages=(0.0, *(len(paths) * values.weight(path) * values.advantage(node) for node in path[1:])),
-            )
-            for episode, path in zip(group.valid, paths, strict=True)
-        )
+        credits: list[TrajectoryCredit] = []
+        for episode, path in zip(group.valid, paths, strict=True):
+            weight = len(paths) * values.weight(path)
+            advantages = (0.0, *(weight * values.advantage(node) for node in path[1:]))
+            credits.append(TrajectoryCredit(trajectory=episode, advantages=advantages))
+        return tuple(credits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +48,15 @@ class _Values:
         return {below: above for above, found in self.group_tree.children.items() for below in found}
 
     @cached_property
+    def branches(self) -> dict[NodeKey, NodeKey]:
+        """Node -> the nearest node, itself or above, that has siblings; the root where there is none."""
+        found = {ROOT: ROOT}
+        for node in sorted(self.parents, key=lambda node: node[1]):  # parents come before their children
+            parent = self.parents[node]
+            found[node] = node if len(self.group_tree.children[parent]) > 1 else found[parent]
+        return found
+
+    @cached_property
     def turns(self) -> dict[NodeKey, int]:
         """Node -> its turn."""
         return {
@@ -59,24 +67,34 @@ class _Values:
 
     @cached_property
     def returns(self) -> dict[NodeKey, dict[int, float]]:
-        """Node -> turn t -> what is paid from turn t on, here and below, the mean over children at every branch."""
+        """Node -> turn t, its own or later -> what is paid from turn t on, the mean over children at every branch.
+
+        The nodes of an unbranched stretch share one entry, as what is paid from a later turn on is paid below.
+        """
         found: dict[NodeKey, dict[int, float]] = {}
         for node in sorted(self.parents, key=lambda node: -node[1]):  # children come after their parents
-            below = [found[child] for child in self.group_tree.children.get(node, ())]
-            last = max((max(child, default=-1) for child in below), default=-1)
-            mine = self.turns[node]
-            found[node] = {
-                turn: self._paid(node, turn) + statistics.fmean([child.get(turn, 0.0) for child in below] or [0.0])
-                for turn in range(max(mine, last) + 1)
-            }
+            mine, children = self.turns[node], self.group_tree.children.get(node, ())
+            if mine < 0:  # an ending without tokens, which is no turn
+                found[node] = {}
+                continue
+            following = statistics.fmean([found[child].get(self.turns[child], 0.0) for child in children] or [0.0])
+            if len(children) == 1:
+                found[node] = found[children[0]]
+            else:
+                below = [found[child] for child in children]
+                last = max((max(child, default=-1) for child in below), default=-1)
+                found[node] = {
+                    turn: statistics.fmean([child.get(turn, 0.0) for child in below])
+                    for turn in range(mine + 1, last + 1)
+                }
+            found[node][mine] = self._paid(node) + following
         return found
 
-    def _paid(self, node: NodeKey, turn: int) -> float:
-        """Return what the node itself paid, if that was in turn `turn` or later."""
+    def _paid(self, node: NodeKey) -> float:
+        """Return what the node itself paid."""
         number, index = node
         outcome = self.group_tree.group.trees[number].nodes[index].outcome
-        is_due = outcome is not None and self.turns[node] >= turn
-        return outcome.reward.value if is_due and outcome and isinstance(outcome.reward, Scored) else 0.0
+        return outcome.reward.value if outcome is not None and isinstance(outcome.reward, Scored) else 0.0
 
     def weight(self, path: tuple[NodeKey, ...]) -> float:
         """Return Π 1 / #children along a path."""
@@ -87,10 +105,9 @@ class _Values:
 
     def advantage(self, node: NodeKey) -> float:
         """Return Q of a node less its baseline; 0 where there is nothing to compare it with."""
-        turn, branch = self.turns[node], node
-        while len(siblings := self.group_tree.children[self.parents[branch]]) == 1:
-            branch = self.parents[branch]
-            if branch == ROOT:
-                return 0.0
+        turn, branch = self.turns[node], self.branches[node]
+        if branch == ROOT:
+            return 0.0
+        siblings = self.group_tree.children[self.parents[branch]]
         others = [self.returns[sibling].get(turn, 0.0) for sibling in siblings if sibling != branch]
         return self.returns[node].get(turn, 0.0) - statistics.fmean(others)
