@@ -180,7 +180,7 @@ def dual_clip_lies_beyond_the_clip(settings: TrainSettings, credit: AnyCredit) -
 
 def replayed_terms_need_a_replay(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
     """A term of replayed tokens alone has no token where nothing is replayed."""
-    if settings.replay is not None:
+    if settings.replay is not None or settings.allocator is not None:  # an allocator may bring episodes, too
         return None
     lone = [term.name for term in settings.objective.terms if set(term.sources) == {Source.REPLAY}]
     if not lone:
