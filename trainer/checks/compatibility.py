@@ -189,15 +189,6 @@ def replayed_terms_need_a_replay(settings: TrainSettings, credit: AnyCredit) -> 
     return Fault(f"objective term {lone[0]}", must, "none", "set replay.name=rlep, or add POLICY to its sources")
 
 
-def cut_contexts_are_rewrites(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
-    """These strategies render the context anew when it is full, at which the run would stop."""
-    context = None if settings.agent.context is None else settings.agent.context.name
-    if settings.canary.on_rewrite != "fail" or context not in ("drop_oldest_turns", "drop_thinking"):
-        return None
-    must = "be row where the agent's context is cut, as every cut is a rewrite"
-    return Fault("canary.on_rewrite", must, "fail", "set it to row, or agent.context=stop")
-
-
 def guide_needs_its_ratio(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
     """Hinted episodes train in another context than they were sampled in: only their loss knows of it."""
     if settings.allocator is None or settings.allocator.name != "guide":
@@ -224,7 +215,6 @@ RULES: Final[tuple[Rule, ...]] = (
     value_clip_needs_several_updates,
     dual_clip_lies_beyond_the_clip,
     replayed_terms_need_a_replay,
-    cut_contexts_are_rewrites,
 )
 """Each returns what is wrong with a run's choices; None: nothing that it knows of."""
 

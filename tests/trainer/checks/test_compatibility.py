@@ -63,11 +63,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"objective": {"terms": [REPLAYED]}},
         "objective term again must go with a replay",
     ),
-    (
-        "cut_contexts_are_rewrites",
-        {"agent": {"context": "drop_oldest_turns"}, "canary": {"on_rewrite": "fail"}},
-        "canary.on_rewrite must be row where the agent's context is cut",
-    ),
 ]
 
 WORKING: list[dict[str, Any]] = [
