@@ -178,15 +178,21 @@ def dual_clip_lies_beyond_the_clip(settings: TrainSettings, credit: AnyCredit) -
     return Fault("loss.dual_clip", must, f"{dual:g}", "raise it: 3 and 10 are usual")
 
 
-def replayed_terms_need_a_replay(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
-    """A term of replayed tokens alone has no token where nothing is replayed."""
-    if settings.replay is not None or settings.allocator is not None:  # an allocator may bring episodes, too
+def terms_need_their_sources(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """A term has no token where nothing brings episodes of the sources that it reads."""
+    known = {Source.POLICY}
+    if settings.demonstrations is not None:
+        known.add(Source.DEMONSTRATION)
+    if settings.allocator is not None:  # one may join episodes that it had sampled under a hint
+        known.add(Source.REPLAY)
+    lone = [term for term in settings.objective.terms if not known & set(term.sources)]
+    if not lone or settings.replay is not None:  # one of your own may bring episodes of any source
         return None
-    lone = [term.name for term in settings.objective.terms if set(term.sources) == {Source.REPLAY}]
-    if not lone:
-        return None
-    must = "go with a replay that gives it tokens"
-    return Fault(f"objective term {lone[0]}", must, "none", "set replay.name=rlep, or add POLICY to its sources")
+    sources = ", ".join(lone[0].sources)
+    has_replayed = Source.REPLAY in lone[0].sources
+    do = "set replay.name=rlep" if has_replayed else "add the section demonstrations, or a replay that brings them"
+    must = f"go with what gives it tokens of {sources}"
+    return Fault(f"objective term {lone[0].name}", must, "none", f"{do}, or add POLICY to its sources")
 
 
 def guide_needs_its_ratio(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
@@ -214,7 +220,7 @@ RULES: Final[tuple[Rule, ...]] = (
     reinforce_has_no_old_policy,
     value_clip_needs_several_updates,
     dual_clip_lies_beyond_the_clip,
-    replayed_terms_need_a_replay,
+    terms_need_their_sources,
 )
 """Each returns what is wrong with a run's choices; None: nothing that it knows of."""
 

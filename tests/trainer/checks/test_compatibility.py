@@ -59,9 +59,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         r"loss.dual_clip must be above 1 \+ clip_high \(1.28\)",
     ),
     (
-        "replayed_terms_need_a_replay",
+        "terms_need_their_sources",
         {"objective": {"terms": [REPLAYED]}},
-        "objective term again must go with a replay",
+        "objective term again must go with what gives it tokens of REPLAY",
+    ),
+    (
+        "terms_need_their_sources",
+        {"objective": {"terms": [{**REPLAYED, "sources": ["DEMONSTRATION"]}]}},
+        "objective term again must go with what gives it tokens of DEMONSTRATION",
     ),
 ]
 
