@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from envgym.cli.main import main
+from envgym.core.trajectory import Group
 from envgym.plugins import Choice
 from envgym.runs import RunDirectory
 from envgym.trainer.batch.build import build_batch
 from envgym.trainer.catalog import CREDIT, WEIGHTS
+from envgym.trainer.methods.protocols import BatchCredit, CreditContext, TrajectoryValues
 from tests.support.credit_trees import chains
+from tests.support.example_trees import outcome_tree
 
 PLUGINS = Path(__file__).resolve().parents[2] / "examples" / "plugins"
 
@@ -87,27 +90,39 @@ def test_evaluation_uses_search_agent_backend_metric_and_env(trained: Path, tmp_
     assert record["search"] == plugin("last_turn.py:LastTurn")
 
 
-def test_credit_of_a_batch_reads_its_scores_and_weights_keep_the_first_turn(tmp_path: Path) -> None:
+def test_credit_of_a_batch_reads_its_scores(tmp_path: Path) -> None:
     chosen = {
         **config(tmp_path / "run"),
         "credit": {"name": plugin("drift_credit.py:DriftCredit"), "bound": 1e-6},
         "weights": [plugin("first_turn.py:first_turn")],
+        "objective": {"entropy_coef": 1.0},  # the policy moves in every step, whatever its rewards
         "sft": {"episodes": 4, "batch_size": 4},
+        "optim": {"lr": 0.001},
     }
-    chosen["run"]["steps"] = 4
+    chosen["run"]["steps"] = 3
     (tmp_path / "run.yaml").write_text(json.dumps(chosen))
     assert main(["train", str(tmp_path / "run.yaml")]) == 0
-    run = RunDirectory.open(tmp_path / "run")
-    rows = {step: [row for row in run.episodes([step]) if row["advantages"] is not None] for step in range(1, 5)}
-    largest = [
-        max(abs(value) for row in rows[step] for value in json.loads(row["advantages"]) if isinstance(value, float))
-        for step in range(1, 5)
-    ]
-    # Nothing has drifted until a step has learned, from rewards that differ; then hardly anything is left.
-    learned = next(number for number, value in enumerate(largest) if value > 0)
-    assert largest[learned] > 1e-2
-    assert learned < 3
-    assert max(largest[learned + 1 :]) < 1e-2
+    rows = [row for row in RunDirectory.open(tmp_path / "run").episodes([2, 3]) if row["advantages"] is not None]
+    advantages = [value for row in rows for value in json.loads(row["advantages"]) if isinstance(value, float)]
+    assert len(rows) >= 8
+    assert max(map(abs, advantages)) < 1e-2, "all episodes have drifted beyond so small a bound"
+
+
+def test_episodes_that_have_drifted_count_less() -> None:
+    # Two tokens each; the second episode's have moved by 1 nat, five times the bound.
+    group = Group(key="g", trees=(outcome_tree("stayed", 1.0), outcome_tree("moved", 0.0)))
+    logprobs = {"now": (-1.0, -1.0), "then": (-1.0, -2.0)}
+    scores = {
+        name: [
+            TrajectoryValues(trajectory=episode, values=((), (value, value)))
+            for episode, value in zip(group.valid, values, strict=True)
+        ]
+        for name, values in logprobs.items()
+    }
+    credit = CREDIT.build(Choice.model_validate({"name": plugin("drift_credit.py:DriftCredit"), "bound": 0.2}))
+    assert isinstance(credit, BatchCredit)
+    found = [result.advantages[1] for result in credit.assign([group], CreditContext(scores=scores))]
+    assert found == pytest.approx([0.707106, -0.2 * 0.707106], abs=1e-5)
 
 
 def test_first_turn_is_a_function_of_the_turns() -> None:

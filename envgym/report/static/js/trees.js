@@ -128,7 +128,9 @@ EG.trees = (() => {
     const name = EG.tokens.safe(source === "train" ? tree_id : `${tree_id}, step ${f.count(step)}`);
     const made = h("header", { id: "trees", class: "tree-page" }, h("p", { class: "overline" }, `envgym tree, run ${meta.name}`), h("h1", {}, name), about);
     made.append(...browser(trees, document).flat());
-    requestAnimationFrame(outline.focus);
+    requestAnimationFrame(() => {
+      if (document.activeElement === document.body) outline.focus(); // else the reader has begun to type already
+    });
     return made;
   }
 
