@@ -5,7 +5,7 @@ that may depend on the step.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal
@@ -70,9 +70,7 @@ class Term:
             others_BT = _is_one_of(batch.ids.origins_BT, [ORIGINS.index(origin) for origin in self.origins - TRAINED])
             others_BT = others_BT & batch.scored_mask_BT
             mask_BT = (mask_BT | others_BT) if self.origins & TRAINED else others_BT
-        if all(row_id.source in self.sources for row_id in batch.ids.ids):
-            return mask_BT
-        return mask_BT & _is_one_of(batch.ids.sources_B, [SOURCES.index(source) for source in self.sources])[:, None]
+        return _of_sources(mask_BT, batch, self.sources)
 
     def denominator(self, rows: Sequence[TrainRow]) -> Denominator:
         """Return the denominator of an update on these rows; correction masks do not change it."""
@@ -83,6 +81,13 @@ class Term:
             groups[row.id.group] = groups.get(row.id.group, 0.0) + weight
         shares = math.fsum(row.episode_share for row, _ in read)
         return Denominator(tokens=math.fsum(weights), sequences=shares, groups=groups)
+
+
+def _of_sources(mask_BT: Bool[Tensor, "B T"], batch: MicroBatch, sources: Set[Source]) -> Bool[Tensor, "B T"]:
+    """Return what a mask holds of rows of some sources."""
+    if all(row_id.source in sources for row_id in batch.ids.ids):
+        return mask_BT
+    return mask_BT & _is_one_of(batch.ids.sources_B, [SOURCES.index(source) for source in sources])[:, None]
 
 
 def _is_one_of(numbers: Tensor, chosen: Sequence[int]) -> Tensor:
@@ -187,7 +192,7 @@ class Objective:
         corrected = self.correction(
             old_logprobs_BT=logprobs_BT,
             behavior_logprobs_BT=behavior_logprobs_BT,
-            loss_mask_BT=_SAMPLED_TOKENS.mask(batch),
+            loss_mask_BT=_of_sources(batch.loss_mask_BT, batch, SAMPLED),
         )
         reference_BT = None
         if reference is not None:
@@ -257,10 +262,6 @@ class ObjectiveInputs:
         )
 
 
-_SAMPLED_TOKENS: Final = Term(name="sampled", loss=Entropy())
-"""The tokens that the policy sampled, which a correction is for; its loss is never asked."""
-
-
 def objective_loss(
     inputs: ObjectiveInputs,
     objective: Objective,
@@ -291,7 +292,7 @@ def _term_loss(
 ) -> Float[Tensor, ""]:
     batch, corrected = inputs.batch, inputs.old_logprobs.corrected
     read_BT = term.mask(batch)
-    sampled_BT = _SAMPLED_TOKENS.mask(batch)
+    sampled_BT = _of_sources(batch.loss_mask_BT, batch, SAMPLED)
     mask_BT = read_BT & (corrected.loss_mask_BT | ~sampled_BT)
     loss_batch = inputs.of_term(term, mask_BT)
     result = term.loss(loss_batch)
