@@ -25,7 +25,7 @@ from envgym.trainer.methods.curricula.uniform import Uniform
 from envgym.trainer.methods.filters.variance import KeepAll
 from envgym.trainer.rollout.annotate import AnnotateStage
 from envgym.trainer.rollout.collector import Collector
-from envgym.trainer.settings import RolloutSettings
+from envgym.trainer.sections import RolloutSettings
 from tests.support.parrots import Parrot, ParrotTasks, char_agent, said
 
 

@@ -85,7 +85,7 @@ def measure(cell: str, packing: bool, options: argparse.Namespace) -> Side:
     from envgym.trainer.learner.objective import Objective
     from envgym.trainer.methods.corrections import NoCorrection
     from envgym.trainer.methods.losses import PpoClip
-    from envgym.trainer.settings import ObjectiveSettings, OptimSettings
+    from envgym.trainer.sections import ObjectiveSettings, OptimSettings
 
     torch.set_num_threads(options.threads)
     model = load(options.model, trainable=True).model

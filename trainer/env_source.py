@@ -18,7 +18,7 @@ from envgym.files import write_json
 from envgym.runs import check_labels
 from envgym.trainer.methods.decontamination import DecontaminatedTasks
 from envgym.trainer.methods.protocols import EnvSupply, TaskRequest
-from envgym.trainer.settings import DecontaminationSettings
+from envgym.trainer.sections import DecontaminationSettings
 
 ADDED_FROM: Final = 2**32
 """Index of the first task that a run adds to an env's own."""

@@ -17,7 +17,7 @@ from envgym.report.from_run import write_run_report
 from envgym.runs import RunDirectory
 from envgym.trainer.batch.build import TrainingBatch
 from envgym.trainer.batch.rows import TrainRow
-from envgym.trainer.build import RunContext, build_method, build_run_context
+from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
 from envgym.trainer.checks.preflight import check_annotations, check_invalid, open_run_directory
 from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
@@ -32,6 +32,7 @@ from envgym.trainer.learner.checkpoint import (
     newest_checkpoint,
     save_checkpoint,
 )
+from envgym.trainer.method import build_method
 from envgym.trainer.metrics.callbacks import Callback, Callbacks, progress_counter
 from envgym.trainer.metrics.rollout import (
     check_context_rewrites,

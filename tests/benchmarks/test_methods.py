@@ -13,9 +13,9 @@ from benchmarks._token_budget import TokenBudget
 from envgym.agents.settings import EvaluationSettings
 from envgym.errors import RunError
 from envgym.runs import RunDirectory
-from envgym.trainer.build import build_method
 from envgym.trainer.checks.compatibility import check_search
 from envgym.trainer.env_source import build_env_sources
+from envgym.trainer.method import build_method
 from envgym.trainer.methods.controllers.base import ControlContext
 from envgym.trainer.settings import TrainSettings, load_train_settings
 from envgym.trainer.train import train

@@ -17,7 +17,7 @@ from envgym.files import write_json
 from envgym.plugins import Choice
 from envgym.runs import RunDirectory
 from envgym.settings import apply_overrides
-from envgym.trainer.build import build_method
+from envgym.trainer.method import build_method
 from envgym.trainer.settings import load_train_settings
 
 TASKS = 12

@@ -28,9 +28,9 @@ from benchmarks._tree_vs_chain_report import differences, planned_effect, result
 from envgym.agents.settings import EvaluationSettings
 from envgym.errors import RunError, SettingsError
 from envgym.files import write_json
-from envgym.trainer.build import build_method
 from envgym.trainer.checks.compatibility import check_search
 from envgym.trainer.env_source import build_env_sources
+from envgym.trainer.method import build_method
 from envgym.trainer.settings import load_train_settings
 
 SMALL = Declaration(

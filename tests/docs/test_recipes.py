@@ -5,8 +5,8 @@ from operator import attrgetter
 from pathlib import Path
 
 from envgym.settings import apply_overrides
-from envgym.trainer.build import build_method
 from envgym.trainer.catalog import RECIPE
+from envgym.trainer.method import build_method
 from envgym.trainer.settings import recipe_settings, train_settings
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"

@@ -8,8 +8,8 @@ import pytest
 from envgym.core.trajectory import Group
 from envgym.errors import InvalidInput
 from envgym.plugins import Choice
-from envgym.trainer.build import build_method
 from envgym.trainer.catalog import CREDIT, KINDS, LOSS
+from envgym.trainer.method import build_method
 from envgym.trainer.methods.losses import PpoClip
 from envgym.trainer.methods.protocols import BatchCredit, Credit
 from envgym.trainer.settings import train_settings

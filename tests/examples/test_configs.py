@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from envgym.agents.settings import EvaluationSettings
-from envgym.trainer.build import build_method
 from envgym.trainer.env_source import build_env_sources
+from envgym.trainer.method import build_method
 from envgym.trainer.settings import load_train_settings
 
 CONFIGS = [

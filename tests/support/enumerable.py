@@ -31,7 +31,7 @@ from envgym.trainer.methods.corrections import Correction, NoCorrection
 from envgym.trainer.methods.losses import Aggregation, Reinforce, SeqMeanTokenSum
 from envgym.trainer.methods.protocols import Credit, TrajectoryCredit
 from envgym.trainer.metrics.update import UpdateMetrics
-from envgym.trainer.settings import ObjectiveSettings
+from envgym.trainer.sections import ObjectiveSettings
 
 Array = NDArray[np.float64]
 END = -1

@@ -29,7 +29,7 @@ from envgym.trainer.methods.corrections import (
 from envgym.trainer.methods.corrections.rejection import Over
 from envgym.trainer.methods.losses import PpoClip
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.settings import ObjectiveSettings, OptimSettings
+from envgym.trainer.sections import ObjectiveSettings, OptimSettings
 from tests.trainer.learner.test_learner import CPU, build_model, build_rows
 
 NONE = NoCorrection()

@@ -10,7 +10,7 @@ import torch
 
 from envgym.errors import RunError, SettingsError
 from envgym.runs import RunDirectory
-from envgym.trainer.build import build_method
+from envgym.trainer.method import build_method
 from envgym.trainer.settings import TrainSettings, train_settings
 from envgym.trainer.train import train
 from envgym.trainer.workflows.dry_run import dry_run

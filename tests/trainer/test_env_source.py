@@ -14,7 +14,8 @@ from envgym.trainer.checks.compatibility import check_group
 from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
 from envgym.trainer.methods.credit.gae import GaeTurn
 from envgym.trainer.methods.credit.outcome import Grpo
-from envgym.trainer.settings import DecontaminationSettings, train_settings
+from envgym.trainer.sections import DecontaminationSettings
+from envgym.trainer.settings import train_settings
 
 ARITHMETIC = EnvSettings(id="math/arithmetic-v0", weight=2.0)
 

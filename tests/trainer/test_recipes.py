@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from envgym.runs import RunDirectory
-from envgym.trainer.build import build_method
 from envgym.trainer.catalog import RECIPE
+from envgym.trainer.method import build_method
 from envgym.trainer.settings import TrainSettings, recipe_settings, train_settings
 from envgym.trainer.train import train
 from tests.support.plugins import BATCH_CREDITS, CREDITS, CRITIC_CREDITS, FILTERS, LOSSES, STRATEGIES

@@ -8,7 +8,7 @@ import pytest
 from envgym.episodes import episode_rows
 from envgym.errors import SettingsError, UnknownName
 from envgym.runs import RunDirectory
-from envgym.trainer.build import build_method
+from envgym.trainer.method import build_method
 from envgym.trainer.train import train
 from tests.support.example_trees import outcome_tree
 from tests.support.tiny_runs import step_metrics, tiny_settings

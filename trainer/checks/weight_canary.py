@@ -15,7 +15,7 @@ from envgym.agents.protocols import GenerateRequest, Generation, Policy, Samplin
 from envgym.errors import PolicyFailure, RunError, sentence
 from envgym.trainer.batch.rows import TrainRow, scored_row
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.settings import CanarySettings
+from envgym.trainer.sections import CanarySettings
 
 TEXT: Final = (
     "A miner carried a small bird into the dark, because it fell silent long before he could notice that the air had "

@@ -19,7 +19,7 @@ from envgym.trainer.learner.logprobs import TokenHiddenStates
 from envgym.trainer.methods.losses import Denominator, TokenMean
 from envgym.trainer.methods.tensors import check_rows
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
-from envgym.trainer.settings import CriticSettings, OptimSettings
+from envgym.trainer.sections import CriticSettings, OptimSettings
 
 
 def value_loss(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, packed_batches, padded_batches
 from envgym.trainer.learner.logprobs import TokenHiddenStates, token_hidden_states
 from envgym.trainer.learner.packing.support import can_pack, packed_token_hidden_states
-from envgym.trainer.settings import OptimSettings
+from envgym.trainer.sections import OptimSettings
 
 
 class ForwardPass:

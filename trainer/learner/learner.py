@@ -23,7 +23,7 @@ from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.objective import Objective, ObjectiveInputs, OldLogprobs, objective_loss
 from envgym.trainer.methods.losses import Denominator
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics, correction_metrics
-from envgym.trainer.settings import OptimSettings
+from envgym.trainer.sections import OptimSettings
 
 LossFn = Callable[[MicroBatch], Float[Tensor, ""]]
 """Returns a micro-batch's share of the loss of its update, with gradient."""

@@ -37,7 +37,7 @@ from envgym.trainer.methods.losses.kl_reference import REFERENCE
 from envgym.trainer.methods.row_ids import ORIGINS, SAMPLED, SOURCES
 from envgym.trainer.methods.schedules import Constant, Schedule
 from envgym.trainer.metrics.update import UpdateMetrics
-from envgym.trainer.settings import ObjectiveSettings
+from envgym.trainer.sections import ObjectiveSettings
 
 TOKEN_MEAN: Final = TokenMean()
 ONE: Final = Constant(value=1.0)

@@ -11,7 +11,7 @@ from envgym.trainer.methods.losses.dpo import Dpo
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.base import ModelContext
 from envgym.trainer.models.trained import LearningModel, rows_of_episodes, sampled_rows
-from envgym.trainer.settings import ObjectiveSettings, OptimSettings
+from envgym.trainer.sections import ObjectiveSettings, OptimSettings
 
 
 class ImplicitPrm(LearningModel):

@@ -43,7 +43,7 @@ from envgym.trainer.methods.losses import PpoClip
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.base import ModelContext
 from envgym.trainer.models.trained import LearningModel
-from envgym.trainer.settings import ObjectiveSettings, OptimSettings
+from envgym.trainer.sections import ObjectiveSettings, OptimSettings
 
 _VERSION = "version.json"
 _Conversation = tuple[tuple[Role, str], ...]

@@ -24,7 +24,7 @@ from envgym.trainer.methods.protocols import Checkpointed
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.base import ModelContext
 from envgym.trainer.models.frozen import check_same_tokenizer
-from envgym.trainer.settings import OptimSettings
+from envgym.trainer.sections import OptimSettings
 
 _WEIGHTS, _OPTIMIZER = "model", "optimizer.pt"
 

@@ -20,7 +20,7 @@ from envgym.trainer.methods.replay.buffer import ReplayBuffer, ReplayEntry, keep
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.base import ModelContext
 from envgym.trainer.models.trained import LearningModel
-from envgym.trainer.settings import OptimSettings
+from envgym.trainer.sections import OptimSettings
 
 _STATE: Final = "critic.pt"
 _BUFFER: Final = "buffer"

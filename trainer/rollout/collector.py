@@ -28,7 +28,7 @@ from envgym.trainer.methods.replay.base import Replay
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.annotate import AnnotateStage
 from envgym.trainer.rollout.groups import GroupRollout, GroupRunner, Stats
-from envgym.trainer.settings import RolloutSettings
+from envgym.trainer.sections import RolloutSettings
 
 OnFinished = Callable[[Tree], None]
 STRAGGLER = "a straggler: the step went on without it"

@@ -10,11 +10,12 @@ from typing import Any
 from envgym.agents.search.protocol import TreeStrategy
 from envgym.files import write_json
 from envgym.settings import read_value
-from envgym.trainer.build import Method, RunContext, build_method
+from envgym.trainer.build import RunContext
 from envgym.trainer.checks.changes import changed_settings, leaves
 from envgym.trainer.checks.compatibility import check_critic_stays, check_run
 from envgym.trainer.learner.learner import adamw
 from envgym.trainer.learner.weights import set_trained_weights, trained_weights
+from envgym.trainer.method import Method, build_method
 from envgym.trainer.methods.controllers.base import Control, ControlContext, EvaluationSummary
 from envgym.trainer.methods.protocols import Checkpointed
 from envgym.trainer.metrics.update import Metrics

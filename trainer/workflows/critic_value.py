@@ -26,7 +26,8 @@ from envgym.trainer.methods.annotators.base import Model
 from envgym.trainer.methods.protocols import CriticCredit
 from envgym.trainer.models.base import ModelContext
 from envgym.trainer.models.policy_model import load_model
-from envgym.trainer.settings import CriticSettings, TrainSettings, settings_of_run
+from envgym.trainer.sections import CriticSettings
+from envgym.trainer.settings import TrainSettings, settings_of_run
 
 _KEPT = 4
 """Critics that are held in memory at a time."""

@@ -19,7 +19,7 @@ from envgym.trainer.catalog import DEMONSTRATIONS
 from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.protocols import Curriculum
 from envgym.trainer.methods.replay.recorded import check_vocabulary, open_recorded, train_trees
-from envgym.trainer.settings import SftSettings
+from envgym.trainer.sections import SftSettings
 
 
 class Demonstrations(NamedTuple):

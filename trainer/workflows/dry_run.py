@@ -23,7 +23,8 @@ from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.learner.learner import needs_old_logprobs_pass
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import FilterResult
-from envgym.trainer.settings import RolloutSettings, TrainSettings
+from envgym.trainer.sections import RolloutSettings
+from envgym.trainer.settings import TrainSettings
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")

@@ -15,7 +15,8 @@ from envgym.trainer.methods.corrections import NoCorrection
 from envgym.trainer.methods.losses import Reinforce
 from envgym.trainer.metrics.rollout import rollout_metrics
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.settings import ObjectiveSettings, RolloutSettings, SftSettings, TrainSettings
+from envgym.trainer.sections import ObjectiveSettings, RolloutSettings, SftSettings
+from envgym.trainer.settings import TrainSettings
 from envgym.trainer.workflows.demonstrations import DemonstrationRequest, DemonstrationSource, demonstration_sources
 
 LIKELIHOOD = Objective(loss=Reinforce(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)

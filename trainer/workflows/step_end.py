@@ -6,7 +6,7 @@ from envgym.core.trajectory import Group
 from envgym.episodes import dropped_trees, episode_rows
 from envgym.runs import RunDirectory
 from envgym.trainer.batch.build import TrainingBatch
-from envgym.trainer.build import Method
+from envgym.trainer.method import Method
 from envgym.trainer.methods.protocols import (
     FilterResult,
     ObservingCurriculum,

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from envgym.errors import SettingsError
-from envgym.trainer.build import build_method
 from envgym.trainer.catalog import RECIPE
 from envgym.trainer.checks.compatibility import RULES
+from envgym.trainer.method import build_method
 from envgym.trainer.settings import load_train_settings, train_settings
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

@@ -15,7 +15,7 @@ from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.errors import PolicyFailure, RunError
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.checks.weight_canary import NUM_TOKENS, ComputeLogprobs, WeightCanary
-from envgym.trainer.settings import CanarySettings
+from envgym.trainer.sections import CanarySettings
 from tests.agents.policies.small_models import llama, raw_logprobs
 
 PROMPT = tuple(range(3, 60))

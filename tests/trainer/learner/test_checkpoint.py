@@ -20,7 +20,7 @@ from envgym.trainer.learner.checkpoint import (
 )
 from envgym.trainer.learner.learner import adamw
 from envgym.trainer.methods.protocols import Checkpointed, TaskStats
-from envgym.trainer.settings import OptimSettings
+from envgym.trainer.sections import OptimSettings
 
 SHAPE = TinySettings(hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=2, intermediate_size=64)
 STATS = {("math/arithmetic-v0", 7): TaskStats(4, 2.5, 2.25, 3), ("hard", 0): TaskStats(1, 0.0, 0.0, 1)}

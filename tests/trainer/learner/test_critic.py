@@ -24,7 +24,7 @@ from envgym.trainer.methods.losses import PpoClip
 from envgym.trainer.methods.protocols import VALUES, Credit, CriticCredit
 from envgym.trainer.metrics.update import UpdateMetrics
 from envgym.trainer.models.scores import ScoringModels
-from envgym.trainer.settings import CriticSettings, ObjectiveSettings, OptimSettings
+from envgym.trainer.sections import CriticSettings, ObjectiveSettings, OptimSettings
 from tests.support.credit_trees import chains
 from tests.support.example_trees import fork_inside_a_turn
 from tests.support.plugins import CREDITS, CRITIC_CREDITS

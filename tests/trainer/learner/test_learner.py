@@ -20,7 +20,7 @@ from envgym.trainer.learner.learner import Learner, schedule
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.methods.corrections import NoCorrection, Tis
 from envgym.trainer.methods.losses import Aggregation, PpoClip
-from envgym.trainer.settings import ObjectiveSettings, OptimSettings
+from envgym.trainer.sections import ObjectiveSettings, OptimSettings
 from tests.support.logprobs import token_logprobs
 
 CPU = torch.device("cpu")

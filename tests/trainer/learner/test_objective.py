@@ -18,7 +18,7 @@ from envgym.trainer.methods.corrections import IcePop, Tis, TisLevel, WeightLeve
 from envgym.trainer.methods.losses import NegativeLogLikelihood, PpoClip
 from envgym.trainer.methods.losses.aggregate import Denominator
 from envgym.trainer.methods.row_ids import RowId
-from envgym.trainer.settings import ObjectiveSettings, OptimSettings
+from envgym.trainer.sections import ObjectiveSettings, OptimSettings
 from tests.trainer.learner.test_learner import CPU, build_model, build_rows, objective
 
 GAPS = (0.3, -0.4, 0.9, 0.0)

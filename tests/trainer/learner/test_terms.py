@@ -18,7 +18,7 @@ from envgym.trainer.methods.corrections import Tis
 from envgym.trainer.methods.losses import LossBatch, NegativeLogLikelihood, PpoClip, TokenLoss
 from envgym.trainer.methods.row_ids import RowId
 from envgym.trainer.methods.schedules import Linear
-from envgym.trainer.settings import ObjectiveSettings, OptimSettings
+from envgym.trainer.sections import ObjectiveSettings, OptimSettings
 from tests.trainer.learner.test_learner import CPU, build_model, build_rows, objective, weights_after
 
 DEMONSTRATED = Term(name="imitation", loss=NegativeLogLikelihood(), sources=frozenset({Source.DEMONSTRATION}))

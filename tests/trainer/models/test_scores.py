@@ -22,7 +22,8 @@ from envgym.trainer.models.base import ModelContext
 from envgym.trainer.models.frozen import FrozenModel
 from envgym.trainer.models.reference import reference_of
 from envgym.trainer.models.scores import ScoringModels, check_score_models, check_score_names
-from envgym.trainer.settings import OptimSettings, train_settings
+from envgym.trainer.sections import OptimSettings
+from envgym.trainer.settings import train_settings
 from tests.support.credit_trees import group_of
 from tests.support.example_trees import context_rewrite
 from tests.trainer.learner.packing.forest import CPU, SIZES, build, group

@@ -18,7 +18,7 @@ from envgym.plugins import Choice
 from envgym.trainer.learner.causal_lm import hidden_states
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.forward import ForwardPass
-from envgym.trainer.settings import CriticSettings, OptimSettings
+from envgym.trainer.sections import CriticSettings, OptimSettings
 from envgym.trainer.train import train
 from envgym.trainer.workflows.critic_value import CriticValue, critic
 from tests.trainer.learner.packing.forest import CPU, build

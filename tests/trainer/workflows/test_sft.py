@@ -13,7 +13,7 @@ from envgym.episodes import episode_rows
 from envgym.errors import SettingsError
 from envgym.plugins import Choice
 from envgym.runs import RunDirectory
-from envgym.trainer.settings import SftSettings
+from envgym.trainer.sections import SftSettings
 from envgym.trainer.workflows.demonstrations import demonstration_sources, is_success
 from envgym.trainer.workflows.sft import likelihood_rows
 from tests.support.example_trees import outcome_tree

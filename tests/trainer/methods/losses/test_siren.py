@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from envgym.trainer.build import build_method
+from envgym.trainer.method import build_method
 from envgym.trainer.methods.losses import Siren
 from envgym.trainer.methods.losses.base import LossBatch
 from envgym.trainer.settings import TrainSettings, train_settings

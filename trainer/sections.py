@@ -1,0 +1,253 @@
+"""The sections of a training run's settings that the trainer adds to those of `envgym.agents.settings`."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from envgym.agents.settings import (
+    RunSettings,
+)
+from envgym.core.segments import Origin
+from envgym.core.tree import Source
+from envgym.errors import sentence
+from envgym.plugins import Choice
+from envgym.settings import Settings
+
+
+class TrainRunSettings(RunSettings):
+    """The run itself."""
+
+    steps: int = Field(default=100, ge=0)
+    """Train steps (optimizer updates per step: see `optim`)."""
+    checkpoint_every: int = Field(default=10, ge=1)
+    """Steps between checkpoints; the last step always makes one."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Older checkpoints are deleted."""
+    save_episodes_every: int = Field(default=1, ge=0)
+    """Steps between saved batches of episodes; 0 saves none."""
+    trackers: tuple[Choice, ...] = (Choice(name="progress"), Choice(name="tensorboard"))
+    """What the command line reports the run to: `progress` in the terminal, `tensorboard` event files where the package
+    is installed, `wandb` with its `project`, or one of your own."""
+    max_invalid_rate: float = Field(default=0.5, ge=0, le=1)
+    """The run stops when a larger share of a step's episodes is invalid, or of the annotations of one name failed."""
+
+
+class SftSettings(Settings):
+    """A warm start: supervised training before the first step of reinforcement learning."""
+
+    source: Choice = Choice(name="oracle")
+    """What gives the demonstrations: `oracle` plays the envs' oracles on train tasks; `recorded` reads the episodes
+    of another run (`directory`)."""
+    episodes: int = Field(default=256, ge=1)
+    """Episodes to play; a source that reads them ignores it."""
+    epochs: int = Field(default=1, ge=1)
+    batch_size: int = Field(default=32, ge=1)
+    """Episodes per update."""
+    lr: float = Field(default=1e-3, gt=0)
+    warmup_share: float = Field(default=0.1, ge=0, le=1)
+    """Share of the updates in which the rate rises; it falls to 0 as a cosine afterwards."""
+    until_success: float | None = Field(default=None, gt=0, le=1)
+    """Stop once this share of sampled episodes on train tasks succeeds; the rate then stays up instead of falling.
+    A policy that fails at times is what reinforcement learning needs: no more than that is worth imitating."""
+    check_every: int = Field(default=50, ge=1)
+    """Updates between such checks."""
+    check_tasks: int = Field(default=64, ge=1)
+    """Episodes of each check, each on a task of its own."""
+    next: "SftSettings | None" = None
+    """A further phase after this one, with demonstrations and an optimizer of its own."""
+
+    @property
+    def phases(self) -> "list[SftSettings]":
+        """This phase and those after it."""
+        return [self, *(self.next.phases if self.next is not None else [])]
+
+
+class DecontaminationSettings(Settings):
+    """Leave out train tasks whose text overlaps with the held-out tasks of the evaluation. Source: 2411.15124."""
+
+    ngram: int = Field(default=8, ge=1)
+    """Words in a row that two texts must have in common."""
+    share: float = Field(default=0.5, ge=0, lt=1)
+    """Largest share of a held-out text's words that lie in such rows of a train task that is kept."""
+
+
+class RolloutSettings(Settings):
+    """How many episodes a step samples, how far sampling runs ahead of learning, and which episodes it waits for."""
+
+    groups: int = Field(default=8, ge=1)
+    """Groups per train step."""
+    group_size: int = Field(default=8, ge=1)
+    """Episodes that share a baseline."""
+    metrics: tuple[Choice, ...] = ()
+    """What else is measured of each step's episodes: `endings`, `lengths`, or metrics of your own."""
+    staleness: int = Field(default=0, ge=0)
+    """Train steps by which a sample may be older than the weights that it trains. 0: every step samples anew. Above,
+    the groups of later steps are begun already; choose a `correction`, as they are off-policy."""
+    deterministic: bool = True
+    """Finish groups before a step learns, so that a run repeats; with `staleness` the samples are then exactly that
+    old. False: sampling, envs and learning overlap, and samples are at most that old."""
+    oversampling: float = Field(default=1.0, ge=1)
+    """Groups that are begun for each that a step trains on; it goes on when the filter keeps as many as it needs."""
+    min_finished_share: float = Field(default=1.0, gt=0, le=1)
+    """Share of a step's trees that it waits for in any case; a chain is a tree with one episode."""
+    max_group_size: int = Field(default=64, ge=1)
+    """Most episodes that are sampled of a group, where an `allocator` extends it."""
+    stragglers: Literal["wait", "abort", "carry"] = "wait"
+    """What becomes of the others: waited for; aborted, so that their episodes under way are invalid; or carried over to
+    the next step."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether groups are sampled while a step learns."""
+        return self.staleness > 0 and not self.deterministic
+
+    @property
+    def steps_ahead(self) -> int:
+        """Steps whose groups are begun ahead; one that carries over lets its stragglers grow older by one."""
+        return self.staleness - (self.stragglers == "carry")
+
+    @model_validator(mode="after")
+    def _check_stragglers(self) -> "RolloutSettings":
+        where, must = "rollout", "be false where stragglers are not waited for"
+        if self.stragglers != "wait" and self.deterministic:
+            do = "set it to false: who is late depends on timing"
+            raise ValueError(sentence("rollout.deterministic", must, True, where=where, do=do))
+        if self.stragglers == "wait" and self.min_finished_share < 1:
+            do = "set stragglers to abort or carry, or leave min_finished_share at 1"
+            must, got = "be 1 where all are waited for", self.min_finished_share
+            raise ValueError(sentence("rollout.min_finished_share", must, got, where=where, do=do))
+        if self.stragglers == "carry" and not self.staleness:
+            do = "raise it: an episode that is carried over was begun with older weights"
+            raise ValueError(sentence("rollout.staleness", "be at least 1 to carry over", 0, where=where, do=do))
+        return self
+
+
+class OptimSettings(Settings):
+    """AdamW and its schedule. Source: 1711.05101."""
+
+    lr: float = Field(default=1e-5, gt=0)
+    warmup_steps: int = Field(default=0, ge=0)
+    decay: Literal["constant", "linear", "cosine"] = "constant"
+    """After warmup, down to 0 at the last step."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    grad_clip: float = Field(default=1.0, gt=0)
+    """Largest norm of the gradient of one update."""
+    minibatches: int = Field(default=1, ge=1)
+    """Updates that one pass over a step's rows is cut into."""
+    epochs: int = Field(default=1, ge=1)
+    """Passes over a step's rows."""
+    micro_batch_tokens: int = Field(default=8192, ge=1)
+    """Tokens that are computed at a time, padding included; bounds memory, changes no result. A longer row stands
+    alone."""
+    packing: bool = True
+    """Compute each prefix that rows share once; False: every row by itself, padded. Changes time and memory only."""
+
+
+class DemonstrationSettings(Settings):
+    """Demonstrations beside the episodes of every step, for terms of the objective that read them."""
+
+    source: Choice = Choice(name="oracle")
+    """What gives them, as for a warm start: `oracle` or `recorded` (`directory`)."""
+    episodes: int = Field(default=256, ge=1)
+    """Episodes to play when the run begins or is resumed; a source that reads them ignores it."""
+    per_step: int = Field(default=8, ge=1)
+    """Episodes drawn for each step."""
+
+
+class TermSettings(Settings):
+    """One more term of the objective."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    """Of its metrics: `loss/<name>`, `coef/<name>`."""
+    loss: Choice
+    coef: float | Choice = 1.0
+    """What the term is multiplied with: a number, or a schedule over train steps (`linear`, `cosine`, your own)."""
+    aggregation: Choice | None = None
+    """How its token losses become one number; None: as those of the policy's loss."""
+    sources: tuple[Source, ...] = (Source.POLICY, Source.REPLAY)
+    """Of the rows that it reads: who produced their episodes."""
+    origins: tuple[Origin, ...] = (Origin.POLICY,)
+    """Of the tokens that it reads. What a prompt, a template or a hint says never trains."""
+
+    @model_validator(mode="after")
+    def _check_origins(self) -> "TermSettings":
+        trainable = (Origin.POLICY, Origin.DEMONSTRATION, Origin.TOOL)
+        for what, given, known in (("origins", self.origins, trainable), ("sources", self.sources, tuple(Source))):
+            if not given or set(given) - set(known):
+                must, do = f"be some of {', '.join(known)}", "leave the others out"
+                got = ", ".join(given) or "none"
+                raise ValueError(sentence(f"{what} of a term", must, got, where=f"term {self.name}", do=do))
+        return self
+
+
+class ObjectiveSettings(Settings):
+    """How token losses become the number that is minimised."""
+
+    aggregation: Choice = Choice(name="token-mean")
+    """`token-mean`, `token-sum`, `seq-mean-token-sum`, `seq-mean-token-mean`, or `seq-mean-token-sum-norm` with its
+    constant `max_tokens`."""
+    shared_tokens: Literal["per_path", "once"] = "per_path"
+    """A token that k rows share trains k times, or once (weight 1/k)."""
+    old_policy: Literal["recomputed", "rollout"] = "recomputed"
+    """What the loss's ratio is taken to: the policy as the step began, of which the learner computes log-probs anew; or
+    the one that sampled, by the log-probs that it stated (bypass), so that the ratio corrects for it, too."""
+    kl_estimator: Choice = Choice(name="k3")
+    """Of KL(policy || reference) in the loss: `k1`, `k2` or `k3`."""
+    kl_coef: float = Field(default=0.0, ge=0)
+    """0 keeps no reference model."""
+    entropy_coef: float = 0.0
+    policy_coef: float | Choice = 1.0
+    """What the policy's loss is multiplied with: a number, or a schedule over train steps."""
+    terms: tuple[TermSettings, ...] = ()
+    """What is minimised beside the policy's loss, its KL term and its entropy bonus."""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> "ObjectiveSettings":
+        names = ["policy", "kl_reference", "entropy_bonus", *(term.name for term in self.terms)]
+        if repeated := [name for name in names if names.count(name) > 1]:
+            do = "rename one"
+            raise ValueError(sentence("names of terms", "differ", repeated[0], where="objective.terms", do=do))
+        return self
+
+
+class CriticSettings(Settings):
+    """The value head of a credit that reads values."""
+
+    lr: float = Field(default=0.05, gt=0)
+    """About how far one update moves a value; constant. Each update is AdamW's, with the betas and eps of `optim`."""
+    detach: bool = True
+    """The head learns from the policy's hidden states as they are, so that the policy's gradient is that of its
+    objective alone, and exact for any critic. False: the value loss trains the body too."""
+    coef: float = Field(default=0.5, gt=0)
+    """Weight of the value loss beside the policy's; it matters only without `detach`, as Adam undoes it in the head."""
+    clip: float | None = Field(default=None, gt=0)
+    """How far a value may move within a train step before it stops learning; None = any."""
+
+
+class CanarySettings(Settings):
+    """After every update: are the weights that sample those that have learned?"""
+
+    enabled: bool = True
+    max_gap: float = Field(default=0.1, gt=0)
+    """Largest mean difference of log-probs between sampler and learner, in nats; beyond it the run stops."""
+    min_move: float = Field(default=1e-3, gt=0)
+    """When the learner's log-probs move by more than this and the sampler's do not, the run stops."""
+    on_rewrite: Literal["row", "fail"] = "row"
+    """A turn whose context had to be rendered anew begins a row of its own, or stops the run; also when not enabled."""
+
+
+class ResamplingSettings(Settings):
+    """Dynamic sampling: more groups in place of those that the filter drops. Source: 2503.14476."""
+
+    rounds: int = Field(default=1, ge=1)
+    """Most rounds of `rollout.groups` groups that a step collects; it stops when the filter has kept so many."""
+
+
+class NamedModelSettings(Settings):
+    """A model of the run beside its policy."""
+
+    kind: Choice
+    """`local` (a directory, for log-probs), `snapshot` (the policy as the run began), `endpoint` (a service that
+    answers conversations), or one of your own."""
