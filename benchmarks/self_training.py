@@ -18,7 +18,10 @@ from envgym.agents.evaluation.play import EvalRecord
 from envgym.runs import RunDirectory
 from envgym.seeds import generator
 from envgym.stats import UNIT_RANGE, Samples, compare_paired
-from envgym.trainer.self_training import AgentPrmRounds, RestMctsRounds, RoundRuns, SelfTrainingPlan, self_train
+from envgym.trainer.methods.self_training.agent_prm import AgentPrmRounds
+from envgym.trainer.methods.self_training.base import SelfTrainingPlan
+from envgym.trainer.methods.self_training.rest_mcts import RestMctsRounds
+from envgym.trainer.self_training import RoundRuns, self_train
 from envgym.trainer.settings import TrainSettings, train_settings
 
 SCORER = {

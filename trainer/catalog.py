@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from envgym.trainer.methods.protocols import Allocator, BatchCredit, Credit, Curriculum, Filter, Shaping
     from envgym.trainer.methods.replay.base import Replay
     from envgym.trainer.methods.schedules import Schedule
+    from envgym.trainer.methods.self_training.base import SelfTrainingPlan
     from envgym.trainer.methods.weights.base import TokenWeights
     from envgym.trainer.metrics.callbacks import Callback
     from envgym.trainer.workflows.demonstrations import DemonstrationSource
@@ -58,5 +59,6 @@ SCHEDULE: Final[PluginKind["Schedule"]] = KINDS["schedule"]
 AGGREGATION: Final[PluginKind["Aggregation"]] = KINDS["aggregation"]
 CONTROLLER: Final[PluginKind["Controller"]] = KINDS["controller"]
 DEMONSTRATIONS: Final[PluginKind["DemonstrationSource"]] = KINDS["demonstrations"]
+SELF_TRAINING: Final[PluginKind["SelfTrainingPlan"]] = KINDS["self_training"]
 RECIPE: Final[PluginKind[RecipeEntry]] = KINDS["recipe"]
 TRACKER: Final[PluginKind["Callback"]] = KINDS["tracker"]

@@ -9,8 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from pydantic import Field
+
 from envgym.errors import SettingsError, sentence
 from envgym.run_trust import check_trusted
+from envgym.settings import Settings
 from envgym.trainer.learner.checkpoint import load_state, newest_checkpoint, require_checkpoint
 from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.settings import TrainSettings, train_settings
@@ -18,6 +21,13 @@ from envgym.trainer.train import train
 
 Phase = Mapping[str, Any]
 """Sections of a run's settings, laid over the shared ones, and the phase's `name`."""
+
+
+class PhasesSettings(Settings):
+    """The section `phases` of a settings file, whose other sections are those that all phases share."""
+
+    phases: tuple[dict[str, Any], ...] = Field(min_length=1)
+
 
 TULU_3: Final[Sequence[Phase]] = (
     MappingProxyType({"name": "sft", "run": {"steps": 0}, "sft": {"epochs": 2}}),
@@ -69,7 +79,9 @@ def phase_settings(shared: Mapping[str, Any], phases: Sequence[Phase], directory
                 old = data.get(section)
                 both = isinstance(old, Mapping) and isinstance(value, Mapping) and "name" not in value
                 data[section] = {**old, **value} if both else value  # type: ignore[dict-item]  # `both` checked it
-        data["run"] = {**data.get("run", {}), "name": name, "directory": str(directory / f"{number}-{name}")}
+        run = data.get("run", {})
+        if isinstance(run, Mapping):  # else it is refused below
+            data["run"] = {**run, "name": name, "directory": str(directory / f"{number}-{name}")}
         found.append(train_settings(data, where=f"phase {name}"))
     return found
 

@@ -5,91 +5,37 @@ first policy's. What is complete there is kept, so that a process that was kille
 """
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
 from envgym.errors import SettingsError, sentence
+from envgym.plugins import Choice
 from envgym.seeds import derive_seed
 from envgym.settings import Settings, build_settings
 from envgym.trainer.learner.checkpoint import newest_checkpoint, require_checkpoint
+from envgym.trainer.methods.self_training.base import Sections, SelfTrainingPlan
+from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.train import train
 from envgym.trainer.workflows.value_fit import fit_value, value_settings
 
-Sections = Mapping[str, Any]
-"""Sections of a run's settings, as plain data; each is laid over the run's section of the same name."""
 _REPORT = "report.html"
 """What a training run writes last."""
 
 
-class SelfTrainingPlan(Protocol):
-    """What a method of self-training chooses in every round."""
+class SelfTrainingSettings(Settings):
+    """The section `self_training` of a settings file, whose other sections are those of the first policy's run."""
 
-    def scorer_sections(self, previous: Path | None) -> Sections:
-        """Return how the scorer's episodes are searched, and its targets; `previous` is the last round's scorer."""
-        ...
-
-    def policy_sections(self, scorer: Path) -> Sections:
-        """Return how the policy learns, given the run of the scorer."""
-        ...
-
-
-class RestMctsRounds(Settings):
-    """ReST-MCTS*: the policy imitates solved episodes of a tree search that the scorer leads. Source: 2406.03816.
-
-    The search of the first round has no scorer: it backs up the rewards of whole episodes. Deviations: a round's policy
-    goes on from the one before, as does its scorer from that policy (the paper's from the scorer before); all solved
-    episodes of the search are imitated, without a threshold on the scorer's value of them.
-    """
-
-    search: dict[str, Any] = Field(default_factory=dict)
-    """Further settings of the search `mcts`."""
-    sft: dict[str, Any] = Field(default_factory=dict)
-    """Further settings of the imitation, as `sft`."""
-
-    def scorer_sections(self, previous: Path | None) -> Sections:
-        """Search, led by the scorer of the round before, and learn the tree's quality values."""
-        value = {} if previous is None else {"value": {"name": "critic", "run": str(previous)}}
-        return {"credit": {"name": "rest_mcts"}, "search": {"name": "mcts", **value, **self.search}}
-
-    def policy_sections(self, scorer: Path) -> Sections:
-        """Imitate the solved episodes."""
-        sft = {"source": {"name": "recorded", "directory": str(scorer)}, **self.sft}
-        return {"sft": sft, "run": {"steps": 0}}
-
-
-class AgentPrmRounds(Settings):
-    """AgentPRM: the policy learns by reinforcement from a process-reward model of its own turns. Source: 2502.10325.
-
-    The scorer's value of every turn is the turn's reward, in place of the env's, and is compared with those of the same
-    turn in the group; a KL term holds the policy to that of the round before. Deviation: the paper's policy step is
-    online DPO on two samples a state.
-    """
-
-    kl_coef: float = Field(default=0.03, ge=0)
-    """Weight of the KL term."""
-    sections: dict[str, Any] = Field(default_factory=dict)
-    """Further sections of the policy's runs, such as `optim`."""
-
-    def scorer_sections(self, previous: Path | None) -> Sections:
-        """Learn the mean outcome of every turn from independent episodes."""
-        return {"credit": {"name": "agent_prm"}, "search": {"name": "chain"}}
-
-    def policy_sections(self, scorer: Path) -> Sections:
-        """Learn from the scorer's values."""
-        return {
-            "sft": None,
-            "annotate": [{"name": "process_reward", "model": "scorer"}],
-            "models": {"scorer": {"kind": {"name": "critic", "run": str(scorer)}}},
-            "shaping": {"name": "annotated", "annotation": "process", "level": "turn", "instead": True},
-            "filter": {"name": "keep_all"},
-            "credit": {"name": "scrl"},
-            "objective": {"kl_coef": self.kl_coef},
-            **self.sections,
-        }
+    plan: Choice
+    """The method: `rest_mcts`, `agent_prm`, or one of your own."""
+    rounds: int = Field(default=2, ge=1)
+    episodes: int = Field(default=2048, ge=1)
+    """That the scorer of each round is fitted on."""
+    scorer: dict[str, Any] = Field(default_factory=dict)
+    """Sections of the fits, such as `optim` and `critic`."""
 
 
 class RoundRuns(NamedTuple):
@@ -107,6 +53,7 @@ def self_train(
     episodes: int,
     scorer: Sections | None = None,
     on_progress: Callable[[str, int, int], None] = lambda *_: None,
+    callbacks: Sequence[Callback] = (),
 ) -> list[RoundRuns]:
     """Train a first policy, then `rounds` rounds of a scorer and a policy; return the rounds' runs.
 
@@ -117,14 +64,15 @@ def self_train(
         rounds: at least 1.
         episodes: that the scorer of each round is fitted on.
         scorer: sections of the fits, such as `optim` and `critic`.
-        on_progress: called with a phase, what is done of it, and of how much.
+        on_progress: called with a phase of a fit, what is done of it, and of how much.
+        callbacks: of the policies' runs.
 
     Raises: SettingsError, RunError: settings that do not fit, or a folder that holds runs of other settings.
     """
     if rounds < 1:
         raise SettingsError(sentence("rounds", "be at least 1", rounds, where="self_train", do="ask for one more"))
     root = settings.run.path
-    policy = _trained(_in_directory(settings, root / "round-00" / "policy"))
+    policy = _trained(_in_directory(settings, root / "round-00" / "policy"), callbacks)
     runs: list[RoundRuns] = []
     for number in range(1, rounds + 1):
         folder, seed = root / f"round-{number:02d}", derive_seed(settings.run.seed, "self-training", number) % 2**31
@@ -134,16 +82,16 @@ def self_train(
         data["run"] |= {"seed": seed}
         data = _laid_over(data, plan.policy_sections(fitted))
         built = build_settings(TrainSettings, data, where=f"round {number}")
-        policy = _trained(_in_directory(built, folder / "policy"))
+        policy = _trained(_in_directory(built, folder / "policy"), callbacks)
         runs.append(RoundRuns(fitted, policy))
     return runs
 
 
-def _trained(settings: TrainSettings) -> Path:
+def _trained(settings: TrainSettings, callbacks: Sequence[Callback]) -> Path:
     """Train, or go on with a run that is there; one that has its report is complete."""
     path = settings.run.path
     if not (path / _REPORT).exists():
-        train(settings, resume=(path / "run.json").exists())
+        train(settings, callbacks=callbacks, resume=(path / "run.json").exists())
     return path
 
 

@@ -4,7 +4,7 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from envgym.cli.common import (
     add_json_argument,
@@ -16,6 +16,7 @@ from envgym.cli.common import (
     open_run,
     print_json,
 )
+from envgym.cli.pipelines import is_pipeline, run_pipeline
 from envgym.errors import InvalidInput, SettingsError
 from envgym.settings import apply_overrides, build_settings, places, read_settings_file
 
@@ -44,7 +45,10 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, or what was asked for instead."""
-    settings = _read_settings(args)
+    data = _read_file(args)
+    if data is not None and is_pipeline(data):
+        return run_pipeline(data, args)
+    settings = _read_settings(args, data)
     if args.overfit_one_batch is not None:
         return _overfit(settings, args)
     if args.dry_run:
@@ -52,17 +56,25 @@ def run(args: argparse.Namespace) -> int:
     return _run_training(settings, args)
 
 
-def _read_settings(args: argparse.Namespace) -> "TrainSettings":
-    """Read CONFIG with its overrides.
+def _read_file(args: argparse.Namespace) -> dict[str, Any] | None:
+    """Read CONFIG with its overrides; None: it is a run directory. Raises: SettingsError: it cannot be read."""
+    path = Path(args.config)
+    if path.is_dir() or (args.resume and not path.exists() and path.suffix not in (".yaml", ".yml")):
+        return None
+    data = apply_overrides(read_settings_file(path), args.settings)
+    import_from_here(data)
+    return data
+
+
+def _read_settings(args: argparse.Namespace, data: dict[str, Any] | None) -> "TrainSettings":
+    """Return the settings of a file, or of the run directory CONFIG with overrides.
 
     Raises: SettingsError, UnknownName, RunError: settings, or a run directory, that cannot be used.
     """
     from envgym.trainer.settings import TrainSettings, train_settings
 
     path, given = Path(args.config), places(args.settings)
-    if not path.is_dir() and not (args.resume and not path.exists() and path.suffix not in (".yaml", ".yml")):
-        data = apply_overrides(read_settings_file(path), args.settings)
-        import_from_here(data)
+    if data is not None:
         return train_settings(data, where=str(path), given=given)
     if not args.resume:
         do = "add --resume to go on with the run"
@@ -146,7 +158,7 @@ def _overfit(settings: "TrainSettings", args: argparse.Namespace) -> int:
 
 def run_sft(args: argparse.Namespace) -> int:
     """Train with no step after the warm start."""
-    settings = _read_settings(args)
+    settings = _read_settings(args, _read_file(args))
     if settings.sft is None:
         do = "add an sft section, or pass --set sft.episodes=256"
         raise SettingsError.of("sft", "be set", "nothing", where=args.config, do=do)

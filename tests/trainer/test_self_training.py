@@ -12,7 +12,10 @@ from envgym.episodes import trees_of
 from envgym.errors import SettingsError
 from envgym.records import Reply
 from envgym.runs import RunDirectory
-from envgym.trainer.self_training import AgentPrmRounds, RestMctsRounds, SelfTrainingPlan, self_train
+from envgym.trainer.methods.self_training.agent_prm import AgentPrmRounds
+from envgym.trainer.methods.self_training.base import SelfTrainingPlan
+from envgym.trainer.methods.self_training.rest_mcts import RestMctsRounds
+from envgym.trainer.self_training import self_train
 from envgym.trainer.settings import TrainSettings
 from tests.support.parrots import Parrot, ParrotTasks, parrot_task
 from tests.trainer.test_critic_run import settings as critic_settings

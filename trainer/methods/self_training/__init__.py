@@ -1,0 +1,1 @@
+"""Methods of self-training: what each of its rounds searches, fits and learns."""
