@@ -241,7 +241,7 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
         """Return a new instance, made with the same arguments as this one."""
         args, kwargs = self._made_with
         env = type(self)(*args, **kwargs)
-        env.spec = self.spec
+        env.spec, env.render_mode = self.spec, self.render_mode
         return env
 
 

@@ -43,6 +43,9 @@ _KINDS: Mapping[object, tuple[type, str]] = {
     NoneType: (NoneType, "None"),
 }
 """Annotation of a keyword argument -> what fits it, and its words; arguments with any other are not checked."""
+_RENDER_MODE = "render_mode"
+_MAKE = f"{__name__}:make"
+"""What Gymnasium calls to make any of our environments."""
 _CATALOG = Path(__file__).parent / "envs" / "catalog.toml"
 
 
@@ -112,23 +115,52 @@ def make(env_id: str, **kwargs: Any) -> "Env[Any]":  # the env's own keyword arg
     Raises: UnknownName: no such id, or the environment takes no such keyword argument.
         InvalidInput: a value that it refuses, or a package it needs is not installed.
     """
+    entry = _resolve(env_id)
+    creator = _load(entry)
+    wanted = {**_defaults(entry), **kwargs}
+    known = parameters(creator)
+    taken = dict(wanted) if known is None or _RENDER_MODE in known else _without_render_mode(wanted)
+    _check_kwargs(entry, known, taken)
+    env = _checked(creator(**taken), entry)
+    if _RENDER_MODE in wanted:
+        env.unwrapped.render_mode = wanted[_RENDER_MODE]
+    env.unwrapped.spec = gymnasium.envs.registration.EnvSpec(
+        id=_spec_id(entry),
+        entry_point=_MAKE,
+        kwargs={"env_id": entry.id, **wanted},
+        order_enforce=False,
+        disable_env_checker=True,
+    )
+    return env
+
+
+def creator_of(env_id: str) -> Callable[..., object]:
+    """Return the class or function that makes the environment `env_id`. Raises: as `make`."""
+    return _load(_resolve(env_id))
+
+
+def _resolve(env_id: str) -> Registration:
+    """Return what an id, an import path or a file with a class stands for."""
     if _FILE.fullmatch(env_id):
-        env_id = _import_file(env_id)
+        return Registration(id=env_id, entry_point=_import_file(env_id), origin="path")
     if match := _MODULE_ID.fullmatch(env_id):
         _import(match["module"], env_id)
         env_id = match["id"]
     if _PATH.fullmatch(env_id):
-        entry = Registration(id=env_id, entry_point=env_id, origin="path")
-    else:
-        entry = find(env_id)
-    creator = _load(entry)
-    wanted = {**_defaults(entry), **kwargs}
-    _check_kwargs(entry, creator, wanted)
-    env = creator(**wanted)
-    spec = gymnasium.envs.registration.EnvSpec(
-        id=entry.id, entry_point=entry.entry_point, kwargs=wanted, order_enforce=False, disable_env_checker=True
-    )
-    return _with_spec(env, spec, entry)
+        return Registration(id=env_id, entry_point=env_id, origin="path")
+    return find(env_id)
+
+
+def _without_render_mode(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave `render_mode` out: every env renders as text, and `make` sets it where the env does not take it."""
+    return {name: value for name, value in kwargs.items() if name != _RENDER_MODE}
+
+
+def _spec_id(entry: Registration) -> str:
+    """Return the id as Gymnasium takes it: of a file, its name alone."""
+    if not _FILE.fullmatch(entry.id):
+        return entry.id
+    return re.sub(r"[^\w:.-]", "_", entry.id.rpartition("/")[2])
 
 
 def _import(module_name: str, env_id: str) -> None:
@@ -151,19 +183,24 @@ def _import_file(path: str) -> str:
         raise InvalidInput.of("environment", "be importable", path, where=str(error), do=do) from error
 
 
-def _with_spec(env: object, spec: Any, entry: Registration) -> "Env[Any]":  # Gymnasium types `spec` loosely
+def _checked(env: object, entry: Registration) -> "Env[Any]":  # every env has its own state type
+    """Return `env`. Raises: InvalidInput: it is no envgym env."""
     from envgym.env import Env
 
     if not isinstance(env, gymnasium.Env) or not isinstance(env.unwrapped, Env):
         raise _no_env(entry, type(env))
-    env.unwrapped.spec = spec
     return env  # type: ignore[return-value]  # our wrappers forward the whole contract
 
 
 def _no_env(entry: Registration, made: object) -> InvalidInput:
     got = made.__name__ if isinstance(made, type) else "a function without a return annotation that says so"
     do = "subclass envgym.Env, or annotate what the function returns"
-    return InvalidInput.of(entry.entry_point, "make an envgym.Env", got, where=entry.id, do=do)
+    return InvalidInput.of(entry.id, "make an envgym.Env", got, where=_place(entry), do=do)
+
+
+def _place(entry: Registration) -> str:
+    """Say where the code of an env is, where its id does not."""
+    return "make" if entry.origin == "path" else entry.entry_point
 
 
 def _defaults(entry: Registration) -> dict[str, Any]:
@@ -188,9 +225,8 @@ def _load(entry: Registration) -> Callable[..., object]:
         where, do = f"module {module_name}", "correct the entry point"
         raise InvalidInput.of(entry.id, f"be defined as {name}", "nothing", where=where, do=do) from error
     if not callable(creator):
-        raise InvalidInput(
-            sentence(entry.entry_point, "be a class or function", creator, where=entry.id, do="correct the entry point")
-        )
+        do = "correct the entry point"
+        raise InvalidInput.of(entry.id, "be a class or function", creator, where=_place(entry), do=do)
     if entry.origin == "path":  # what is registered, its package answers for
         made = creator if isinstance(creator, type) else return_type(creator)
         made = get_origin(made) or made
@@ -220,8 +256,10 @@ def parameters(creator: Callable[..., object]) -> dict[str, inspect.Parameter] |
     return None
 
 
-def _check_kwargs(entry: Registration, creator: Callable[..., object], kwargs: dict[str, Any]) -> None:
-    known = parameters(creator)
+def _check_kwargs(
+    entry: Registration, known: Mapping[str, inspect.Parameter] | None, kwargs: Mapping[str, Any]
+) -> None:
+    """Check keyword arguments against what the class or function takes; None: it takes any."""
     for name in kwargs if known is not None else ():
         if name not in (known or {}):
             raise unknown_name("keyword argument", name, known or {}, where=entry.id)
@@ -270,7 +308,7 @@ def _add(entry: Registration) -> None:
         where, do = f"held by {held.entry_point} of {held.origin}", "choose another name or version"
         raise InvalidInput.of(f"env id {entry.id}", "be new", entry.entry_point, where=where, do=do)
     _registrations[entry.id] = entry
-    gymnasium.register(id=entry.id, entry_point=entry.entry_point, kwargs=_defaults(entry))
+    gymnasium.register(id=entry.id, entry_point=_MAKE, kwargs={"env_id": entry.id, **_defaults(entry)})
 
 
 def _catalog() -> Iterator[Registration]:

@@ -17,7 +17,7 @@ from typing import Any
 import envgym
 from envgym.cli.show import describe, example_episode
 from envgym.errors import EnvgymError
-from envgym.registry import find
+from envgym.registry import creator_of, find
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "environments.md"
@@ -81,7 +81,7 @@ def overview(ids: Sequence[str]) -> str:
 def section(env_id: str) -> str:
     """Write about one environment. Raises: EnvgymError: it cannot be made or played here."""
     with tempfile.TemporaryDirectory() as folder, closing(envgym.make(env_id, **_settings(env_id, folder))) as env:
-        facts = describe(env)
+        facts = describe(env, creator_of(env_id))
         image = _image(env_id, env)
         said = example_episode(env)
     return "\n\n".join(filter(None, [find(env_id).summary, _facts(facts), image, transcript(said)]))

@@ -3,13 +3,14 @@
 import argparse
 import inspect
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from envgym.cli.common import add_env_arguments, add_json_argument, default_of, echo, make_env, print_json, styled
 from envgym.core.tasks import Split
 from envgym.env import NoOracle
-from envgym.registry import parameters
+from envgym.registry import creator_of, parameters
 from envgym.wrappers import AnyEnv
 
 _MAX_EXAMPLE_TURNS = 20
@@ -25,9 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what there is to know about an environment."""
-    env = make_env(args)
+    env, creator = make_env(args), creator_of(args.env)
     try:
-        facts, example, card = describe(env), example_episode(env), card_of(type(env.unwrapped))
+        facts, example, card = describe(env, creator), example_episode(env), card_of(creator)
     finally:
         env.close()
     if args.json:
@@ -50,14 +51,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def describe(env: AnyEnv) -> dict[str, Any]:  # JSON
-    """Return the facts about an environment as JSON types."""
+def describe(env: AnyEnv, creator: Callable[..., object]) -> dict[str, Any]:  # JSON
+    """Return the facts about an environment as JSON types; `creator` is the class or function that made it."""
     inner = env.unwrapped
-    known = parameters(type(inner)) or {}
+    text = inspect.getdoc(creator) or inspect.getdoc(type(inner)) or ""
     return {
         "id": env.name,
         "class": f"{type(inner).__module__}:{type(inner).__qualname__}",
-        "summary": " ".join((inspect.getdoc(type(inner)) or "").split("\n\n")[0].split()),
+        "summary": " ".join(text.split("\n\n")[0].split()),
         "splits": {split.value: inner.tasks.size(split) for split in Split},
         "max_turns": inner.max_turns,
         "reward_range": list(inner.reward_range),
@@ -67,7 +68,7 @@ def describe(env: AnyEnv) -> dict[str, Any]:  # JSON
         "blocking": inner.blocking,
         "observations": repr(env.observation_space),
         "actions": repr(env.action_space),
-        "parameters": {name: default_of(item) for name, item in known.items()},
+        "parameters": {name: default_of(item) for name, item in (parameters(creator) or {}).items()},
         "tools": {name: tool.spec.description for name, tool in inner.toolset().items()},
         "system_prompt": inner.system_prompt,
     }
@@ -92,9 +93,9 @@ def example_episode(env: AnyEnv) -> list[tuple[str, str]]:
     return said
 
 
-def card_of(cls: type) -> str | None:
-    """Return the card of an env's class: `<module>.md` beside its module, or the README.md of its folder."""
-    module = Path(inspect.getfile(cls))
+def card_of(creator: Callable[..., object]) -> str | None:
+    """Return the card of an env by its class or factory: `<module>.md` beside its module, or the README.md there."""
+    module = Path(inspect.getfile(creator))
     for path in (module.with_suffix(".md"), module.parent / module.stem / "README.md", module.parent / "README.md"):
         if path.is_file():
             return path.read_text(encoding="utf-8")

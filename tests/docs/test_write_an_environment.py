@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+import envgym
 from envgym.conformance import CheckStatus, check_env_conformance
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "write_an_environment.md"
@@ -52,7 +53,7 @@ def test_guide_has_its_parts() -> None:
     [("Sums", {}), ("SafeEnv", {}), ("Nim", {"max_turns": 200}), ("OpenBook", {"max_turns": 4}), ("QuickNim", {})],
 )
 def test_environment_of_the_guide_passes_the_suite(my_games: ModuleType, name: str, kwargs: dict[str, int]) -> None:
-    checks = check_env_conformance(lambda: getattr(my_games, name)(**kwargs), num_tasks=5)
+    checks = check_env_conformance(lambda: envgym.make(f"{my_games.__name__}:{name}", **kwargs), num_tasks=5)
     assert [check for check in checks if check.status is CheckStatus.FAIL] == []
 
 

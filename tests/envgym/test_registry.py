@@ -14,6 +14,8 @@ import pytest
 
 import envgym
 from envgym import registry
+from envgym.conformance.contract import passes_gymnasium_checker
+from envgym.conformance.env_under_test import EnvUnderTest
 from envgym.errors import InvalidInput, UnknownName
 from envgym.wrappers import TurnLimit
 from tests.support.toys import Counter
@@ -90,6 +92,30 @@ def test_spec_makes_an_equal_env_again() -> None:
     assert isinstance(again.unwrapped, Counter)
     assert again.unwrapped.max_turns == 5
     assert again.unwrapped.name == COUNTER
+
+
+def test_factory_without_render_mode_is_rendered_by_both_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "a_factory", sys.modules[__name__])
+    envgym.register("toys/limited-v0", "a_factory:limited_counter")
+    ours = envgym.make("toys/limited-v0", max_turns=1, render_mode="ansi")
+    theirs = gymnasium.make("envgym:toys/limited-v0", max_turns=1, render_mode="ansi")
+    assert ours.unwrapped.render_mode == theirs.unwrapped.render_mode == ours.unwrapped.fresh().render_mode == "ansi"
+    subject = EnvUnderTest(make=lambda: envgym.make("toys/limited-v0", max_turns=3))
+    assert passes_gymnasium_checker(subject) == "check_env"
+
+
+def test_env_of_a_file_is_named_by_its_file_and_made_again_by_its_spec(tmp_path: Path) -> None:
+    path = tmp_path / "my games" / "count er.py"
+    path.parent.mkdir()
+    path.write_text(f"from {COUNTER.replace(':', ' import ')}\ndef no_env() -> str: ...\n")
+    env = envgym.make(f"{path}:Counter", max_turns=5)
+    assert env.spec is not None
+    assert env.name == "count_er.py:Counter"
+    again = env.spec.make().unwrapped
+    assert isinstance(again, Counter)
+    assert again.max_turns == 5
+    with pytest.raises(InvalidInput, match=r"count er.py:no_env must make an envgym.Env, got str \(make\)"):
+        envgym.make(f"{path}:no_env")
 
 
 def test_callers_arguments_win_over_registered_ones() -> None:

@@ -134,6 +134,18 @@ def test_show_as_json_holds_the_same(out: Any) -> None:
     assert facts["example"][-1] == ["env", "Right. [TERMINATED, reward 1]"]
 
 
+def test_show_tells_what_a_factory_takes_and_does(out: Any, tmp_path: Any) -> None:
+    path = tmp_path / "games.py"
+    path.write_text(
+        f"from {SUMS.replace(':', ' import ')}\n"
+        'def easy(level: int = 2) -> Sums:\n    """Add small numbers."""\n    return Sums()\n'
+    )
+    path.with_suffix(".md").write_text("The card.")
+    facts = json.loads(out("show", f"{path}:easy", "--json"))
+    assert facts["parameters"] == {"level": "2"}
+    assert (facts["id"], facts["summary"], facts["card"]) == ("games.py:easy", "Add small numbers.", "The card.")
+
+
 def test_card_lies_beside_its_module(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a_game.py").write_text("class Game: pass")
     monkeypatch.syspath_prepend(tmp_path)
