@@ -41,11 +41,12 @@ demo: $(STAMP)  ## train the tiny model on arithmetic with a calculator, and pri
 test: $(STAMP)  ## run every test lane whose parts install (core: at most 10 minutes)
 	$(BIN)/python scripts/test_lanes.py
 
-check: $(STAMP)  ## format, lint, types, import contracts, fast tests, wheel smoke test (under 5 minutes)
+check: $(STAMP)  ## format, lint, types, import contracts, documentation, fast tests, wheel smoke test (under 6 minutes)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory docs
 	$(BIN)/python scripts/test_lanes.py --fast
 	$(BIN)/python scripts/wheel_smoke.py
 
@@ -62,8 +63,8 @@ nightly: $(STAMP)  ## fuzz for an hour, soak, collect for long in every mode, th
 	rm -f runs/mutation.jsonl
 	$(MAKE) mutation
 
-docs: $(STAMP)  ## build the documentation into site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+docs: $(STAMP)  ## build the documentation into site/; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: $(STAMP)  ## format and fix what can be fixed
 	$(BIN)/ruff format .
