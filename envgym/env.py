@@ -21,6 +21,7 @@ import numpy as np
 from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.core.turns import Ending, Invalid, Scored
+from envgym.error_log import log_error
 from envgym.errors import EnvFailure, EnvgymError, ForkUnsupported, InvalidInput, ResetNeeded, sentence
 from envgym.forking import Recording, copy_generator, replay
 from envgym.parsing import parse_action
@@ -36,7 +37,7 @@ from envgym.records import (
     step_result,
 )
 from envgym.spaces import UnicodeText
-from envgym.tools import Tool, collect_tools, run_calls
+from envgym.tools import ErrorTypes, Tool, collect_tools, run_calls
 
 StateT = TypeVar("StateT")
 
@@ -73,6 +74,8 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
     """Episode reward that the oracle reaches."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Bounds of an episode's reward."""
+    propagated_errors: ErrorTypes = ()
+    """Errors of tools that end the episode as a failure of the env; any other is answered with its type and message."""
     unchecked: ClassVar[Mapping[str, str]] = {}
     """Conformance checks that do not apply to this env, each with the reason; `envgym check` shows them as skipped."""
 
@@ -207,11 +210,12 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
                 text = f"Your message has {len(action)} characters; at most {MAX_ACTION_CHARS} are read."
                 return _settled(self._turn, action, Reply(observation=text))
             if action.tool_calls or action.malformed:
-                ran = run_calls(self.toolset(), self.tool_owner(), action)
+                ran = run_calls(self.toolset(), self.tool_owner(), action, propagated=self.propagated_errors)
                 reply = self.after_tools(Observation.of(ran.messages))
                 return _settled(self._turn, action, reply, len(action.tool_calls), ran.num_errors)
             return _settled(self._turn, action, self.respond(action))
         except Exception as error:  # noqa: BLE001  # the one place where a failed turn becomes a record
+            log_error(error, f"step of {self.name} failed, and the reward of the episode is invalid")
             return failed_record(self._turn, action, ending_of(error), _failure("step", self.name, error))
 
     def render(self) -> str:

@@ -1,8 +1,9 @@
 """Tools: typed functions and methods that a policy may call.
 
 A call that cannot be run (no such tool, wrong arguments, a `ToolError`) is answered with a message that says what was
-wrong and how to do it right. A failure of infrastructure, or a bug in the tool's own code, is raised: it is not the
-policy's fault. How a signature becomes a schema is decided in `envgym.signatures`.
+wrong and how to do it right. Any other error of a tool is answered with its type and message, and logged: a policy that
+finds a bug can neither end the episode with it nor escape what the episode would pay. A failure of infrastructure is
+raised. How a signature becomes a schema is decided in `envgym.signatures`.
 """
 
 import inspect
@@ -15,7 +16,8 @@ from typing import TypeVar
 
 from envgym.core.json_types import JsonObject
 from envgym.core.messages import Action, Message, Role, ToolCall
-from envgym.errors import InvalidInput, ToolError, near_names
+from envgym.error_log import log_error
+from envgym.errors import InfrastructureError, InvalidInput, ToolError, near_names
 from envgym.signatures import Signature, usage
 
 MAX_RESULT_CHARS = 20_000
@@ -24,6 +26,7 @@ MAX_CALLS = 64
 """Calls run for one action; the others are answered with a message."""
 
 _MARK = "__envgym_tool__"
+ErrorTypes = tuple[type[Exception], ...]
 FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 
 
@@ -54,6 +57,7 @@ class RanCalls:
     messages: tuple[Message, ...]
     """One `TOOL` message per call, in order, then one per malformed call."""
     num_errors: int
+    """Calls that were refused, that raised, or that could not be read."""
 
 
 def tool(function: FunctionT) -> FunctionT:
@@ -62,15 +66,15 @@ def tool(function: FunctionT) -> FunctionT:
     return function
 
 
-def run_calls(tools: Mapping[str, Tool], owner: object, action: Action) -> RanCalls:
+def run_calls(tools: Mapping[str, Tool], owner: object, action: Action, *, propagated: ErrorTypes = ()) -> RanCalls:
     """Run the calls of `action` in order on `owner`; what cannot be run is answered with advice.
 
-    Raises: InfrastructureError: a service that a tool uses failed. Any error of a tool's own.
+    Raises: InfrastructureError: a service that a tool uses failed. What a tool raises of the types `propagated`.
     """
     messages: list[Message] = []
     num_errors = 0
     for index, call in enumerate(action.tool_calls):
-        content, failed = _run(tools, owner, call) if index < MAX_CALLS else (_TOO_MANY, True)
+        content, failed = _run(tools, owner, call, propagated) if index < MAX_CALLS else (_TOO_MANY, True)
         num_errors += failed
         messages.append(Message(role=Role.TOOL, content=content, tool_call_id=call.id, name=call.name))
     messages.extend(Message(role=Role.TOOL, content=reason) for reason in action.malformed)
@@ -80,16 +84,20 @@ def run_calls(tools: Mapping[str, Tool], owner: object, action: Action) -> RanCa
 _TOO_MANY = f"Not run: at most {MAX_CALLS} calls are run for one message. Send the others in your next message."
 
 
-def _run(tools: Mapping[str, Tool], owner: object, call: ToolCall) -> tuple[str, bool]:
-    """Return (content of the answer, whether the call was refused)."""
+def _run(tools: Mapping[str, Tool], owner: object, call: ToolCall, propagated: ErrorTypes) -> tuple[str, bool]:
+    """Return (content of the answer, whether the call failed)."""
     item = tools.get(call.name)
     if item is None:
         return _no_such_tool(call.name, tools), True
     try:
-        result = item.call(owner, call.arguments)
+        return _cut(_as_text(item.call(owner, call.arguments)), item.max_chars), False
     except ToolError as refusal:
         return _cut(str(refusal), item.max_chars), True
-    return _cut(_as_text(result), item.max_chars), False
+    except Exception as error:
+        if isinstance(error, (InfrastructureError, *propagated)):
+            raise
+        log_error(error, f"tool {call.name} failed, and the agent was answered with its error")
+        return _cut(f"{call.name} failed: {type(error).__name__}: {error}", item.max_chars), True
 
 
 def _as_text(result: object) -> str:

@@ -35,6 +35,7 @@ from envgym.agents.rollout.recorder import record_tree
 from envgym.core.trajectory import StartState, Turn
 from envgym.core.tree import Source, Tree
 from envgym.core.turns import Ending
+from envgym.error_log import log_error
 from envgym.errors import EnvFailure, InfrastructureError, InvalidInput, PolicyFailure
 from envgym.records import ending_of
 
@@ -99,11 +100,14 @@ def failure_event(
     Raises: `error` itself, where it is no failure of env, policy or infrastructure, and not the abort's cancellation.
     """
     if isinstance(error, InfrastructureError):
+        log_error(error, f"{error}; the reward of the episode is invalid")
         return FailureEvent(ending_of(error), str(error), seconds)
     if isinstance(error, asyncio.CancelledError) and abort.caught():
         return aborted_event(abort, seconds)
     if generates and isinstance(error, Exception):
-        return FailureEvent(Ending.ERROR_POLICY, f"generation failed: {type(error).__name__}: {error}", seconds)
+        reason = f"generation failed: {type(error).__name__}: {error}"
+        log_error(error, f"{reason}; the reward of the episode is invalid")
+        return FailureEvent(Ending.ERROR_POLICY, reason, seconds)
     raise error
 
 

@@ -16,6 +16,7 @@ from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Task
 from envgym.core.trajectory import StartState
 from envgym.env import Env
+from envgym.error_log import log_error
 from envgym.errors import EnvFailure, InfrastructureError
 from envgym.parsing import parse_action
 from envgym.records import ResetRecord, StepRecord, StepResult
@@ -147,7 +148,11 @@ class EpisodeEnv:
         try:
             _call_env("close", self.env.close)
         except InfrastructureError as error:
-            _log.warning("%s of episode %s", visible(str(error)), visible(self.job.tree_id))
+            context = f"{error} of episode {self.job.tree_id}"
+            if error.__cause__ is None:
+                _log.warning("%s", visible(context))
+            else:
+                log_error(error.__cause__, context)
 
     @property
     def env(self) -> Env[Any]:

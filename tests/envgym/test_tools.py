@@ -174,11 +174,29 @@ def test_calls_run_in_order_and_each_gets_one_message() -> None:
     assert ran.num_errors == 2
 
 
-def test_a_failure_of_infrastructure_and_a_bug_are_raised() -> None:
+def test_a_failure_of_infrastructure_is_raised_and_so_is_what_the_author_names() -> None:
     with pytest.raises(ToolInfraFailure, match="sandbox died"):
         call(Desk(), "lose")
+    action = Action(tool_calls=[ToolCall(name="break_down")])
     with pytest.raises(ZeroDivisionError):
-        call(Desk(), "break_down")
+        run_calls(collect_tools(Desk), Desk(), action, propagated=(OSError, ArithmeticError))
+
+
+def test_a_bug_is_answered_with_type_and_message_and_each_time_is_an_error() -> None:
+    calls = [ToolCall(name="break_down"), ToolCall(name="add", arguments={"amount": 2}), ToolCall(name="break_down")]
+    ran = run_calls(collect_tools(Desk), Desk(), Action(tool_calls=calls))
+    failure = "break_down failed: ZeroDivisionError: integer division or modulo by zero"
+    assert [message.content for message in ran.messages] == [failure, "2", failure]
+    assert ran.num_errors == 2
+
+
+def test_a_result_that_is_no_json_is_answered_too() -> None:
+    def broken() -> object:
+        """Return a set."""
+        return {1}
+
+    ran = run_calls(tools_of(broken), None, Action(tool_calls=[ToolCall(name="broken")]))
+    assert ran.messages[0].content == "broken failed: TypeError: Object of type set is not JSON serializable"
 
 
 def test_long_results_and_many_calls_are_cut_with_a_note() -> None:

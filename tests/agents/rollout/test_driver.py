@@ -148,6 +148,19 @@ def test_an_env_that_cannot_start_is_an_episode_with_an_error(make_env: Callable
     assert (root.ending, root.error, root.edge.segments) == (Ending.ERROR_ENV, reason, ())
 
 
+def test_an_env_that_cannot_start_tells_its_line_once_and_not_in_every_episode(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(Parrot):
+        def begin(self, task: Task) -> str:
+            raise LookupError("no world")
+
+    run(jobs(11, Broken), ScriptedPolicy([]))
+    first, tenth = caplog.records
+    assert f'File "{__file__}", line {Broken.begin.__code__.co_firstlineno + 1}, in begin' in first.getMessage()
+    assert tenth.getMessage().endswith("the reward of the episode is invalid: LookupError, 10 times so far")
+
+
 class Undressed(Parrot):
     """Loses its record, as a foreign wrapper might."""
 
