@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from envgym.core.messages import Action, Observation
 from envgym.core.tree import Node, Tree
-from envgym.core.turns import Reward, TurnOutcome
+from envgym.core.turns import ZERO, Reward, Scored, TurnOutcome
 
 
 def with_rewards(tree: Tree, rewards: Mapping[int, Reward]) -> Tree:
@@ -20,3 +20,11 @@ def with_rewards(tree: Tree, rewards: Mapping[int, Reward]) -> Tree:
 def _with_reward(node: Node, reward: Reward) -> Node:
     outcome = node.outcome or TurnOutcome(action=Action(), observation=Observation())
     return replace(node, edge=replace(node.edge, ends_turn=True), outcome=replace(outcome, reward=reward))
+
+
+def with_final_rewards(tree: Tree, rewards: Mapping[int, Scored]) -> Tree:
+    """Return the tree whose episodes are paid at their leaves alone; invalid rewards stay."""
+    scored = [
+        index for index, node in enumerate(tree.nodes) if node.outcome and isinstance(node.outcome.reward, Scored)
+    ]
+    return with_rewards(tree, {**dict.fromkeys(scored, ZERO), **rewards})
