@@ -58,7 +58,7 @@ def main() -> int:
     elif args.action == "pilot":
         failed = run(chosen, root, args.games, declared.pilot_seeds, jobs=args.jobs)
         for game in args.games:
-            print(game, planned_effect(read(chosen, game, declared.pilot_seeds, root), chosen))
+            print(game, planned_effect(read(chosen, game, declared.pilot_seeds, root), declared))
     elif args.action == "report":
         write_report(declared, root, PAGE)
     else:
