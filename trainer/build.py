@@ -18,6 +18,7 @@ from envgym.agents.search import RolloutContext, Strategy
 from envgym.agents.search.protocol import TreeStrategy
 from envgym.core.trajectory import Group
 from envgym.trainer.batch.build import TrainingBatch, build_batch
+from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.batch.scores import ComputeScores
 from envgym.trainer.checks.changes import planned_settings
 from envgym.trainer.checks.compatibility import (
@@ -50,6 +51,7 @@ from envgym.trainer.models.opponent import seat_models
 from envgym.trainer.models.policy_model import load_model
 from envgym.trainer.models.reference import begin_models, reference_of
 from envgym.trainer.models.scores import ScoringModels, check_score_models
+from envgym.trainer.models.token_critic import TokenCritic
 from envgym.trainer.models.trained import TrainedModel
 from envgym.trainer.rollout.annotate import AnnotateStage
 from envgym.trainer.rollout.collector import Collector
@@ -85,6 +87,19 @@ class RunContext:
         """The named models that learn beside the policy."""
         return {name: model for name, model in self.models.items() if isinstance(model, TrainedModel)}
 
+    @property
+    def critic(self) -> TokenCritic | None:
+        """The critic with weights of its own; None: there is none, or it is a head on the policy."""
+        return next((model for model in self.models.values() if isinstance(model, TokenCritic)), None)
+
+    def train_step(self, rows: Sequence[TrainRow], *, step: int) -> Metrics:
+        """Run the updates of one train step on its rows: the policy's, and those of a critic with weights of its own.
+
+        Raises: InvalidInput: a loss or a gradient is not finite.
+        """
+        learned = self.learner.train_step(rows, self.method.objective, step=step)
+        return learned if self.critic is None else learned | self.critic.learn(rows, self.learner.optim, step=step)
+
     def train_models(self, groups: Sequence[Group], *, step: int) -> Metrics:
         """Let the named models learn from the groups of a step; return their metrics, `models/NAME/...`."""
         learned = {name: model.train_step(groups, step=step) for name, model in self.trained_models.items()}
@@ -93,7 +108,7 @@ class RunContext:
     def checkpointed_parts(self, *, with_tasks: bool) -> dict[str, Checkpointed]:
         """Return what a checkpoint holds of methods and models, and with them the tasks that the run has added."""
         parts = self.method.checkpointed_parts()
-        parts |= {f"model_{name}": model for name, model in self.trained_models.items()}
+        parts |= {f"model_{name}": model for name, model in self.models.items() if isinstance(model, Checkpointed)}
         return parts | ({"tasks": self.tasks} if with_tasks else {})
 
     def begin_models(self, folder: Path, *, reference_step: int = 0) -> None:
@@ -121,7 +136,8 @@ class RunContext:
     def compute_scores(self) -> ComputeScores:
         """Computes scores of rows, with the policy as it is and the named models."""
         temperature = self.method.objective.temperature
-        return ScoringModels(learner=self.learner, models=self.models, temperature=temperature)
+        critic = None if self.critic is None else self.critic.learner
+        return ScoringModels(learner=self.learner, models=self.models, temperature=temperature, critic=critic)
 
     def build_batch(self, groups: Sequence[Group], *, step: int = 0) -> TrainingBatch:
         """Shape the rewards of kept groups, credit their episodes, where needed with the critic, and make rows.
@@ -231,8 +247,9 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
         if isinstance(search, TreeStrategy):
             search.check_tokenizer(tokenizer)
     critic = None
-    if isinstance(method.credit, CriticCredit):
-        critic = Critic(model, settings.critic or CriticSettings(), settings.optim, device=device)
+    chosen = settings.critic or CriticSettings()
+    if isinstance(method.credit, CriticCredit) and chosen.model is None:
+        critic = Critic(model, chosen, settings.optim, device=device)
     learner = Learner(
         model,
         optim=settings.optim,

@@ -46,6 +46,7 @@ from envgym.trainer.methods.schedules import Constant, Schedule
 from envgym.trainer.methods.scores import ScoreRequest, required_scores
 from envgym.trainer.methods.weights.base import TokenWeights
 from envgym.trainer.models.scores import check_score_names
+from envgym.trainer.models.token_critic import check_critic_model
 from envgym.trainer.sections import ObjectiveSettings, TermSettings
 from envgym.trainer.settings import TrainSettings
 
@@ -118,6 +119,7 @@ def build_method(settings: TrainSettings) -> Method:
     if settings.critic is not None and not isinstance(method.credit, CriticCredit):
         rule, do = "go with a credit that reads values", "choose such as credit.name=gae_turn, or leave the section out"
         raise SettingsError(sentence("critic", rule, f"credit {settings.credit.name}", where="settings", do=do))
+    check_critic_model(settings)
     return method
 
 

@@ -215,11 +215,15 @@ class ObjectiveSettings(Settings):
 class CriticSettings(Settings):
     """The value head of a credit that reads values."""
 
+    model: str | None = None
+    """The model in `models`, of the kind `token_critic`, whose body the head reads; None: the policy."""
     lr: float = Field(default=0.05, gt=0)
-    """About how far one update moves a value; constant. Each update is AdamW's, with the betas and eps of `optim`."""
+    """Of the head: about how far one update moves a value; constant on the policy's body. Each update is AdamW's, with
+    the betas and eps of `optim`."""
     detach: bool = True
     """The head learns from the policy's hidden states as they are, so that the policy's gradient is that of its
-    objective alone, and exact for any critic. False: the value loss trains the body too."""
+    objective alone, and exact for any critic. False: the value loss trains the policy's body too. Another model's body
+    always learns."""
     coef: float = Field(default=0.5, gt=0)
     """Weight of the value loss beside the policy's; it matters only without `detach`, as Adam undoes it in the head."""
     clip: float | None = Field(default=None, gt=0)
@@ -250,4 +254,4 @@ class NamedModelSettings(Settings):
 
     kind: Choice
     """`local` (a directory, for log-probs), `snapshot` (the policy as the run began), `endpoint` (a service that
-    answers conversations), or one of your own."""
+    answers conversations), one that learns beside the policy (`token_critic` ...), or one of your own."""

@@ -241,8 +241,7 @@ class TrainLoop:
                     self._audit.check(batch.rows, step=step)
                 learned: Metrics = {"optim/updates": 0.0}
                 if batch.rows:  # else every group was dropped: nothing to learn from, and the step says so
-                    objective = self.context.method.objective
-                    learned = self.context.learner.train_step(batch.rows, objective, step=step - 1)
+                    learned = self.context.train_step(batch.rows, step=step - 1)
             return batch, learned | self.context.train_models(sampled, step=step - 1)
 
         return runner.run(asyncio.to_thread(work)) if self.settings.rollout.overlaps else work()

@@ -119,6 +119,8 @@ def test_every_metric_of_a_run_is_explained_and_every_file_too(tmp_path: Path) -
             "rollout": {"groups": 2, "group_size": 2},
             "filter": {"name": "keep_all"},
             "credit": {"name": "gae_turn"},
+            "critic": {"model": "value"},
+            "models": {"value": {"kind": "token_critic"}},
             "correction": {"name": "tis"},
             "objective": {"kl_coef": 0.1},
             "evaluation": {"tasks": 2},

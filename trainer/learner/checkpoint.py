@@ -72,7 +72,7 @@ def save_checkpoint(
     tokenizer.save_pretrained(beside / "model")
     torch.save(optimizer.state_dict(), beside / _OPTIMIZER)
     if critic is not None:
-        torch.save(critic.state_dict(), beside / _CRITIC)
+        save_critic(beside, critic)
     sizes = {name: _save_part(part, beside / _PARTS / name) for name, part in parts.items()}
     stats = [[env, index, *values] for (env, index), values in state.stats.items()]
     write_json(beside / _STATE, {"step": state.step, "stats": stats, **({"parts": sizes} if sizes else {})})
@@ -174,9 +174,14 @@ def _part_files(checkpoint: Path) -> list[tuple[Path, int]]:
     return [(checkpoint / _PARTS / name / file, size) for name, sizes in parts.items() for file, size in sizes.items()]
 
 
+def part_folder(checkpoint: Path, name: str) -> Path:
+    """Return where a checkpoint keeps the state of a part."""
+    return checkpoint / _PARTS / name
+
+
 def has_part(checkpoint: Path, name: str) -> bool:
     """Return whether a checkpoint holds the state of a part."""
-    return (checkpoint / _PARTS / name).is_dir()
+    return part_folder(checkpoint, name).is_dir()
 
 
 def load_parts(checkpoint: Path, parts: Mapping[str, Checkpointed]) -> None:
@@ -185,7 +190,7 @@ def load_parts(checkpoint: Path, parts: Mapping[str, Checkpointed]) -> None:
     Raises: RunError: the checkpoint was made without one of them, or with another in its place.
     """
     for name, part in parts.items():
-        folder = checkpoint / _PARTS / name
+        folder = part_folder(checkpoint, name)
         if not folder.is_dir():
             do = "start the run anew, or resume with the version that wrote it"
             raise RunError.of("checkpoint", f"hold the state of {name}", "none", where=str(folder), do=do)
@@ -203,6 +208,11 @@ def load_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> None:
     _load_into(optimizer, checkpoint / _OPTIMIZER)
 
 
+def save_critic(folder: Path, critic: Critic) -> None:
+    """Write a critic's head and optimizer into a folder."""
+    torch.save(critic.state_dict(), folder / _CRITIC)
+
+
 def load_critic(checkpoint: Path, critic: Critic) -> None:
     """Put the critic and its optimizer back.
 
@@ -215,9 +225,20 @@ def load_critic(checkpoint: Path, critic: Critic) -> None:
     _load_into(critic, path)
 
 
-def _load_into(part: torch.optim.Optimizer | Critic, path: Path) -> None:
+def load_value_head(checkpoint: Path, critic: Critic) -> None:
+    """Begin with the head of a critic that was kept in a folder; without one there, the critic stays as it is.
+
+    Raises: RunError: it is on a body of another width.
+    """
+    if (checkpoint / _CRITIC).exists():
+        _load_into(critic.head, checkpoint / _CRITIC, part="head")
+
+
+def _load_into(taker: torch.optim.Optimizer | Critic | nn.Module, path: Path, *, part: str | None = None) -> None:
+    """Give a state that was kept, or a part of it, back."""
     try:
-        part.load_state_dict(torch.load(path, weights_only=True))
+        state = torch.load(path, weights_only=True)
+        taker.load_state_dict(state if part is None else state[part])
     except _UNREADABLE as error:  # what torch says to other shapes and names
         reason = str(error).strip().splitlines()[-1].strip()
         do = "use the checkpoint as it was saved"

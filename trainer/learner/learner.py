@@ -105,7 +105,7 @@ class Learner:
         )
         norms: list[float] = []
         for _ in range(self.optim.epochs):
-            for chosen in _minibatches(rows, self.optim.minibatches, whole_groups=objective.is_coupled):
+            for chosen in minibatches(rows, self.optim.minibatches, whole_groups=objective.is_coupled):
                 norms.append(self.update(self.micro_batches(rows, chosen), self._loss_fn(inputs, chosen)))
         correction = inputs.metrics.correction if inputs.old_logprobs is None else inputs.old_logprobs.corrected.stats
         return {
@@ -236,7 +236,7 @@ class Learner:
         # In the packs of the updates, so that every ratio of the first epoch is exactly 1.
         batches = [
             batch
-            for chosen in _minibatches(rows, self.optim.minibatches, whole_groups=objective.is_coupled)
+            for chosen in minibatches(rows, self.optim.minibatches, whole_groups=objective.is_coupled)
             for batch in self.micro_batches(rows, chosen)
         ]
 
@@ -300,7 +300,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
-def _minibatches(rows: Sequence[TrainRow], parts: int, *, whole_groups: bool) -> list[Sequence[int]]:
+def minibatches(rows: Sequence[TrainRow], parts: int, *, whole_groups: bool = False) -> list[Sequence[int]]:
     """Deal rows into minibatches by turns: row by row, so that neighbours part, or group by group."""
     if not whole_groups:
         return [range(part, len(rows), parts) for part in range(min(parts, len(rows)))]

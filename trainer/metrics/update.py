@@ -89,9 +89,11 @@ class UpdateMetrics:
             "train/trained_tokens": float(self._tokens),
         }
         means |= {name: value / max(self._counts[name], 1) for name, value in self._sums.items()} | self._coefs
-        if self._supervised:
-            means["loss/value"] = self._value_loss / self._supervised
-        return means
+        return means | self.value_means()
+
+    def value_means(self) -> Metrics:
+        """Return the critic's loss per supervised token; {} without one."""
+        return {"loss/value": self._value_loss / self._supervised} if self._supervised else {}
 
 
 def correction_metrics(stats: CorrectionStats) -> Metrics:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from envgym.errors import SettingsError, check_known, sentence
-from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.methods.annotators.base import Model
@@ -24,6 +24,8 @@ class ScoringModels:
     models: Mapping[str, Model]
     temperature: float
     """That the rows were sampled at."""
+    critic: Learner | None = None
+    """Of a critic with weights of its own; None: the values are those of the learner's."""
 
     def __call__(
         self, rows: Sequence[TrainRow], quantities: Mapping[str, Collection[Quantity]]
@@ -34,18 +36,24 @@ class ScoringModels:
         found: dict[tuple[str, Quantity], torch.Tensor] = {}
         for name, asked in quantities.items():
             if "values" in asked:
-                found[name, "values"] = self.learner.compute_values(rows, batches)
+                critic = self.learner if self.critic is None else self.critic
+                found[name, "values"] = critic.compute_values(rows, self._dealt(critic.forward, rows, batches))
             if "entropies" in asked or "logprobs" in asked:
                 with self._forward_pass(name) as of_model:
-                    # A model that cannot compute packs, or alone can, deals the rows out itself.
-                    same = of_model.packs == forward.packs
-                    given = batches if same else of_model.micro_batches(rows, range(len(rows)))
+                    given = self._dealt(of_model, rows, batches)
                     if "entropies" in asked:
                         scored = of_model.token_logprobs(rows, given, self.temperature)
                         found[name, "logprobs"], found[name, "entropies"] = scored
                     else:
                         found[name, "logprobs"] = of_model.logprobs(rows, given, self.temperature)
         return {key: _unpadded(values_NT, rows) for key, values_NT in found.items()}
+
+    def _dealt(
+        self, of_model: ForwardPass, rows: Sequence[TrainRow], batches: Sequence[MicroBatch]
+    ) -> Sequence[MicroBatch]:
+        """Return the policy's micro-batches; a model that cannot compute packs, or alone can, deals the rows itself."""
+        same = of_model.packs == self.learner.forward.packs
+        return batches if same else of_model.micro_batches(rows, range(len(rows)))
 
     @contextmanager
     def _forward_pass(self, name: str) -> Iterator[ForwardPass]:

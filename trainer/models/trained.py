@@ -2,21 +2,21 @@
 
 import copy
 import threading
-from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
 from envgym.agents.models.loading import load, load_tokenizer, resolve_model
-from envgym.agents.models.weights import widen_head
 from envgym.agents.policies.backends import autocast_dtype
 from envgym.core.trajectory import Group, Trajectory
 from envgym.errors import SettingsError, sentence
 from envgym.trainer.batch.rows import TrainRow, train_rows
-from envgym.trainer.learner.causal_lm import lm_head_of, without_dropout
+from envgym.trainer.learner.causal_lm import without_dropout
+from envgym.trainer.learner.checkpoint import load_critic, load_optimizer, save_critic
+from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.methods.annotators.base import Model
 from envgym.trainer.methods.credit.outcome import episode_credits
@@ -26,7 +26,9 @@ from envgym.trainer.models.base import ModelContext
 from envgym.trainer.models.frozen import check_same_tokenizer
 from envgym.trainer.sections import OptimSettings
 
-_WEIGHTS, _OPTIMIZER = "model", "optimizer.pt"
+WEIGHTS: Final = "model"
+"""The folder of the weights, in that of a learning model's state and in a checkpoint alike."""
+_OPTIMIZER: Final = "optimizer.pt"
 
 
 @runtime_checkable
@@ -65,8 +67,9 @@ class LearningModel(Model):
 
     @property
     def learner(self) -> Learner:
-        """Its learner, once the run has begun."""
-        assert self._learner is not None, "a run begins its models"
+        """Its learner; it takes up its first weights when it is asked for, at the latest as the run begins."""
+        if self._learner is None:
+            self._learner = self._learner_of(self._first_module())
         return self._learner
 
     def check(self) -> None:
@@ -82,17 +85,22 @@ class LearningModel(Model):
     def begin(self, folder: Path) -> None:
         """Take up the weights, unless a checkpoint has brought them."""
         del folder
-        if self._learner is None:
-            self._learner = self._learner_of(self._first_module())
+        self._learner = self.learner
 
     def _first_module(self) -> nn.Module:
-        context = self._context
         if self._path is None:
-            module: nn.Module = copy.deepcopy(context.model)
+            module: nn.Module = copy.deepcopy(self._context.model)
             return module
-        tiny = context.settings.model.tiny
-        loaded: nn.Module = load(self._path, device=str(context.device), trainable=True, tiny=tiny).model
-        return without_dropout(loaded)
+        return self._read(self._path)
+
+    def _read(self, path: str) -> nn.Module:
+        """Load weights in the policy's precision."""
+        of_run = self._context.settings.model
+        device = str(self._context.device)
+        loaded = load(
+            path, dtype=of_run.dtype, head_dtype=of_run.head_dtype, device=device, trainable=True, tiny=of_run.tiny
+        )
+        return without_dropout(loaded.model)
 
     def _learner_of(self, module: nn.Module) -> Learner:
         settings = self._context.settings
@@ -103,26 +111,29 @@ class LearningModel(Model):
             num_steps=settings.run.steps,
             device=self._context.device,
             autocast=autocast_dtype(settings.model),
+            critic=self._critic_on(module),
         )
 
+    def _critic_on(self, module: nn.Module) -> Critic | None:
+        """Return the value head that learns with the model. Default: there is none."""
+        del module
+        return None
+
     def save(self, folder: Path) -> None:
-        """Write weights and optimizer."""
+        """Write the model with its tokenizer, its optimizer, and the value head where there is one."""
         model: Any = self.learner.model  # a PreTrainedModel
-        model.save_pretrained(folder / _WEIGHTS)
+        model.save_pretrained(folder / WEIGHTS)
+        self._context.tokenizer.save_pretrained(folder / WEIGHTS)
         torch.save(self.learner.optimizer.state_dict(), folder / _OPTIMIZER)
+        if self.learner.critic is not None:
+            save_critic(folder, self.learner.critic)
 
     def load(self, folder: Path) -> None:
         """Take over what `save` wrote."""
-        model = type(self._context.model).from_pretrained(folder / _WEIGHTS, dtype=self._context.model.dtype)
-        if lm_head_of(self._context.model).is_float32:
-            widen_head(model)
-        self._learner = self._learner_of(model.to(self._context.device))
-        state = torch.load(folder / _OPTIMIZER, weights_only=True)
-        self.learner.optimizer.load_state_dict(state)
-
-    @abstractmethod
-    def train_step(self, groups: Sequence[Group], *, step: int) -> Metrics:
-        """Learn from the groups of a step, after the policy has."""
+        self._learner = self._learner_of(self._read(str(folder / WEIGHTS)))
+        load_optimizer(folder, self._learner.optimizer)
+        if self._learner.critic is not None:
+            load_critic(folder, self._learner.critic)
 
 
 def sampled_rows(groups: Sequence[Group]) -> list[TrainRow]:

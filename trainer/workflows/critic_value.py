@@ -19,7 +19,7 @@ from envgym.errors import InvalidInput, RunError, sentence
 from envgym.runs import RunDirectory
 from envgym.trainer.batch.rows import TrainRow, scored_row
 from envgym.trainer.catalog import CREDIT
-from envgym.trainer.learner.checkpoint import load_critic, require_checkpoint
+from envgym.trainer.learner.checkpoint import load_critic, part_folder, require_checkpoint
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.methods.annotators.base import Model
@@ -159,9 +159,12 @@ def _read(run: Path, checkpoint: Path) -> CriticValue:
     settings = settings_of_run(RunDirectory.open(run), "credit")
     _check_credit(settings, run)
     device = prepare_device(settings.engine.device, None)
-    model, tokenizer = load_model(settings.model, device, checkpoint)
-    value = Critic(model, settings.critic or CriticSettings(), settings.optim, device=device)
-    load_critic(checkpoint, value)
+    chosen, of_model, folder = settings.critic or CriticSettings(), settings.model, checkpoint
+    if chosen.model is not None:
+        of_model, folder = of_model.model_copy(update={"lora": None}), part_folder(checkpoint, f"model_{chosen.model}")
+    model, tokenizer = load_model(of_model, device, folder)
+    value = Critic(model, chosen, settings.optim, device=device)
+    load_critic(folder, value)
     forward = ForwardPass(model, settings.optim, device=device, autocast=autocast_dtype(settings.model))
     config = model.config.get_text_config()
     return CriticValue(forward, value, tokenizer, max_positions=getattr(config, "max_position_embeddings", None))

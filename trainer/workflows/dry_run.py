@@ -22,7 +22,7 @@ from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.learner.learner import needs_old_logprobs_pass
 from envgym.trainer.methods.credit.outcome import episode_rewards
-from envgym.trainer.methods.protocols import FilterResult
+from envgym.trainer.methods.protocols import CriticCredit, FilterResult
 from envgym.trainer.sections import RolloutSettings
 from envgym.trainer.settings import TrainSettings
 
@@ -81,6 +81,14 @@ class StateMemory:
     def total(self) -> int:
         """All of it."""
         return self.weights + self.gradients + self.optimizer
+
+    def __add__(self, other: "StateMemory") -> "StateMemory":
+        """Return what two models hold together."""
+        return StateMemory(
+            weights=self.weights + other.weights,
+            gradients=self.gradients + other.gradients,
+            optimizer=self.optimizer + other.optimizer,
+        )
 
 
 def state_memory(model: nn.Module, *, reference: bool) -> StateMemory:
@@ -246,10 +254,12 @@ def _measure(context: RunContext, settings: TrainSettings, rows: list[TrainRow],
     computed = sum(batch.num_tokens for batch in batches)
     has_old = needs_old_logprobs_pass(settings.optim, objective)
     references = has_reference * (1 if has_old else settings.optim.epochs)
-    scored = has_old + references + (learner.critic is not None)
-    passes = settings.optim.epochs + scored * _FORWARD_SHARE
+    passes = settings.optim.epochs + (has_old + references) * _FORWARD_SHARE + _critic_passes(context)
+    held = state
+    if context.critic is not None:
+        held += state_memory(context.critic.learner.model, reference=False)
     return StepCost(
-        state=state,
+        state=held,
         activations=max(peak.num_bytes - state.gradients, 0),
         num_micro_batches=len(batches),
         computed_tokens=computed,
@@ -257,3 +267,14 @@ def _measure(context: RunContext, settings: TrainSettings, rows: list[TrainRow],
         collect_s=collect_s,
         learn_s=seconds / tokens * computed * passes,
     )
+
+
+def _critic_passes(context: RunContext) -> float:
+    """Return the passes that a critic adds, for values and for its own updates, in passes of the policy."""
+    if not isinstance(context.method.credit, CriticCredit):
+        return 0.0
+    if context.critic is None:
+        return _FORWARD_SHARE
+    models = (context.critic.learner.model, context.model)
+    size, of_policy = (state_memory(model, reference=False).weights for model in models)
+    return size / of_policy * (context.learner.optim.epochs + _FORWARD_SHARE)

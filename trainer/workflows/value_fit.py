@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
@@ -24,13 +22,14 @@ from envgym.runs import RunDirectory, check_new
 from envgym.seeds import derive_seed
 from envgym.settings import apply_overrides, build_settings, places
 from envgym.trainer.batch.build import build_batch
-from envgym.trainer.batch.rows import MicroBatch, TrainRow
+from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.batch.scores import ComputeScores
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.preflight import check_invalid
 from envgym.trainer.learner.checkpoint import TrainState, require_checkpoint, save_checkpoint
-from envgym.trainer.learner.critic import Critic, PaddedValueTargets, supervised_tokens
-from envgym.trainer.learner.learner import Learner, LossFn, schedule, set_learning_rate
+from envgym.trainer.learner.critic import PaddedValueTargets
+from envgym.trainer.learner.learner import schedule
+from envgym.trainer.learner.value_updates import value_update
 from envgym.trainer.methods.protocols import VALUES
 from envgym.trainer.methods.scores import POLICY_MODEL, Quantity
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
@@ -109,7 +108,7 @@ def fit_value(
     held_back, learned = split_by_task(groups, seed=settings.run.seed)
     with sole_writer(settings.run.path):
         run = RunDirectory.create(settings.run.path, name=settings.run.name, config=settings.model_dump(mode="json"))
-        _fit(context, settings, critic, _rows(context, learned, _silent), on_progress)
+        _fit(context, settings, _rows(context, learned, _silent), on_progress)
         judged = _rows(context, held_back, context.compute_scores)
         metrics = PaddedValueTargets.of_rows(judged, dtype=torch.float64, device=context.device).metrics()
         run.append_metrics({"step": 1, **metrics})
@@ -170,7 +169,6 @@ def _silent(
 def _fit(
     context: RunContext,
     settings: TrainSettings,
-    critic: Critic,
     rows: Sequence[TrainRow],
     on_progress: Callable[[str, int, int], None],
 ) -> None:
@@ -183,23 +181,6 @@ def _fit(
         for number in range(optim.minibatches):
             update = epoch * optim.minibatches + number
             factor = schedule(optim, update, num_updates)
-            set_learning_rate(learner.optimizer, optim.lr * factor)
-            set_learning_rate(critic.optimizer, critic.settings.lr * factor)
             if chosen := order[number :: optim.minibatches]:
-                loss_fn = _value_loss(learner, critic, value_targets, [rows[index] for index in chosen])
-                learner.update(learner.micro_batches(rows, chosen), loss_fn)
+                value_update(learner, rows, chosen, value_targets, factor=factor, metrics=UpdateMetrics())
             on_progress("fit", update + 1, num_updates)
-
-
-def _value_loss(
-    learner: Learner, critic: Critic, value_targets: PaddedValueTargets, rows: Sequence[TrainRow]
-) -> LossFn:
-    """Return the value loss of an update on `rows`."""
-    denominator = supervised_tokens(rows)
-
-    def loss_fn(batch: MicroBatch) -> Float[Tensor, ""]:
-        with learner.forward.mode():
-            states = learner.forward.hidden_states(batch)
-            return critic.loss(states, batch, value_targets, denominator=denominator, metrics=UpdateMetrics())
-
-    return loss_fn

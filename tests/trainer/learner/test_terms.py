@@ -12,7 +12,7 @@ from envgym.core.segments import Origin, Segment
 from envgym.core.trajectory import Row
 from envgym.core.tree import Source
 from envgym.trainer.batch.rows import TrainRow, pad
-from envgym.trainer.learner.learner import Learner, _minibatches
+from envgym.trainer.learner.learner import Learner, minibatches
 from envgym.trainer.learner.objective import Objective, Term
 from envgym.trainer.methods.corrections import Tis
 from envgym.trainer.methods.losses import LossBatch, NegativeLogLikelihood, PpoClip, TokenLoss
@@ -109,8 +109,8 @@ def test_coupled_rows_without_anything_to_compare_add_nothing() -> None:
 
 def test_minibatches_of_coupled_rows_hold_whole_groups() -> None:
     rows = [replace(row, id=RowId(group=number // 2)) for number, row in enumerate(build_rows(build_model()))]
-    assert _minibatches(rows, 2, whole_groups=True) == [[0, 1, 4, 5], [2, 3]]
-    assert _minibatches(rows, 2, whole_groups=False) == [range(0, 6, 2), range(1, 6, 2)]
+    assert minibatches(rows, 2, whole_groups=True) == [[0, 1, 4, 5], [2, 3]]
+    assert minibatches(rows, 2, whole_groups=False) == [range(0, 6, 2), range(1, 6, 2)]
 
 
 def test_a_term_reads_its_own_rows_and_divides_by_their_tokens() -> None:

@@ -1,0 +1,139 @@
+"""A critic with weights of its own: a second model with a value head, whose values a credit reads token by token."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from torch import nn
+
+from envgym.errors import InvalidInput, SettingsError, check_known, sentence
+from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.catalog import MODEL
+from envgym.trainer.learner.causal_lm import causal_lm
+from envgym.trainer.learner.checkpoint import load_value_head, part_folder, require_checkpoint
+from envgym.trainer.learner.critic import Critic
+from envgym.trainer.learner.learner import schedule
+from envgym.trainer.learner.value_updates import value_step
+from envgym.trainer.metrics.update import Metrics
+from envgym.trainer.models.base import ModelContext
+from envgym.trainer.models.trained import WEIGHTS, LearningModel
+from envgym.trainer.sections import CriticSettings, OptimSettings
+from envgym.trainer.settings import TrainSettings
+
+
+class TokenCritic(LearningModel):
+    """Say V(s_t) of the prefix before every sampled token; body and head learn the credit's value targets.
+
+    It begins as a copy of the policy, as a model from a directory, or as what another run has trained: its critic, or a
+    named model with a value head, such as a reward model. A head that is not taken over begins at 0. Every step it
+    makes as many updates as the policy, on the same minibatches and packs, by the value loss of the section `critic`.
+
+    Source: 1707.06347 (PPO), with value and policy apart as in 2203.02155 and 2411.15124.
+    """
+
+    def __init__(
+        self,
+        context: ModelContext,
+        *,
+        path: str | None = None,
+        run: str | None = None,
+        model: str | None = None,
+        lr: float = 1e-6,
+        warmup_steps: int = 0,
+        decay: Literal["constant", "linear", "cosine"] = "constant",
+        grad_clip: float = 1.0,
+    ) -> None:
+        """Name the model.
+
+        Args:
+            context: of the run.
+            path: as for `LearningModel`.
+            run: directory of a training run; the weights and the critic's head are those of its newest checkpoint.
+            model: a named model of that run instead.
+            lr: learning rate of the body; that of the head is `critic.lr`.
+            warmup_steps: train steps over which both rates rise.
+            decay: of both rates afterwards, to 0 at the last step.
+            grad_clip: largest norm of the gradient of the body, and of the head's.
+        """
+        if (run is not None and path is not None) or (model is not None and run is None):
+            got = f"path={path}, run={run}, model={model}"
+            do = "name one of path and run, and model only with run"
+            raise SettingsError(sentence("a critic's beginning", "be one", got, where="model token_critic", do=do))
+        self._folder = None if run is None else _folder_of(Path(run), model)
+        of_run = context.settings.optim
+        super().__init__(
+            context,
+            path=path if self._folder is None else str(self._folder / WEIGHTS),
+            optim=OptimSettings(
+                lr=lr,
+                warmup_steps=warmup_steps,
+                decay=decay,
+                grad_clip=grad_clip,
+                betas=of_run.betas,
+                eps=of_run.eps,
+            ),
+        )
+
+    def check(self) -> None:
+        """See that there is such a model, and that it can read the longest context.
+
+        Raises: InvalidInput: there is none, its tokenizer is not the policy's, or it has too few positions.
+        """
+        super().check()
+        if self._path is not None:  # what it begins with does not depend on the run, so it is loaded at once
+            config = causal_lm(self.learner.model).config.get_text_config()
+            positions = getattr(config, "max_position_embeddings", None)
+            needed = self._context.settings.agent.max_context_tokens
+            if positions is not None and positions < needed:
+                do = "lower agent.max_context_tokens, or name a model with more positions"
+                rule = f"have at least the {needed} positions of agent.max_context_tokens"
+                raise InvalidInput(sentence("critic", rule, positions, where=f"model {self._path}", do=do))
+
+    def _critic_on(self, module: nn.Module) -> Critic:
+        chosen = self._context.settings.critic or CriticSettings()
+        own = chosen.model_copy(update={"detach": False})
+        critic = Critic(module, own, self._optim, device=self._context.device)
+        if self._folder is not None:
+            load_value_head(self._folder, critic)
+        return critic
+
+    def learn(self, rows: Sequence[TrainRow], like: OptimSettings, *, step: int) -> Metrics:
+        """Make the updates of a step on the value targets of its rows, as many as `like` says.
+
+        Raises: InvalidInput: the loss or the gradient is not finite.
+        """
+        if not any(row.supervised for row in rows):
+            return {}
+        factor = schedule(self._optim, step, self._context.settings.run.steps)
+        return value_step(self.learner, rows, epochs=like.epochs, num_minibatches=like.minibatches, factor=factor)
+
+
+def _folder_of(run: Path, model: str | None) -> Path:
+    """Return where the newest checkpoint of a run keeps a model. Raises: RunError: it has none. UnknownName."""
+    checkpoint = require_checkpoint(run)
+    if model is None:
+        return checkpoint
+    kept = [folder.parent.name.removeprefix("model_") for folder in part_folder(checkpoint, "").glob("model_*/model")]
+    check_known("model", model, kept, where=f"models of the run {run}")
+    return part_folder(checkpoint, f"model_{model}")
+
+
+def check_critic_model(settings: TrainSettings) -> None:
+    """See that the section `critic` and the critics among `models` belong together.
+
+    Raises: UnknownName: the critic is of a model that is not there. SettingsError: it is of one of another kind, or a
+    critic of `models` is read by nothing.
+    """
+    named = None if settings.critic is None else settings.critic.model
+    if named is not None:
+        check_known("model", named, settings.models, where="critic.model")
+    for name, chosen in settings.models.items():
+        kind = MODEL.load(chosen.kind.name, where=f"models.{name}")
+        is_critic = isinstance(kind, type) and issubclass(kind, TokenCritic)
+        if is_critic and name != named:
+            must, got = "be read by a credit", f"critic.model={named}"
+            do = f"set critic.model={name} with a credit such as gae_token, or leave the model out"
+            raise SettingsError(sentence(f"critic {name}", must, got, where="models", do=do))
+        if name == named and not is_critic:
+            must, do = "be a critic with weights of its own", f"set models.{name}.kind.name=token_critic"
+            raise SettingsError(sentence(f"model {name}", must, chosen.kind.name, where="critic.model", do=do))
