@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Rewrite, Tree
@@ -91,16 +91,26 @@ class Trajectory:
         return self.tree.path(self.leaf)
 
     @cached_property
+    def turn_nodes(self) -> tuple[tuple[int, ...], ...]:
+        """The tree nodes of every turn, in order."""
+        return _turn_nodes(self.tree, self.path)
+
+    @cached_property
+    def outcomes(self) -> tuple[TurnOutcome | None, ...]:
+        """The outcome of every turn, in order; None where the episode was cut before the env replied."""
+        return tuple(self.tree.nodes[nodes[-1]].outcome for nodes in self.turn_nodes)
+
+    @cached_property
     def turns(self) -> tuple[Turn, ...]:
         """The episode's turns in order; the last may lack an outcome where the episode was cut inside it."""
-        return _turns(self.tree, self.path)
+        return tuple(_turn(self.tree, index, nodes) for index, nodes in enumerate(self.turn_nodes))
 
     @cached_property
     def reward(self) -> Reward:
         """Sum of the turn rewards; invalid where any turn is, or where infrastructure ended the episode."""
         if self.ending.is_error:
             return Invalid(cause=self.ending, reason=self.tree.nodes[self.leaf].error or self.ending.value)
-        return total(turn.outcome.reward for turn in self.turns if turn.outcome is not None)
+        return total(outcome.reward for outcome in self.outcomes if outcome is not None)
 
     @property
     def is_valid(self) -> bool:
@@ -122,7 +132,7 @@ class Trajectory:
 
     @cached_property
     def _turn_of_node(self) -> dict[int, int]:
-        return {node: turn.index for turn in self.turns for node in turn.nodes}
+        return {node: turn for turn, nodes in enumerate(self.turn_nodes) for node in nodes}
 
     def _row(self, path: Sequence[int]) -> Row:
         located = [(index, segment) for index in path for segment in self.tree.nodes[index].edge.segments]
@@ -151,25 +161,21 @@ class Trajectory:
         )
 
 
-def _turns(tree: Tree, path: Sequence[int]) -> tuple[Turn, ...]:
-    """Return the turns along a path from the root."""
-    turns: list[Turn] = []
-    open_nodes: list[int] = []
-    for index in path[1:]:
-        open_nodes.append(index)
-        if tree.nodes[index].edge.ends_turn:
-            turns.append(_turn(tree, len(turns), open_nodes))
-            open_nodes = []
-    if any(tree.nodes[index].edge.segments for index in open_nodes):
-        turns.append(_turn(tree, len(turns), open_nodes))
+def _turn_nodes(tree: Tree, path: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the nodes of every turn along a path from the root."""
+    ends = [place for place, index in enumerate(path) if tree.nodes[index].edge.ends_turn]
+    turns = [path[before + 1 : end + 1] for before, end in pairwise((0, *ends))]
+    cut = path[ends[-1] + 1 if ends else 1 :]
+    if any(tree.nodes[index].edge.segments for index in cut):
+        turns.append(cut)
     return tuple(turns)
 
 
-def _turn(tree: Tree, index: int, nodes: Sequence[int]) -> Turn:
+def _turn(tree: Tree, index: int, nodes: tuple[int, ...]) -> Turn:
     edges = [tree.nodes[node].edge for node in nodes]
     return Turn(
         index=index,
-        nodes=tuple(nodes),
+        nodes=nodes,
         segments=tuple(segment for edge in edges for segment in edge.segments),
         outcome=tree.nodes[nodes[-1]].outcome,
         rewrite=next((edge.rewrite for edge in edges if edge.rewrite), None),
@@ -201,7 +207,8 @@ class StartState:
     @cached_property
     def turns(self) -> tuple[Turn, ...]:
         """The recorded turns that lead to the state, in order; at least one."""
-        return _turns(self.tree, self.tree.path(self.node))
+        nodes = _turn_nodes(self.tree, self.tree.path(self.node))
+        return tuple(_turn(self.tree, index, of_turn) for index, of_turn in enumerate(nodes))
 
 
 @dataclass(frozen=True, kw_only=True)

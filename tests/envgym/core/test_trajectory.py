@@ -37,7 +37,8 @@ def test_turns_have_the_nodes_segments_and_costs_between_two_turn_ends() -> None
     ]  # fmt: skip
     assert first.segments == (cases.policy(10), cases.policy(11, 12), cases.tool(30))
     assert first.cost == Cost(tokens_generated=3, env_steps=1)
-    assert (first.outcome, second.outcome) == (cases.CALL, cases.paid(0.5))
+    assert (first.outcome, second.outcome) == episode.outcomes == (cases.CALL, cases.paid(0.5))
+    assert episode.turn_nodes == (first.nodes, second.nodes)
     # Row 1: prompt and first turn; row 2 begins with the context that the second turn rendered anew.
     assert [(row.tree_id, row.leaf, row.rewrite) for row in episode.rows] == [
         ("turns", 3, None), ("turns", 3, Rewrite.SUMMARY),
@@ -47,6 +48,21 @@ def test_turns_have_the_nodes_segments_and_costs_between_two_turn_ends() -> None
     assert [len(row) for row in episode.rows] == [8, 3]
     assert episode.rows[1].segments == (cases.prompt(1, 2), cases.policy(13))
     assert episode.num_sampled == 4
+
+
+def test_an_action_that_was_cut_is_a_turn_without_an_outcome() -> None:
+    tree = cases.start("cut")
+    first = tree.add(tree.root, cases.turn(cases.policy(10)), outcome=cases.paid(0.25))
+    opened = tree.add(first, Edge(segments=(cases.policy(11),), ends_turn=False))
+    tree.add(opened, Edge(segments=(), ends_turn=False), ending=Ending.TRUNCATED_TOKENS)
+    (episode,) = trajectories(tree.freeze())
+    assert episode.turn_nodes == tuple(turn.nodes for turn in episode.turns) == ((1,), (2, 3))
+    assert episode.outcomes == tuple(turn.outcome for turn in episode.turns) == (cases.paid(0.25), None)
+
+
+def test_a_reward_is_read_without_joining_turns() -> None:
+    (episode,) = trajectories(cases.outcome_tree("paid", 1.0))
+    assert (episode.reward, "turns" in vars(episode)) == (Scored(value=1.0, components={"answer": 1.0}), False)
 
 
 def test_a_turn_that_was_begun_anew_in_its_middle_says_why() -> None:

@@ -125,7 +125,7 @@ def _with(tree: Tree, annotations: Iterable[Annotation]) -> Tree:
 def turn_annotations(episode: Trajectory, name: str) -> tuple[Annotation | None, ...]:
     """Return the annotation of every turn of an episode; None where it was not annotated."""
     found = episode.tree.annotated(name, "turn")
-    return tuple(found.get(turn.nodes[-1]) for turn in episode.turns)
+    return tuple(found.get(nodes[-1]) for nodes in episode.turn_nodes)
 
 
 def episode_annotation(episode: Trajectory, name: str) -> Annotation | None:
@@ -144,7 +144,7 @@ def turn_values(episode: Trajectory, name: str) -> tuple[float, ...] | None:
     values = tuple(
         item.value for item in turn_annotations(episode, name) if item is not None and item.value is not None
     )
-    return values if len(values) == len(episode.turns) else None
+    return values if len(values) == len(episode.outcomes) else None
 
 
 def why_missing(episode: Trajectory, name: str, level: AnnotationLevel) -> str:

@@ -6,7 +6,7 @@ nothing is carried across them by mistake. Behind the last turn the value is 0, 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import ClassVar, NamedTuple
 
 from pydantic import Field
@@ -85,8 +85,8 @@ def _estimate_episode(
         raise InvalidInput(sentence("values", f"match the path's {len(episode.path)} nodes", got, where=where, do=do))
     of_node = dict(zip(episode.path, values.values, strict=True))
     turns: list[CriticTurn] = []
-    for turn, reward in zip(episode.turns, turn_rewards(episode), strict=True):
-        values_of_turn = tuple(value for node in turn.nodes for value in of_node[node])
+    for nodes, reward in zip(episode.turn_nodes, turn_rewards(episode), strict=True):
+        values_of_turn = tuple(value for node in nodes for value in of_node[node])
         if values_of_turn:
             turns.append(CriticTurn(reward, values_of_turn))
         elif turns:  # no token was sampled here, so the reward belongs to the turn before
@@ -97,8 +97,8 @@ def _estimate_episode(
     sizes = [len(of_node[node]) for node in episode.path[1:]]
     return TrajectoryCredit(
         trajectory=episode,
-        advantages=(0.0, *(tuple(next(advantages) for _ in range(size)) for size in sizes)),
-        targets=((), *(tuple(next(targets) for _ in range(size)) for size in sizes)),
+        advantages=(0.0, *(tuple(islice(advantages, size)) for size in sizes)),
+        targets=((), *(tuple(islice(targets, size)) for size in sizes)),
     )
 
 

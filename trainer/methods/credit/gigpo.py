@@ -41,12 +41,12 @@ class Gigpo(Settings):
         episodes, rewards = group.valid, episode_rewards(group)
         if len(episodes) < 2:
             return episode_credits(episodes, [0.0] * len(episodes))
-        counts = [len(episode.turns) if self.pooling == "step" else 1 for episode in episodes]
+        counts = [len(episode.outcomes) if self.pooling == "step" else 1 for episode in episodes]
         pooled = iter(norm([reward for reward, count in zip(rewards, counts, strict=True) for _ in range(count)]))
         advantages: list[list[float]] = []
         visits: dict[State, list[tuple[int, int, float]]] = {}
         for number, (episode, count) in enumerate(zip(episodes, counts, strict=True)):
-            turns = len(episode.turns)
+            turns = len(episode.outcomes)
             advantages.append((list(islice(pooled, count)) * turns)[:turns])
             returns = discounted_returns(turn_rewards(episode), self.discount)
             for turn, (state, value) in enumerate(zip(turn_states(episode), returns, strict=True)):
@@ -60,6 +60,6 @@ class Gigpo(Settings):
 def turn_states(episode: Trajectory) -> list[State]:
     """Return the state that each turn began with; an env whose observation hides its state merges states."""
     prompt = tuple(token for segment in episode.tree.nodes[0].edge.segments for token in segment.token_ids)
-    shown = [turn.outcome.observation for turn in episode.turns[:-1] if turn.outcome is not None]
+    shown = [outcome.observation for outcome in episode.outcomes[:-1] if outcome is not None]
     states: list[State] = [prompt, *map(str, shown)]
-    return states[: len(episode.turns)]
+    return states[: len(episode.outcomes)]

@@ -21,10 +21,9 @@ ROOT: NodeKey = (-1, 0)
 
 def turn_rewards(episode: Trajectory) -> list[float]:
     """Return what each turn of a valid episode paid; 0 for a last turn that was cut before the env replied."""
-    outcomes = (turn.outcome for turn in episode.turns)
     return [
         outcome.reward.value if outcome is not None and isinstance(outcome.reward, Scored) else 0.0
-        for outcome in outcomes
+        for outcome in episode.outcomes
     ]
 
 
@@ -40,14 +39,14 @@ def discounted_returns(rewards: Sequence[float], discount: float = 1.0) -> list[
 
 def turn_of_nodes(episode: Trajectory) -> tuple[int, ...]:
     """Return the turn that each node of the path belongs to; -1 for the root and for an ending without tokens."""
-    turn_of = {node: turn.index for turn in episode.turns for node in turn.nodes}
-    return tuple(turn_of.get(node, -1) for node in episode.path)
+    turns = [turn for turn, nodes in enumerate(episode.turn_nodes) for _ in nodes]
+    return (-1, *turns, *[-1] * (len(episode.path) - 1 - len(turns)))
 
 
 def turn_credit(episode: Trajectory, advantages: Sequence[float]) -> TrajectoryCredit:
     """Put one advantage per turn on every sampled token of that turn."""
-    by_node = tuple(0.0 if turn < 0 else advantages[turn] for turn in turn_of_nodes(episode))
-    return TrajectoryCredit(trajectory=episode, advantages=by_node)
+    by_node = [0.0 if turn < 0 else advantages[turn] for turn in turn_of_nodes(episode)]
+    return TrajectoryCredit(trajectory=episode, advantages=tuple(by_node))
 
 
 @dataclass(frozen=True, kw_only=True)

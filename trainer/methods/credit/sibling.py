@@ -1,13 +1,14 @@
 """Sibling baseline: a node against the other children of its parent."""
 
+import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from envgym.core.trajectory import Group
-from envgym.core.turns import Scored
 from envgym.settings import Settings
-from envgym.trainer.methods.credit.paths import ROOT, GroupTree, NodeKey, turn_of_nodes
+from envgym.trainer.methods.credit.paths import ROOT, GroupTree, NodeKey, turn_of_nodes, turn_rewards
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
@@ -43,17 +44,12 @@ class _Values:
     group_tree: GroupTree
 
     @cached_property
-    def parents(self) -> dict[NodeKey, NodeKey]:
-        """Node -> its parent."""
-        return {below: above for above, found in self.group_tree.children.items() for below in found}
-
-    @cached_property
     def branches(self) -> dict[NodeKey, NodeKey]:
         """Node -> the nearest node, itself or above, that has siblings; the root where there is none."""
         found = {ROOT: ROOT}
-        for node in sorted(self.parents, key=lambda node: node[1]):  # parents come before their children
-            parent = self.parents[node]
-            found[node] = node if len(self.group_tree.children[parent]) > 1 else found[parent]
+        for node, children in self.group_tree.children.items():  # parents come before their children
+            for child in children:
+                found[child] = child if len(children) > 1 else found[node]
         return found
 
     @cached_property
@@ -66,35 +62,43 @@ class _Values:
         }
 
     @cached_property
+    def paid(self) -> dict[NodeKey, float]:
+        """Last node of a turn -> what the turn paid."""
+        return {
+            (number, nodes[-1]): reward
+            for number, episode in zip(self.group_tree.tree_numbers, self.group_tree.group.valid, strict=True)
+            for nodes, reward in zip(episode.turn_nodes, turn_rewards(episode), strict=True)
+        }
+
+    @cached_property
     def returns(self) -> dict[NodeKey, dict[int, float]]:
         """Node -> turn t, its own or later -> what is paid from turn t on, the mean over children at every branch.
 
         The nodes of an unbranched stretch share one entry, as what is paid from a later turn on is paid below.
         """
+        children, turns, paid = self.group_tree.children, self.turns, self.paid
         found: dict[NodeKey, dict[int, float]] = {}
-        for node in sorted(self.parents, key=lambda node: -node[1]):  # children come after their parents
-            mine, children = self.turns[node], self.group_tree.children.get(node, ())
-            if mine < 0:  # an ending without tokens, which is no turn
+        for node in reversed(self.branches):  # children come before their parents
+            turn = turns[node]
+            if turn < 0:  # the root, or an ending without tokens, which is no turn
                 found[node] = {}
                 continue
-            following = statistics.fmean([found[child].get(self.turns[child], 0.0) for child in children] or [0.0])
-            if len(children) == 1:
-                found[node] = found[children[0]]
-            else:
-                below = [found[child] for child in children]
-                last = max((max(child, default=-1) for child in below), default=-1)
-                found[node] = {
-                    turn: statistics.fmean([child.get(turn, 0.0) for child in below])
-                    for turn in range(mine + 1, last + 1)
-                }
-            found[node][mine] = self._paid(node) + following
+            below = children.get(node, ())
+            later = found[below[0]] if len(below) == 1 else _means([found[child] for child in below])
+            next_turn = turn if turn in later else turn + 1  # a turn goes on below a fork inside it
+            later[turn] = paid.get(node, 0.0) + later.get(next_turn, 0.0)
+            found[node] = later
         return found
 
-    def _paid(self, node: NodeKey) -> float:
-        """Return what the node itself paid."""
-        number, index = node
-        outcome = self.group_tree.group.trees[number].nodes[index].outcome
-        return outcome.reward.value if outcome is not None and isinstance(outcome.reward, Scored) else 0.0
+    @cached_property
+    def advantages(self) -> dict[NodeKey, dict[int, float]]:
+        """Node with siblings -> turn -> what is paid from the turn on, less the mean of the siblings."""
+        found: dict[NodeKey, dict[int, float]] = {ROOT: {}}
+        for siblings in self.group_tree.children.values():
+            if len(siblings) > 1:
+                compared = _against_others([self.returns[sibling] for sibling in siblings])
+                found |= zip(siblings, compared, strict=True)
+        return found
 
     def weight(self, path: tuple[NodeKey, ...]) -> float:
         """Return Π 1 / #children along a path."""
@@ -105,9 +109,25 @@ class _Values:
 
     def advantage(self, node: NodeKey) -> float:
         """Return Q of a node less its baseline; 0 where there is nothing to compare it with."""
-        turn, branch = self.turns[node], self.branches[node]
-        if branch == ROOT:
-            return 0.0
-        siblings = self.group_tree.children[self.parents[branch]]
-        others = [self.returns[sibling].get(turn, 0.0) for sibling in siblings if sibling != branch]
-        return self.returns[node].get(turn, 0.0) - statistics.fmean(others)
+        return self.advantages[self.branches[node]].get(self.turns[node], 0.0)
+
+
+def _by_turn(returns: Sequence[dict[int, float]]) -> dict[int, list[float]]:
+    """Return turn -> what every node gets from it on; what has ended gets 0."""
+    turns = {turn: None for of_node in returns for turn in of_node}
+    return {turn: [of_node.get(turn, 0.0) for of_node in returns] for turn in turns}
+
+
+def _means(returns: Sequence[dict[int, float]]) -> dict[int, float]:
+    """Return the mean over the nodes for every turn."""
+    return {turn: statistics.fmean(values) for turn, values in _by_turn(returns).items()}
+
+
+def _against_others(returns: Sequence[dict[int, float]]) -> list[dict[int, float]]:
+    """Return for every node and turn the value less the mean of the others' values; of two nodes or more."""
+    found: list[dict[int, float]] = [{} for _ in returns]
+    for turn, values in _by_turn(returns).items():
+        for of_node, value in zip(found, values, strict=True):
+            others = math.fsum([*values, -value])  # exact: the others' own sum
+            of_node[turn] = value - others / (len(values) - 1)
+    return found

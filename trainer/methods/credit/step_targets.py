@@ -19,6 +19,9 @@ from envgym.settings import Settings
 from envgym.trainer.methods.credit.paths import discounted_returns
 from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit
 
+TurnKey = tuple[int, object]
+"""What a turn is: the number of its history, and its action."""
+
 
 class StepTargets(Settings):
     """The base of both: each says only what the values of an episode's turns are."""
@@ -50,7 +53,7 @@ class RestMcts(StepTargets):
             }
             for episode in group.valid:
                 of_tree = values[episode.tree.id]
-                of_turns = [of_tree.get(turn.nodes[-1]) for turn in episode.turns]
+                of_turns = [of_tree.get(nodes[-1]) for nodes in episode.turn_nodes]
                 found.append(target_credit(episode, of_tree.get(0), of_turns))
         return found
 
@@ -74,16 +77,16 @@ class AgentPrm(StepTargets):
         return [entry for group in groups for entry in self._of_group(group)]
 
     def _of_group(self, group: Group) -> list[TrajectoryCredit]:
-        visits: dict[tuple[object, ...], list[float]] = defaultdict(list)
-        for episode in group.valid:
+        visits: dict[TurnKey, list[float]] = defaultdict(list)
+        keys = _turn_keys(group.valid)
+        for episode, of_turns in zip(group.valid, keys, strict=True):
             outcome = 1.0 if _is_correct(episode, self.success_at) else -1.0
-            returns = returns_to_go(len(episode.turns), outcome, self.discount)
-            for key, value in zip(_turn_keys(episode), returns, strict=True):
+            for key, value in zip(of_turns, returns_to_go(len(of_turns), outcome, self.discount), strict=True):
                 visits[key].append(value)
         means = {key: math.fsum(values) / len(values) for key, values in visits.items()}
         return [
-            target_credit(episode, None, [(means[key] + 1) / 2 for key in _turn_keys(episode)])
-            for episode in group.valid
+            target_credit(episode, None, [(means[key] + 1) / 2 for key in of_turns])
+            for episode, of_turns in zip(group.valid, keys, strict=True)
         ]
 
 
@@ -125,18 +128,22 @@ def _steps(tree: Tree, leaf: int) -> list[int]:
     return [node for node in tree.path(leaf) if node in (0, leaf) or tree.nodes[node].edge.ends_turn]
 
 
-def _turn_keys(episode: Trajectory) -> list[tuple[object, ...]]:
+def _turn_keys(episodes: Sequence[Trajectory]) -> list[list[TurnKey]]:
     """Return for every turn all that was done and seen up to its action."""
-    keys: list[tuple[object, ...]] = []
-    history: tuple[object, ...] = ()
-    for turn in episode.turns:
-        action = None if turn.outcome is None else (turn.outcome.action.content, turn.outcome.action.tool_calls)
-        observation = None if turn.outcome is None else str(turn.outcome.observation)
-        # A turn that was cut before the env replied is one with no other.
-        said = repr(action) if action is not None else (episode.tree.id, turn.nodes[-1])
-        keys.append((*history, said))
-        history = (*history, said, observation)
-    return keys
+    histories: dict[tuple[TurnKey, str | None], int] = {}
+    found: list[list[TurnKey]] = []
+    for episode in episodes:
+        keys: list[TurnKey] = []
+        history = 0
+        for nodes, outcome in zip(episode.turn_nodes, episode.outcomes, strict=True):
+            # A turn that was cut before the env replied is one with no other.
+            action = None if outcome is None else repr((outcome.action.content, outcome.action.tool_calls))
+            key = (history, (episode.tree.id, nodes[-1]) if action is None else action)
+            keys.append(key)
+            observation = None if outcome is None else str(outcome.observation)
+            history = histories.setdefault((key, observation), len(histories) + 1)
+        found.append(keys)
+    return found
 
 
 def _correct(group: Group, tree: Tree, success_at: float) -> list[Trajectory]:
@@ -160,11 +167,12 @@ def target_credit(episode: Trajectory, start: float | None, values: Sequence[flo
     """
     targets: Mapping[int, list[float | None]] = {node: [None] * _num_sampled(episode, node) for node in episode.path}
     before = start
-    for turn, value in zip(episode.turns, values, strict=True):
-        places = [(node, place) for node in turn.nodes for place in range(len(targets[node]))]
+    last = len(episode.turn_nodes) - 1
+    for turn, (nodes, value) in enumerate(zip(episode.turn_nodes, values, strict=True)):
+        places = [(node, place) for node in nodes for place in range(len(targets[node]))]
         if places:
             targets[places[0][0]][places[0][1]] = before
-            if turn.index == len(episode.turns) - 1 and value is not None:
+            if turn == last and value is not None:
                 targets[places[-1][0]][places[-1][1]] = value
         before = value
     return TrajectoryCredit(

@@ -1,5 +1,8 @@
 """Sibling baseline: hand cases, reductions and laws."""
 
+import statistics
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,8 +11,9 @@ from envgym.trainer.methods.credit.outcome import Rloo
 from envgym.trainer.methods.credit.sibling import Sibling
 from envgym.trainer.methods.credit.turn_grpo import TurnGrpo
 from tests.support import example_trees as cases
-from tests.support.credit_trees import BRANCH, branched, chain, chains, group_of, per_node
+from tests.support.credit_trees import BRANCH, NodeSpec, branched, chain, chains, group_of, per_node
 
+NODES = st.lists(st.tuples(st.integers(0, 20), st.none() | st.floats(-5, 5)), min_size=1, max_size=12)
 TURNS = st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=4), min_size=1, max_size=5)
 
 
@@ -63,3 +67,57 @@ def test_single_turns_get_rloo(rewards: list[float]) -> None:
 def test_one_tree_branched_at_the_prompt_is_a_group_of_chains(rewards: list[float]) -> None:
     star = group_of(branched("star", *((0, reward) for reward in rewards)))
     assert per_node(Sibling()(star)) == per_node(Sibling()(chains(*([reward] for reward in rewards))))
+
+
+@settings(max_examples=60)
+@given(NODES, NODES)
+def test_every_node_gets_what_the_definition_says(first: list[NodeSpec], second: list[NodeSpec]) -> None:
+    forests = [_grown(first), _grown(second)]
+    trees = [branched(name, *nodes) for name, nodes in zip("AB", forests, strict=True)]
+    assert per_node(Sibling()(group_of(*trees))) == [pytest.approx(row, abs=1e-9) for row in _by_definition(forests)]
+
+
+def _grown(drawn: list[NodeSpec]) -> list[NodeSpec]:
+    """Let every node lie below the prompt or an earlier node."""
+    return [(spec[0] % number, spec[1]) for number, spec in enumerate(drawn, start=1)]
+
+
+def _by_definition(forests: list[list[NodeSpec]]) -> list[list[float]]:
+    """Return the advantages along every leaf's path as the method's docstring has them, by plain recursion."""
+    # All trees are one below the prompt, node 0: the second tree's nodes are numbered on.
+    specs: list[tuple[int, float | None]] = [(0, 0.0)]
+    for nodes in forests:
+        offset = len(specs) - 1
+        specs += [(spec[0] + offset if spec[0] else 0, spec[1]) for spec in nodes]
+    children = [[n for n, (parent, _) in enumerate(specs) if n and parent == above] for above in range(len(specs))]
+    turns = [0] * len(specs)
+    for node, (parent, _) in enumerate(specs[1:], start=1):
+        turns[node] = turns[parent] + (parent > 0 and specs[parent][1] is not None)
+
+    def mean(values: Sequence[float]) -> float:
+        return statistics.fmean(values) if values else 0.0
+
+    def paid_from(turn: int, node: int) -> float:
+        own = specs[node][1] if turns[node] >= turn else 0.0
+        return (own or 0.0) + mean([paid_from(turn, child) for child in children[node]])
+
+    def advantage(node: int) -> float:
+        branch = node
+        while branch and len(children[specs[branch][0]]) == 1:
+            branch = specs[branch][0]
+        others = [paid_from(turns[node], other) for other in children[specs[branch][0]] if other != branch]
+        return paid_from(turns[node], node) - mean(others) if branch else 0.0
+
+    def leaves_below(node: int) -> list[int]:
+        return [leaf for child in children[node] for leaf in leaves_below(child)] or [node]
+
+    leaves = leaves_below(0)
+    found: list[list[float]] = []
+    for leaf in leaves:
+        path, weight = [leaf], float(len(leaves))
+        while parent := specs[path[0]][0]:
+            path.insert(0, parent)
+        for node in (0, *path[:-1]):
+            weight /= len(children[node])
+        found.append([weight * advantage(node) for node in path])
+    return found
