@@ -12,6 +12,7 @@ from pathlib import Path
 from envgym.agents.evaluation.play import EvalRecord
 from envgym.core.trajectory import Group
 from envgym.core.tree import Source
+from envgym.event_loop import Runner, make_runner
 from envgym.files import sole_writer
 from envgym.report.from_run import write_run_report
 from envgym.runs import RunDirectory
@@ -96,7 +97,7 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
         elif checkpoint is None:  # it was killed before its first one, and begins again
             run.forget_after(-1)
         loop = TrainLoop(settings, run, context, Callbacks(callbacks), demonstrations=demonstrations)
-        with asyncio.Runner() as runner:
+        with make_runner() as runner:
             return loop.run(runner, checkpoint)
 
 
@@ -132,7 +133,7 @@ class TrainLoop:
             settings, rounds=settings.resampling.rounds, last=settings.run.steps, replay=context.method.replay
         )
 
-    def run(self, runner: asyncio.Runner, checkpoint: Path | None) -> TrainResult:
+    def run(self, runner: Runner, checkpoint: Path | None) -> TrainResult:
         """Go from the start, or from `checkpoint`, to the last step and write the report."""
         steps = self.settings.run.steps
         report: Path | None = None
@@ -164,7 +165,7 @@ class TrainLoop:
 
     # ---- phases ----------------------------------------------------------------------------------------------
 
-    def _warm_start(self, runner: asyncio.Runner) -> None:
+    def _warm_start(self, runner: Runner) -> None:
         metrics = dict(self.context.probed)
         if self.settings.sft is not None:
             work = warm_start(self.context, self.settings, self.settings.sft, on_progress=self.callbacks.on_progress)
@@ -175,7 +176,7 @@ class TrainLoop:
         self.context.begin_models(self.run_directory.path)
         self._save()
 
-    def _train_step(self, runner: asyncio.Runner) -> None:
+    def _train_step(self, runner: Runner) -> None:
         times, step = StepTimes(), self.step + 1
         with times.measure("collect"):
             collected = self._collect(runner, step)
@@ -216,7 +217,7 @@ class TrainLoop:
             self._save()
         self.callbacks.on_step(step, metrics)
 
-    def _collect(self, runner: asyncio.Runner, step: int) -> Collected:
+    def _collect(self, runner: Runner, step: int) -> Collected:
         settings = self.settings
         total = settings.rollout.groups * settings.rollout.group_size * settings.resampling.rounds
         progress = progress_counter(self.callbacks, "collect", total)
@@ -224,7 +225,7 @@ class TrainLoop:
         return runner.run(self._collector.take(step - 1, stats=self.stats, on_finished=progress))
 
     def _learn(
-        self, runner: asyncio.Runner, kept: Sequence[Group], sampled: Sequence[Group], step: int
+        self, runner: Runner, kept: Sequence[Group], sampled: Sequence[Group], step: int
     ) -> tuple[TrainingBatch, Metrics]:
         """Learn from the groups that were kept, and let the models beside the policy learn from those as sampled.
 
@@ -251,7 +252,7 @@ class TrainLoop:
         for model in self.context.models.values():
             await model.close()
 
-    def _call_controllers(self, runner: asyncio.Runner, metrics: Metrics) -> Metrics:
+    def _call_controllers(self, runner: Runner, metrics: Metrics) -> Metrics:
         """Let the controllers change how the run goes on; return what they did."""
         evaluations, before = self._evaluations.summaries, self.context
         self.context, changes = self._control.after_step(before, self._collector, self.step, metrics, evaluations)
@@ -289,7 +290,7 @@ class TrainLoop:
         self.context.begin_models(self.run_directory.path, reference_step=self._control.reference_step)
         self.context.update_policy(self.step)
 
-    def _check_weights(self, runner: asyncio.Runner) -> Metrics:
+    def _check_weights(self, runner: Runner) -> Metrics:
         """Check that the policy samples from the learner's weights. Raises: RunError: it does not."""
         if self._canary is None:
             return {}

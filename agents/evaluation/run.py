@@ -1,6 +1,5 @@
 """A whole evaluation on disk: episodes are written down as they end, so that one that was killed can be resumed."""
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
@@ -29,6 +28,7 @@ from envgym.agents.settings import EnvSettings, EvalSettings
 from envgym.core.tree import Tree
 from envgym.episodes import episode_rows
 from envgym.errors import InvalidInput, SettingsError, UnknownName
+from envgym.event_loop import run_coroutine
 from envgym.files import sole_writer
 from envgym.journal import Journal
 from envgym.report.from_run import write_run_report
@@ -78,7 +78,7 @@ def run_evaluation(
         done = set() if run is None else {data["label"] for data in run.evals()}
         missing = [plan for plan in plans if plan.title not in done]
         if run is None or missing:
-            run = asyncio.run(_evaluate_plans(settings, run, missing, search, on_progress, held))
+            run = run_coroutine(_evaluate_plans(settings, run, missing, search, on_progress, held))
         report = write_run_report(run)
         (run.path / JOURNAL).unlink(missing_ok=True)  # all of it is in the run's episodes
         records = tuple(EvalRecord.from_json(data) for data in run.evals())

@@ -1,6 +1,5 @@
 """What a named model is built from, and how those of a run are built and checked before it begins."""
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 from envgym.agents.protocols import Policy
 from envgym.core.tasks import Split, TaskSource
 from envgym.errors import SettingsError, check_known, sentence
+from envgym.event_loop import run_coroutine
 from envgym.trainer.catalog import MODEL
 from envgym.trainer.methods.annotators.base import Annotator, Model, ProbingAnnotator, required_models
 from envgym.trainer.methods.scores import POLICY_MODEL
@@ -103,7 +103,7 @@ def probe_models(
     sizes = [source.size(Split.TRAIN) for source in tasks]
     counts = [NUM_PROBED if size is None else min(NUM_PROBED, size) for size in sizes]
     first = [source.task(Split.TRAIN, n) for source, count in zip(tasks, counts, strict=True) for n in range(count)]
-    return asyncio.run(work())
+    return run_coroutine(work())
 
 
 def build_models(context: ModelContext) -> dict[str, Model]:

@@ -11,6 +11,7 @@ from envgym.agents.settings import EndpointSettings
 from envgym.core.json_types import visible
 from envgym.core.messages import Message, Role
 from envgym.errors import PartyFailure, PolicyFailure, SettingsError, sentence
+from envgym.event_loop import run_coroutine
 from envgym.settings import build_settings
 from envgym.trainer.methods.annotators.base import Model
 from envgym.trainer.models.base import ModelContext
@@ -49,7 +50,7 @@ class EndpointModel(Model):
 
     def check(self) -> None:
         """Ask it something short. Raises: SettingsError: it does not answer."""
-        asyncio.run(self._check())
+        run_coroutine(self._check())
 
     async def _check(self) -> None:
         retries = min(self._check_retries, self._settings.max_retries)

@@ -3,7 +3,6 @@
 No weight changes, so what is collected is what the model does before any warm start.
 """
 
-import asyncio
 import resource
 import sys
 import time
@@ -18,6 +17,7 @@ from torch import nn
 
 from envgym.core.trajectory import Group, Row, Trajectory
 from envgym.core.tree import Tree
+from envgym.event_loop import run_coroutine
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.learner.learner import needs_old_logprobs_pass
@@ -216,7 +216,7 @@ def collect_batch(
     context: RunContext, settings: TrainSettings, *, on_finished: Callable[[Tree], None] | None = None
 ) -> Batch:
     """Collect the first step's groups, filter them, and build the rows with their advantages."""
-    groups = asyncio.run(collect_first_step(context, settings, on_finished=on_finished))
+    groups = run_coroutine(collect_first_step(context, settings, on_finished=on_finished))
     filtered = context.method.filter(groups)
     return Batch(groups=tuple(groups), filtered=filtered, rows=_batch_rows(context, filtered.kept))
 

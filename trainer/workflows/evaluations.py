@@ -1,11 +1,11 @@
 """The evaluations of a training run: before the first step, in between, and after the last."""
 
-import asyncio
 from collections.abc import Sequence
 
 from envgym.agents.catalog import METRIC
 from envgym.agents.evaluation.play import SPLIT_LABELS, EvalPlan, EvalRecord, evaluate, token_player
 from envgym.agents.evaluation.run import write_evaluation
+from envgym.event_loop import Runner
 from envgym.report.from_run import evaluation_data
 from envgym.runs import RunDirectory
 from envgym.seeds import derive_seed
@@ -47,17 +47,17 @@ class Evaluations:
             self._summaries = [EvaluationSummary(r.step, r.label, evaluation_metrics(r)) for r in records]
         return self._summaries
 
-    def run_full(self, runner: asyncio.Runner, *, step: int) -> None:
+    def run_full(self, runner: Runner, *, step: int) -> None:
         """Evaluate on all tasks after `step` train steps, unless that is recorded already."""
         self._run_missing(runner, SPLIT_LABELS[self._settings.evaluation.split], step)
 
-    def run_in_between(self, runner: asyncio.Runner, *, step: int) -> None:
+    def run_in_between(self, runner: Runner, *, step: int) -> None:
         """Evaluate where it is due and not recorded yet, also when a run resumes right after such a step."""
         every = self._settings.evaluation.every
         if every and step and step % every == 0:
             self._run_missing(runner, DURING, step)
 
-    def _run_missing(self, runner: asyncio.Runner, label: str, step: int) -> None:
+    def _run_missing(self, runner: Runner, label: str, step: int) -> None:
         done = {(data["label"], data["step"]) for data in self._run.evals()}
         plans = self._plans(label)
         if all((plan.title, step) in done for plan in plans):

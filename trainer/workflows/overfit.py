@@ -4,13 +4,13 @@ The mean log-prob of rows with a positive advantage must rise and that of the ot
 advantages or the learning rate are wrong, and no longer run will tell.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from envgym.errors import SettingsError, sentence
+from envgym.event_loop import run_coroutine
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import build_run_context
 from envgym.trainer.learner.learner import Learner
@@ -52,7 +52,7 @@ def overfit(
     """
     context = build_run_context(settings)
     if settings.sft is not None:
-        asyncio.run(warm_start(context, settings, settings.sft, on_progress=on_progress))
+        run_coroutine(warm_start(context, settings, settings.sft, on_progress=on_progress))
         context.update_policy(0)
     rows = collect_batch(context, settings).train_rows
     if not any(advantage for row in rows for advantage in row.advantages):

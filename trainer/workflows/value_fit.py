@@ -4,7 +4,6 @@ The result is a run directory of its own whose checkpoint holds a copy of the mo
 on the returns alone; `envgym.trainer.workflows.critic_value:critic:DIR` reads it. The policy's own run is only read.
 """
 
-import asyncio
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.episodes import episode_rows
 from envgym.errors import SettingsError, sentence
+from envgym.event_loop import run_coroutine
 from envgym.files import sole_writer
 from envgym.runs import RunDirectory, check_new
 from envgym.seeds import derive_seed
@@ -134,7 +134,7 @@ def _collect(context: RunContext, settings: TrainSettings, on_progress: Callable
         done += 1
         on_progress("collect", done, total)
 
-    groups = asyncio.run(collect_first_step(context, settings, on_finished=count))
+    groups = run_coroutine(collect_first_step(context, settings, on_finished=count))
     check_invalid(groups, limit=settings.run.max_invalid_rate, step=0)
     return groups
 

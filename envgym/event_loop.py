@@ -1,0 +1,82 @@
+"""Run coroutines from ordinary functions, also where an event loop runs already, as in a notebook.
+
+A loop that runs cannot be entered a second time: the work then goes to the loop of another thread, and the caller
+waits for it.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from contextvars import copy_context
+from typing import Any, Protocol, Self, TypeVar
+
+T = TypeVar("T")
+
+_WAKE_S = 0.2
+"""An interrupt that arrives just before a thread begins to wait is handled when it wakes."""
+
+
+class Runner(Protocol):
+    """Runs coroutines one after the other in one event loop, as `asyncio.Runner` does."""
+
+    def run(self, coro: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end and return its result."""
+        ...
+
+
+def make_runner() -> AbstractContextManager[Runner]:
+    """Return a runner that works wherever it is called from."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.Runner()
+    return _ThreadRunner()
+
+
+def run_coroutine(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end and return its result, as `asyncio.run` does, also inside a running loop."""
+    with make_runner() as runner:
+        return runner.run(work)
+
+
+class _ThreadRunner:
+    """A runner whose loop is in a thread of its own; an interrupt of the caller cancels what runs there."""
+
+    def __enter__(self) -> Self:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="event-loop")
+        self._runner = asyncio.Runner()
+        self._loop = self._thread.submit(self._runner.get_loop).result()
+        return self
+
+    def run(self, coro: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end. Raises: whatever it raises, or the interrupt of the caller, once it has ended."""
+        tasks: list[asyncio.Task[Any]] = []  # of any result
+        is_interrupted = False
+
+        async def work() -> T:
+            task = asyncio.current_task()
+            assert task is not None, "a runner makes one"
+            tasks.append(task)
+            if is_interrupted:
+                task.cancel()
+            return await coro
+
+        try:
+            return _result(self._thread.submit(self._runner.run, work(), context=copy_context()))
+        except KeyboardInterrupt:
+            is_interrupted = True
+            for task in tasks:
+                self._loop.call_soon_threadsafe(task.cancel)
+            _result(self._thread.submit(bool))  # its turn comes when the work has ended
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.submit(self._runner.close).result()
+        self._thread.shutdown()
+
+
+def _result(future: Future[T]) -> T:
+    while not wait([future], timeout=_WAKE_S).done:
+        pass
+    return future.result()
