@@ -5,6 +5,7 @@ from envgym.wrappers.chaining import DependentHorizon, Horizon, TryAgain
 from envgym.wrappers.faults import Faults
 from envgym.wrappers.limits import TimeLimit, TurnLimit
 from envgym.wrappers.record import Record
+from envgym.wrappers.subproblems import Subproblems
 
 __all__ = [
     "AnyEnv",
@@ -12,6 +13,7 @@ __all__ = [
     "Faults",
     "Horizon",
     "Record",
+    "Subproblems",
     "TextOnly",
     "TimeLimit",
     "TryAgain",

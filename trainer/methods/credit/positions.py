@@ -9,21 +9,6 @@ from envgym.trainer.methods.credit.paths import turn_credit, turn_rewards
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
-class Scrl(Settings):
-    """Standardise each turn's own reward: A_{i,k} = z(r_{i,k} | the episodes that have a turn k), z as in GRPO.
-
-    For tasks in which turn k answers subproblem k. What a turn does for later ones is not credited. A turn that one
-    episode alone has gets 0; episodes of one turn get GRPO's advantages. Source: SCRL, from its abstract; positions
-    are turns.
-    """
-
-    def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
-        """Return one credit per valid episode."""
-        rewards = [turn_rewards(episode) for episode in group.valid]
-        advantages = by_position(rewards)
-        return tuple(turn_credit(episode, found) for episode, found in zip(group.valid, advantages, strict=True))
-
-
 class MtGrpo(Settings):
     """Add turn and outcome: A_{i,k} = z(r_{i,k}) + λ z(o_i) before the last turn, z(o_i) there; z as in GRPO.
 

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.trainer.methods.credit.outcome import Grpo
-from envgym.trainer.methods.credit.positions import Scrl, by_position
+from envgym.trainer.methods.credit.positions import by_position
+from envgym.trainer.methods.credit.scrl import Scrl
 from tests.support.credit_trees import chains, per_node
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from envgym.core.trajectory import Group
 from envgym.trainer.methods.credit.paths import turn_rewards
-from envgym.trainer.methods.credit.positions import Scrl
+from envgym.trainer.methods.credit.scrl import Scrl
 from envgym.trainer.methods.shaping.solved_prefix import SolvedPrefix
 from tests.support.credit_trees import branched, chains, group_of, per_node
 

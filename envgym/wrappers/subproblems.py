@@ -1,0 +1,128 @@
+"""A wrapper that asks for the answers to several problems in one message, of which the last is the task itself."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from envgym.core.json_types import JsonValue
+from envgym.core.messages import Action, Message, Observation, text_of
+from envgym.core.tasks import Task
+from envgym.core.turns import Ending, Invalid, Scored
+from envgym.errors import InvalidInput
+from envgym.records import ResetResult, StepRecord, StepResult, step_result
+from envgym.seeds import generator
+from envgym.wrappers.base import AnyEnv, Wrapper, record_of, reset_record_of
+
+PAYLOAD = "subproblems"
+"""Key of a task's payload under which its own subproblems are, as a list of `prompt` and `payload`."""
+FORMAT = "format"
+_TOLERANCE = 1e-9
+
+
+class Subproblems(Wrapper):
+    """Shows problems 1 to K and reads their answers from blocks `<p1>...</p1>` to `<pK>...</pK>` of one message.
+
+    Problem K is the task; those before it are the task's own (payload `subproblems`, the last K - 1 of them), or tasks
+    of its split that its content decides, so that episodes of one task stay comparable. Each block is played as an
+    episode of one turn. The reward is k/K, where k is the length of the solved prefix; its components are `p1` to `pK`,
+    1 in that prefix and else 0, and `format`. A message that does not hold each block once and in order earns 0.
+
+    Source: 2605.22074 (SCRL), whose subproblems a stronger model writes. For environments of one turn.
+    """
+
+    def __init__(self, env: AnyEnv, num_problems: int = 4) -> None:
+        """Wrap `env`. Raises: InvalidInput: `num_problems` is below 1."""
+        super().__init__(env)
+        do = "pass e.g. 4"
+        InvalidInput.unless(
+            num_problems >= 1, "num_problems", "be at least 1", num_problems, where="Subproblems", do=do
+        )
+        self.num_problems = num_problems
+        self._problems: tuple[Task, ...] = ()
+
+    def on_reset(self, result: ResetResult) -> ResetResult:
+        """Show all problems. Raises: InvalidInput: the task's own subproblems cannot be read, or are too few."""
+        task = reset_record_of(result).task
+        self._problems = (*self._before(task), task)
+        begun = [self.env.reset(options={"task": problem}) for problem in self._problems]
+        record = reset_record_of(begun[-1])
+        texts = [text_of(reset_record_of(item).observation.messages[-1]) for item in begun]
+        *others, last = record.observation.messages
+        shown = Message(role=last.role, content=_question(texts), name=last.name)
+        observation = Observation.of((*others, shown))
+        return ResetResult(observation, {**begun[-1].info, "envgym": replace(record, observation=observation)})
+
+    def on_step(self, action: str) -> StepResult:
+        """Play every block, the task's last."""
+        blocks = read_blocks(action, self.num_problems)
+        said = blocks or [str(action)] * self.num_problems
+        solved: list[bool] = []
+        for problem, text in zip(self._problems, said, strict=True):
+            self.env.reset(options={"task": problem})
+            record = record_of(self.env.step(text))
+            if isinstance(record.reward, Invalid):
+                break
+            solved.append(bool(blocks) and record.reward.value >= self.unwrapped.optimum - _TOLERANCE)
+        return step_result(self._paid(record, action, solved, is_well_written=bool(blocks)))
+
+    def oracle(self) -> str:
+        """Return the oracles' answers in their blocks."""
+        answers: list[str] = []
+        for problem in self._problems:
+            self.env.reset(options={"task": problem})
+            answers.append(self.env.oracle())
+        return "\n".join(f"<p{number}>{answer}</p{number}>" for number, answer in enumerate(answers, start=1))
+
+    def _paid(self, record: StepRecord, action: str, solved: Sequence[bool], *, is_well_written: bool) -> StepRecord:
+        """Return the turn as one of the whole message."""
+        whole = action if isinstance(action, Action) else Action(action)
+        if isinstance(record.reward, Invalid):
+            return replace(record, turn=self._turn, action=whole)
+        prefix = next((place for place, is_solved in enumerate(solved) if not is_solved), len(solved))
+        parts = {f"p{number}": float(number <= prefix) for number in range(1, self.num_problems + 1)}
+        reward = Scored(value=prefix / self.num_problems, components={**parts, FORMAT: float(is_well_written)})
+        return replace(record, turn=self._turn, action=whole, reward=reward, ending=record.ending or Ending.TERMINATED)
+
+    def _before(self, task: Task) -> list[Task]:
+        """Return the problems before the task."""
+        count = self.num_problems - 1
+        given = task.payload.get(PAYLOAD)
+        if given is not None:
+            own = _own(task, given)
+            do = f"lower num_problems to {len(own) + 1}, or add some"
+            InvalidInput.unless(
+                len(own) >= count, f"payload {PAYLOAD}", f"hold {count}", len(own), where=f"task {task.id}", do=do
+            )
+            return own[len(own) - count :]
+        size, draw = self.tasks.size(task.split), generator("subproblems", task.key)
+        high = size if size is not None else 2**31
+        return [self.tasks.task(task.split, int(draw.integers(high))) for _ in range(count)]
+
+
+def read_blocks(text: str, num_problems: int) -> list[str] | None:
+    """Return what stands in the blocks; None where one is missing, stands twice or out of order."""
+    numbers = range(1, num_problems + 1)
+    if any(text.count(tag) != 1 for number in numbers for tag in (f"<p{number}>", f"</p{number}>")):
+        return None
+    found = re.search(".*?".join(f"<p{number}>(.*?)</p{number}>" for number in numbers), text, re.DOTALL)
+    return None if found is None else list(found.groups())
+
+
+def _question(texts: Sequence[str]) -> str:
+    rule = (
+        "Answer the problems in their order; write what belongs to problem k, its answer last, between <pk> and </pk>."
+    )
+    return "\n\n".join([rule, *(f"Problem {number}: {text}" for number, text in enumerate(texts, start=1))])
+
+
+def _own(task: Task, given: JsonValue) -> list[Task]:
+    """Return a task's own subproblems. Raises: InvalidInput: they are no list of prompts and payloads."""
+    items = given if isinstance(given, list) else [given]
+    found: list[Task] = []
+    for number, item in enumerate(items, start=1):
+        prompt, payload = (item.get("prompt"), item.get("payload")) if isinstance(item, Mapping) else (None, None)
+        if not isinstance(prompt, str) or not isinstance(payload, Mapping):
+            must, do = "be a list of mappings with `prompt` and `payload`", "mend the data"
+            raise InvalidInput.of(f"payload {PAYLOAD}", must, item, where=f"task {task.id}", do=do)
+        found.append(Task(id=f"{task.id}/p{number}", prompt=prompt, payload=payload, split=task.split))
+    return found
