@@ -34,7 +34,7 @@ from envgym.trainer.learner.checkpoint import (
     save_checkpoint,
 )
 from envgym.trainer.method import build_method
-from envgym.trainer.metrics.callbacks import Callback, Callbacks, progress_counter
+from envgym.trainer.metrics.callbacks import COLLECT, LEARN, Callback, Callbacks, progress_counter
 from envgym.trainer.metrics.rollout import (
     check_context_rewrites,
     replay_metrics,
@@ -153,8 +153,10 @@ class TrainLoop:
             self._evaluations.run_full(runner, step=self.step)
             report = write_run_report(self.run_directory)
         finally:
-            runner.run(self._close())
-            self.callbacks.on_end(report)
+            try:
+                runner.run(self._close())
+            finally:  # also where a second Ctrl-C cuts that short
+                self.callbacks.on_end(report)
         return TrainResult(
             directory=self.run_directory.path,
             report=report,
@@ -187,8 +189,10 @@ class TrainLoop:
             check_context_rewrites(groups, step=step)
         joined, replayed = _join_replayed(self.context, self._audit, self.settings.run.seed, step, collected)
         result = self.context.method.filter(joined).at_most(collected.wanted + len(joined) - len(groups))
+        self.callbacks.on_progress(LEARN, 0, len(result.kept))
         with times.measure("learn"):
             batch, learned = self._learn(runner, result.kept, groups, step)
+        self.callbacks.on_progress(LEARN, len(result.kept), len(result.kept))
         with times.measure("sync"):
             self.step = step
             if not self.context.policy.shares_weights:  # else sampling may go on already
@@ -220,7 +224,7 @@ class TrainLoop:
     def _collect(self, runner: Runner, step: int) -> Collected:
         settings = self.settings
         total = settings.rollout.groups * settings.rollout.group_size * settings.resampling.rounds
-        progress = progress_counter(self.callbacks, "collect", total)
+        progress = progress_counter(self.callbacks, COLLECT, total)
         self._audit.begin_step(remembered=settings.rollout.staleness)
         return runner.run(self._collector.take(step - 1, stats=self.stats, on_finished=progress))
 

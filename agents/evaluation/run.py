@@ -111,15 +111,16 @@ async def _evaluate_plan(
     """Play what is missing of a plan, and write all of it."""
     finished = [tree for tree in journal.of(plan.label) if not invalid_reasons(tree)]
     total, done = len(plan.tasks) * plan.settings.samples, len(finished)
-    seconds_before = journal.seconds.get(plan.label, 0.0)
+    phase, seconds_before = f"evaluate {plan.label}", journal.seconds.get(plan.label, 0.0)
     started = time.perf_counter() - seconds_before
 
     def on_finished(tree: Tree) -> None:
         nonlocal done
         done += 1
         journal.add(plan.label, tree, seconds=time.perf_counter() - started)
-        on_progress(f"evaluate {plan.label}", done, total)
+        on_progress(phase, done, total)
 
+    on_progress(phase, done, total)
     evaluation = await evaluate(
         plan,
         play,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from envgym.cli.common import add_json_argument, add_trust_argument, echo, import_from_here, open_run, print_json
 from envgym.core.tasks import Split
 from envgym.errors import SettingsError
+from envgym.progress import ProgressDisplay
 from envgym.settings import apply_overrides, build_settings, places
 
 if TYPE_CHECKING:
@@ -75,12 +76,13 @@ def _add_pairs(group: "argparse._ArgumentGroup", name: str, text: str) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate, and print the results."""
     from envgym.agents.evaluation.run import run_evaluation
-    from envgym.cli.results import Ticker, print_evaluations, run_json
+    from envgym.cli.results import print_evaluations, run_json
 
     settings = _settings(args)
     import_from_here(settings.model_dump(mode="json"))
     try:
-        result = run_evaluation(settings, resume=args.resume, on_progress=Ticker())
+        with ProgressDisplay() as progress:
+            result = run_evaluation(settings, resume=args.resume, on_progress=progress)
     except KeyboardInterrupt:
         if (settings.run.path / "run.json").exists():
             echo(f"stopped; go on with: envgym eval --out {settings.run.path} --resume", file=sys.stderr)

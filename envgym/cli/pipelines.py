@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from envgym.cli.common import echo, print_json, styled
 from envgym.errors import SettingsError
+from envgym.progress import ProgressDisplay
 from envgym.settings import build_settings
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ def _run_phases(data: Mapping[str, Any], args: argparse.Namespace) -> int:
 
 
 def _run_rounds(data: Mapping[str, Any], args: argparse.Namespace) -> int:
-    from envgym.cli.results import Ticker
     from envgym.trainer.catalog import SELF_TRAINING as PLANS
     from envgym.trainer.self_training import SelfTrainingSettings, self_train
     from envgym.trainer.settings import train_settings
@@ -75,7 +75,7 @@ def _run_rounds(data: Mapping[str, Any], args: argparse.Namespace) -> int:
         rounds=chosen.rounds,
         episodes=chosen.episodes,
         scorer=chosen.scorer,
-        on_progress=Ticker(),
+        on_progress=ProgressDisplay(),  # lines of the fits alone: each training has a display of its own
         callbacks=_trackers(first),
     )
     return _report({f"round {number}": runs.policy for number, runs in enumerate(rounds, start=1)}, args)

@@ -1,7 +1,5 @@
-"""Results of evaluations, as lines for a terminal and as JSON; also progress where a whole display is not wanted."""
+"""Results of evaluations, as lines for a terminal and as JSON."""
 
-import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -126,24 +124,3 @@ def _line(name: str, text: str) -> str:
 def _interval(estimate: Estimate) -> str:
     interval = estimate.interval
     return f"{estimate.value:.1%} [{interval.low:.1%}, {interval.high:.1%}]"
-
-
-class Ticker:
-    """Says on standard error how far a phase is: in place on a terminal, a line now and then elsewhere."""
-
-    EVERY_S = 10.0
-    """Seconds between lines where nobody watches."""
-
-    def __init__(self) -> None:
-        """Begin."""
-        self._last = time.monotonic()
-
-    def __call__(self, phase: str, done: int, total: int) -> None:
-        """Show progress; a finished phase gets a line of its own."""
-        is_over = done >= total
-        if sys.stderr.isatty():
-            sys.stderr.write("\r")
-            echo(f"{phase}: {done}/{total}", end="\n" if is_over else "", file=sys.stderr, flush=True)
-        elif is_over or time.monotonic() - self._last > self.EVERY_S:
-            self._last = time.monotonic()
-            echo(f"{phase}: {done}/{total}", file=sys.stderr, flush=True)

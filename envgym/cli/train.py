@@ -18,6 +18,7 @@ from envgym.cli.common import (
 )
 from envgym.cli.pipelines import is_pipeline, run_pipeline
 from envgym.errors import InvalidInput, SettingsError
+from envgym.progress import ProgressDisplay
 from envgym.settings import apply_overrides, build_settings, places, read_settings_file
 
 if TYPE_CHECKING:
@@ -116,12 +117,12 @@ def _run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
 
 def _dry_run(settings: "TrainSettings", args: argparse.Namespace) -> int:
     from envgym.cli.batch_view import print_dry_run
-    from envgym.cli.results import Ticker
     from envgym.trainer.workflows.dry_run import dry_run
 
-    total, ticker = settings.rollout.groups * settings.rollout.group_size, Ticker()
+    total = settings.rollout.groups * settings.rollout.group_size
     done = iter(range(1, total + 1))
-    result = dry_run(settings, on_finished=lambda tree: ticker("collect", next(done, total), total))
+    with ProgressDisplay() as progress:
+        result = dry_run(settings, on_finished=lambda tree: progress("collect", next(done, total), total))
     if args.json:
         print_json(result.to_json())
     else:
@@ -133,7 +134,6 @@ def _overfit(settings: "TrainSettings", args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from envgym.cli.batch_view import overfit_header, overfit_line, overfit_verdict
-    from envgym.cli.results import Ticker
     from envgym.trainer.workflows.overfit import OverfitPoint, overfit
 
     updates = args.overfit_one_batch
@@ -145,7 +145,8 @@ def _overfit(settings: "TrainSettings", args: argparse.Namespace) -> int:
         if not args.json:
             echo(overfit_header() + "\n" if point.updates == 0 else "", overfit_line(point), sep="", flush=True)
 
-    points = overfit(settings, updates, on_point=show, on_progress=Ticker())
+    with ProgressDisplay() as progress:
+        points = overfit(settings, updates, on_point=show, on_progress=progress)
     if args.json:
         print_json([asdict(point) for point in points])
     else:
@@ -187,14 +188,14 @@ def add_value_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_value(args: argparse.Namespace) -> int:
     """Fit, and print how much of the returns the value explains."""
-    from envgym.cli.results import Ticker
     from envgym.trainer.workflows.value_fit import fit_value, value_settings
 
     source = open_run(Path(args.run), trusted=args.trust).path
     out = None if args.out is None else Path(args.out)
     settings = value_settings(source, episodes=args.episodes, directory=out, overrides=args.settings)
     import_from_here(settings.model_dump(mode="json"))
-    fit = fit_value(settings, source, on_progress=Ticker())
+    with ProgressDisplay() as progress:
+        fit = fit_value(settings, source, on_progress=progress)
     if args.json:
         print_json({"directory": str(fit.directory), "metrics": dict(fit.metrics)})
         return 0

@@ -62,7 +62,7 @@ class Stop(Callback):
     def on_step(self, step: int, metrics: Metrics) -> None:
         self._seen = step
 
-    def on_progress(self, phase: str, done: int, total: int) -> None:
+    def on_progress(self, phase: str, done: int, total: int, detail: str = "") -> None:
         if phase == "collect" and self._seen == self._step - 1 and done == 2:
             os.kill(os.getpid(), signal.SIGKILL)
 

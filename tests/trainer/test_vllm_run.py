@@ -51,7 +51,7 @@ class Killer(Callback):
     def on_step(self, step: int, metrics: dict[str, float]) -> None:
         self._seen = step
 
-    def on_progress(self, phase: str, done: int, total: int) -> None:
+    def on_progress(self, phase: str, done: int, total: int, detail: str = "") -> None:
         if phase == "collect" and self._seen == self._step - 1 and not self.num_killed:
             for child in multiprocessing.active_children():
                 child.kill()

@@ -1,15 +1,18 @@
 """What a run reports while it runs: a progress display, TensorBoard, Weights & Biases, or your own."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from envgym.core.json_types import visible
 from envgym.core.tree import Tree
 from envgym.errors import SettingsError, sentence
+from envgym.progress import ProgressDisplay
 from envgym.trainer.metrics.update import Metrics
+
+COLLECT, LEARN = PHASES_OF_A_STEP = ("collect", "learn")
+"""Phases that every train step has; the step's own line tells how they went."""
+_STEPS = "train steps"
 
 
 class Callback:
@@ -18,8 +21,8 @@ class Callback:
     def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
         """Run once, before anything is sampled; a resumed run starts at its checkpoint's step."""
 
-    def on_progress(self, phase: str, done: int, total: int) -> None:
-        """Run often: `done` of `total` units (episodes, updates) of a phase are through."""
+    def on_progress(self, phase: str, done: int, total: int, detail: str = "") -> None:
+        """Run often: `done` of `total` units (episodes, updates) of a phase are through; `detail`: 'loss 0.31'."""
 
     def on_step(self, step: int, metrics: Metrics) -> None:
         """Run after train step `step` (from 1)."""
@@ -32,8 +35,9 @@ class Callback:
 
 
 def progress_counter(callbacks: Callback, phase: str, total: int) -> Callable[[Tree], None]:
-    """Return what tells the callbacks, tree by tree, how many episodes of a phase have ended."""
+    """Tell the callbacks that a phase begins; return what tells them, tree by tree, how many episodes have ended."""
     done = 0
+    callbacks.on_progress(phase, done, total)
 
     def count(tree: Tree) -> None:
         nonlocal done
@@ -106,7 +110,7 @@ class Wandb(Callback):
 
 
 class LiveProgress(Callback):
-    """Show the run in the terminal: a bar per phase, and a line per step. On a pipe: lines alone."""
+    """Show the run in the terminal: a bar per phase, and a line per step and evaluation. On a pipe: lines alone."""
 
     SHOWN = (
         ("success", "train/success"),
@@ -120,45 +124,43 @@ class LiveProgress(Callback):
     )
     """Column -> metric of the line per step."""
 
+    def __init__(self) -> None:
+        """Begin without a display."""
+        self._display: ProgressDisplay | None = None
+
     def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
         """Open the display."""
-        from rich.console import Console  # loaded where it is needed
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        self._display = ProgressDisplay(quiet=(_STEPS, *PHASES_OF_A_STEP)).open()
+        self._step, self._last = first_step, last_step
+        self._display.print(f"run directory: {directory}")
 
-        self._console = Console(file=sys.stderr, soft_wrap=True)
-        columns = (TextColumn("{task.description:>24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
-        self._last = last_step
-        self._run = self._progress.add_task("train steps", total=max(last_step, 1), completed=first_step)
-        self._phases: dict[str, Any] = {}
-        self._progress.start()
-        self._console.print(f"run directory: {visible(str(directory))}", highlight=False, markup=False)
-
-    def on_progress(self, phase: str, done: int, total: int) -> None:
-        """Move the phase's bar; a finished phase's bar goes away."""
-        if phase not in self._phases:
-            self._phases[phase] = self._progress.add_task(phase, total=total)
-        self._progress.update(self._phases[phase], completed=done, total=total)
-        if done >= total:
-            self._progress.remove_task(self._phases.pop(phase))
+    def on_progress(self, phase: str, done: int, total: int, detail: str = "") -> None:
+        """Show how far the phase is, and how far the run; its time begins with its first step's phase."""
+        if phase in PHASES_OF_A_STEP:
+            self._shown(_STEPS, self._step, self._last)
+        self._shown(phase, done, total, detail)
 
     def on_step(self, step: int, metrics: Metrics) -> None:
         """Print one line."""
+        self._step = step
+        self._shown(_STEPS, step, self._last)
         parts = [f"{label} {metrics[name]:.3g}" for label, name in self.SHOWN if name in metrics]
-        self._console.print(f"step {step:>4}/{self._last}  " + "  ".join(parts), highlight=False)
-        self._progress.update(self._run, completed=step)
+        self._shown.print(f"step {step:>4}/{self._last}  " + "  ".join(parts) + self._shown.time_left(_STEPS))
 
     def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
         """Print one line."""
         text = "{success:.1%} [{success_low:.1%}, {success_high:.1%}]".format(**metrics)
-        tasks = int(metrics["tasks"])
-        line = f"held out after {step} steps ({visible(label)}, {tasks} tasks): success {text}"
-        self._console.print(line, highlight=False, markup=False)
+        self._shown.print(f"held out after {step} steps ({label}, {int(metrics['tasks'])} tasks): success {text}")
 
     def on_end(self, report: Path | None) -> None:
         """Close the display."""
-        if hasattr(self, "_progress"):
-            self._progress.stop()
+        if self._display is not None:
+            self._display.close()
+
+    @property
+    def _shown(self) -> ProgressDisplay:
+        assert self._display is not None, "a run begins with on_start"
+        return self._display
 
 
 class Callbacks(Callback):
@@ -173,10 +175,10 @@ class Callbacks(Callback):
         for member in self._members:
             member.on_start(directory, config, first_step, last_step)
 
-    def on_progress(self, phase: str, done: int, total: int) -> None:
+    def on_progress(self, phase: str, done: int, total: int, detail: str = "") -> None:
         """Pass on."""
         for member in self._members:
-            member.on_progress(phase, done, total)
+            member.on_progress(phase, done, total, detail)
 
     def on_step(self, step: int, metrics: Metrics) -> None:
         """Pass on."""

@@ -11,6 +11,7 @@ import torch
 
 from envgym.errors import SettingsError, sentence
 from envgym.event_loop import run_coroutine
+from envgym.progress import OnProgress
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import build_run_context
 from envgym.trainer.learner.learner import Learner
@@ -42,7 +43,7 @@ def overfit(
     updates: int,
     *,
     on_point: Callable[[OverfitPoint], None],
-    on_progress: Callable[[str, int, int], None],
+    on_progress: OnProgress,
 ) -> list[OverfitPoint]:
     """Warm-start as the settings say, collect one batch, and train `updates` times on all of it at a constant rate.
 

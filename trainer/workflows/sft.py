@@ -1,11 +1,12 @@
 """Supervised warm start: the policy gradient with advantage 1 on demonstrations."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from envgym.agents.search import Chain
 from envgym.core.trajectory import Trajectory
 from envgym.errors import SettingsError, sentence
+from envgym.progress import OnProgress
 from envgym.seeds import derive_seed
 from envgym.trainer.batch.rows import TrainRow, train_row
 from envgym.trainer.build import RunContext
@@ -28,7 +29,7 @@ async def warm_start(
     settings: TrainSettings,
     sft: SftSettings,
     *,
-    on_progress: Callable[[str, int, int], None],
+    on_progress: OnProgress,
 ) -> Metrics:
     """Train on the demonstrations of every phase; return the first phase's mean loss in its first and last tenth.
 
@@ -49,7 +50,7 @@ async def _run_phase(
     settings: TrainSettings,
     phase: SftSettings,
     source: DemonstrationSource,
-    on_progress: Callable[[str, int, int], None],
+    on_progress: OnProgress,
 ) -> Metrics:
     request = DemonstrationRequest(
         num_episodes=phase.episodes,
@@ -67,12 +68,11 @@ async def _run_phase(
         do = "look at the env's oracle with `envgym check`, or name another sft.source"
         raise SettingsError(sentence("warm start", "have successful episodes", got, where="sft", do=do))
     losses, success = await _fit(context, settings, phase, rows, on_progress)
-    tenth = max(len(losses) // 10, 1)
     return {
         "sft/episodes": float(demonstrations.num_episodes),
         "sft/updates": float(len(losses)),
-        "sft/loss_first": sum(losses[:tenth]) / tenth,
-        "sft/loss_last": sum(losses[-tenth:]) / tenth,
+        "sft/loss_first": _mean_of_tenth(losses[::-1]),
+        "sft/loss_last": _mean_of_tenth(losses),
         **({} if success is None else {"sft/success": success}),
     }
 
@@ -82,7 +82,7 @@ async def _fit(
     settings: TrainSettings,
     sft: SftSettings,
     rows: Sequence[TrainRow],
-    on_progress: Callable[[str, int, int], None],
+    on_progress: OnProgress,
 ) -> tuple[list[float], float | None]:
     """Run the epochs of a phase with an optimizer of its own, or stop where the policy succeeds often enough.
 
@@ -109,13 +109,21 @@ async def _fit(
     success: float | None = None
     for batch in _batches(rows, sft, seed=settings.run.seed):
         losses.append(learner.train_step(batch, LIKELIHOOD, step=len(losses))["loss/policy"])
-        on_progress("warm start", len(losses), num_updates)
+        detail = f"loss {_mean_of_tenth(losses):.3g}" + ("" if success is None else f", success {success:.1%}")
+        on_progress("warm start", len(losses), num_updates, detail)
         if sft.until_success is not None and len(losses) % sft.check_every == 0:
             success = await _success(context, settings, sft, check=len(losses))
             if success >= sft.until_success:
-                on_progress("warm start", num_updates, num_updates)
+                detail = f"stopped after {len(losses)} updates at success {success:.1%}"
+                on_progress("warm start", num_updates, num_updates, detail)
                 break
     return losses, success
+
+
+def _mean_of_tenth(losses: Sequence[float]) -> float:
+    """Return the mean of the last tenth, at least of the last one."""
+    tenth = max(len(losses) // 10, 1)
+    return sum(losses[-tenth:]) / tenth
 
 
 def _batches(rows: Sequence[TrainRow], sft: SftSettings, *, seed: int) -> Iterator[list[TrainRow]]:

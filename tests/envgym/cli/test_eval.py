@@ -49,7 +49,7 @@ def test_evaluation_prints_what_it_found(command: Command) -> None:
     ]  # fmt: skip
     assert lines[5].split(maxsplit=1)[1] == "TERMINATED 20"
     assert lines[-1] == "report: out/report.html"
-    assert err.splitlines()[-1] == "evaluate held-out: 20/20"
+    assert err.splitlines()[-1].startswith("evaluate held-out: 20/20, ")
 
 
 def test_json_holds_what_the_run_directory_does(command: Command, folder: Path) -> None:

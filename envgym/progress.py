@@ -1,0 +1,138 @@
+"""How far long work is, phase by phase: bars on a terminal, lines where nobody watches; the same numbers on both."""
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from envgym.core.json_types import visible
+
+
+class OnProgress(Protocol):
+    """Is told how far a phase is."""
+
+    def __call__(self, phase: str, done: int, total: int, detail: str = "") -> None:
+        """Take note that `done` of `total` units (episodes, updates) are through; `detail` is such as 'loss 0.31'."""
+
+
+def duration(seconds: float) -> str:
+    """Write a duration as a person reads it, rounded to seconds: '48 s', '12 min 05 s', '3 h 20 min'."""
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Phase:
+    total: int
+    done: int
+    detail: str
+    started: float
+    done_before: int
+    """What was through when the phase was first heard of."""
+    bar: Any  # a rich.progress.TaskID
+
+
+class ProgressDisplay:
+    """Shows phases on standard error; as a context manager it is closed whatever happens.
+
+    On a terminal each phase has a bar. Elsewhere it has a line as it ends, and while it goes on there is a line at
+    least every `EVERY_S`, from a thread, so that a phase that reports nothing for long is heard of too. A display that
+    is not open has the lines alone, written when it is called.
+    """
+
+    EVERY_S = 30.0
+    """Longest silence, in seconds."""
+    _TICK_S = 0.5
+
+    def __init__(self, *, quiet: Collection[str] = (), clock: Callable[[], float] = time.monotonic) -> None:
+        """Make a display that is not open yet.
+
+        Args:
+            quiet: phases that end without a line of their own, since another line tells of them.
+            clock: seconds, rising.
+        """
+        from rich.console import Console  # loaded where it is needed
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self._quiet, self._clock = quiet, clock
+        self._console = Console(stderr=True, soft_wrap=True)
+        status = TextColumn("{task.description}", markup=False)
+        self._bars = Progress(BarColumn(24), status, console=self._console, disable=not self._console.is_terminal)
+        self._phases: dict[str, _Phase] = {}
+        self._started = self._last_line = clock()
+        self._lock, self._closed = threading.RLock(), threading.Event()
+
+    def open(self) -> Self:
+        """Begin to show, and to beat; return the display."""
+        self._bars.start()
+        threading.Thread(target=self._beat_until_closed, name="progress", daemon=True).start()
+        return self
+
+    def __enter__(self) -> Self:
+        """Open the display."""
+        return self.open()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the display."""
+        self.close()
+
+    def close(self) -> None:
+        """Take the bars away and stop; may be called twice."""
+        self._closed.set()
+        if self._console.is_terminal:  # else it would write an empty line
+            self._bars.stop()
+
+    def __call__(self, phase: str, done: int, total: int, detail: str = "") -> None:
+        """Show how far a phase is; where `done` has reached `total` it ends."""
+        with self._lock:
+            state = self._phases.pop(phase, None)  # the last one is the newest
+            if state is None:
+                bar = self._bars.add_task(phase, total=total)
+                state = _Phase(total=total, done=0, detail="", started=self._clock(), done_before=done, bar=bar)
+            state.done, state.total, state.detail = done, total, detail
+            self._phases[phase] = state
+            self._bars.update(state.bar, completed=done, total=total, description=self._status(phase))
+            if done >= total:
+                if phase not in self._quiet:
+                    self.print(self._status(phase))
+                self._bars.remove_task(self._phases.pop(phase).bar)
+        self.beat()
+
+    def print(self, line: str) -> None:
+        """Write a line, above the bars where there are some."""
+        with self._lock:
+            self._last_line = self._clock()
+            self._console.print(visible(line), highlight=False, markup=False)
+
+    def time_left(self, phase: str) -> str:
+        """Return ', about 3 min 20 s left' of a phase that is under way, or nothing where that is not known yet."""
+        state = self._phases.get(phase)
+        if state is None or not state.done_before < state.done < state.total:
+            return ""
+        rate = (self._clock() - state.started) / (state.done - state.done_before)
+        return f", about {duration(rate * (state.total - state.done))} left"
+
+    def beat(self) -> None:
+        """Renew the bars; without a terminal, write a line where the last one is `EVERY_S` ago."""
+        with self._lock:
+            for phase, state in self._phases.items():
+                self._bars.update(state.bar, description=self._status(phase))
+            if not self._console.is_terminal and self._clock() - self._last_line >= self.EVERY_S:
+                newest = next(reversed(self._phases), None)
+                waiting = f"no result yet, {duration(self._clock() - self._started)}"
+                self.print(waiting if newest is None else self._status(newest))
+
+    def _status(self, phase: str) -> str:
+        state = self._phases[phase]
+        parts = [f"{phase}: {state.done}/{state.total}", state.detail, duration(self._clock() - state.started)]
+        return visible(", ".join(part for part in parts if part)) + self.time_left(phase)
+
+    def _beat_until_closed(self) -> None:
+        while not self._closed.wait(self._TICK_S):
+            self.beat()
