@@ -13,6 +13,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
+from numbers import Real
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import gymnasium
@@ -253,7 +254,11 @@ def _settled(turn: int, action: Action, reply: Reply, tool_calls: int = 0, tool_
     """Turn an author's reply into a record. Raises: TypeError, InvalidInput: it is none, or its reward is no number."""
     if not isinstance(reply, Reply):
         raise TypeError(sentence("respond", "return a Reply", reply, where="Env", do="return Reply(observation=...)"))
-    reward = reply.reward if isinstance(reply.reward, (Scored, Invalid)) else Scored(value=float(reply.reward))
+    given: object = reply.reward
+    if not isinstance(given, (Scored, Invalid, Real, np.bool_)):
+        do = "return Reply(reward=...)"
+        raise TypeError(sentence("reward", "be a number, Scored or Invalid", repr(given), where="respond", do=do))
+    reward = given if isinstance(given, (Scored, Invalid)) else Scored(value=float(given))
     invalid = reward if isinstance(reward, Invalid) else None
     return StepRecord(
         turn=turn,

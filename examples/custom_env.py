@@ -5,6 +5,7 @@ import itertools
 from envgym import Action, Env, Reply, Task
 from envgym.authoring import ListTasks, RubricEnv, TaskDraft, ToolObjectEnv, from_object, from_rubric
 from envgym.conformance import CheckStatus, check_env_conformance
+from envgym.parsing import tool_call_action
 from envgym.verifiers import Numeric
 
 
@@ -73,9 +74,16 @@ SUMS = ListTasks(
 )
 
 
+def solve_sum(task: Task) -> list[str]:
+    """Look both letters up, then add."""
+    letters = str(task.payload["letters"])
+    calls = [tool_call_action("letter_number", letter=letter) for letter in letters]
+    return [*calls, str(task.payload["answer"])]
+
+
 def make_sums() -> RubricEnv:
     """Make the third environment."""
-    return from_rubric(SUMS, Numeric(), tools=[letter_number], chance_score=0.05, max_turns=4)
+    return from_rubric(SUMS, Numeric(), tools=[letter_number], solve=solve_sum, chance_score=0.05, max_turns=4)
 
 
 if __name__ == "__main__":

@@ -1,43 +1,52 @@
 """An env from tasks and a rubric: one answer, with or without tools before it."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from envgym.authoring.sources import TaskDraft, as_source
-from envgym.core.messages import Action
+from envgym.core.messages import Action, Message
 from envgym.core.tasks import Task, TaskSource
-from envgym.env import Env
+from envgym.env import Env, NoOracle
+from envgym.errors import sentence
 from envgym.party import Party
-from envgym.records import Reply
+from envgym.records import Reply, ResetResult, StepRecord, StepResult
 from envgym.rubric import Rubric, rubric_of
-from envgym.tools import Tool, tools_of
-from envgym.verifiers.base import Verifier, key_of
+from envgym.tools import ErrorTypes, Tool, tools_of
+from envgym.verifiers.base import Verdict
+from envgym.verifiers.functions import RewardFunction
 
 
 class RubricEnv(Env[None]):
     """Ask, let the agent use its tools, score the first message that calls none."""
 
-    rubric: Rubric | Verifier
-    """What scores the final answer; a single verifier is a rubric with the one component `answer`."""
+    rubric: Rubric | RewardFunction
+    """What scores the final answer; a single function is a rubric with the one component `answer`."""
     functions: Sequence[Callable[..., object]] = ()
     """Stateless tools, besides the methods marked with `@tool`."""
+    transcript: tuple[Message, ...] = ()
+    """What was said since the reset, by the env, the agent and its tools."""
 
     def __init__(
         self,
         *,
         tasks: TaskSource | Sequence[Task | TaskDraft] | None = None,
-        rubric: Rubric | Verifier | None = None,
+        rubric: Rubric | RewardFunction | None = None,
         functions: Sequence[Callable[..., object]] | None = None,
-        solve: Callable[[Task], str] | None = None,
+        solve: Callable[[Task], str | Sequence[str]] | None = None,
         system_prompt: str | None = None,
         chance_score: float | None = None,
         max_turns: int | None = None,
+        propagated_errors: ErrorTypes | None = None,
         parties: Mapping[str, Party] | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """Prepare an env; what is None is what the class declares. `solve` is its oracle: task -> right answer.
+        """Prepare an env; what is None is what the class declares.
 
-        Raises: InvalidInput: a function that cannot be a tool, or two of one name.
+        `solve` is its oracle: task -> the right answer, or the right actions in order, the calls of tools among them.
+
+        Raises: InvalidInput: a function that cannot be a tool, two of one name, or one that cannot be a reward.
         """
         super().__init__(max_turns=max_turns, parties=parties, render_mode=render_mode)
         if tasks is not None:
@@ -48,10 +57,25 @@ class RubricEnv(Env[None]):
             self.system_prompt = system_prompt
         if chance_score is not None:
             self.chance_score = chance_score
+        if propagated_errors is not None:
+            self.propagated_errors = tuple(propagated_errors)
         self._solve = solve
-        self._rubric = rubric_of(self.rubric if rubric is None else rubric)
+        self._rubric = rubric_of(_declared_rubric(type(self)) if rubric is None else rubric)
         self.blocking = self.blocking or self._rubric.blocking
         self.toolset()
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
+        """Start an episode and its transcript."""
+        result = super().reset(seed=seed, options=options)
+        self.transcript = result.info["envgym"].observation.messages
+        return result
+
+    def step(self, action: str) -> StepResult:
+        """Play one turn and take it into the transcript."""
+        result = super().step(action)
+        record: StepRecord = result.info["envgym"]
+        self.transcript = (*self.transcript, record.action.message, *record.observation.messages)
+        return result
 
     def begin(self, task: Task) -> str:
         """Ask the task's question."""
@@ -60,7 +84,8 @@ class RubricEnv(Env[None]):
 
     def respond(self, action: Action) -> Reply:
         """Score the final answer."""
-        return Reply(reward=self._rubric(action.content, self.task), terminated=True)
+        transcript = (*self.transcript, action.message)
+        return Reply(reward=self._rubric(action.content, self.task, transcript), terminated=True)
 
     def toolset(self) -> Mapping[str, Tool]:
         """Return the functions and the marked methods."""
@@ -69,23 +94,45 @@ class RubricEnv(Env[None]):
         return MappingProxyType({**functions, **methods}) if functions and methods else functions or methods
 
     def oracle(self) -> str:
-        """Return the right answer; without `solve`, the payload field `answer`."""
-        return str(key_of(self.task, "answer")) if self._solve is None else self._solve(self.task)
+        """Return the next action of `solve`; without it the payload field `answer`, where there are no tools.
+
+        Raises: NoOracle: neither is there.
+        """
+        if self._solve is not None:
+            solution = self._solve(self.task)
+            actions = (solution,) if isinstance(solution, str) else tuple(solution)
+            return actions[min(self._turn, len(actions) - 1)]
+        if self.toolset() or "answer" not in self.task.payload:
+            got, do = "none", "pass solve, or define oracle()"
+            raise NoOracle(sentence("right actions", "be known for an oracle", got, where=self.name, do=do))
+        answer = self.task.payload["answer"]
+        return str(answer[0] if isinstance(answer, list) and answer else answer)
+
+
+def _declared_rubric(cls: type[RubricEnv]) -> Rubric | RewardFunction:
+    """Return what a class declares; a function stays one and is not bound to the env, whose copies would share it."""
+    declared: Rubric | RewardFunction | staticmethod[..., float | Verdict] = inspect.getattr_static(cls, "rubric")
+    return declared.__func__ if isinstance(declared, staticmethod) else declared
 
 
 def from_rubric(
     tasks: TaskSource | Sequence[Task | TaskDraft],
-    rubric: Rubric | Verifier,
+    rubric: Rubric | RewardFunction,
     *,
     tools: Sequence[Callable[..., object]] = (),
-    solve: Callable[[Task], str] | None = None,
+    solve: Callable[[Task], str | Sequence[str]] | None = None,
     system_prompt: str = "",
     chance_score: float = 0.0,
     max_turns: int | None = None,
+    propagated_errors: ErrorTypes = (),
 ) -> RubricEnv:
     """Return an env that asks `tasks`, offers `tools` (plain functions), and scores the final answer by `rubric`.
 
-    Raises: InvalidInput: a function that cannot be a tool, or two of one name.
+    `rubric` may be any reward function: of `answer`, `task`, `transcript` and `tool_calls`, as it names them, with a
+    number in [0, 1], a bool or a `Verdict` as its result. `solve` gives the right answer to a task, or the right
+    actions in order; with tools and without it the env has no oracle.
+
+    Raises: InvalidInput: a function that cannot be a tool, two of one name, or one that cannot be a reward.
     """
     return RubricEnv(
         tasks=tasks,
@@ -95,4 +142,5 @@ def from_rubric(
         system_prompt=system_prompt,
         chance_score=chance_score,
         max_turns=max_turns,
+        propagated_errors=propagated_errors,
     )

@@ -3,6 +3,7 @@
 from envgym.verifiers.base import Verdict, Verifier, right, wrong
 from envgym.verifiers.exact import Exact
 from envgym.verifiers.f1 import F1
+from envgym.verifiers.functions import RewardFunction
 from envgym.verifiers.json_schema import JsonSchema
 from envgym.verifiers.math import Math
 from envgym.verifiers.multiple_choice import MultipleChoice
@@ -17,6 +18,7 @@ __all__ = [
     "MultipleChoice",
     "Numeric",
     "Pattern",
+    "RewardFunction",
     "Take",
     "Verdict",
     "Verifier",

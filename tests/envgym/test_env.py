@@ -89,7 +89,14 @@ def test_failed_turn_is_an_invalid_reward_and_not_a_zero(error: Exception, endin
 
 @pytest.mark.parametrize(
     "answer",
-    [None, "text", Reply(reward=float("nan")), Reply(reward=float("inf")), Reply(observation=3)],  # type: ignore[arg-type]  # what is tested
+    [
+        None,
+        "text",
+        Reply(reward=float("nan")),
+        Reply(reward=float("inf")),
+        Reply(reward="0.5"),  # type: ignore[arg-type]  # what is tested
+        Reply(observation=3),  # type: ignore[arg-type]  # as above
+    ],
 )
 def test_reply_that_is_none_is_a_fault_of_the_env(answer: object) -> None:
     record = answered(answer)

@@ -6,6 +6,7 @@ from envgym.authoring import GeneratedTasks, RubricEnv, TaskDraft, ToolObjectEnv
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.env import Env
+from envgym.parsing import tool_call_action
 from envgym.records import Reply
 from envgym.verifiers import Numeric
 
@@ -69,8 +70,13 @@ def multiply(a: int, b: int) -> int:
     return a * b
 
 
+def solve(task: Task) -> list[str]:
+    a, b = map(int, task.payload["factors"])  # type: ignore[arg-type]  # as drawn
+    return [tool_call_action("multiply", a=a, b=b), str(a * b)]
+
+
 def products() -> RubricEnv:
-    return from_rubric(GeneratedTasks(draw_product, name="products"), Numeric(), tools=[multiply])
+    return from_rubric(GeneratedTasks(draw_product, name="products"), Numeric(), tools=[multiply], solve=solve)
 
 
 # [rubric]

@@ -15,8 +15,9 @@ from envgym.authoring import RubricEnv, TaskDraft, ToolObjectEnv, from_object, f
 from envgym.core.messages import Action, ToolCall
 from envgym.core.tasks import Split
 from envgym.core.turns import Ending, Scored
-from envgym.env import Env
-from envgym.errors import EnvFailure, InvalidInput, UnknownName
+from envgym.env import Env, NoOracle
+from envgym.errors import EnvFailure, InvalidInput
+from envgym.parsing import parse_action
 from envgym.records import StepRecord
 from envgym.rubric import Rubric
 from envgym.tools import tool
@@ -206,13 +207,14 @@ def test_the_rubric_shape_scores_the_first_message_without_calls() -> None:
     env = shapes.products()
     record = env.reset(options={"split": "test", "index": 1}).info["envgym"]
     a, b = record.task.payload["factors"]
+    assert parse_action(env.oracle()).tool_calls == call("multiply", a=a, b=b).tool_calls
     used, answered = play(env, call("multiply", a=a, b=b), f"It is {a * b}.")
     assert (str(used.observation), used.ending) == (str(a * b), None)
     assert (answered.reward, answered.ending) == (
         Scored(value=1.0, components={"answer": 1.0}),
         Ending.TERMINATED,
     )
-    assert env.oracle() == str(a * b)
+    assert env.oracle() == str(a * b), "after the call"
 
 
 def test_the_rubric_shape_can_be_subclassed_with_tools_of_its_own() -> None:
@@ -230,7 +232,9 @@ def test_the_rubric_shape_can_be_subclassed_with_tools_of_its_own() -> None:
     record = env.reset(seed=0).info["envgym"]
     assert [spec.name for spec in record.tools] == ["multiply", "factors"]
     assert env.step(call("factors")).observation == str(record.task.payload["factors"])
-    assert env.step(env.oracle()).reward == 1.0
+    with pytest.raises(NoOracle, match="pass solve, or define oracle"):
+        env.oracle()
+    assert env.step(str(record.task.payload["answer"])).reward == 1.0
 
 
 def test_thinking_is_not_part_of_the_final_answer() -> None:
@@ -258,7 +262,7 @@ def test_a_fault_of_a_verifier_is_recorded_as_an_invalid_reward() -> None:
     assert step.ending is Ending.ERROR_ENV
     assert not isinstance(step.reward, Scored)
     assert "payload field must be a known name" in step.reward.reason
-    with pytest.raises(UnknownName):
+    with pytest.raises(NoOracle):
         env.oracle()
 
 
@@ -311,6 +315,7 @@ def test_envs_run_in_threads() -> None:
         def one(index: int) -> float:
             env = shapes.products()
             env.reset(options={"split": "train", "index": index})
+            env.step(env.oracle())
             return env.step(env.oracle()).reward
 
         return await asyncio.gather(*(asyncio.to_thread(one, index) for index in range(20)))
