@@ -2,7 +2,7 @@
 
     envgym train run.yaml --set curriculum.name=examples/plugins/mistakes.py:Mistakes --set curriculum.share=0.25
 
-`choose` returns the groups of a step; equal arguments and an equal state give equal groups. `observe` sees what they
+`choose` returns the groups of a step; an equal context and an equal state give equal groups. `observe` sees what they
 came to, and what it returns is shown as `curriculum/NAME`. `save` and `load` are all that a checkpoint needs.
 """
 
@@ -12,11 +12,10 @@ from pathlib import Path
 
 from pydantic import Field, PrivateAttr
 
-from envgym.core.trajectory import Group
 from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.curricula.uniform import Uniform
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats, TrajectoryCredit
+from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest
 
 HINT = "You have been wrong about this before: take your time."
 
@@ -29,34 +28,16 @@ class Mistakes(Settings):
     _rewards: dict[tuple[str, int], float] = PrivateAttr(default_factory=dict)
     """(env, index) -> mean reward of its last group."""
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        """Return the groups of train step `step`."""
-        drawn = Uniform().choose(
-            step=step, num_groups=num_groups, group_size=group_size, supplies=supplies, stats=stats, seed=seed
-        )
-        worst = sorted(self._rewards, key=lambda task: self._rewards[task])[: int(self.share * num_groups)]
-        again = [TaskRequest(env, index, group_size, hint=HINT) for env, index in worst]
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        """Return the groups of a train step."""
+        drawn = Uniform().choose(context)
+        worst = sorted(self._rewards, key=lambda task: self._rewards[task])[: int(self.share * context.num_groups)]
+        again = [TaskRequest(env, index, context.group_size, hint=HINT) for env, index in worst]
         return [*again, *drawn[len(again) :]]
 
-    def observe(
-        self,
-        *,
-        step: int,
-        requests: Sequence[TaskRequest],
-        groups: Sequence[Group],
-        credits: Sequence[TrajectoryCredit],
-    ) -> Mapping[str, float]:
+    def observe(self, outcome: StepOutcome) -> Mapping[str, float]:
         """Remember how every group went."""
-        for request, group in zip(requests, groups, strict=True):
+        for request, group in outcome.pairs:
             if rewards := episode_rewards(group):
                 self._rewards[request.env, request.index] = sum(rewards) / len(rewards)
         return {"tasks": float(len(self._rewards))}

@@ -10,7 +10,7 @@ from envgym.core.tasks import Split, Task, TaskSource, split_of
 from envgym.core.trajectory import Group
 from envgym.records import Reply
 from envgym.runs import RunDirectory
-from envgym.trainer.methods.protocols import Curriculum, EnvSupply, TaskRequest
+from envgym.trainer.methods.protocols import Curriculum, CurriculumContext, EnvSupply, StepOutcome, TaskRequest
 from envgym.trainer.train import train
 from tests.support.example_trees import outcome_group
 from tests.support.toys import Sums
@@ -76,14 +76,14 @@ def graded_supply(name: str = "graded", weight: float = 1.0) -> EnvSupply:
 
 def choose(curriculum: Curriculum, step: int = 0, *, groups: int = 4, size: int = 8, **given: Any) -> list[TaskRequest]:
     """Return a step's requests; of the graded sums, unless supplies are given."""
-    asked: dict[str, Any] = {"supplies": [graded_supply()], "stats": {}, "seed": 0} | given
-    return list(curriculum.choose(step=step, num_groups=groups, group_size=size, **asked))
+    asked: dict[str, Any] = {"supplies": [graded_supply()]} | given
+    return list(curriculum.choose(CurriculumContext(step=step, num_groups=groups, group_size=size, **asked)))
 
 
 def observe(curriculum: Any, requests: Sequence[TaskRequest], *rewards: Sequence[float | None], step: int = 1) -> Any:
     """Let a curriculum see one group of rewards for each request, none of which trained; return its metrics."""
     groups: list[Group] = [outcome_group(*of_group) for of_group in rewards]
-    return curriculum.observe(step=step, requests=requests, groups=groups, credits=())
+    return curriculum.observe(StepOutcome(step=step, requests=requests, groups=groups))
 
 
 def train_steps(folder: Path, *, env: str = GRADED, **sections: Any) -> list[dict[str, float]]:

@@ -9,11 +9,10 @@ import pytest
 
 from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.core.tasks import Split, Task
-from envgym.core.trajectory import Group
 from envgym.errors import InvalidInput, SettingsError
 from envgym.runs import RunDirectory
 from envgym.trainer.env_source import ADDED_FROM, TaskPool, build_env_sources
-from envgym.trainer.methods.protocols import EnvSupply, ObservingCurriculum, TaskRequest, TaskStats, TrajectoryCredit
+from envgym.trainer.methods.protocols import CurriculumContext, ObservingCurriculum, StepOutcome, TaskRequest
 from envgym.trainer.train import train
 from tests.trainer.learner.test_checkpoint_parts import Tally
 from tests.trainer.test_critic_run import comparable, settings
@@ -73,32 +72,20 @@ def test_saved_pool_comes_back(tmp_path: Path) -> None:
 class Mining(Tally):
     """Trains on variants of tasks; how many it has seen decides which comes next."""
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        (supply,) = supplies
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        (supply,) = context.supplies
         assert len(supply.added) == self.count
-        first = TaskRequest(supply.name, 0, group_size, task=variant(supply.task(self.count)))
-        return [first, *(TaskRequest(supply.name, number, group_size) for number in range(1, num_groups))]
+        first = TaskRequest(supply.name, 0, context.group_size, task=variant(supply.task(self.count)))
+        return [
+            first,
+            *(TaskRequest(supply.name, number, context.group_size) for number in range(1, context.num_groups)),
+        ]
 
-    def observe(
-        self,
-        *,
-        step: int,
-        requests: Sequence[TaskRequest],
-        groups: Sequence[Group],
-        credits: Sequence[TrajectoryCredit],
-    ) -> Mapping[str, float]:
-        assert [request.index for request in requests] == [ADDED_FROM + self.count, *range(1, len(requests))]
-        assert {credit.trajectory.tree.id for credit in credits} <= {
-            tree.id for group in groups for tree in group.trees
+    def observe(self, outcome: StepOutcome) -> Mapping[str, float]:
+        indices = [request.index for request in outcome.requests]
+        assert indices == [ADDED_FROM + self.count, *range(1, len(indices))]
+        assert {credit.trajectory.tree.id for credit in outcome.credits} <= {
+            tree.id for group in outcome.groups for tree in group.trees
         }
         self.count += 1
         return {"seen": float(self.count)}
@@ -107,7 +94,7 @@ class Mining(Tally):
 class Silent(Mining):
     """Chooses nothing."""
 
-    def choose(self, **given: object) -> Sequence[TaskRequest]:
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
         return []
 
 

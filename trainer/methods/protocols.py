@@ -4,7 +4,7 @@ Losses, their aggregation and corrections have their Protocols beside their tens
 `methods.corrections`. Everything here works on records and plain numbers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, runtime_checkable
@@ -86,47 +86,56 @@ class TaskRequest:
     """A train task that is not the env's own: generated, mined, or made of others."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurriculumContext:
+    """What the groups of a train step are chosen from."""
+
+    step: int
+    """Train steps done before the one that the groups are for."""
+    num_groups: int
+    """Groups of all rounds of the step; fewer may be returned where the tasks do not suffice."""
+    group_size: int
+    supplies: Sequence[EnvSupply]
+    """The envs of the mixture."""
+    stats: Mapping[tuple[str, int], TaskStats] = field(default_factory=dict)
+    """(env, index) -> what training has seen of the task; nothing where it was not sampled."""
+    seed: int = 0
+    """From which every draw derives."""
+
+
 @runtime_checkable
 class Curriculum(Protocol):
     """Chooses the next tasks."""
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        """Return the groups of train step `step`; equal arguments, and an equal state of its own, give equal requests.
-
-        `num_groups` are those of all rounds of the step; fewer may be returned where the tasks do not suffice.
-        """
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        """Return the groups of a train step; an equal context, and an equal state of its own, give equal requests."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """What a train step has collected."""
+
+    step: int
+    """Train steps done, this one included."""
+    requests: Sequence[TaskRequest]
+    groups: Sequence[Group]
+    """One for each request, before the filter."""
+    credits: "Sequence[TrajectoryCredit]" = ()
+    """Of the episodes that were trained on."""
+
+    @property
+    def pairs(self) -> Iterator[tuple[TaskRequest, Group]]:
+        """Every request with its group."""
+        return zip(self.requests, self.groups, strict=True)
 
 
 @runtime_checkable
 class ObservingCurriculum(Curriculum, Protocol):
     """Chooses the next tasks by what was learned from those before. `Checkpointed`, so that a resumed run goes on."""
 
-    def observe(
-        self,
-        *,
-        step: int,
-        requests: Sequence[TaskRequest],
-        groups: Sequence[Group],
-        credits: "Sequence[TrajectoryCredit]",
-    ) -> Mapping[str, float]:
-        """Take in what a train step has collected, and return what the metrics show as `curriculum/NAME`.
-
-        Args:
-            step: train steps done, this one included.
-            requests: of the step.
-            groups: one for each request, before the filter.
-            credits: of the episodes that were trained on.
-        """
+    def observe(self, outcome: StepOutcome) -> Mapping[str, float]:
+        """Take in what a train step has collected, and return what the metrics show as `curriculum/NAME`."""
         ...
 
 

@@ -23,7 +23,7 @@ from envgym.core.tree import Tree
 from envgym.errors import SettingsError
 from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.allocators.base import draw_metrics
-from envgym.trainer.methods.protocols import Allocator, Curriculum, Filter, TaskRequest
+from envgym.trainer.methods.protocols import Allocator, Curriculum, CurriculumContext, Filter, TaskRequest
 from envgym.trainer.methods.replay.base import Replay
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.annotate import AnnotateStage
@@ -175,14 +175,12 @@ class Collector:
 
     def _begun(self, number: int, stats: Stats) -> _Step:
         """Draw the tasks of a step, and begin its first round."""
-        requests = self._curriculum.choose(
-            step=number,
-            num_groups=self._per_round * self._rounds,
-            group_size=self._settings.group_size,
-            supplies=self._tasks.supplies(),
-            stats=stats,
-            seed=self._seed,
+        supplies, num_groups = self._tasks.supplies(), self._per_round * self._rounds
+        size = self._settings.group_size
+        context = CurriculumContext(
+            step=number, num_groups=num_groups, group_size=size, supplies=supplies, stats=stats, seed=self._seed
         )
+        requests = self._curriculum.choose(context)
         if not requests:
             do = "let it return some for every step"
             raise SettingsError.of("curriculum", "choose tasks", "none", where=f"step {number + 1}", do=do)

@@ -17,7 +17,7 @@ from envgym.episodes import trees_of
 from envgym.seeds import derive_seed
 from envgym.trainer.catalog import DEMONSTRATIONS
 from envgym.trainer.env_source import EnvSource, TaskPool
-from envgym.trainer.methods.protocols import Curriculum
+from envgym.trainer.methods.protocols import Curriculum, CurriculumContext
 from envgym.trainer.methods.replay.recorded import check_vocabulary, open_recorded, train_trees
 from envgym.trainer.sections import SftSettings
 
@@ -49,10 +49,10 @@ class DemonstrationRequest:
     def jobs(self, *, tasks_seed: int) -> list[EpisodeJob]:
         """Return episodes to play on train tasks, dealt over the mixture as the curriculum deals them."""
         tasks = TaskPool(self.env_sources)
-        requests = self.curriculum.choose(
-            step=0, num_groups=self.num_episodes, group_size=1, supplies=tasks.supplies(), stats={}, seed=tasks_seed
+        context = CurriculumContext(
+            step=0, num_groups=self.num_episodes, group_size=1, supplies=tasks.supplies(), seed=tasks_seed
         )
-        requests = [tasks.resolve(request) for request in requests]
+        requests = [tasks.resolve(request) for request in self.curriculum.choose(context)]
         sources = [self.env_sources[request.env] for request in requests]
         return [
             EpisodeJob(

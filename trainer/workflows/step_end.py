@@ -11,6 +11,7 @@ from envgym.trainer.methods.protocols import (
     FilterResult,
     ObservingCurriculum,
     ObservingFilter,
+    StepOutcome,
     TrajectoryCredit,
 )
 from envgym.trainer.metrics.rollout import age_metrics, filter_metrics, row_metrics, sampled_metrics
@@ -27,7 +28,7 @@ def observe_step(method: Method, collected: Collected, credits: Sequence[Traject
         keep_groups.observe(groups, step=step)
     if not isinstance(curriculum, ObservingCurriculum):
         return {}
-    observed = curriculum.observe(step=step, requests=requests, groups=groups, credits=credits)
+    observed = curriculum.observe(StepOutcome(step=step, requests=requests, groups=groups, credits=credits))
     return {f"curriculum/{name}": value for name, value in observed.items()}
 
 

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from envgym.errors import RunError
 from envgym.runs import RunDirectory
 from envgym.trainer.learner.checkpoint import load_parts, newest_checkpoint
-from envgym.trainer.methods.protocols import Checkpointed, EnvSupply, TaskRequest, TaskStats
+from envgym.trainer.methods.protocols import Checkpointed, CurriculumContext, TaskRequest
 from envgym.trainer.train import train
 from tests.trainer.learner.test_checkpoint import Bench
 from tests.trainer.test_critic_run import comparable, settings
@@ -32,18 +32,9 @@ class Tally:
 class Onward(Tally):
     """A curriculum that takes the next tasks in order, wherever it stands, and forgets nothing but at a crash."""
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        first, self.count = self.count, self.count + num_groups
-        return [TaskRequest(supplies[0].name, index, group_size) for index in range(first, self.count)]
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        first, self.count = self.count, self.count + context.num_groups
+        return [TaskRequest(context.supplies[0].name, index, context.group_size) for index in range(first, self.count)]
 
 
 def saved(folder: Path, part: Checkpointed) -> Path:

@@ -19,7 +19,7 @@ from envgym.plugins import Choice
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.preflight import check_invalid
 from envgym.trainer.methods.curricula.uniform import Uniform
-from envgym.trainer.methods.protocols import TaskRequest
+from envgym.trainer.methods.protocols import CurriculumContext, TaskRequest
 from envgym.trainer.rollout.collector import Collected
 from envgym.trainer.settings import TrainSettings, train_settings
 
@@ -138,8 +138,8 @@ def test_the_next_step_grows_while_one_learns(built: RunContext) -> None:
 
 def test_a_request_samples_as_it_says(built: RunContext) -> None:
     class Cooled(Uniform):
-        def choose(self, **given: Any) -> list[TaskRequest]:
-            first, *others = super().choose(**given)
+        def choose(self, context: CurriculumContext) -> list[TaskRequest]:
+            first, *others = super().choose(context)
             return [replace(first, sampling=Sampling(temperature=0.5)), *others]
 
     temperatures = list[float]()

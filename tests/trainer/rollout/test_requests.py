@@ -9,7 +9,7 @@ import pytest
 
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.core.segments import Origin
-from envgym.core.trajectory import Group, start_states, trajectories
+from envgym.core.trajectory import start_states, trajectories
 from envgym.core.tree import Tree
 from envgym.env import ForkCapability
 from envgym.episodes import trees_of
@@ -17,7 +17,7 @@ from envgym.errors import RunError, SettingsError
 from envgym.runs import RunDirectory
 from envgym.trainer.batch.rows import TrainRow, train_row
 from envgym.trainer.checks.mask_audit import MaskAudit
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats, TrajectoryCredit
+from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest
 from envgym.trainer.train import train
 from tests.support.toys import Sums
 from tests.trainer.test_critic_run import settings
@@ -39,32 +39,18 @@ class Guided:
     def __init__(self) -> None:
         self.recorded: list[tuple[int, Tree]] = []
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        (supply,) = supplies
-        hinted = TaskRequest(supply.name, step, group_size, hint=HINT, prompts={"skill": "Halve what is left."})
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        (supply,) = context.supplies
+        hinted = TaskRequest(
+            supply.name, context.step, context.group_size, hint=HINT, prompts={"skill": "Halve what is left."}
+        )
         if not self.recorded:
             return [hinted]
         index, tree = self.recorded[-1]
-        return [hinted, TaskRequest(supply.name, index, group_size, start=start_states(tree)[0])]
+        return [hinted, TaskRequest(supply.name, index, context.group_size, start=start_states(tree)[0])]
 
-    def observe(
-        self,
-        *,
-        step: int,
-        requests: Sequence[TaskRequest],
-        groups: Sequence[Group],
-        credits: Sequence[TrajectoryCredit],
-    ) -> Mapping[str, float]:
-        trees = [(request.index, group.trees[0]) for request, group in zip(requests, groups, strict=True)]
+    def observe(self, outcome: StepOutcome) -> Mapping[str, float]:
+        trees = [(request.index, group.trees[0]) for request, group in outcome.pairs]
         self.recorded += [(index, tree) for index, tree in trees if start_states(tree)]
         return {"recorded": float(len(self.recorded))}
 
@@ -78,8 +64,8 @@ class NeedsStates(Guided):
 class Elsewhere(Guided):
     """Asks for another task than the one that was recorded."""
 
-    def choose(self, **given: Any) -> Sequence[TaskRequest]:
-        return [replace(request, index=request.index + 1) for request in super().choose(**given)]
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        return [replace(request, index=request.index + 1) for request in super().choose(context)]
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from envgym.core.trajectory import Group
 from envgym.trainer.methods.curricula.base import LearningCurriculum, finite_size, mean_rewards, metadata_number
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats, TrajectoryCredit
+from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest
 
 
 class AdaRft(LearningCurriculum):
@@ -37,19 +36,9 @@ class AdaRft(LearningCurriculum):
         """T."""
         return self.start if self._target is None else self._target
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        """Return the groups of train step `step`; at most as many as there are tasks."""
-        del step, stats, seed
-        for supply in supplies:
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        """Return the groups of a train step; at most as many as there are tasks."""
+        for supply in context.supplies:
             if supply.name not in self._difficulties:
                 size = finite_size(supply, where=self.name)
                 self._difficulties[supply.name] = [
@@ -57,23 +46,15 @@ class AdaRft(LearningCurriculum):
                 ]
         tasks = [
             (abs(difficulty - self.target), supply.name, index)
-            for supply in supplies
+            for supply in context.supplies
             for index, difficulty in enumerate(self._difficulties[supply.name])
         ]
-        nearest = sorted(tasks, key=lambda task: task[0])[:num_groups]
-        return [TaskRequest(env, index, group_size) for _, env, index in nearest]
+        nearest = sorted(tasks, key=lambda task: task[0])[: context.num_groups]
+        return [TaskRequest(env, index, context.group_size) for _, env, index in nearest]
 
-    def observe(
-        self,
-        *,
-        step: int,
-        requests: Sequence[TaskRequest],
-        groups: Sequence[Group],
-        credits: Sequence[TrajectoryCredit],
-    ) -> Mapping[str, float]:
+    def observe(self, outcome: StepOutcome) -> Mapping[str, float]:
         """Move T."""
-        del step, credits
-        rewards = [reward for _, reward in mean_rewards(requests, groups)]
+        rewards = [reward for _, reward in mean_rewards(outcome)]
         if rewards:
             mean = math.fsum(rewards) / len(rewards)
             moved = self.target + self.rate * math.tanh(self.sensitivity * (mean - self.reward))

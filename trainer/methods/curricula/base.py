@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.episodes import episode_rows, trees_of
 from envgym.errors import InvalidInput, SettingsError
@@ -14,7 +13,7 @@ from envgym.files import write_json
 from envgym.runs import read_episode_table, read_object, write_episode_table
 from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import episode_rewards
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest
+from envgym.trainer.methods.protocols import EnvSupply, StepOutcome, TaskRequest
 
 _STATE, _TREES = "state.json", "trees.parquet"
 
@@ -60,9 +59,9 @@ def metadata_number(supply: EnvSupply, index: int, key: str, *, where: str) -> f
     return float(value)
 
 
-def mean_rewards(requests: Sequence[TaskRequest], groups: Sequence[Group]) -> Iterator[tuple[TaskRequest, float]]:
+def mean_rewards(outcome: StepOutcome) -> Iterator[tuple[TaskRequest, float]]:
     """Yield the request of every group that has valid episodes, and the mean of their rewards."""
-    for request, group in zip(requests, groups, strict=True):
+    for request, group in outcome.pairs:
         if rewards := episode_rewards(group):
             yield request, statistics.fmean(rewards)
 

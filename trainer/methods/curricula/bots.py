@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, PrivateAttr
 
-from envgym.core.trajectory import Group
 from envgym.seeds import generator
 from envgym.trainer.methods.curricula.base import (
     LearningCurriculum,
@@ -17,7 +16,7 @@ from envgym.trainer.methods.curricula.base import (
     metadata_number,
 )
 from envgym.trainer.methods.curricula.uniform import turns_of_step
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats, TrajectoryCredit
+from envgym.trainer.methods.protocols import CurriculumContext, EnvSupply, StepOutcome, TaskRequest
 
 Floats = npt.NDArray[np.float64]
 
@@ -72,24 +71,14 @@ class Bots(LearningCurriculum):
     _posteriors: dict[str, Posterior] = PrivateAttr(default_factory=dict)
     _rho: dict[str, float] = PrivateAttr(default_factory=dict)
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        """Return the groups of train step `step`; different tasks of an env, at most as many as it has."""
-        del stats
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        """Return the groups of a train step; different tasks of an env, at most as many as it has."""
         requests: list[TaskRequest] = []
-        for supply, count in zip(supplies, turns_of_step(step, num_groups, supplies), strict=True):
+        for supply, count in zip(context.supplies, turns_of_step(context), strict=True):
             self._read(supply)
-            draws = generator(seed, self.name, supply.name, step)
+            draws = generator(context.seed, self.name, supply.name, context.step)
             indices = self._ranked(self._posteriors[supply.name], draws)[:count]
-            requests += [TaskRequest(supply.name, int(index), group_size) for index in indices]
+            requests += [TaskRequest(supply.name, int(index), context.group_size) for index in indices]
         return requests
 
     def _read(self, supply: EnvSupply) -> None:
@@ -114,19 +103,11 @@ class Bots(LearningCurriculum):
             fitness = fitness / self.temperature + draws.gumbel(size=len(fitness))
         return np.argsort(-fitness, kind="stable")
 
-    def observe(
-        self,
-        *,
-        step: int,
-        requests: Sequence[TaskRequest],
-        groups: Sequence[Group],
-        credits: Sequence[TrajectoryCredit],
-    ) -> Mapping[str, float]:
+    def observe(self, outcome: StepOutcome) -> Mapping[str, float]:
         """Update the posteriors of all tasks of the envs that were chosen from."""
-        del step, credits
         metrics: dict[str, float] = {}
-        sizes = {id(request): len(group.valid) for request, group in zip(requests, groups, strict=True)}
-        observed = list(mean_rewards(requests, groups))
+        sizes = {id(request): len(group.valid) for request, group in outcome.pairs}
+        observed = list(mean_rewards(outcome))
         for env in dict.fromkeys(request.env for request, _ in observed):
             own = [(request, rate) for request, rate in observed if request.env == env]
             chosen = np.array([request.index for request, _ in own])

@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field, PrivateAttr
 
-from envgym.core.trajectory import Group
 from envgym.seeds import generator
 from envgym.trainer.methods.curricula.base import LearningCurriculum
 from envgym.trainer.methods.curricula.uniform import ENDLESS
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats, TrajectoryCredit
+from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest, TrajectoryCredit
 
 
 class Dump(LearningCurriculum):
@@ -51,36 +50,19 @@ class Dump(LearningCurriculum):
         weights = np.exp(scores - scores.max())
         return [float(share) for share in weights / weights.sum()]
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        """Return the groups of train step `step`."""
-        del stats
-        draws = generator(seed, self.name, step)
-        owners = draws.choice(len(supplies), size=num_groups, p=self.probabilities([item.name for item in supplies]))
-        chosen = [supplies[owner] for owner in owners]
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        """Return the groups of a train step."""
+        draws = generator(context.seed, self.name, context.step)
+        shares = self.probabilities([supply.name for supply in context.supplies])
+        chosen = [context.supplies[owner] for owner in draws.choice(len(shares), size=context.num_groups, p=shares)]
         indices = [int(draws.integers(supply.size or ENDLESS)) for supply in chosen]
-        return [TaskRequest(supply.name, index, group_size) for supply, index in zip(chosen, indices, strict=True)]
+        pairs = zip(chosen, indices, strict=True)
+        return [TaskRequest(supply.name, index, context.group_size) for supply, index in pairs]
 
-    def observe(
-        self,
-        *,
-        step: int,
-        requests: Sequence[TaskRequest],
-        groups: Sequence[Group],
-        credits: Sequence[TrajectoryCredit],
-    ) -> Mapping[str, float]:
+    def observe(self, outcome: StepOutcome) -> Mapping[str, float]:
         """Take in the size of every valid episode's advantage."""
-        del step
-        sizes = {(credit.trajectory.tree.id, credit.trajectory.leaf): advantage_size(credit) for credit in credits}
-        for request, group in zip(requests, groups, strict=True):
+        sizes = {(item.trajectory.tree.id, item.trajectory.leaf): advantage_size(item) for item in outcome.credits}
+        for request, group in outcome.pairs:
             found = [sizes.get((episode.tree.id, episode.leaf), 0.0) for episode in group.valid]
             self._sizes.setdefault(request.env, deque(maxlen=self.window)).extend(found)
             self._counts[request.env] = self._counts.get(request.env, 0) + len(found)

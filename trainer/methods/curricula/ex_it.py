@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from pydantic import Field, PrivateAttr
 
-from envgym.core.trajectory import Group, StartState, Trajectory
+from envgym.core.trajectory import StartState, Trajectory
 from envgym.core.turns import Scored
 from envgym.files import write_json
 from envgym.runs import read_object
@@ -19,7 +19,7 @@ from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.curricula.base import load_trees, save_trees
 from envgym.trainer.methods.curricula.r3 import states_of
 from envgym.trainer.methods.curricula.uniform import Uniform
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats, TrajectoryCredit
+from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest
 
 _STATES = "states.json"
 
@@ -65,23 +65,12 @@ class ExIt(Settings):
         weights = np.exp(scores - scores.max())
         return [float(share) for share in weights / weights.sum()]
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        """Return the groups of train step `step`."""
-        drawn = Uniform().choose(
-            step=step, num_groups=num_groups, group_size=group_size, supplies=supplies, stats=stats, seed=seed
-        )
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        """Return the groups of a train step."""
+        drawn = Uniform().choose(context)
         if len(self._states) < self.least:
             return drawn
-        draws, shares = generator(seed, "ex_it", step), self.probabilities()
+        draws, shares = generator(context.seed, "ex_it", context.step), self.probabilities()
         return [self._from_state(request, shares, draws) for request in drawn]
 
     def _from_state(self, request: TaskRequest, shares: list[float], draws: np.random.Generator) -> TaskRequest:
@@ -90,17 +79,9 @@ class ExIt(Settings):
         state = self._states[place]
         return replace(request, env=state.env, index=state.task, start=state.start) if is_taken else request
 
-    def observe(
-        self,
-        *,
-        step: int,
-        requests: Sequence[TaskRequest],
-        groups: Sequence[Group],
-        credits: Sequence[TrajectoryCredit],
-    ) -> Mapping[str, float]:
+    def observe(self, outcome: StepOutcome) -> Mapping[str, float]:
         """Score the states that were asked for, and take in those that were met."""
-        del step, credits
-        for request, group in zip(requests, groups, strict=True):
+        for request, group in outcome.pairs:
             rewards = episode_rewards(group)
             if rewards:
                 self._take(request, group.valid, variance(rewards))

@@ -1,12 +1,13 @@
 """DeepSearch's choice of prompts: those that the policy seldom solves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from pydantic import Field
 
 from envgym.settings import Settings
 from envgym.trainer.methods.curricula.uniform import Uniform
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats
+from envgym.trainer.methods.protocols import CurriculumContext, TaskRequest, TaskStats
 
 
 class HardPrompts(Settings):
@@ -26,26 +27,11 @@ class HardPrompts(Settings):
     spare: int = Field(default=4, ge=1)
     """Tasks that are drawn for each that is wanted; 1 is `uniform`."""
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        """Return the groups of train step `step`."""
-        drawn = Uniform().choose(
-            step=step,
-            num_groups=num_groups * self.spare,
-            group_size=group_size,
-            supplies=supplies,
-            stats=stats,
-            seed=seed,
-        )
-        return sorted(drawn, key=lambda request: self._ease(stats.get((request.env, request.index))))[:num_groups]
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        """Return the groups of a train step."""
+        drawn = Uniform().choose(replace(context, num_groups=context.num_groups * self.spare))
+        by_ease = sorted(drawn, key=lambda request: self._ease(context.stats.get((request.env, request.index))))
+        return by_ease[: context.num_groups]
 
     def _ease(self, stats: TaskStats | None) -> float:
         """Return the mean reward of a task that is not hard; -inf: it is."""

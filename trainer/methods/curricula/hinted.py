@@ -1,6 +1,6 @@
 """Hints that are withdrawn: the share of groups that get one falls to 0 as training goes on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pydantic import Field
@@ -9,7 +9,7 @@ from envgym.errors import SettingsError
 from envgym.seeds import generator
 from envgym.settings import Settings
 from envgym.trainer.methods.curricula.uniform import Uniform
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats
+from envgym.trainer.methods.protocols import CurriculumContext, EnvSupply, TaskRequest
 
 
 class Hinted(Settings):
@@ -30,24 +30,13 @@ class Hinted(Settings):
         """Return the share of hinted groups after so many train steps."""
         return self.share * max(0.0, 1 - step / self.until) if self.until else 0.0
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        """Return the groups of train step `step`."""
-        drawn = Uniform().choose(
-            step=step, num_groups=num_groups, group_size=group_size, supplies=supplies, stats=stats, seed=seed
-        )
-        share, draws = self.share_at(step), generator(seed, "hinted", step).random(len(drawn))
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        """Return the groups of a train step."""
+        drawn = Uniform().choose(context)
+        share, draws = self.share_at(context.step), generator(context.seed, "hinted", context.step).random(len(drawn))
         if not share and self.keep_as is None:
             return drawn
-        by_name = {supply.name: supply for supply in supplies}
+        by_name = {supply.name: supply for supply in context.supplies}
         return [
             self._with_hint(request, by_name[request.env], is_shown=bool(draw < share))
             for request, draw in zip(drawn, draws, strict=True)

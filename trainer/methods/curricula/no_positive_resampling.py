@@ -1,6 +1,6 @@
 """ScaleRL's no-positive-resampling: what the policy solves nearly always is not sampled again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pydantic import Field
@@ -8,7 +8,7 @@ from pydantic import Field
 from envgym.seeds import generator
 from envgym.settings import Settings
 from envgym.trainer.methods.curricula.uniform import ENDLESS, Uniform
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats
+from envgym.trainer.methods.protocols import CurriculumContext, TaskRequest
 
 _DRAWS = 100
 """Most draws for a place whose task is dropped; a finite env may have nothing else."""
@@ -24,28 +24,18 @@ class NoPositiveResampling(Settings):
     rate: float = Field(default=0.9, gt=0)
     """Mean reward from which a task is dropped for good: it is not sampled, so its statistics stay."""
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        """Return the groups of train step `step`."""
-        drawn = Uniform().choose(
-            step=step, num_groups=num_groups, group_size=group_size, supplies=supplies, stats=stats, seed=seed
-        )
-        sizes = {supply.name: supply.size or ENDLESS for supply in supplies}
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        """Return the groups of a train step."""
+        drawn = Uniform().choose(context)
+        sizes = {supply.name: supply.size or ENDLESS for supply in context.supplies}
         requests: list[TaskRequest] = []
         for place, request in enumerate(drawn):
-            draws = generator(seed, "no_positive_resampling", step, place)
+            draws = generator(context.seed, "no_positive_resampling", context.step, place)
             others = (replace(request, index=int(draws.integers(sizes[request.env]))) for _ in range(_DRAWS))
-            kept = (item for item in (request, *others) if not self._is_solved(stats.get((item.env, item.index))))
+            kept = (item for item in (request, *others) if not self._is_solved(context, item))
             requests += [first for first in [next(kept, None)] if first is not None]
         return requests or drawn
 
-    def _is_solved(self, stats: TaskStats | None) -> bool:
+    def _is_solved(self, context: CurriculumContext, request: TaskRequest) -> bool:
+        stats = context.stats.get((request.env, request.index))
         return stats is not None and stats.attempts > 0 and stats.rewards / stats.attempts >= self.rate

@@ -19,7 +19,7 @@ from envgym.seeds import generator
 from envgym.settings import Settings
 from envgym.trainer.methods.curricula.base import finite_size, load_trees, save_trees
 from envgym.trainer.methods.curricula.uniform import Uniform
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats, TrajectoryCredit
+from envgym.trainer.methods.protocols import CurriculumContext, EnvSupply, StepOutcome, TaskRequest
 
 _SOLUTIONS = "solutions.json"
 
@@ -51,26 +51,15 @@ class R3(Settings):
     """(env, index) -> demonstration."""
     _is_read: bool = PrivateAttr(default=False)
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        """Return the groups of train step `step`."""
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        """Return the groups of a train step."""
         if self.run is not None and not self._is_read:
-            self._read(self.run, supplies)
-        drawn = Uniform().choose(
-            step=step, num_groups=num_groups, group_size=group_size, supplies=supplies, stats=stats, seed=seed
-        )
-        draws, tasks = generator(seed, "r3", step), sorted(self._solutions)
+            self._read(self.run, context.supplies)
+        drawn = Uniform().choose(context)
+        draws, tasks = generator(context.seed, "r3", context.step), sorted(self._solutions)
         if not tasks:
             return drawn
-        return [self._from_demonstration(request, tasks, step, draws) for request in drawn]
+        return [self._from_demonstration(request, tasks, context.step, draws) for request in drawn]
 
     def _from_demonstration(
         self, request: TaskRequest, tasks: Sequence[tuple[str, int]], step: int, draws: np.random.Generator
@@ -116,17 +105,9 @@ class R3(Settings):
         if first is not None:
             self._solutions.setdefault(task, first)
 
-    def observe(
-        self,
-        *,
-        step: int,
-        requests: Sequence[TaskRequest],
-        groups: Sequence[Group],
-        credits: Sequence[TrajectoryCredit],
-    ) -> Mapping[str, float]:
+    def observe(self, outcome: StepOutcome) -> Mapping[str, float]:
         """Keep the first success of each task."""
-        del step, credits
-        for request, group in zip(requests, groups, strict=True):
+        for request, group in outcome.pairs:
             self._add((request.env, request.index), group)
         return {"demonstrated_tasks": float(len(self._solutions))}
 

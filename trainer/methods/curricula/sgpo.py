@@ -6,12 +6,11 @@ from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from envgym.core.trajectory import Group
 from envgym.errors import SettingsError
 from envgym.seeds import generator
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.curricula.base import LearningCurriculum, finite_size
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats, TrajectoryCredit
+from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest
 
 TaskName = tuple[str, int]
 """(env, index)."""
@@ -41,25 +40,16 @@ class Sgpo(LearningCurriculum):
     """The first step, from 0, after the profile; None: it is not complete."""
     _num_tasks: int | None = PrivateAttr(default=None)
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        """Return the groups of train step `step`; fewer in the last step of the profile."""
-        del group_size, stats
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        """Return the groups of a train step; fewer in the last step of the profile."""
+        supplies = context.supplies
         tasks = [(item.name, index) for item in supplies for index in range(finite_size(item, where=self.name))]
         self._num_tasks = len(tasks)
-        if self._first_step is None or step < self._first_step:
+        if self._first_step is None or context.step < self._first_step:
             unknown = [task for task in tasks if task not in self._rates] or tasks
-            return [TaskRequest(env, index, self.samples) for env, index in unknown[:num_groups]]
-        place = (step - self._first_step) * num_groups
-        return [self._request(tasks, place + offset, seed) for offset in range(num_groups)]
+            return [TaskRequest(env, index, self.samples) for env, index in unknown[: context.num_groups]]
+        place = (context.step - self._first_step) * context.num_groups
+        return [self._request(tasks, place + offset, context.seed) for offset in range(context.num_groups)]
 
     def _request(self, tasks: Sequence[TaskName], place: int, seed: int) -> TaskRequest:
         """Return the group at a place of the training that follows the profile."""
@@ -89,24 +79,16 @@ class Sgpo(LearningCurriculum):
             raise SettingsError.of("profiled tasks", "hold some to train on", got, where="curriculum sgpo", do=do)
         return phases
 
-    def observe(
-        self,
-        *,
-        step: int,
-        requests: Sequence[TaskRequest],
-        groups: Sequence[Group],
-        credits: Sequence[TrajectoryCredit],
-    ) -> Mapping[str, float]:
+    def observe(self, outcome: StepOutcome) -> Mapping[str, float]:
         """Take in the profile, until it is complete."""
-        del credits
         if self._first_step is None:
-            for request, group in zip(requests, groups, strict=True):
+            for request, group in outcome.pairs:
                 if rewards := episode_rewards(group):
                     successes = [float(reward >= self.success_at) for reward in rewards]
                     self._rates.setdefault((request.env, request.index), statistics.fmean(successes))
             if len(self._rates) == self._num_tasks:
-                self._first_step = step
-        phases = [size for request in requests if isinstance(size := request.metadata.get("phase"), int)]
+                self._first_step = outcome.step
+        phases = [size for request in outcome.requests if isinstance(size := request.metadata.get("phase"), int)]
         return {"profiled": float(len(self._rates)), "phase": statistics.fmean(phases) if phases else 0.0}
 
     def state(self) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from pydantic import Field, PrivateAttr
 
-from envgym.core.trajectory import Group
 from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.curricula.uniform import Uniform
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats, TrajectoryCredit
+from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest
 
 _FILE = "skills.json"
 
@@ -65,42 +64,23 @@ class SkillBank(Settings):
     """Name of the rendering in `Tree.prompts`."""
     _tallies: dict[str, Tally] = PrivateAttr(default_factory=dict)
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        """Return the groups of train step `step`."""
-        drawn = Uniform().choose(
-            step=step, num_groups=num_groups, group_size=group_size, supplies=supplies, stats=stats, seed=seed
-        )
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        """Return the groups of a train step."""
+        drawn = Uniform().choose(context)
         tallies, requests = dict(self._tallies), list[TaskRequest]()
         for request in drawn:
             skill = self._best(request.env, tallies)
             if skill is not None:
                 tally = tallies.get(skill.name, Tally())
-                tallies[skill.name] = tally.plus([tally.mean or 0.0] * group_size)
+                tallies[skill.name] = tally.plus([tally.mean or 0.0] * context.group_size)
                 prompts, metadata = {self.prompt: skill.text}, {"skill": skill.name}
                 request = replace(request, prompts=prompts, metadata=metadata)
             requests.append(request)
         return requests
 
-    def observe(
-        self,
-        *,
-        step: int,
-        requests: Sequence[TaskRequest],
-        groups: Sequence[Group],
-        credits: Sequence[TrajectoryCredit],
-    ) -> Mapping[str, float]:
+    def observe(self, outcome: StepOutcome) -> Mapping[str, float]:
         """Count the rewards of each skill's groups; return the mean of each."""
-        del step, credits
-        for request, group in zip(requests, groups, strict=True):
+        for request, group in outcome.pairs:
             if name := str(request.metadata.get("skill", "")):
                 self._tallies[name] = self._tallies.get(name, Tally()).plus(episode_rewards(group))
         return {f"skill_{name}": tally.mean for name, tally in self._tallies.items() if tally.mean is not None}

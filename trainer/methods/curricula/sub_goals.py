@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from envgym.core.trajectory import Group
 from envgym.errors import SettingsError
 from envgym.seeds import generator
 from envgym.trainer.methods.curricula.base import LearningCurriculum, mean_rewards
 from envgym.trainer.methods.curricula.uniform import Uniform
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats, TrajectoryCredit
+from envgym.trainer.methods.protocols import CurriculumContext, EnvSupply, StepOutcome, TaskRequest
 
 
 class SubGoals(LearningCurriculum):
@@ -36,24 +35,14 @@ class SubGoals(LearningCurriculum):
     """Env -> n."""
     _recent: dict[str, deque[float]] = PrivateAttr(default_factory=dict)
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        """Return the groups of train step `step`."""
-        drawn = Uniform().choose(
-            step=step, num_groups=num_groups, group_size=group_size, supplies=supplies, stats=stats, seed=seed
-        )
-        by_name = {supply.name: supply for supply in supplies}
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        """Return the groups of a train step."""
+        drawn = Uniform().choose(context)
+        by_name = {supply.name: supply for supply in context.supplies}
+        draws = [generator(context.seed, self.name, context.step, place) for place in range(len(drawn))]
         return [
-            self._asked(request, self._parts(request, by_name[request.env]), generator(seed, self.name, step, place))
-            for place, request in enumerate(drawn)
+            self._asked(request, self._parts(request, by_name[request.env]), of_place)
+            for request, of_place in zip(drawn, draws, strict=True)
         ]
 
     def _asked(self, request: TaskRequest, parts: list[str], draws: Any) -> TaskRequest:  # numpy's Generator
@@ -72,17 +61,9 @@ class SubGoals(LearningCurriculum):
             raise SettingsError.of(f"metadata {self.key}", "be a list of texts", parts, where=where, do=do)
         return [str(part) for part in parts]
 
-    def observe(
-        self,
-        *,
-        step: int,
-        requests: Sequence[TaskRequest],
-        groups: Sequence[Group],
-        credits: Sequence[TrajectoryCredit],
-    ) -> Mapping[str, float]:
+    def observe(self, outcome: StepOutcome) -> Mapping[str, float]:
         """Raise n where the groups at this n succeed."""
-        del step, credits
-        for request, reward in mean_rewards(requests, groups):
+        for request, reward in mean_rewards(outcome):
             level = self._levels.setdefault(request.env, self.first)
             if request.metadata.get("asked") != level:
                 continue

@@ -1,6 +1,6 @@
 """Every task equally often; every env by its weight."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from envgym.seeds import generator
 from envgym.settings import Settings
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats
+from envgym.trainer.methods.protocols import CurriculumContext, EnvSupply, TaskRequest
 
 ENDLESS = 2**31
 """Indices drawn from where the supply of tasks does not end."""
@@ -22,25 +22,15 @@ class Uniform(Settings):
     take turns by weight, so that the shares are exact up to one group.
     """
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        """Return the groups of train step `step`."""
-        del stats
-        weights = [supply.weight for supply in supplies]
-        dealt = turns_dealt(step * num_groups, weights)
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        """Return the groups of a train step."""
+        weights = [supply.weight for supply in context.supplies]
+        dealt = turns_dealt(context.step * context.num_groups, weights)
         requests: list[TaskRequest] = []
-        for _ in range(num_groups):
+        for _ in range(context.num_groups):
             owner = _next(dealt, weights)
-            supply = supplies[owner]
-            requests.append(TaskRequest(supply.name, _index(supply, dealt[owner], seed), group_size))
+            supply = context.supplies[owner]
+            requests.append(TaskRequest(supply.name, _index(supply, dealt[owner], context.seed), context.group_size))
             dealt[owner] += 1
         return requests
 
@@ -63,10 +53,10 @@ def turns_dealt(length: int, weights: Sequence[float]) -> list[int]:
     return dealt
 
 
-def turns_of_step(step: int, num_groups: int, supplies: Sequence[EnvSupply]) -> list[int]:
+def turns_of_step(context: CurriculumContext) -> list[int]:
     """Return how many of a step's groups each env has."""
-    weights = [supply.weight for supply in supplies]
-    before, after = (turns_dealt(count * num_groups, weights) for count in (step, step + 1))
+    weights = [supply.weight for supply in context.supplies]
+    before, after = (turns_dealt(count * context.num_groups, weights) for count in (context.step, context.step + 1))
     return [last - first for first, last in zip(before, after, strict=True)]
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from pydantic import Field, PrivateAttr
 
-from envgym.core.trajectory import Group
 from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.curricula.skill_bank import Skill, Tally
 from envgym.trainer.methods.curricula.uniform import Uniform
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats, TrajectoryCredit
+from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest
 
 _FILE = "skills.json"
 _WITHOUT = "without skills, "
@@ -45,21 +44,10 @@ class WithdrawnSkills(Settings):
     _helpfulness: dict[str, float] = PrivateAttr(default_factory=dict)
     """As of the last review; absent: not measured."""
 
-    def choose(
-        self,
-        *,
-        step: int,
-        num_groups: int,
-        group_size: int,
-        supplies: Sequence[EnvSupply],
-        stats: Mapping[tuple[str, int], TaskStats],
-        seed: int,
-    ) -> Sequence[TaskRequest]:
-        """Return the groups of train step `step`."""
-        drawn = Uniform().choose(
-            step=step, num_groups=num_groups, group_size=group_size, supplies=supplies, stats=stats, seed=seed
-        )
-        kept, first = self.kept(step), step * num_groups
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        """Return the groups of a train step."""
+        drawn = Uniform().choose(context)
+        kept, first = self.kept(context.step), context.step * context.num_groups
         return [
             request if self._has_none(first + number) else self._with_skills(request, kept)
             for number, request in enumerate(drawn)
@@ -86,24 +74,16 @@ class WithdrawnSkills(Settings):
         hint = "\n\n".join(skill.text for skill in skills)
         return replace(request, hint=hint, metadata={"skills": [skill.name for skill in skills]})
 
-    def observe(
-        self,
-        *,
-        step: int,
-        requests: Sequence[TaskRequest],
-        groups: Sequence[Group],
-        credits: Sequence[TrajectoryCredit],
-    ) -> Mapping[str, float]:
+    def observe(self, outcome: StepOutcome) -> Mapping[str, float]:
         """Count rewards, and review the skills where that is due; return how many are kept and how each helps."""
-        del credits
-        for request, group in zip(requests, groups, strict=True):
+        for request, group in outcome.pairs:
             names = request.metadata.get("skills")
             for name in map(str, names) if isinstance(names, list) else [_WITHOUT + request.env]:
                 self._tallies[name] = self._tallies.get(name, Tally()).plus(episode_rewards(group))
-        if step % self.review_every == 0:
+        if outcome.step % self.review_every == 0:
             self._review()
         helpfulness = {f"helpfulness_{name}": value for name, value in self._helpfulness.items()}
-        return {"skills": float(len(self.kept(step))), **helpfulness}
+        return {"skills": float(len(self.kept(outcome.step))), **helpfulness}
 
     def _review(self) -> None:
         """Measure the skills that had groups with them and groups without any; forget what was counted."""

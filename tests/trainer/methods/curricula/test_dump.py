@@ -6,7 +6,7 @@ import pytest
 
 from envgym.trainer.methods.credit.outcome import DrGrpo
 from envgym.trainer.methods.curricula.dump import Dump, advantage_size
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest
+from envgym.trainer.methods.protocols import EnvSupply, StepOutcome, TaskRequest
 from tests.support.credit_trees import chain, group_of
 from tests.support.graded import choose
 
@@ -44,7 +44,7 @@ def test_advantages_are_counted_by_env_and_what_did_not_train_is_0() -> None:
     trained = group_of(chain("t0", [1.0]), chain("t1", [0.0]))
     flat = group_of(chain("u0", [0.0]), chain("u1", [0.0]))
     credits = DrGrpo()(trained)  # .5 and -.5
-    curriculum.observe(step=1, requests=requests, groups=[trained, flat], credits=credits)
+    curriculum.observe(StepOutcome(step=1, requests=requests, groups=[trained, flat], credits=credits))
     # N = 4, n = 2: √(2 ln 5 / 3) = 1.035837
     assert curriculum.scores(["a", "b"]) == pytest.approx([0.5 + 1.035837, 1.035837], abs=1e-5)
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from envgym.trainer.methods.curricula.hard_prompts import HardPrompts
 from envgym.trainer.methods.curricula.uniform import Uniform
 from envgym.trainer.methods.protocols import EnvSupply, TaskRequest, TaskStats
+from tests.support.graded import choose
 
 SUPPLY = [EnvSupply("a", 1.0, 8)]
 
@@ -13,7 +14,7 @@ SUPPLY = [EnvSupply("a", 1.0, 8)]
 def draw(curriculum: HardPrompts | Uniform, rates: dict[int, tuple[int, float]], groups: int) -> list[TaskRequest]:
     """Return the draws of the first step; `rates` are attempts and sum of rewards by task."""
     stats = {("a", index): TaskStats(attempts, rewards, rewards, 1) for index, (attempts, rewards) in rates.items()}
-    return list(curriculum.choose(step=0, num_groups=groups, group_size=4, supplies=SUPPLY, stats=stats, seed=3))
+    return choose(curriculum, groups=groups, size=4, supplies=SUPPLY, stats=stats, seed=3)
 
 
 def test_hard_tasks_come_first_then_the_others_by_mean_reward() -> None:

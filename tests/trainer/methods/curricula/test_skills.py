@@ -11,7 +11,7 @@ from envgym.trainer.methods.curricula.skill_bank import Skill, SkillBank
 from envgym.trainer.methods.curricula.uniform import Uniform
 from envgym.trainer.methods.curricula.withdrawn_skills import WithdrawnSkills
 from envgym.trainer.methods.protocols import Checkpointed, EnvSupply, ObservingCurriculum, TaskRequest
-from tests.support.example_trees import outcome_group
+from tests.support.graded import choose, observe
 
 SUPPLIES = [EnvSupply("maze", 1.0, 50), EnvSupply("shop", 1.0, 50)]
 SKILLS = (
@@ -22,12 +22,11 @@ SKILLS = (
 
 
 def chosen(curriculum: Any, step: int, num_groups: int = 4) -> list[TaskRequest]:
-    return list(curriculum.choose(step=step, num_groups=num_groups, group_size=2, supplies=SUPPLIES, stats={}, seed=1))
+    return choose(curriculum, step, groups=num_groups, size=2, supplies=SUPPLIES, seed=1)
 
 
 def observed(curriculum: Any, requests: Sequence[TaskRequest], rewards: Sequence[float], step: int = 1) -> Any:
-    groups = [outcome_group(reward, reward, None) for reward in rewards]
-    return curriculum.observe(step=step, requests=requests, groups=groups, credits=[])
+    return observe(curriculum, requests, *([reward, reward, None] for reward in rewards), step=step)
 
 
 def test_both_observe_and_are_checkpointed_and_draw_the_tasks_of_uniform() -> None:

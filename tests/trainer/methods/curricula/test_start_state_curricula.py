@@ -12,7 +12,7 @@ from envgym.errors import RunError
 from envgym.trainer.methods.curricula.ex_it import ExIt, variance
 from envgym.trainer.methods.curricula.r3 import R3, states_of
 from envgym.trainer.methods.curricula.uniform import Uniform
-from envgym.trainer.methods.protocols import EnvSupply, TaskRequest
+from envgym.trainer.methods.protocols import EnvSupply, StepOutcome, TaskRequest
 from tests.support.credit_trees import chain, group_of
 from tests.support.graded import choose
 
@@ -25,7 +25,7 @@ def requests(curriculum: Any, step: int = 0, groups: int = 200) -> list[TaskRequ
 
 def show(curriculum: Any, *groups: Group, starts: Sequence[StartState | None] = ()) -> dict[str, float]:
     asked = [TaskRequest("a", number, 2, start=starts[number] if starts else None) for number in range(len(groups))]
-    found: dict[str, float] = curriculum.observe(step=1, requests=asked, groups=groups, credits=())
+    found: dict[str, float] = curriculum.observe(StepOutcome(step=1, requests=asked, groups=groups))
     return found
 
 

@@ -5,15 +5,12 @@ from hypothesis import strategies as st
 
 from envgym.trainer.methods.curricula.uniform import Uniform, turns_dealt
 from envgym.trainer.methods.protocols import EnvSupply, TaskRequest
+from tests.support.graded import choose
 
 
 def draw(steps: range, supplies: list[EnvSupply], *, groups: int = 4, seed: int = 0) -> list[TaskRequest]:
     return [
-        request
-        for step in steps
-        for request in Uniform().choose(
-            step=step, num_groups=groups, group_size=8, supplies=supplies, stats={}, seed=seed
-        )
+        request for step in steps for request in choose(Uniform(), step, groups=groups, supplies=supplies, seed=seed)
     ]
 
 
