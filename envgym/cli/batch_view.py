@@ -33,8 +33,10 @@ _MIB = 2**20
 def print_dry_run(found: DryRun, settings: "TrainSettings") -> None:
     """Print the batch and the estimate."""
     console = Console(highlight=False, soft_wrap=True)
+    for number, row in enumerate(found.demonstrations, start=1):
+        _print_row(console, row, f"demonstration of warm-start phase {number}")
     for number, row in enumerate(found.shown[:ROWS_SHOWN], start=1):
-        _print_row(console, row, number, len(found.shown))
+        _print_row(console, row, f"row {number} of {len(found.shown)}")
     if len(found.shown) > ROWS_SHOWN:
         console.print(f"... and {len(found.shown) - ROWS_SHOWN} more rows\n")
     legend = Text("colours: ")
@@ -48,7 +50,8 @@ def print_dry_run(found: DryRun, settings: "TrainSettings") -> None:
             "every group was dropped, so nothing would train: these rows and the estimate are of those groups"
         )
     if settings.sft is not None:
-        console.print("collected without the warm start that the sft section asks for: lengths and rewards will differ")
+        random = "; its weights are random, so its samples are noise" if settings.model.name == "tiny" else ""
+        console.print(f"rows sampled before the warm start: lengths and rewards will differ{random}")
     if found.cost is None:
         console.print("no episode sampled a token: there is nothing to measure")
         return
@@ -56,11 +59,11 @@ def print_dry_run(found: DryRun, settings: "TrainSettings") -> None:
         console.print(line)
 
 
-def _print_row(console: Console, row: BatchRow, number: int, total: int) -> None:
+def _print_row(console: Console, row: BatchRow, name: str) -> None:
     episode, reward = row.episode, row.episode.reward
     paid = f"reward {reward.value:g}" if isinstance(reward, Scored) else "invalid"
     trained = sum(row.train.loss_mask)
-    title = f"row {number} of {total}: {visible(episode.tree.task_id)}, {paid}, {episode.ending.value}, "
+    title = f"{name}: {visible(episode.tree.task_id)}, {paid}, {episode.ending.value}, "
     console.print(Text(f"{title}{len(row.row)} tokens, {trained} of them train", style="bold"))
     place = 0
     for segment in row.row.segments:

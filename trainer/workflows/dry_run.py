@@ -25,6 +25,8 @@ from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import CriticCredit, FilterResult
 from envgym.trainer.sections import RolloutSettings
 from envgym.trainer.settings import TrainSettings
+from envgym.trainer.workflows.demonstrations import demonstration_sources
+from envgym.trainer.workflows.sft import likelihood_rows, play_demonstrations
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
@@ -176,6 +178,8 @@ class DryRun:
     """What was measured: the batch's rows, or those of the dropped groups where the filter dropped all."""
     cost: StepCost | None
     """None where no episode gave a row to measure."""
+    demonstrations: tuple[BatchRow, ...]
+    """The first row of each phase of the warm start; empty without an `sft` section."""
 
     def counts(self) -> dict[str, object]:
         """Return what was collected, in numbers."""
@@ -209,7 +213,18 @@ def dry_run(settings: TrainSettings, *, on_finished: Callable[[Tree], None] | No
     seconds = time.perf_counter() - started
     shown = batch.rows or _batch_rows(context, batch.groups)
     cost = _measure(context, settings, [row.train for row in shown], collect_s=seconds) if shown else None
-    return DryRun(batch=batch, shown=shown, cost=cost)
+    return DryRun(batch=batch, shown=shown, cost=cost, demonstrations=_demonstrations(context, settings))
+
+
+def _demonstrations(context: RunContext, settings: TrainSettings) -> tuple[BatchRow, ...]:
+    """Return the first row of each phase of the warm start; a phase whose first episode fails has none."""
+    rows = []
+    for source in demonstration_sources(settings.sft):
+        given = asyncio.run(play_demonstrations(context, settings, source, 1, lambda *_: None))
+        for episode in given.imitated[:1]:
+            trained = next(row for row in episode.rows if any(row.loss_mask))
+            rows.append(BatchRow(episode=episode, row=trained, train=likelihood_rows(episode)[0]))
+    return tuple(rows)
 
 
 def collect_batch(

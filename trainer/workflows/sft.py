@@ -18,7 +18,12 @@ from envgym.trainer.metrics.rollout import rollout_metrics
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.sections import ObjectiveSettings, RolloutSettings, SftSettings
 from envgym.trainer.settings import TrainSettings
-from envgym.trainer.workflows.demonstrations import DemonstrationRequest, DemonstrationSource, demonstration_sources
+from envgym.trainer.workflows.demonstrations import (
+    DemonstrationRequest,
+    Demonstrations,
+    DemonstrationSource,
+    demonstration_sources,
+)
 
 LIKELIHOOD = Objective(loss=Reinforce(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)
 """-A log pi with A = 1, averaged over tokens: the negative log-likelihood."""
@@ -45,15 +50,16 @@ async def warm_start(
     return metrics[0]
 
 
-async def _run_phase(
+async def play_demonstrations(
     context: RunContext,
     settings: TrainSettings,
-    phase: SftSettings,
     source: DemonstrationSource,
+    num_episodes: int,
     on_progress: OnProgress,
-) -> Metrics:
+) -> Demonstrations:
+    """Ask a source for the episodes of one phase."""
     request = DemonstrationRequest(
-        num_episodes=phase.episodes,
+        num_episodes=num_episodes,
         success_at=settings.evaluation.success_at,
         seed=settings.run.seed,
         agent=context.agent,
@@ -61,7 +67,17 @@ async def _run_phase(
         curriculum=context.method.curriculum,
         on_progress=on_progress,
     )
-    demonstrations = await source(request)
+    return await source(request)
+
+
+async def _run_phase(
+    context: RunContext,
+    settings: TrainSettings,
+    phase: SftSettings,
+    source: DemonstrationSource,
+    on_progress: OnProgress,
+) -> Metrics:
+    demonstrations = await play_demonstrations(context, settings, source, phase.episodes, on_progress)
     rows = [row for episode in demonstrations.imitated for row in likelihood_rows(episode)]
     if not rows:
         got = f"none of {demonstrations.num_episodes} episodes succeeded"

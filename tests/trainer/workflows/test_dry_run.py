@@ -1,11 +1,13 @@
 """A dry run changes nothing and counts what a step would train on."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from envgym.cli.batch_view import print_dry_run
 from envgym.trainer.build import build_run_context
 from envgym.trainer.settings import TrainSettings, train_settings
 from envgym.trainer.workflows.dry_run import collect_batch, dry_run
@@ -67,6 +69,18 @@ def test_dropped_groups_are_measured_when_nothing_is_left() -> None:
     assert (len(found.shown), len(found.batch.rows)) == (6, 0)
     assert found.cost is not None
     assert found.cost.num_micro_batches == 1
+
+
+def test_a_row_of_each_phase_of_the_warm_start_is_shown_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = settings(sft={"episodes": 4, "next": {"source": {"name": "oracle"}, "episodes": 8}})
+    print_dry_run(dry_run(asked), asked)
+    text = capsys.readouterr().out
+    shown = r"^demonstration of warm-start phase (\d): .*reward 1, TERMINATED.*\n((?:  .*\n)+)"
+    phases = re.findall(shown, text, re.MULTILINE)
+    assert [number for number, _ in phases] == ["1", "2"]
+    for _, row in phases:
+        assert re.search(r"^  POLICY +A \+1\.00 +<tool_call>.*calculator.*</tool_call><\|im_end\|>$", row, re.MULTILINE)
+    assert "its weights are random, so its samples are noise" in text
 
 
 @pytest.mark.parametrize(
