@@ -220,7 +220,7 @@ def _demonstrations(context: RunContext, settings: TrainSettings) -> tuple[Batch
     """Return the first row of each phase of the warm start; a phase whose first episode fails has none."""
     rows = []
     for source in demonstration_sources(settings.sft):
-        given = asyncio.run(play_demonstrations(context, settings, source, 1, lambda *_: None))
+        given = run_coroutine(play_demonstrations(context, settings, source, 1, lambda *_: None))
         for episode in given.imitated[:1]:
             trained = next(row for row in episode.rows if any(row.loss_mask))
             rows.append(BatchRow(episode=episode, row=trained, train=likelihood_rows(episode)[0]))
