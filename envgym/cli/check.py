@@ -1,7 +1,8 @@
 """`envgym check`: the conformance suite."""
 
 import argparse
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 
@@ -21,6 +22,10 @@ from envgym.conformance.env_under_test import EnvUnderTest
 from envgym.conformance.suite import run_check
 from envgym.core.json_types import visible
 from envgym.errors import InvalidInput, check_known
+from envgym.progress import ProgressDisplay, duration
+
+_MAKE = "make"
+"""The one entry of an environment that could not be made."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,19 +41,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check the environments; exit code 1 where a check fails."""
-    for name in args.only or ():
+    names = args.only or list(CHECKS)
+    for name in names:
         check_known("check", name, CHECKS, where="envgym check --only")
-    kwargs = env_kwargs(args.settings)
+    kwargs, ids, started = env_kwargs(args.settings), _ids(args), time.monotonic()
     results: dict[str, Sequence[Check]] = {}
-    for env_id in _ids(args):
+    for env_id in ids:
         subject = EnvUnderTest(make=partial(envgym.make, env_id, **kwargs), num_tasks=args.num_tasks, seed=args.seed)
-        checks = _missing(subject, args.all) or [run_check(name, subject) for name in args.only or CHECKS]
+        detail = _place(len(results), len(ids), time.monotonic() - started)
+        with ProgressDisplay(quiet=ids) as show:
+            checks = _missing(subject, args.all)
+            for done, name in enumerate(() if checks else names):
+                show(env_id, done, len(names), detail)
+                checks.append(run_check(name, subject))
         results[env_id] = checks
         if not args.json:
             echo(_coloured(as_text(env_id, checks)), flush=True)
     if args.json:
         print_json({env_id: [asdict(check) for check in checks] for env_id, checks in results.items()})
+    elif len(results) > 1:
+        for line in _summary(results, time.monotonic() - started):
+            echo(line)
     return 0 if all(is_passed(checks) for checks in results.values()) else 1
+
+
+def _place(num_done: int, total: int, seconds: float) -> str:
+    """Return which environment of how many is checked, and how long the others will take if they are like the first."""
+    if total == 1:
+        return ""
+    left = f", about {duration(seconds / num_done * (total - num_done))} left" if num_done else ""
+    return f"environment {num_done + 1} of {total}{left}"
+
+
+def _summary(results: Mapping[str, Sequence[Check]], seconds: float) -> Iterator[str]:
+    """Yield how many environments passed, then each that failed or could not be made, with the reason."""
+    failed = {env_id: checks for env_id, checks in results.items() if not is_passed(checks)}
+    absent = {env_id: checks[0].detail for env_id, checks in results.items() if _is_absent(checks)}
+    passed = len(results) - len(failed) - len(absent)
+    counts = f"{passed} passed, {len(failed)} failed, {len(absent)} not checked"
+    yield f"{len(results)} environments in {duration(seconds)}: {counts}"
+    for env_id, checks in failed.items():
+        names = (check.name for check in checks if check.status is CheckStatus.FAIL)
+        yield f"  failed       {env_id}: {', '.join(names)}"
+    for env_id, reason in absent.items():
+        yield f"  not checked  {env_id}: {reason}"
+
+
+def _is_absent(checks: Sequence[Check]) -> bool:
+    """Return whether the environment could not be made."""
+    return [(check.name, check.status) for check in checks] == [(_MAKE, CheckStatus.SKIP)]
 
 
 def _ids(args: argparse.Namespace) -> list[str]:
@@ -66,7 +107,7 @@ def _missing(subject: EnvUnderTest, is_one_of_all: bool) -> list[Check]:
     except InvalidInput as error:
         if not is_one_of_all:
             raise
-        return [Check(name="make", status=CheckStatus.SKIP, detail=str(error), seconds=0.0)]
+        return [Check(name=_MAKE, status=CheckStatus.SKIP, detail=str(error), seconds=0.0)]
     return []
 
 
