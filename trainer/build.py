@@ -236,7 +236,7 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
         check_critic_stays(method.credit, changed_method.credit, changed)
     check_search(evaluation_search, env_sources, settings.agent, group_size=None)
     check_models(settings, {f"annotate {name}": annotator for name, annotator in method.annotators.items()})
-    readers = {"filter": method.filter, "shaping": method.shaping, "credit": method.credit}
+    readers = {name: getattr(method, name) for name in ("curriculum", "filter", "shaping", "credit")}
     check_annotations_are_made(method.annotators, readers)
     device = prepare_device(settings.engine.device, settings.engine.threads)
     torch.manual_seed(settings.run.seed)

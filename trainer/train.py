@@ -241,7 +241,7 @@ class TrainLoop:
             with self.context.policy.pause(step):
                 batch = self.context.build_batch(kept, step=step - 1)
                 if self._demonstrations is not None:
-                    batch = self._demonstrations.join(batch, step=step, declare=self._audit.declare)
+                    batch = self._demonstrations.join(batch, sampled, step=step, declare=self._audit.declare)
                 if self._canary is not None:
                     self._audit.check(batch.rows, step=step)
                 learned: Metrics = {"optim/updates": 0.0}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from envgym.core.trajectory import Trajectory
+from envgym.core.trajectory import Group, Trajectory
 from envgym.core.tree import Source, Tree
 from envgym.errors import SettingsError
 from envgym.seeds import derive_seed, generator
@@ -13,7 +13,7 @@ from envgym.trainer.build import RunContext
 from envgym.trainer.catalog import DEMONSTRATIONS
 from envgym.trainer.methods.credit.outcome import episode_credits
 from envgym.trainer.settings import TrainSettings
-from envgym.trainer.workflows.demonstrations import DemonstrationRequest, DemonstrationSource
+from envgym.trainer.workflows.demonstrations import DemonstrationRequest, DemonstrationSource, StepDemonstrations
 
 
 class DemonstrationPool:
@@ -27,7 +27,9 @@ class DemonstrationPool:
         self._episodes: list[Trajectory] = []
 
     async def fill(self, context: RunContext, *, on_progress: Callable[[str, int, int], None]) -> None:
-        """Play or read the episodes. Raises: SettingsError: none succeeds."""
+        """Play or read the episodes, unless every step makes its own. Raises: SettingsError: none succeeds."""
+        if isinstance(self.source, StepDemonstrations):
+            return
         request = DemonstrationRequest(
             num_episodes=self._settings.episodes,
             success_at=self._run.evaluation.success_at,
@@ -47,15 +49,18 @@ class DemonstrationPool:
         trees = {id(episode.tree): replace(episode.tree, source=Source.DEMONSTRATION) for episode in episodes}
         self._episodes = [replace(episode, tree=trees[id(episode.tree)]) for episode in episodes]
 
-    def draw(self, step: int) -> list[Trajectory]:
-        """Return the episodes of a step, each at most once; equal steps draw equal episodes."""
-        count = min(self._settings.per_step, len(self._episodes))
-        chosen = generator(self._run.run.seed, "demonstrations", step).choice(len(self._episodes), count, replace=False)
-        return [self._episodes[number] for number in chosen]
+    def draw(self, step: int, sampled: Sequence[Group] = ()) -> list[Trajectory]:
+        """Return the episodes of a step that `sampled` these groups, each at most once; equal ones draw equal ones."""
+        episodes = self.source.of_step(sampled) if isinstance(self.source, StepDemonstrations) else self._episodes
+        count = min(self._settings.per_step, len(episodes))
+        chosen = generator(self._run.run.seed, "demonstrations", step).choice(len(episodes), count, replace=False)
+        return [episodes[number] for number in chosen]
 
-    def join(self, batch: TrainingBatch, *, step: int, declare: Callable[[Tree], None]) -> TrainingBatch:
+    def join(
+        self, batch: TrainingBatch, sampled: Sequence[Group], *, step: int, declare: Callable[[Tree], None]
+    ) -> TrainingBatch:
         """Add the rows of a step's episodes to its batch, after `declare` was told of each."""
-        episodes = self.draw(step)
+        episodes = self.draw(step, sampled)
         for episode in episodes:
             declare(episode.tree)
         return batch._replace(rows=[*batch.rows, *demonstration_rows(episodes, after=batch.rows)])

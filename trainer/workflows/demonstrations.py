@@ -3,16 +3,18 @@
 An oracle's episodes run through the same agent loop, so rows, masks and templates are those of training proper.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from envgym.agents.loop.agent import Agent
 from envgym.agents.rollout.driver import run_oracle_episode
 from envgym.agents.rollout.episode import EpisodeJob
-from envgym.core.trajectory import Trajectory, trajectories
-from envgym.core.tree import Tree
-from envgym.core.turns import Scored
+from envgym.core.messages import Action, Observation
+from envgym.core.segments import Origin, Segment
+from envgym.core.trajectory import Group, Trajectory, trajectories
+from envgym.core.tree import Annotation, Edge, Node, Source, Tree
+from envgym.core.turns import Ending, Scored, TurnOutcome
 from envgym.episodes import trees_of
 from envgym.seeds import derive_seed
 from envgym.trainer.catalog import DEMONSTRATIONS
@@ -107,6 +109,62 @@ class RecordedDemonstrations(DemonstrationSource):
         """See that recorded ids are to this model the tokens that they were. Raises: SettingsError: they are not."""
         first = trees_of(self._run.episodes(self._run.episode_steps()[:1], label="train"))
         check_vocabulary(first, agent, where=str(self._run.path))
+
+
+@runtime_checkable
+class StepDemonstrations(DemonstrationSource, Protocol):
+    """Gives demonstrations that are made of what a step has sampled, in place of episodes that were there before."""
+
+    def of_step(self, groups: Sequence[Group]) -> list[Trajectory]:
+        """Return the demonstrations of a step."""
+        ...
+
+
+class RewrittenDemonstrations(StepDemonstrations):
+    """What an annotator such as `rewriter` wrote about a step's episodes, as answers to their first context.
+
+    Texts of value 1 alone are taken. Source: 2505.17005 (R1-Searcher++), the memorisation of what was looked up.
+    """
+
+    def __init__(self, annotation: str = "rewrite") -> None:
+        """Name the annotations."""
+        self.annotation = annotation
+        self._agent: Agent | None = None
+
+    async def __call__(self, request: DemonstrationRequest) -> Demonstrations:
+        """Give nothing before the first step."""
+        del request
+        return Demonstrations(0, [])
+
+    def check_agent(self, agent: Agent) -> None:
+        """Take the agent, whose model the texts are written for."""
+        self._agent = agent
+
+    def of_step(self, groups: Sequence[Group]) -> list[Trajectory]:
+        """Return the texts as episodes of one turn. Raises: InvalidInput: the model's tokens cannot spell one."""
+        return [
+            self._episode(tree, item)
+            for group in groups
+            for tree in group.trees
+            for item in tree.annotations
+            if item.name == self.annotation and item.level == "episode" and item.value == 1.0
+        ]
+
+    def _episode(self, tree: Tree, item: Annotation) -> Trajectory:
+        assert self._agent is not None, "a run checks its agent first"
+        action = Action(item.verdict)
+        ids = self._agent.renderer.encode_action(action)
+        said = Segment(
+            origin=Origin.POLICY, token_ids=tuple(ids), behavior_logprobs=(0.0,) * len(ids), policy_version=0
+        )
+        outcome = TurnOutcome(action=action, observation=Observation(), reward=Scored(value=1.0))
+        turn = Node(parent=0, edge=Edge(segments=(said,), ends_turn=True), outcome=outcome, ending=Ending.TERMINATED)
+        nodes = (replace(tree.nodes[0], stats=None), turn)
+        id = f"{tree.id}/{item.node}/{self.annotation}"
+        written = replace(
+            tree, id=id, nodes=nodes, source=Source.DEMONSTRATION, annotations=(), prompts={}, prefix=None
+        )
+        return Trajectory(tree=written, leaf=1)
 
 
 def demonstration_sources(sft: SftSettings | None) -> list[DemonstrationSource]:

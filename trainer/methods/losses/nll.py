@@ -9,8 +9,8 @@ from envgym.trainer.methods.losses.base import LossBatch, TokenLoss
 class NegativeLogLikelihood(Settings):
     """Return l = -log π of every token, whatever its advantage: supervised training as a term of the objective.
 
-    On the tokens that a tool said (`origins: [TOOL]`), in the episodes that succeeded, the policy memorises what it
-    looked up, after 2505.17005 (R1-Searcher++); there another model first rewrites the documents into a trace.
+    On the demonstrations `rewritten` the policy memorises what it looked up (2505.17005, R1-Searcher++); on the tokens
+    that a tool said (`origins: [TOOL]`), in the episodes that succeeded, it does so without a model that rewrites them.
     """
 
     min_reward: float | None = None

@@ -1,0 +1,123 @@
+"""Models that write about episodes: a skill that an episode teaches, or what it looked up as knowledge of one's own."""
+
+import asyncio
+from abc import ABC, abstractmethod
+
+from envgym.core.json_types import JsonValue, visible
+from envgym.core.tasks import Task
+from envgym.core.trajectory import Group, Trajectory
+from envgym.core.tree import Annotation
+from envgym.core.turns import Scored
+from envgym.errors import InfrastructureError, check_known
+from envgym.trainer.methods.annotators.base import AnnotateContext, annotate_trees
+from envgym.trainer.methods.annotators.judge import JudgeSettings, nonsense, transcript
+from envgym.verifiers.f1 import words
+
+SKILL_TEMPLATE = """\
+Below are a task and what an assistant did, with what it earned (1 is a success). Write a short skill for tasks like it,
+in three parts: what worked, what went wrong, and the workflow that should be followed. Do not give the answer away.
+
+[Task]
+{task}
+
+[Assistant]
+{transcript}
+"""
+REWRITE_TEMPLATE = """\
+Below are a question and how an assistant answered it by searching. Write down the way to the answer as if all that the
+search found had been known before: no calls, no pages, only the facts and what follows from them, and the answer last,
+between <answer> and </answer>.
+
+[Question]
+{task}
+
+[Assistant]
+{transcript}
+"""
+
+
+class Writer(JudgeSettings, ABC):
+    """Keeps the words of a model about every valid episode that earned enough, as the `verdict` of an annotation."""
+
+    min_reward: float | None = None
+    """Least reward of the episodes that are written about; None: all are."""
+
+    async def __call__(self, group: Group, context: AnnotateContext) -> Group:
+        """Return the group with what was written."""
+        chosen = [episode for episode in group.valid if self.min_reward is None or _reward(episode) >= self.min_reward]
+        written = await asyncio.gather(*[self._annotation(context, episode) for episode in chosen])
+        by_tree: dict[str, list[Annotation]] = {}
+        for episode, annotation in zip(chosen, written, strict=True):
+            by_tree.setdefault(episode.tree.id, []).append(annotation)
+        return annotate_trees(group, by_tree)
+
+    async def _annotation(self, context: AnnotateContext, episode: Trajectory) -> Annotation:
+        told = f"{transcript(episode)}\n\n[Earned]\n{_reward(episode):g}"
+        prompt = self.fill(context.task, "", told)
+        value, text, error = None, "", None
+        try:
+            text = visible((await self.ask(context.models, prompt, episode.tree.id, episode.leaf)).strip())
+            if not text:
+                raise nonsense(text, "hold some words")
+            value = self.value(text, episode, context.task)
+        except InfrastructureError as failure:
+            error = visible(str(failure))
+        return Annotation(name=self.name, level="episode", node=episode.leaf, value=value, verdict=text, error=error)
+
+    @abstractmethod
+    def value(self, text: str, episode: Trajectory, task: Task) -> float:
+        """Return the annotation's value."""
+
+
+class SkillWriter(Writer):
+    """Write a skill from every episode, whose value is the episode's reward; the curriculum `skill_bank` takes it up.
+
+    Source: 2604.10674 (Skill-SD): what worked, what went wrong, the workflow. The prompt is ours.
+    """
+
+    name: str = "skill"
+    """Of the annotations."""
+    model: str = "writer"
+    """Which of the run's `models` is asked."""
+    template: str = SKILL_TEMPLATE
+    """The prompt; `{task}`, `{transcript}` and `{reference}` are filled in."""
+
+    def value(self, text: str, episode: Trajectory, task: Task) -> float:
+        """Return the episode's reward."""
+        del text, task
+        return _reward(episode)
+
+
+class Rewriter(Writer):
+    """Rewrite right episodes as if nothing had to be looked up; 1 where an accepted answer is in the text, else 0.
+
+    The demonstrations `rewritten` let the policy imitate the texts of value 1, and so memorise what it found.
+    Source: 2505.17005 (R1-Searcher++). The prompt is ours.
+    """
+
+    name: str = "rewrite"
+    """Of the annotations."""
+    model: str = "writer"
+    """Which of the run's `models` is asked."""
+    template: str = REWRITE_TEMPLATE
+    """The prompt; `{task}`, `{transcript}` and `{reference}` are filled in."""
+    min_reward: float | None = 1.0
+    """Least reward of the episodes that are rewritten; None: all are."""
+
+    def value(self, text: str, episode: Trajectory, task: Task) -> float:
+        """Return whether an accepted answer is in the text. Raises: InvalidInput: the task has none."""
+        del episode
+        check_known("payload key", self.reference, list(task.payload), where=f"task {task.id}")
+        return float(covers(text, task.payload[self.reference]))
+
+
+def covers(text: str, accepted: JsonValue) -> bool:
+    """Return whether the words of an accepted answer, or of one of several, stand in a row in a text."""
+    answers = accepted if isinstance(accepted, list) else [accepted]
+    said = f" {' '.join(words(text))} "
+    return any(f" {' '.join(words(str(answer)))} " in said for answer in answers if words(str(answer)))
+
+
+def _reward(episode: Trajectory) -> float:
+    assert isinstance(episode.reward, Scored), "of a valid episode"
+    return episode.reward.value
