@@ -1,26 +1,26 @@
-"""Tasks from a JSONL or Parquet file, or from anything that `datasets.load_dataset` reads: a directory, a hub name.
+"""Tasks from JSONL, JSON, CSV or Parquet, or from anything that `datasets` reads: a saved data set, a hub name.
 
 The data set's official split wins. Where there is none, the content decides. A train row whose content is also a test
 row is left out, so no content is on both sides.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from envgym.authoring.sources import TaskDraft, check_index, task_from_draft
+from envgym.authoring.tables import Row, Source, read_tables
 from envgym.core.json_types import JsonValue, canonical, content_hash
 from envgym.core.tasks import Split, Task, check_ids, split_of
-from envgym.errors import InvalidInput, check_known
-
-Row = Mapping[str, Any]  # a decoded row: whatever the file holds
+from envgym.error_log import log_error
+from envgym.errors import InvalidInput, UnknownName, check_known, near_names
 
 _TRAIN_NAMES = ("train", "training")
 _TEST_NAMES = ("test", "testing")
 _VALIDATION_NAMES = ("validation", "valid", "val", "dev")
-_FILE_ENDINGS = (".jsonl", ".parquet")
+
+RowFunction = Callable[[Row], TaskDraft | None]
+"""Makes the task of a row; None leaves the row out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,8 @@ class FileTasks:
 
     def __init__(
         self,
-        source: str | Path | Mapping[str, str | Path],
-        columns: ColumnNames | None = None,
+        source: Source,
+        columns: ColumnNames | Mapping[str, str] | RowFunction | None = None,
         *,
         config: str | None = None,
         revision: str | None = None,
@@ -53,14 +53,20 @@ class FileTasks:
         """Prepare to read.
 
         Args:
-            source: a `.jsonl` or `.parquet` file, a mapping from split to file, a data set directory, a hub name.
-            columns: which column is what.
+            source: a `.jsonl`, `.json`, `.csv` or `.parquet` file, a mapping from split to file, the directory or hub
+                name of a data set. Cells of CSV are texts.
+            columns: which column is what; a mapping such as `{"prompt": "question", "answer": "solution"}` names the
+                columns of the prompt and of the payload's fields; a function makes the task of a row.
             config: configuration of the data set, where it has several.
             revision: commit or tag of a hub data set; name one, so that tasks stay the same.
             splits: official split -> "train" or "test"; others are left out. None: the usual names are understood.
         """
         self._source = source
-        self._columns = columns or ColumnNames()
+        self._function = columns if callable(columns) else None
+        self._columns = columns if isinstance(columns, ColumnNames) else ColumnNames()
+        if isinstance(columns, Mapping):
+            fields = {name: column for name, column in columns.items() if name != "prompt"}
+            self._columns = ColumnNames(prompt=columns.get("prompt", "prompt"), payload=fields)
         self._config = config
         self._revision = revision
         self._splits = splits
@@ -93,7 +99,10 @@ class FileTasks:
                 continue
             for number, row in enumerate(rows):
                 where = f"row {number} of {name or self._source}"
-                draft = self._draft(row, where)
+                made = self._draft(row, where)
+                if made is None:
+                    continue
+                draft = _checked(made, where)
                 split = sides[name] or self._split_of(row, draft, where)
                 chosen = self._columns.id
                 drafts[split].append((draft, None if chosen is None else str(_cell(row, chosen, where))))
@@ -139,7 +148,10 @@ class FileTasks:
             do=f'pass splits={{"{name}": "train"}} or the like',
         )
 
-    def _draft(self, row: Row, where: str) -> TaskDraft:
+    def _draft(self, row: Row, where: str) -> TaskDraft | None:
+        """Make the task of a row; None leaves it out."""
+        if self._function is not None:
+            return _call(self._function, row, where)
         columns = self._columns
         prompt = _cell(row, columns.prompt, where)
         if not isinstance(prompt, str):
@@ -149,12 +161,6 @@ class FileTasks:
         payload: dict[str, JsonValue] = {"prompt": prompt}
         payload |= {name: _cell(row, column, where) for name, column in columns.payload.items()}
         metadata = {column: _cell(row, column, where) for column in columns.metadata}
-        try:
-            canonical({"payload": payload, "metadata": metadata}).encode()
-        except (TypeError, ValueError) as error:
-            raise InvalidInput.of(
-                "payload and metadata", "be JSON", str(error), where=where, do="convert the column first"
-            ) from None
         return TaskDraft(prompt=prompt, payload=payload, metadata=metadata)
 
     def _split_of(self, row: Row, draft: TaskDraft, where: str) -> Split:
@@ -164,77 +170,37 @@ class FileTasks:
 
     def _tables(self) -> Iterator[tuple[str, Iterable[Row]]]:
         """Yield (official split or "", rows)."""
-        if isinstance(self._source, Mapping):
-            for name, path in self._source.items():
-                yield Split.parse(name, where="FileTasks").value, _read_file(Path(path))
-        elif str(self._source).endswith(_FILE_ENDINGS):
-            yield "", _read_file(Path(self._source))
-        else:
-            yield from _load_dataset(str(self._source), self._config, self._revision).items()
+        yield from read_tables(self._source, self._config, self._revision)
+
+
+def _call(function: RowFunction, row: Row, where: str) -> TaskDraft | None:
+    """Make the task of a row by a function of the author's. Raises: InvalidInput: it failed, or returned no task."""
+    what, must = f"function {getattr(function, '__name__', function)}", "return a TaskDraft or None"
+    do = f"correct it; the columns are {', '.join(row)}"
+    try:
+        made: object = function(row)
+    except Exception as error:
+        log_error(error, f"{what} failed at {where}")
+        raise InvalidInput.of(what, must, f"{type(error).__name__}: {error}", where=where, do=do) from error
+    if made is not None and not isinstance(made, TaskDraft):
+        raise InvalidInput.of(what, must, repr(made), where=where, do=do)
+    return made
 
 
 def _cell(row: Row, column: str, where: str) -> Any:  # Any: whatever the cell holds
-    check_known("column", column, row, where=where)
+    if column not in row:
+        near = near_names(column, row)
+        do = f"did you mean {' or '.join(near)}?" if near else "name one of them"
+        raise UnknownName.of("column", f"be one of {', '.join(row)}", repr(column), where=where, do=do)
     return row[column]
 
 
-def _read_file(path: Path) -> Iterator[Row]:
-    if not path.is_file():
-        raise InvalidInput.of("source", "be an existing file", str(path), where="FileTasks", do="check the path")
-    if path.suffix == ".jsonl":
-        yield from _read_jsonl(path)
-    elif path.suffix == ".parquet":
-        yield from _read_parquet(path)
-    else:
-        known = " or ".join(_FILE_ENDINGS)
-        raise InvalidInput.of("source", f"end in {known}", str(path), where="FileTasks", do="convert the file")
-
-
-def _read_jsonl(path: Path) -> Iterator[Row]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line.decode("utf-8"))
-            except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-                raise _bad_line(path, number, str(error)) from None
-            if not isinstance(row, dict):
-                raise _bad_line(path, number, repr(row))
-            yield row
-
-
-def _bad_line(path: Path, number: int, got: str) -> InvalidInput:
-    return InvalidInput.of(
-        "line", "be one JSON object", got, where=f"line {number} of {path}", do="correct or drop the line"
-    )
-
-
-def _read_parquet(path: Path) -> Iterator[Row]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
+def _checked(draft: TaskDraft, where: str) -> TaskDraft:
+    """Return `draft`. Raises: InvalidInput: it is no JSON."""
     try:
-        file = parquet.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        raise InvalidInput.of("source", "be a Parquet file", str(error), where=str(path), do="write it again") from None
-    with file:
-        for batch in file.iter_batches():
-            yield from batch.to_pylist()
-
-
-def _load_dataset(name: str, config: str | None, revision: str | None) -> Mapping[str, Iterable[Row]]:
-    try:
-        import datasets
-    except ImportError:
-        do = 'run pip install "envgym[train]", or pass a .jsonl or .parquet file'
-        raise InvalidInput.of("package datasets", "be installed to load", name, where="FileTasks", do=do) from None
-    try:
-        is_saved = (Path(name) / "dataset_dict.json").exists() or (Path(name) / "state.json").exists()
-        loaded = datasets.load_from_disk(name) if is_saved else datasets.load_dataset(name, config, revision=revision)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        got = f"{name}: {type(error).__name__}: {error}"
+        canonical({"payload": draft.payload, "metadata": draft.metadata}).encode()
+    except (TypeError, ValueError) as error:
         raise InvalidInput.of(
-            "source", "be a file, a data set directory or a hub name", got, where="FileTasks", do="check it"
+            "payload and metadata", "be JSON", str(error), where=where, do="convert the column first"
         ) from None
-    return loaded if isinstance(loaded, datasets.DatasetDict) else {"": loaded}
+    return draft

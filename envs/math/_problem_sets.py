@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from envgym.authoring import FileTasks, ListTasks, TaskDraft
-from envgym.authoring.files import Row
+from envgym.authoring.tables import Row
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task
 from envgym.envs.math._problem import FAMILIES, ProblemSampler, draft_of

@@ -8,8 +8,9 @@ or `paragraphs` marked as supporting), and the pages that come with it (`context
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from envgym.authoring.files import FileTasks, Row
+from envgym.authoring.files import FileTasks
 from envgym.authoring.sources import TaskDraft
+from envgym.authoring.tables import Row
 from envgym.core.json_types import JsonValue
 from envgym.errors import InvalidInput, sentence
 from envgym.retrieval import Document

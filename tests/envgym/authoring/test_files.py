@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from envgym.authoring import ColumnNames, FileTasks
+from envgym.authoring import ColumnNames, FileTasks, TaskDraft
+from envgym.authoring.tables import Row
 from envgym.core.tasks import Split, split_of
 from envgym.errors import InvalidInput, UnknownName
 
@@ -30,11 +31,14 @@ def jsonl(path: Path, content: Rows) -> Path:
 def write(path: Path, content: Rows) -> Path:
     if path.suffix == ".jsonl":
         return jsonl(path, content)
+    if path.suffix == ".json":
+        path.write_text(json.dumps(content), encoding="utf-8")
+        return path
     parquet.write_table(pa.Table.from_pylist(list(content)), path)
     return path
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])
 def test_rows_become_tasks_split_by_content(tmp_path: Path, ending: str) -> None:
     source = FileTasks(write(tmp_path / f"a.{ending}", rows(100)), QUESTION)
     assert source.size(Split.TRAIN) + source.size(Split.TEST) == 100
@@ -135,8 +139,8 @@ def test_a_directory_of_jsonl_files_is_loaded_as_a_data_set(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "content, columns, sentence",
     [
-        ('{"question": "1?"}', QUESTION, r"column must be a known name, got 'result' \(row 0 of .*a\.jsonl\)"),
-        ('{"quesion": "1?", "result": 1}', QUESTION, "got 'question' .* did you mean quesion"),
+        ('{"question": "1?"}', QUESTION, r"column must be one of question, got 'result' \(row 0 of .*a\.jsonl\); name"),
+        ('{"quesion": "1?", "result": 1}', QUESTION, "one of quesion, result, got 'question' .* did you mean quesion"),
         ('{"question": 3, "result": 1, "level": 0}', QUESTION, "column 'question' must hold text, got 3"),
         ("{nope}", QUESTION, r"line must be one JSON object, got .* \(line 1 of "),
         ("\n[1]", QUESTION, r"line must be one JSON object, got \[1\] \(line 2 of "),
@@ -164,6 +168,72 @@ def test_a_source_that_is_not_there_is_one_clear_sentence(tmp_path: Path) -> Non
         InvalidInput, match="source must be a file, a data set directory or a hub name, got nobody/none"
     ):
         FileTasks("nobody/none").size(Split.TRAIN)
+
+
+def test_cells_of_csv_are_texts_and_a_mapping_names_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('\ufeffquestion,solution,note\n"Seven, and a 0?",007,\n\n"One\nor two?",1,x\n', encoding="utf-8")
+    source = FileTasks({"train": path, "test": write(tmp_path / "b.jsonl", rows(1))}, QUESTION)
+    with pytest.raises(
+        InvalidInput, match=r"column must be one of question, solution, note, got 'result' \(row 0 of tra"
+    ):
+        source.size(Split.TRAIN)
+    source = FileTasks(path, {"prompt": "question", "answer": "solution"})
+    tasks = [source.task(split, index) for split in Split for index in range(source.size(split))]
+    assert {task.prompt: task.payload for task in tasks} == {
+        "Seven, and a 0?": {"prompt": "Seven, and a 0?", "answer": "007"},
+        "One\nor two?": {"prompt": "One\nor two?", "answer": "1"},
+    }
+
+
+def draft(row: Row) -> TaskDraft | None:
+    """Leave every third row out."""
+    if row["level"] == 0:
+        return None
+    return TaskDraft(prompt=f"Compute {row['question']}", payload={"n": row["result"] - 1}, metadata={"of": "me"})
+
+
+def test_function_makes_the_task_of_a_row_or_leaves_it_out(tmp_path: Path) -> None:
+    source = FileTasks(jsonl(tmp_path / "a.jsonl", rows(30)), draft)
+    assert source.size(Split.TRAIN) + source.size(Split.TEST) == 20
+    task = source.task(Split.TRAIN, 0)
+    assert (task.prompt, task.metadata) == (f"Compute {task.payload['n']}+1?", {"of": "me"})
+    assert pickle.loads(pickle.dumps(source)).task(Split.TRAIN, 0) == task
+
+
+@pytest.mark.parametrize(
+    "function, told",
+    [
+        (lambda row: row["answer"], "got KeyError: 'answer'"),
+        (lambda row: row["question"], r"got '0\+1\?'"),
+    ],
+)
+def test_function_that_makes_no_task_is_one_sentence_with_the_columns(tmp_path: Path, function: Any, told: str) -> None:
+    source = FileTasks(jsonl(tmp_path / "a.jsonl", rows(3)), function)
+    must = "function <lambda> must return a TaskDraft or None, "
+    with pytest.raises(InvalidInput, match=rf"{must}{told} \(row 0 of .*; the columns are question, result, level\."):
+        source.size(Split.TRAIN)
+
+
+@pytest.mark.parametrize(
+    "name, content, sentence",
+    [
+        ("a.csv", "prompt,answer\n1?,1,2\n", r"line must have 2 cells as the header, got 3 \(line 2 of "),
+        ("a.csv", "prompt,prompt\n", r"line must name each column once, got prompt, prompt \(line 1 of "),
+        ("a.csv", "", r"line must name each column once, got nothing \(line 1 of "),
+        ("a.csv", 'prompt,answer\n"1?,1\n', r"line must be CSV in UTF-8, got unexpected end of data \(line"),
+        ("a.csv", "prompt,answer\n\udcff,1\n", r"line must be CSV in UTF-8, got .*byte 0xff"),
+        ("a.json", "{nope}", "source must be JSON, got Expecting property name"),
+        ("a.json", '{"prompt": "1?"}', "source must hold a list of objects, got {'prompt': '1\\?'}"),
+        ("a.json", "[1]", r"source must hold a list of objects, got \[1\]"),
+        ("a.txt", "1?", "source must end in .jsonl or .json or .csv or .parquet, got .*a.txt"),
+    ],
+)
+def test_a_bad_table_is_one_clear_sentence(tmp_path: Path, name: str, content: str, sentence: str) -> None:
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(InvalidInput, match=sentence):
+        FileTasks(path).size(Split.TRAIN)
 
 
 def test_rows_are_not_pickled(tmp_path: Path) -> None:

@@ -1,0 +1,124 @@
+"""Tables of rows from files: JSONL, JSON, CSV, Parquet, and whatever `datasets.load_dataset` reads."""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from envgym.core.tasks import Split
+from envgym.errors import InvalidInput
+
+Row = Mapping[str, Any]  # a decoded row: whatever the file holds
+Source = str | Path | Mapping[str, str | Path]
+"""A file, a directory or hub name of a data set, or a mapping from split to file."""
+
+
+def read_tables(source: Source, config: str | None, revision: str | None) -> Iterator[tuple[str, Iterable[Row]]]:
+    """Yield (official split or "", rows). Raises: InvalidInput: the source cannot be read.
+
+    Args:
+        source: of the rows.
+        config: configuration of the data set, where it has several.
+        revision: commit or tag of a hub data set.
+    """
+    if isinstance(source, Mapping):
+        for name, path in source.items():
+            yield Split.parse(name, where="FileTasks").value, _read_file(Path(path))
+    elif Path(source).suffix in _READERS or Path(source).is_file():
+        yield "", _read_file(Path(source))
+    else:
+        yield from _load_dataset(str(source), config, revision).items()
+
+
+def _read_file(path: Path) -> Iterator[Row]:
+    if not path.is_file():
+        raise InvalidInput.of("source", "be an existing file", str(path), where="FileTasks", do="check the path")
+    if path.suffix not in _READERS:
+        known = " or ".join(_READERS)
+        raise InvalidInput.of("source", f"end in {known}", str(path), where="FileTasks", do="convert the file")
+    yield from _READERS[path.suffix](path)
+
+
+def _read_jsonl(path: Path) -> Iterator[Row]:
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+                raise _bad_line(path, number, str(error)) from None
+            if not isinstance(row, dict):
+                raise _bad_line(path, number, repr(row))
+            yield row
+
+
+def _bad_line(path: Path, number: int, got: str, must: str = "be one JSON object") -> InvalidInput:
+    return InvalidInput.of("line", must, got, where=f"line {number} of {path}", do="correct or drop the line")
+
+
+def _read_json(path: Path) -> Iterator[Row]:
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise InvalidInput.of("source", "be JSON", str(error), where=str(path), do="correct the file") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InvalidInput.of("source", "hold a list of objects", rows, where=str(path), do="write one object per task")
+    yield from rows
+
+
+def _read_csv(path: Path) -> Iterator[Row]:
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.reader(lines, strict=True)
+        try:
+            header = next(reader, [])
+            if len(set(header)) < len(header) or not header:
+                raise _bad_line(path, 1, ", ".join(header) or "nothing", "name each column once")
+            for cells in reader:
+                if cells and len(cells) != len(header):
+                    raise _bad_line(path, reader.line_num, str(len(cells)), f"have {len(header)} cells as the header")
+                if cells:
+                    yield dict(zip(header, cells, strict=True))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise _bad_line(path, reader.line_num + 1, str(error), "be CSV in UTF-8") from None
+
+
+def _read_parquet(path: Path) -> Iterator[Row]:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise _not_installed("pyarrow", path) from None
+    try:
+        file = parquet.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise InvalidInput.of("source", "be a Parquet file", str(error), where=str(path), do="write it again") from None
+    with file:
+        for batch in file.iter_batches():
+            yield from batch.to_pylist()
+
+
+_READERS = {".jsonl": _read_jsonl, ".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}
+"""Ending of a file -> what reads its rows."""
+
+
+def _load_dataset(name: str, config: str | None, revision: str | None) -> Mapping[str, Iterable[Row]]:
+    try:
+        import datasets
+    except ImportError:
+        raise _not_installed("datasets", name) from None
+    try:
+        is_saved = (Path(name) / "dataset_dict.json").exists() or (Path(name) / "state.json").exists()
+        loaded = datasets.load_from_disk(name) if is_saved else datasets.load_dataset(name, config, revision=revision)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        got = f"{name}: {type(error).__name__}: {error}"
+        raise InvalidInput.of(
+            "source", "be a file, a data set directory or a hub name", got, where="FileTasks", do="check it"
+        ) from None
+    return loaded if isinstance(loaded, datasets.DatasetDict) else {"": loaded}
+
+
+def _not_installed(package: str, source: str | Path) -> InvalidInput:
+    do = 'run pip install "envgym[train]", or pass a .jsonl, .json or .csv file'
+    return InvalidInput.of(f"package {package}", "be installed to load", str(source), where="FileTasks", do=do)
