@@ -11,14 +11,17 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from envgym.errors import SettingsError, sentence
+from envgym.errors import SettingsError, check_known, sentence
+from envgym.plugins import Choice
 from envgym.run_trust import check_trusted
 from envgym.settings import Settings
 from envgym.trainer.learner.checkpoint import load_state, newest_checkpoint, require_checkpoint
 from envgym.trainer.metrics.callbacks import Callback
+from envgym.trainer.sections import NamedModelSettings
 from envgym.trainer.settings import TrainSettings, train_settings
 from envgym.trainer.train import train
 
+_PHASE: Final = "phase:"
 Phase = Mapping[str, Any]
 """Sections of a run's settings, laid over the shared ones, and the phase's `name`."""
 
@@ -37,22 +40,31 @@ TULU_3: Final[Sequence[Phase]] = (
             "loss": {"name": "dpo", "beta": 5.0, "per": "token", "reference": "reference"},
             "objective": {"aggregation": "token-sum"},
             "optim": {"lr": 5e-7, "decay": "linear"},
+            "models": {"reward": {"kind": {"name": "reward_model", "lr": 3e-6}}},
         }
     ),
     MappingProxyType(
         {
             "name": "rlvr",
-            "recipe": "grpo",
-            "objective": {"kl_coef": 0.01, "kl_estimator": "k3"},
-            "rollout": {"group_size": 16},
-            "optim": {"lr": 5e-7},
+            "recipe": "ppo",
+            "credit": {"name": "gae_token", "discount": 1.0, "decay": 0.95, "whiten": True, "kl_coef": 0.005},
+            "critic": {"model": "value", "clip": 0.02, "coef": 0.1},
+            "models": {
+                "value": {"kind": {"name": "token_critic", "run": "phase:preference", "model": "reward", "lr": 3e-7}}
+            },
+            "rollout": {"groups": 64, "group_size": 1},
+            "optim": {"lr": 3e-7, "epochs": 4},
         }
     ),
 )
-"""Supervised, then preferences of the supervised policy's own episodes by `dpo_norm`, then verifiable rewards.
+"""Supervised, then preferences of the supervised policy's own episodes by `dpo_norm`, then verifiable rewards by PPO.
 
-Source: 2411.15124 (TÜLU 3), whose last phase is PPO with a critic that begins as a reward model; here it is GRPO with
-the numbers of its successor, Tülu 3.1. Preferences are of one group's episodes, not of several models' replies.
+A reward model learns beside the policy from the same preferences, and the critic of PPO begins with it.
+
+Source: 2411.15124 (TÜLU 3) and its authors' code, which pays 10 for a right answer: with rewards of 1 and whitened
+advantages, a tenth of its KL coefficient (0.05) and of its value clip (0.2) is the same. Deviations: preferences are of
+one group's episodes, not of several models' replies, the reward model's too; an episode that does not come to an end is
+paid what the env pays, not -10; 64 episodes a step.
 """
 
 
@@ -60,7 +72,8 @@ def phase_settings(shared: Mapping[str, Any], phases: Sequence[Phase], directory
     """Return the settings of every phase, each in a folder of its own below `directory`.
 
     The weights of all but the first are put in when they are there. Sections that a phase names are laid over the
-    shared ones, key by key; a plug-in's section (`loss`, `credit` ...) replaces the shared one.
+    shared ones, key by key; a plug-in's section (`loss`, `credit` ...) replaces the shared one. A value `phase:NAME`
+    in a phase stands for the run directory of an earlier one.
 
     Raises: SettingsError, UnknownName: of the first phase that does not hold, with its name.
     """
@@ -72,18 +85,48 @@ def phase_settings(shared: Mapping[str, Any], phases: Sequence[Phase], directory
             sentence("names of phases", "differ", f"{repeated[0]} twice", where="pipeline", do="rename one")
         )
     found: list[TrainSettings] = []
+    folders: dict[str, str] = {}
     for number, (name, phase) in enumerate(zip(names, phases, strict=True), start=1):
         data = dict(shared)
-        for section, value in phase.items():
+        for section, given in phase.items():
             if section != "name":
-                old = data.get(section)
+                old, value = data.get(section), _with_folders(given, folders, where=f"phase {name}")
                 both = isinstance(old, Mapping) and isinstance(value, Mapping) and "name" not in value
                 data[section] = {**old, **value} if both else value  # type: ignore[dict-item]  # `both` checked it
-        run = data.get("run", {})
+        run, folders[name] = data.get("run", {}), str(directory / f"{number}-{name}")
         if isinstance(run, Mapping):  # else it is refused below
-            data["run"] = {**run, "name": name, "directory": str(directory / f"{number}-{name}")}
+            data["run"] = {**run, "name": name, "directory": folders[name]}
         found.append(train_settings(data, where=f"phase {name}"))
     return found
+
+
+def _with_folders(value: Any, folders: Mapping[str, str], *, where: str) -> Any:  # of a settings file
+    """Return a value with the run directory of the phase in place of every `phase:NAME`."""
+    if isinstance(value, Mapping):
+        return {key: _with_folders(inner, folders, where=where) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_folders(inner, folders, where=where) for inner in value]
+    if not isinstance(value, str) or not value.startswith(_PHASE):
+        return value
+    check_known("earlier phase", value.removeprefix(_PHASE), folders, where=where)
+    return folders[value.removeprefix(_PHASE)]
+
+
+def untrained_phases(phases: Sequence[TrainSettings]) -> list[TrainSettings]:
+    """Return the phases as they are before any has trained: a model that an earlier one leaves is the policy's copy."""
+    folders = {str(settings.run.path) for settings in phases}
+
+    def begun(model: NamedModelSettings) -> NamedModelSettings:
+        data = model.kind.model_dump()
+        if data.get("run") not in folders:
+            return model
+        kept = {key: value for key, value in data.items() if key not in ("run", "model")}
+        return model.model_copy(update={"kind": Choice.model_validate(kept)})
+
+    return [
+        settings.model_copy(update={"models": {name: begun(model) for name, model in settings.models.items()}})
+        for settings in phases
+    ]
 
 
 def train_phases(phases: Sequence[TrainSettings], *, callbacks: Sequence[Callback] = ()) -> Path:

@@ -43,7 +43,7 @@ def run_pipeline(data: Mapping[str, Any], args: argparse.Namespace) -> int:
 
 
 def _run_phases(data: Mapping[str, Any], args: argparse.Namespace) -> int:
-    from envgym.trainer.phases import PhasesSettings, phase_settings, train_phases
+    from envgym.trainer.phases import PhasesSettings, phase_settings, train_phases, untrained_phases
     from envgym.trainer.sections import TrainRunSettings
 
     shared = {section: value for section, value in data.items() if section != PHASES}
@@ -52,7 +52,7 @@ def _run_phases(data: Mapping[str, Any], args: argparse.Namespace) -> int:
     phases = phase_settings(shared, listed, directory)
     named = {settings.run.name: settings for settings in phases}
     if args.dry_run:
-        return _dry_run(named, args)
+        return _dry_run(dict(zip(named, untrained_phases(phases), strict=True)), args)
     _check_folder(directory, args)
     train_phases(phases, callbacks=_trackers(phases[0]))
     return _report({name: settings.run.path for name, settings in named.items()}, args)

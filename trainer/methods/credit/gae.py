@@ -4,6 +4,7 @@ Turn ends are data of the tree, never guessed from where a reward is not 0. Obse
 nothing is carried across them by mistake. Behind the last turn the value is 0, also where a budget cut the episode.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
@@ -14,8 +15,11 @@ from pydantic import Field
 from envgym.core.trajectory import Group, Trajectory
 from envgym.errors import InvalidInput, sentence
 from envgym.settings import Settings
+from envgym.trainer.methods.credit.kl_reward import KL_SCORES, TokenCosts, kl_costs
 from envgym.trainer.methods.credit.paths import turn_rewards
+from envgym.trainer.methods.credit.reinforce_pp import whitened
 from envgym.trainer.methods.protocols import CRITIC_VALUES, CreditContext, TrajectoryCredit, TrajectoryValues
+from envgym.trainer.methods.scores import ScoreRequest
 
 
 class CriticTurn(NamedTuple):
@@ -24,6 +28,13 @@ class CriticTurn(NamedTuple):
     reward: float
     values: tuple[float, ...]
     """Before each sampled token; at least one."""
+    costs: tuple[float, ...] = ()
+    """Of a KL term in the reward, for each sampled token; () where there is none."""
+
+    @property
+    def paid(self) -> float:
+        """What the whole turn pays."""
+        return self.reward - math.fsum(self.costs)
 
 
 class TurnEstimate(NamedTuple):
@@ -44,17 +55,29 @@ class GaeCredit(Settings, ABC):
     """Of later rewards: per turn in `gae_turn`, per token in `gae_token` and inside the turns of `gae_bilevel`."""
     decay: float = Field(default=0.95, ge=0, le=1)
     """The paper's lambda: 1 trusts returns alone, 0 the critic alone."""
+    whiten: bool = False
+    """Standardise the advantages over all sampled tokens of the step, as `reinforce_pp` does; targets stay."""
+    kl_coef: float = Field(default=0.0, ge=0)
+    """Every sampled token is also paid -kl_coef (log π - log π_ref), of policy and reference as the step begins: on the
+    token in `gae_token`, else on its turn. 0 computes none."""
+
+    @property
+    def scores(self) -> tuple[ScoreRequest, ...]:
+        """The log-probs of policy and reference, where the KL term reads them."""
+        return KL_SCORES if self.kl_coef else ()
 
     def assign(self, groups: Sequence[Group], context: CreditContext) -> list[TrajectoryCredit]:
         """Return the credit of every valid episode, with the value targets.
 
         Raises: InvalidInput: the values do not fit the episodes.
         """
-        return [
-            _estimate_episode(episode, values, self.estimate)
-            for group, of_group in zip(groups, context.scores_of(CRITIC_VALUES, groups), strict=True)
-            for episode, values in zip(group.valid, of_group, strict=True)
+        values = [of_episode for of_group in context.scores_of(CRITIC_VALUES, groups) for of_episode in of_group]
+        costs = kl_costs(groups, context, self.kl_coef) if self.kl_coef else [None] * len(values)
+        episodes = [episode for group in groups for episode in group.valid]
+        credits = [
+            _estimate_episode(*of_episode, self.estimate) for of_episode in zip(episodes, values, costs, strict=True)
         ]
+        return whitened(credits, is_unbiased=True) if self.whiten else credits
 
     @abstractmethod
     def estimate(self, turns: Sequence[CriticTurn]) -> Sequence[TurnEstimate]:
@@ -76,7 +99,10 @@ def gae(rewards: Sequence[float], values: Sequence[float], *, discount: float, d
 
 
 def _estimate_episode(
-    episode: Trajectory, values: TrajectoryValues, estimate: Callable[[Sequence[CriticTurn]], Sequence[TurnEstimate]]
+    episode: Trajectory,
+    values: TrajectoryValues,
+    costs: TokenCosts | None,
+    estimate: Callable[[Sequence[CriticTurn]], Sequence[TurnEstimate]],
 ) -> TrajectoryCredit:
     """Cut an episode into turns, estimate, and lay the estimates along its path."""
     if len(values.values) != len(episode.path):
@@ -84,11 +110,13 @@ def _estimate_episode(
         got, where = len(values.values), f"tree {episode.tree.id}, leaf {episode.leaf}"
         raise InvalidInput(sentence("values", f"match the path's {len(episode.path)} nodes", got, where=where, do=do))
     of_node = dict(zip(episode.path, values.values, strict=True))
+    costs_of_node = {} if costs is None else dict(zip(episode.path, costs, strict=True))
     turns: list[CriticTurn] = []
     for nodes, reward in zip(episode.turn_nodes, turn_rewards(episode), strict=True):
         values_of_turn = tuple(value for node in nodes for value in of_node[node])
         if values_of_turn:
-            turns.append(CriticTurn(reward, values_of_turn))
+            costs_of_turn = tuple(cost for node in nodes for cost in costs_of_node.get(node, ()))
+            turns.append(CriticTurn(reward, values_of_turn, costs_of_turn))
         elif turns:  # no token was sampled here, so the reward belongs to the turn before
             turns[-1] = turns[-1]._replace(reward=turns[-1].reward + reward)
     estimates = estimate(turns)
@@ -115,7 +143,7 @@ class GaeTurn(GaeCredit):
 
     def estimate(self, turns: Sequence[CriticTurn]) -> list[TurnEstimate]:
         """Estimate over turns."""
-        rewards = [turn.reward for turn in turns]
+        rewards = [turn.paid for turn in turns]
         firsts = [turn.values[0] for turn in turns]
         advantages = gae(rewards, firsts, discount=self.discount, decay=self.decay)
         return [
@@ -132,11 +160,17 @@ class GaeToken(GaeCredit):
 
     def estimate(self, turns: Sequence[CriticTurn]) -> list[TurnEstimate]:
         """Estimate over the tokens of all turns."""
-        rewards = [reward for item in turns for reward in (*[0.0] * (len(item.values) - 1), item.reward)]
+        rewards = [reward for item in turns for reward in _token_rewards(item)]
         values = [value for item in turns for value in item.values]
         advantages = gae(rewards, values, discount=self.discount, decay=self.decay)
         targets = [advantage + value for advantage, value in zip(advantages, values, strict=True)]
         return [TurnEstimate(tuple(advantages), tuple(targets))]
+
+
+def _token_rewards(turn: CriticTurn) -> list[float]:
+    """Return what each sampled token of a turn is paid: the turn's reward on the last, less what each costs."""
+    rewards = [*[0.0] * (len(turn.values) - 1), turn.reward]
+    return [reward - cost for reward, cost in zip(rewards, turn.costs, strict=True)] if turn.costs else rewards
 
 
 class GaeBilevel(GaeCredit):
@@ -154,13 +188,13 @@ class GaeBilevel(GaeCredit):
 
     def estimate(self, turns: Sequence[CriticTurn]) -> list[TurnEstimate]:
         """Estimate over turns, then inside each."""
-        rewards = [turn.reward for turn in turns]
+        rewards = [turn.paid for turn in turns]
         lasts = [turn.values[-1] for turn in turns]
         of_turns = gae(rewards, lasts, discount=self.turn_discount, decay=self.decay)
         found: list[TurnEstimate] = []
-        for (_, values), advantage, last in zip(turns, of_turns, lasts, strict=True):
-            paid = [*[0.0] * (len(values) - 1), advantage + last]
-            inner = gae(paid, values, discount=self.discount, decay=self.decay)
-            targets = tuple(step + value for step, value in zip(inner, values, strict=True))
+        for turn, advantage, last in zip(turns, of_turns, lasts, strict=True):
+            paid = [*[0.0] * (len(turn.values) - 1), advantage + last]
+            inner = gae(paid, turn.values, discount=self.discount, decay=self.decay)
+            targets = tuple(step + value for step, value in zip(inner, turn.values, strict=True))
             found.append(TurnEstimate(tuple(inner), targets))
         return found

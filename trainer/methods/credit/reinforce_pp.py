@@ -2,21 +2,21 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
 
 from envgym.core.trajectory import Group, Trajectory
 from envgym.settings import Settings
+from envgym.trainer.methods.credit.kl_reward import KL_SCORES, TokenCosts, kl_costs
 from envgym.trainer.methods.credit.outcome import centred, episode_credits, episode_rewards
 from envgym.trainer.methods.credit.paths import discounted_returns, turn_credit, turn_rewards
-from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit, TrajectoryValues
+from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit
 from envgym.trainer.methods.scores import ScoreRequest
 
 VARIANCE_FLOOR = 1e-8
 """Added to the variance before its root is taken."""
-_POLICY = ScoreRequest(name="policy")
-_REFERENCE = ScoreRequest(name="reference", model="reference")
 
 
 class ReinforcePlusPlus(Settings):
@@ -43,7 +43,7 @@ class ReinforcePlusPlus(Settings):
     @property
     def scores(self) -> tuple[ScoreRequest, ...]:
         """The log-probs of policy and reference, where the KL term reads them."""
-        return (_POLICY, _REFERENCE) if self.kl_coef else ()
+        return KL_SCORES if self.kl_coef else ()
 
     @property
     def works_alone(self) -> bool:
@@ -57,32 +57,29 @@ class ReinforcePlusPlus(Settings):
         else:
             credits = [turn_credit(e, discounted_returns(turn_rewards(e))) for group in groups for e in group.valid]
         if self.kl_coef:
-            pairs = zip(
-                context.scores_of(_POLICY.name, groups), context.scores_of(_REFERENCE.name, groups), strict=True
-            )
-            gaps = [of_pair for of_groups in pairs for of_pair in zip(*of_groups, strict=True)]
-            credits = [self._with_kl(credit, *of_pair) for credit, of_pair in zip(credits, gaps, strict=True)]
+            costs = kl_costs(groups, context, self.kl_coef)
+            credits = [_with_costs(credit, of_tokens) for credit, of_tokens in zip(credits, costs, strict=True)]
         return whitened(credits, is_unbiased=self.variance == "sample")
 
-    def _with_kl(
-        self, credit: TrajectoryCredit, policy: TrajectoryValues, reference: TrajectoryValues
-    ) -> TrajectoryCredit:
-        """Subtract the KL terms of each token and of those after it, in all rows of the episode."""
-        following = 0.0
-        entries: list[tuple[float, ...]] = []
-        nodes = zip(credit.advantages, policy.values, reference.values, strict=True)
-        for advantage, of_policy, of_reference in reversed(list(nodes)):
-            assert isinstance(advantage, float), "one number a node so far"
-            of_tokens: list[float] = []
-            for now, then in reversed(list(zip(of_policy, of_reference, strict=True))):
-                following += self.kl_coef * (now - then)
-                of_tokens.append(advantage - following)
-            entries.append(tuple(of_tokens[::-1]))
-        return TrajectoryCredit(trajectory=credit.trajectory, advantages=(0.0, *entries[::-1][1:]))
+
+def _with_costs(credit: TrajectoryCredit, costs: TokenCosts) -> TrajectoryCredit:
+    """Subtract what each token and those after it cost, in all rows of the episode."""
+    following = 0.0
+    entries: list[tuple[float, ...]] = []
+    for advantage, of_node in reversed(list(zip(credit.advantages, costs, strict=True))):
+        assert isinstance(advantage, float), "one number a node so far"
+        of_tokens: list[float] = []
+        for cost in reversed(of_node):
+            following += cost
+            of_tokens.append(advantage - following)
+        entries.append(tuple(of_tokens[::-1]))
+    return replace(credit, advantages=(0.0, *entries[::-1][1:]))
 
 
 def whitened(credits: Sequence[TrajectoryCredit], *, is_unbiased: bool) -> list[TrajectoryCredit]:
     """Return (A - mean) / sqrt(var + 1e-8) over all sampled tokens; a token counts in each episode that holds it.
+
+    Value targets stay as they are.
 
     Args:
         credits: with one number a node, or one a sampled token of it.
@@ -103,10 +100,7 @@ def whitened(credits: Sequence[TrajectoryCredit], *, is_unbiased: bool) -> list[
     def white(entry: float | tuple[float, ...]) -> float | tuple[float, ...]:
         return tuple((v - mean) * scale for v in entry) if isinstance(entry, tuple) else (entry - mean) * scale
 
-    return [
-        TrajectoryCredit(trajectory=credit.trajectory, advantages=(0.0, *map(white, credit.advantages[1:])))
-        for credit in credits
-    ]
+    return [replace(credit, advantages=(0.0, *map(white, credit.advantages[1:]))) for credit in credits]
 
 
 def sampled_tokens(episode: Trajectory) -> list[int]:

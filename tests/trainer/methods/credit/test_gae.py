@@ -96,6 +96,42 @@ def test_last_turn_that_paid_nothing_is_no_error(credit: CriticCredit) -> None:
     assert on_row(judge(credit, published(last=0.0)))[-1] == pytest.approx(last)
 
 
+POLICY = ((), (-1.0, -2.0, -1.0), (-0.5, -0.5, -1.0))
+REFERENCE = ((), (-1.5, -1.0, -1.0), (-0.5, -1.5, -1.0))
+"""log pi - log pi_ref: .5, -1, 0, and 0, 1, 0."""
+
+
+def with_kl(credit: CriticCredit) -> TrajectoryCredit:
+    """Return the credit of the published episode with the log-probs of policy and reference."""
+    episode = published()
+    names = {CRITIC_VALUES: VALUES, "policy": POLICY, "reference": REFERENCE}
+    scores = {name: [TrajectoryValues(trajectory=episode, values=values)] for name, values in names.items()}
+    (found,) = credit.assign([group_of(episode.tree)], CreditContext(scores=scores))
+    return found
+
+
+def test_kl_in_the_reward_by_hand() -> None:
+    # tokens cost .05, -.1, 0 | 0, .1, 0 and pay .5 and 1 at the ends of turns, so that the returns are
+    # 1.45, 1.5, 1.4 | .9, .9, 1; less the values .1, .2, .3 | .4, .5, .6
+    found = on_row(with_kl(GaeToken(decay=1.0, kl_coef=0.1)))
+    assert found == pytest.approx([1.35, 1.3, 1.1, 0, 0.5, 0.4, 0.4])
+    # a turn costs what its tokens cost: -.05 and .1, so turns pay .55 and .9, less V = .1 and .4
+    found = on_row(with_kl(GaeTurn(decay=1.0, kl_coef=0.1)))
+    assert found == pytest.approx([1.35, 1.35, 1.35, 0, 0.5, 0.5, 0.5])
+    assert [request.model for request in GaeToken(kl_coef=0.1).scores] == ["policy", "reference"]
+    assert GaeToken().scores == ()
+
+
+def test_whitened_advantages_have_mean_0_and_variance_1_and_leave_the_targets() -> None:
+    plain, white = (judge(GaeToken(whiten=whiten), published()) for whiten in (False, True))
+    values = [value for value in on_row(plain) if value]
+    mean = sum(values) / 6
+    deviation = (sum((value - mean) ** 2 for value in values) / 5) ** 0.5
+    expected = [(value - mean) / deviation for value in values]
+    assert [value for value in on_row(white) if value] == pytest.approx(expected, abs=1e-6)
+    assert white.targets == plain.targets
+
+
 def test_observations_carry_nothing() -> None:
     """Values at tokens that the env wrote cannot enter: they are not asked for."""
     episode = published()
