@@ -18,10 +18,12 @@ from envgym.trainer.catalog import AGGREGATION
 from envgym.trainer.learner.causal_lm import without_dropout
 from envgym.trainer.learner.learner import Learner, schedule
 from envgym.trainer.learner.objective import Objective
+from envgym.trainer.learner.packing.support import can_pack
 from envgym.trainer.methods.corrections import NoCorrection, Tis
 from envgym.trainer.methods.losses import Aggregation, PpoClip
 from envgym.trainer.sections import ObjectiveSettings, OptimSettings
 from tests.support.logprobs import token_logprobs
+from tests.trainer.learner.packing.forest import kept_packs
 
 CPU = torch.device("cpu")
 MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
@@ -205,6 +207,23 @@ def test_later_updates_move_the_ratio() -> None:
     metrics = learner.train_step(rows, objective(), step=0)
     assert metrics["optim/updates"] == 4
     assert metrics["ratio/min"] < 0.99 < 1.01 < metrics["ratio/max"]
+
+
+def test_reference_of_the_kl_term_passes_over_the_packs_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, reference = build_model(), build_model(7)
+    rows, built, passes = shared(build_rows(model)), kept_packs(monkeypatch), list[int]()
+    optim = OptimSettings(minibatches=2, epochs=2, micro_batch_tokens=20)
+    assert can_pack(reference)
+    reference.model.register_forward_hook(lambda *_: passes.append(1))
+    packs: list[int] = []
+    for opened, kl_coef in ((None, 0.0), (lambda: nullcontext(reference), 0.1)):
+        built.clear()
+        learner = Learner(model, optim=optim, num_steps=1, device=CPU, reference=opened)
+        learner.train_step(rows, objective(kl_coef=kl_coef), step=0)
+        packs.append(len(built))
+    # One pass before the updates and two epochs of them; the reference passes before them alone.
+    assert packs == [3 * len(passes)] * 2
+    assert len(passes) > 2
 
 
 def test_kl_to_a_reference_pulls_back() -> None:

@@ -16,6 +16,7 @@ from envgym.errors import InvalidInput, SettingsError, UnknownName
 from envgym.trainer.batch.build import build_batch
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.learner.learner import Learner
+from envgym.trainer.learner.packing.support import can_pack
 from envgym.trainer.methods.credit.outcome import Grpo
 from envgym.trainer.methods.scores import Quantity, ScoreRequest, required_scores
 from envgym.trainer.models.base import ModelContext
@@ -26,7 +27,7 @@ from envgym.trainer.sections import OptimSettings
 from envgym.trainer.settings import train_settings
 from tests.support.credit_trees import group_of
 from tests.support.example_trees import context_rewrite
-from tests.trainer.learner.packing.forest import CPU, SIZES, build, group
+from tests.trainer.learner.packing.forest import CPU, SIZES, build, group, kept_packs
 
 MODEL = build()
 OTHER = (7, 3, 11, 2, 5)
@@ -53,6 +54,13 @@ def dense(token_ids: tuple[int, ...], model: nn.Module = MODEL) -> tuple[Tensor,
     with torch.no_grad():
         logp_TV = (model(input_ids=torch.tensor([token_ids])).logits[0] / 0.7).log_softmax(-1)[:-1]
     return logp_TV.gather(1, torch.tensor(token_ids[1:])[:, None])[:, 0], -(logp_TV.exp() * logp_TV).sum(-1)
+
+
+def opened(module: nn.Module, parts: ModelContext) -> FrozenModel:
+    """Return a frozen model of the run with this module."""
+    model = FrozenModel(parts)
+    model.open = lambda: nullcontext(module)
+    return model
 
 
 def of_tree(row: TrainRow) -> Row:
@@ -118,8 +126,7 @@ def test_model_that_cannot_compute_packs_scores_rows_by_themselves_and_is_no_ref
     mamba = AutoModelForCausalLM.from_config(AutoConfig.for_model("mamba", **sizes, state_size=4)).eval()
     run = train_settings({"envs": [{"id": "math/arithmetic-v0"}]})
     parts = ModelContext(model=MODEL, tokenizer=None, policy=ScriptedPolicy([]), device=CPU, settings=run)
-    teacher = FrozenModel(parts)
-    teacher.open = lambda: nullcontext(mamba)
+    teacher = opened(mamba, parts)
     with (
         pytest.warns(UserWarning, match="MambaForCausalLM must let shared prefixes be computed once"),
         pytest.raises(SettingsError, match=r"model must compute packs as the policy does, got MambaForCausalLM"),
@@ -135,6 +142,38 @@ def test_model_that_cannot_compute_packs_scores_rows_by_themselves_and_is_no_ref
             if trains:
                 assert row.scores["theirs"][place] == pytest.approx(theirs[place - 1].item(), abs=1e-4)
                 assert row.scores["mine"][place] == pytest.approx(mine[place - 1].item(), abs=1e-9)
+
+
+def test_scores_of_every_model_share_the_packs_of_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packs are built once for each first context; each model passes over each of them once, whatever is asked."""
+    built = kept_packs(monkeypatch)
+    passes = dict.fromkeys(("policy", "reference", "teacher"), 0)
+    modules = {name: build() for name in passes}
+    for name, module in modules.items():
+        assert can_pack(module)
+        module.model.register_forward_hook(lambda *_, name=name: passes.update({name: passes[name] + 1}))
+    run = train_settings({"envs": [{"id": "math/arithmetic-v0"}], "optim": {"micro_batch_tokens": 64}})
+    learner = Learner(modules["policy"], optim=run.optim, num_steps=1, device=CPU)
+    parts = ModelContext(model=learner.model, tokenizer=None, policy=ScriptedPolicy([]), device=CPU, settings=run)
+    frozen = {name: opened(modules[name], parts) for name in ("reference", "teacher")}
+    compute = ScoringModels(learner=learner, models=frozen, temperature=0.7)
+
+    def counts(*asked: ScoreRequest) -> tuple[int, list[int]]:
+        """Return the packs that were built, and the passes of policy, reference and teacher."""
+        packs_before, before = len(built), dict(passes)
+        build_batch([trees()], Grpo(), once=False, scores=asked, compute=compute)
+        return len(built) - packs_before, [passes[name] - before[name] for name in passes]
+
+    own = ScoreRequest(name="own")
+    num_packs, of_models = counts(own)
+    assert num_packs > 1
+    assert of_models == [num_packs, 0, 0]
+    doubts = [ScoreRequest(name=f"doubt of {name}", model=name, quantity="entropies") for name in passes]
+    others = [ScoreRequest(name=name, model=name) for name in frozen]
+    assert counts(own, *others, *doubts) == (num_packs, [num_packs] * 3)
+    other_packs, _ = counts(ScoreRequest(name="theirs", prompt="other"))
+    theirs = ScoreRequest(name="theirs", model="teacher", prompt="other")
+    assert counts(own, *others, theirs) == (num_packs + other_packs, [num_packs, num_packs, num_packs + other_packs])
 
 
 class Asks:

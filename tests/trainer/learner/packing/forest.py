@@ -2,8 +2,9 @@
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
@@ -11,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from envgym.core.builder import TreeBuilder
 from envgym.core.trajectory import Group
 from envgym.core.turns import Ending
+from envgym.trainer.batch.packs import Pack, build_pack
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, packed_batches
 from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.packing.support import can_pack
@@ -32,6 +34,18 @@ SIZES = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+
+
+def kept_packs(monkeypatch: pytest.MonkeyPatch) -> list[Pack]:
+    """Return the list to which every pack of rows is added from now on."""
+    built: list[Pack] = []
+
+    def kept(*given: Any) -> Pack:
+        built.append(build_pack(*given))
+        return built[-1]
+
+    monkeypatch.setattr("envgym.trainer.batch.rows.build_pack", kept)
+    return built
 
 
 def build(family: str = "llama", *, dtype: torch.dtype = torch.float64, **config: object) -> PreTrainedModel:
