@@ -1,4 +1,4 @@
-"""`envgym new`: write the package of a new environment."""
+"""`envgym new`: write the package of a new environment, in one of three shapes."""
 
 import argparse
 import keyword
@@ -15,35 +15,58 @@ from envgym.cli.common import echo
 from envgym.errors import InvalidInput
 from envgym.registry import FAMILIES
 
+SHAPES = {
+    "data": "questions of a file and a reward function",
+    "tools": "questions that need tools, and a reward function",
+    "class": "a class with its own turns",
+}
+"""Name of a shape, which is the folder of its templates -> what it is."""
 _FILES = {
     "pyproject.toml.tmpl": "pyproject.toml",
-    "README.md.tmpl": "{package}/README.md",
+    "train.yaml.tmpl": "train.yaml",
     "__init__.py.tmpl": "{package}/__init__.py",
-    "env.py.tmpl": "{package}/env.py",
-    "test_env.py.tmpl": "tests/test_{name}.py",
 }
 """Template -> path in the new folder."""
+_FILES_OF_SHAPE = {
+    "README.md.tmpl": "{package}/README.md",
+    "env.py.tmpl": "{package}/env.py",
+    "tasks.jsonl.tmpl": "{package}/tasks.jsonl",
+    "test_env.py.tmpl": "tests/test_{name}.py",
+}
+"""The same of the templates that lie in the folder of a shape, where it has them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("name", metavar="NAME", help="name, or namespace/name, in lower case with underscores")
+    parser.add_argument("name", metavar="NAME", help="name, or namespace/name")
+    shapes = "; ".join(f"{shape}: {text}" for shape, text in SHAPES.items())
+    parser.add_argument("--shape", choices=tuple(SHAPES), default="class", help=f"{shapes} (default: class)")
     parser.add_argument("--into", type=Path, default=Path(), metavar="DIR", help="where to put it (default: here)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the package and say what comes next."""
     namespace, name = _names(args.name)
-    folder = write_package(namespace, name, args.into)
-    echo(f"""{folder} is a package with the environment {namespace}/{name}-v0. Next:
+    folder = write_package(namespace, name, args.into, args.shape)
+    cls = _class_of(name)
+    echo(f"""{folder} is a package with the environment {namespace}/{name}-v0. Next, in that folder:
+  envgym check {folder.name}/env.py:{cls}
+  envgym train train.yaml
+When it is installed, it is known by its id:
   pip install -e {folder}
   envgym check {namespace}/{name}-v0
   python -m pytest {folder}""")
     return 0
 
 
-def write_package(namespace: str, name: str, into: Path) -> Path:
+def write_package(namespace: str, name: str, into: Path, shape: str) -> Path:
     """Write the package into a new folder of `into`, whole or not at all, and return the folder.
+
+    Args:
+        namespace: of the id.
+        name: of the id.
+        into: an existing folder.
+        shape: one of `SHAPES`.
 
     Raises: InvalidInput: the folder is there already, or `into` is not.
     """
@@ -57,31 +80,47 @@ def write_package(namespace: str, name: str, into: Path) -> Path:
         "id": f"{namespace}/{name}-v0",
         "name": name,
         "package": package,
-        "cls": "".join(part.capitalize() for part in name.split("_")),
+        "cls": _class_of(name),
         "distribution": package.replace("_", "-"),
         "version": __version__,
     }
+    templates = files("envgym.cli") / "templates" / "new"
+    places = {templates / template: place for template, place in _FILES.items()}
+    places |= {templates / shape / template: place for template, place in _FILES_OF_SHAPE.items()}
     with tempfile.TemporaryDirectory(dir=into, prefix=f".{package}-") as scratch:
         draft = Path(scratch) / package
-        for template, place in _FILES.items():
+        for template, place in places.items():
+            if not template.is_file():
+                continue
             path = draft / place.format(**values)
             path.parent.mkdir(parents=True, exist_ok=True)
-            text = (files("envgym.cli") / "templates" / "new" / template).read_text(encoding="utf-8")
-            path.write_text(Template(text).substitute(values), encoding="utf-8")
+            path.write_text(Template(template.read_text(encoding="utf-8")).substitute(values), encoding="utf-8")
         (draft / package / "py.typed").touch()
         shutil.move(draft, target)
     return target
 
 
+def _class_of(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _as_module_name(part: str) -> str:
+    """Write `my-dice`, `My dice` and `MyDice` as `my_dice`."""
+    return re.sub(r"[\s-]+|(?<=[a-z0-9])(?=[A-Z])", "_", part.strip()).lower()
+
+
 def _names(given: str) -> tuple[str, str]:
-    """Split NAME into namespace and name. Raises: InvalidInput: it cannot name a package."""
-    namespace, _, name = given.rpartition("/")
+    """Split NAME into namespace and name, as modules are written. Raises: InvalidInput: it cannot name a package."""
+    namespace, name = map(_as_module_name, given.removesuffix("-v0").rpartition("/")[::2])
     namespace = namespace or name
+    version = re.search(r"-v[1-9]\d*$", given)
+    if version is not None:
+        do = f"leave the version out: {given[: version.start()]}"
+        raise InvalidInput.of("NAME", "be of a new environment, whose version is v0", given, where="envgym new", do=do)
     for part in (namespace, name):
         if not re.fullmatch(r"[a-z][a-z0-9_]*", part) or keyword.iskeyword(part):
-            rule = "be lower-case letters, digits and underscores, not a keyword"
-            bare = re.sub(r"-v\d+$", "", given)
-            do = "write e.g. my_games/dice" if bare == given else f"leave the version out: {bare}; v0 is added"
+            rule = "be letters, digits and underscores, begin with a letter and be no keyword"
+            do = "write e.g. my_games/dice"
             raise InvalidInput.of("NAME", rule, repr(given), where="envgym new", do=do)
     package = name if name == namespace else f"{namespace}_{name}"
     if package in sys.stdlib_module_names or package == "envgym":

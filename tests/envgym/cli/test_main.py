@@ -80,11 +80,9 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         (["tasks", COUNTER, "-n", "x"], "-n must be a whole number, got 'x' (envgym tasks); "),
         (["play", COUNTER, "--seed", "-1"], "--seed must be a whole number of at least 0, got -1 (envgym play); "),
         (["check", COUNTER, "--seed", "x"], "--seed must be a whole number of at least 0, got x (envgym check); "),
-        (["new", "Dice"], "NAME must be lower-case letters"),
-        (
-            ["new", "my_games/dice-v0"],
-            "got 'my_games/dice-v0' (envgym new); leave the version out: my_games/dice; v0 is",
-        ),
+        (["new", "9dice"], "NAME must be letters, digits and underscores, begin with a letter"),
+        (["new", "dice", "--shape", "cube"], "--shape"),
+        (["new", "my_games/dice-v7"], "got my_games/dice-v7 (envgym new); leave the version out: my_games/dice."),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(
