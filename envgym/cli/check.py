@@ -3,6 +3,7 @@
 import argparse
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 
@@ -21,7 +22,8 @@ from envgym.conformance import CHECKS, Check, CheckStatus, as_text, is_passed
 from envgym.conformance.env_under_test import EnvUnderTest
 from envgym.conformance.suite import run_check
 from envgym.core.json_types import visible
-from envgym.errors import InvalidInput, check_known
+from envgym.error_log import log_error
+from envgym.errors import InfrastructureError, InvalidInput, check_known
 from envgym.progress import ProgressDisplay, duration
 
 _MAKE = "make"
@@ -101,13 +103,20 @@ def _ids(args: argparse.Namespace) -> list[str]:
 
 
 def _missing(subject: EnvUnderTest, is_one_of_all: bool) -> list[Check]:
-    """Make the env once; what it lacks is bad input, but skips it where all are checked."""
+    """Make and reset the env once; what it lacks is bad input, but skips it where all are checked.
+
+    An env whose reset fails is one failed check: all others would fail likewise.
+    """
     try:
-        subject.make().close()
+        with closing(subject.make()) as env:
+            env.reset(seed=subject.seed)
     except InvalidInput as error:
         if not is_one_of_all:
             raise
         return [Check(name=_MAKE, status=CheckStatus.SKIP, detail=str(error), seconds=0.0)]
+    except InfrastructureError as error:
+        log_error(error, "nothing else was checked")
+        return [Check(name="reset", status=CheckStatus.FAIL, detail=str(error), seconds=0.0)]
     return []
 
 

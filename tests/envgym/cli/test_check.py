@@ -1,44 +1,41 @@
-"""`envgym check` of several environments: how far it is, how long it will take, and the summary at its end."""
+"""`envgym check` of an environment that cannot begin: the fault is told once, not by every check."""
 
-import re
-import sys
+from pathlib import Path
 
 import pytest
 
-from envgym import registry
-from envgym.cli.check import _place
 from envgym.cli.main import main
-from envgym.registry import Registration
-from tests.support.toys import Sums
 
-CHECKS = ("--only", "fork_agrees", "--only", "oracle_reaches_optimum")
-
-
-class Broken(Sums):
-    """Promises less than its oracle gets."""
-
-    optimum = 0.5
+ENV = """
+from envgym.authoring import FileTasks, RubricEnv
 
 
-def test_summary_names_what_failed_and_what_could_not_be_checked(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+class Quiz(RubricEnv):
+    tasks = FileTasks({source!r}, {{"prompt": "question"}})
+    rubric = staticmethod(lambda answer: 1.0)
+
+    def begin(self, task):
+        return task.payload["anser"]
+"""
+
+
+def test_reset_that_fails_is_one_failed_check_with_its_line_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "toy_defects", sys.modules[__name__])
-    registered = [
-        Registration(id="puzzles/x-v0", entry_point="no_such_package:Env", origin="envgym", requires="x"),
-        Registration(id="toys/broken-v0", entry_point="toy_defects:Broken", origin="register"),
-        Registration(id="toys/sums-v0", entry_point="tests.support.toys:Sums", origin="register"),
-    ]
-    monkeypatch.setattr(registry, "_registrations", {entry.id: entry for entry in registered})
-    assert main(["check", "--all", "-n", "3", *CHECKS]) == 1
-    counts, failed, absent = capsys.readouterr().out.splitlines()[-3:]
-    assert re.fullmatch(r"3 environments in \d+ s: 1 passed, 1 failed, 1 not checked", counts)
-    assert failed == "  failed       toys/broken-v0: oracle_reaches_optimum"
-    assert absent.startswith("  not checked  puzzles/x-v0: ")
-    assert "pip install 'envgym[x]'" in absent
+    source, path = tmp_path / "a.jsonl", tmp_path / "quiz.py"
+    source.write_text("".join(f'{{"question": "{n}?"}}\n' for n in range(50)))
+    path.write_text(ENV.format(source=str(source)))
+    assert main(["check", f"{path}:Quiz"]) == 1
+    told = capsys.readouterr().out
+    assert "reset of quiz.py:Quiz failed: KeyError: 'anser'" in told
+    assert "0 passed, 1 failed, 0 not checked" in told
+    (record,) = caplog.records
+    assert f'File "{path}", line 10, in begin' in record.getMessage()
 
 
-def test_progress_says_which_environment_of_how_many_and_the_time_that_is_left() -> None:
-    assert _place(0, 1, 0.0) == ""
-    assert _place(0, 24, 0.0) == "environment 1 of 24"
-    assert _place(4, 24, 60.0) == "environment 5 of 24, about 5 min 00 s left"  # 15 s for each of 20
+def test_file_of_tasks_that_does_not_fit_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, path = tmp_path / "a.jsonl", tmp_path / "quiz.py"
+    source.write_text('{"text": "1?", "answer": "1"}\n')
+    path.write_text(ENV.format(source=str(source)))
+    assert main(["check", f"{path}:Quiz"]) == 2
+    assert "column must be one of text, answer, got 'question'" in capsys.readouterr().err
