@@ -55,8 +55,8 @@ def settings(directory: Path) -> TrainSettings:
 def plans() -> dict[str, SelfTrainingPlan]:
     """Return the methods by name."""
     return {
-        "rest_mcts": RestMctsRounds(search={"simulations": 8}, sft={"batch_size": 8, "lr": 0.001}),
-        "agent_prm": AgentPrmRounds(sections={"run": {"steps": 15}}),
+        "rest_mcts": RestMctsRounds(search={"simulations": 8}, sft={"batch_size": 8, "lr": 0.001}, min_value=-1.0),
+        "agent_prm": AgentPrmRounds(update="reinforce", sections={"run": {"steps": 15}}),
     }
 
 

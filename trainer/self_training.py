@@ -77,7 +77,9 @@ def self_train(
     for number in range(1, rounds + 1):
         folder, seed = root / f"round-{number:02d}", derive_seed(settings.run.seed, "self-training", number) % 2**31
         chosen = plan.scorer_sections(runs[-1].scorer if runs else None)
-        fitted = _fitted(policy, folder / "scorer", {**chosen, **(scorer or {})}, episodes, seed, on_progress)
+        before = runs[-1].scorer if runs and getattr(plan, "continues_scorer", False) else None
+        sections = {**chosen, **(scorer or {})}
+        fitted = _fitted(policy, folder / "scorer", sections, episodes, seed, on_progress, before=before)
         data = _with_model(settings.model_dump(mode="json"), require_checkpoint(policy) / "model")
         data["run"] |= {"seed": seed}
         data = _laid_over(data, plan.policy_sections(fitted))
@@ -102,6 +104,8 @@ def _fitted(
     episodes: int,
     seed: int,
     on_progress: Callable[[str, int, int], None],
+    *,
+    before: Path | None,
 ) -> Path:
     """Fit a scorer to a policy's episodes, unless that is done; what an earlier process has left of it is dropped."""
     if directory.exists() and newest_checkpoint(directory) is None:
@@ -110,7 +114,7 @@ def _fitted(
         planned = value_settings(policy, episodes=episodes, directory=directory)
         data = _laid_over(planned.model_dump(mode="json"), sections)
         data["run"] |= {"seed": seed}
-        fit_value(build_settings(TrainSettings, data, where="scorer"), policy, on_progress=on_progress)
+        fit_value(build_settings(TrainSettings, data, where="scorer"), policy, before=before, on_progress=on_progress)
     return directory
 
 

@@ -1,5 +1,7 @@
 """Self-training: rounds of a scorer and a policy, each from the one before, and going on after a crash."""
 
+import asyncio
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,19 @@ from envgym.episodes import trees_of
 from envgym.errors import SettingsError
 from envgym.records import Reply
 from envgym.runs import RunDirectory
+from envgym.trainer.methods.annotators.process_reward import turn_prefixes
 from envgym.trainer.methods.self_training.agent_prm import AgentPrmRounds
 from envgym.trainer.methods.self_training.base import SelfTrainingPlan
 from envgym.trainer.methods.self_training.rest_mcts import RestMctsRounds
 from envgym.trainer.self_training import self_train
 from envgym.trainer.settings import TrainSettings
+from envgym.trainer.workflows.critic_value import critic
+from envgym.trainer.workflows.demonstrations import DemonstrationRequest, RecordedDemonstrations
 from tests.support.parrots import Parrot, ParrotTasks, parrot_task
 from tests.trainer.test_critic_run import settings as critic_settings
 
+NO_ONE: Any = None
+"""What a source that reads a run asks nothing of."""
 FIT = {"optim": {"epochs": 1, "minibatches": 2, "lr": 0.001}, "critic": {"detach": False, "lr": 0.02, "coef": 1.0}}
 
 
@@ -56,8 +63,11 @@ def settings(directory: Path, **sections: Any) -> TrainSettings:
     return critic_settings(directory, **{**data, **sections})
 
 
-REST = RestMctsRounds(search={"simulations": 4}, sft={"epochs": 1, "batch_size": 4, "episodes": 8})
-PRM = AgentPrmRounds(kl_coef=0.1)
+REST = RestMctsRounds(
+    search={"simulations": 4}, sft={"epochs": 1, "batch_size": 4, "episodes": 8}, min_value=-9.0
+)  # a scorer of a few updates may think little of everything
+PRM = AgentPrmRounds(sections={"rollout": {"groups": 4, "group_size": 3}, "optim": {"minibatches": 1}})
+REWARDS = AgentPrmRounds(update="reinforce", kl_coef=0.1)
 
 
 def content(folder: Path) -> dict[Path, bytes]:
@@ -72,7 +82,7 @@ def test_rest_mcts_rounds_search_with_the_scorer_and_imitate_what_was_solved(tmp
     assert configs[0]["credit"]["name"] == configs[2]["credit"]["name"] == "rest_mcts"
     assert "value" not in configs[0]["search"]
     assert configs[2]["search"]["value"] == {"name": "critic", "run": str(first.scorer)}
-    assert configs[1]["sft"]["source"]["directory"] == str(first.scorer)
+    assert configs[1]["sft"]["source"] == {"name": "recorded", "directory": str(first.scorer), "min_value": -9.0}
     assert configs[1]["model"]["name"].startswith(str(tmp_path / "all" / "round-00" / "policy"))
     assert configs[3]["model"]["name"].startswith(str(first.policy))
     solved = [tree for tree in trees_of(RunDirectory.open(first.scorer).episodes()) if tree.leaves]
@@ -82,8 +92,40 @@ def test_rest_mcts_rounds_search_with_the_scorer_and_imitate_what_was_solved(tmp
     assert rows[0]["sft/updates"] > 0
 
 
-def test_agent_prm_rounds_train_on_the_scorers_values(tmp_path: Path) -> None:
+def test_recorded_episodes_are_imitated_where_their_own_scorer_values_them_enough(tmp_path: Path) -> None:
+    (only,) = self_train(settings(tmp_path / "all"), REST, rounds=1, episodes=64, scorer=FIT)
+    request = DemonstrationRequest(
+        num_episodes=1, success_at=1.0, seed=0, agent=NO_ONE, env_sources={}, curriculum=NO_ONE, on_progress=NO_ONE
+    )
+
+    def imitated(min_value: float | None) -> list[float]:
+        source = RecordedDemonstrations(str(only.scorer), min_value=min_value)
+        prefixes = [turn_prefixes(item)[-1].token_ids for item in asyncio.run(source(request)).imitated]
+        return critic(str(only.scorer)).compute_values(prefixes, [True] * len(prefixes))
+
+    values = sorted(imitated(None))
+    assert sorted(imitated(-9.0)) == pytest.approx(values)
+    assert len(values) > 2
+    assert values[0] < values[-1]
+    middle = (values[0] + values[-1]) / 2
+    assert sorted(imitated(middle)) == pytest.approx([value for value in values if value >= middle])
+    assert imitated(9.0) == []
+
+
+def test_agent_prm_ranks_turns_of_one_state_by_the_scorer(tmp_path: Path) -> None:
     (only,) = self_train(settings(tmp_path / "all"), PRM, rounds=1, episodes=16, scorer=FIT)
+    config = RunDirectory.open(only.policy).config
+    assert config["loss"] == {"name": "step_dpo", "by": "advantage", "beta": 0.03}
+    assert config["search"]["name"] == "random_expand"
+    (row,) = [row for row in RunDirectory.open(only.policy).metrics() if row["step"] == 1]
+    # before the update the policy is its reference: every pair is a guess
+    assert row["loss/policy"] * row["train/trained_tokens"] == pytest.approx(math.log(2), abs=1e-4)
+    assert row["loss/policy/margin"] == pytest.approx(0.0, abs=1e-4)
+    assert row["optim/grad_norm"] > 0
+
+
+def test_agent_prm_rounds_may_train_on_the_scorers_values(tmp_path: Path) -> None:
+    (only,) = self_train(settings(tmp_path / "all"), REWARDS, rounds=1, episodes=16, scorer=FIT)
     config = RunDirectory.open(only.policy).config
     assert config["models"]["scorer"]["kind"] == {"name": "critic", "run": str(only.scorer)}
     assert config["objective"]["kl_coef"] == 0.1

@@ -59,17 +59,33 @@ def sibling_pairs(
         min_margin: as for `preference_pairs`.
     """
     rewards_through: dict[T, list[float]] = {}
-    children: dict[T, dict[T, None]] = {}
     for path, reward in zip(paths, rewards, strict=True):
         for node in path:
             rewards_through.setdefault(node, []).append(reward)
+    values = {node: statistics.fmean(found) for node, found in rewards_through.items()}
+    return child_pairs(paths, values, which=which, min_margin=min_margin)
+
+
+def child_pairs(
+    paths: Sequence[Sequence[T]], values: Mapping[T, float], *, which: Which = "all", min_margin: float = 0.0
+) -> list[Pair[T]]:
+    """Pair the children of every node by values of their own; a child without a value is in no pair.
+
+    Args:
+        paths: as for `sibling_pairs`.
+        values: of nodes.
+        which: as for `preference_pairs`, at each node.
+        min_margin: as for `preference_pairs`.
+    """
+    children: dict[T, dict[T, None]] = {}
+    for path in paths:
         for above, below in pairwise(path):
             children.setdefault(above, {})[below] = None
     return [
         pair
         for below in children.values()
         for pair in preference_pairs(
-            {node: statistics.fmean(rewards_through[node]) for node in below}, which=which, min_margin=min_margin
+            {node: values[node] for node in below if node in values}, which=which, min_margin=min_margin
         )
     ]
 

@@ -19,9 +19,11 @@ from envgym.episodes import trees_of
 from envgym.seeds import derive_seed
 from envgym.trainer.catalog import DEMONSTRATIONS
 from envgym.trainer.env_source import EnvSource, TaskPool
+from envgym.trainer.methods.annotators.process_reward import turn_prefixes
 from envgym.trainer.methods.protocols import Curriculum, CurriculumContext
 from envgym.trainer.methods.replay.recorded import check_vocabulary, open_recorded, train_trees
 from envgym.trainer.sections import SftSettings
+from envgym.trainer.workflows.critic_value import critic
 
 
 class Demonstrations(NamedTuple):
@@ -95,15 +97,28 @@ class OracleDemonstrations(DemonstrationSource):
 class RecordedDemonstrations(DemonstrationSource):
     """The train episodes of another run that succeeded; their tokens are taken as they were sampled."""
 
-    def __init__(self, directory: str) -> None:
-        """Find the run. Raises: RunError: there is none. SettingsError: it saved no train episodes."""
+    def __init__(self, directory: str, *, min_value: float | None = None) -> None:
+        """Find the run.
+
+        Args:
+            directory: of the run.
+            min_value: least value of an episode by the run's own critic, such as `envgym value` fits one; None: any.
+
+        Raises: RunError: there is none. SettingsError: it saved no train episodes.
+        """
         self._run = open_recorded(directory, where="sft.source recorded")
+        self._min_value = min_value
 
     async def __call__(self, request: DemonstrationRequest) -> Demonstrations:
-        """Read the episodes."""
-        return _successes(
-            [episode for tree in train_trees(self._run) for episode in trajectories(tree)], request.success_at
-        )
+        """Read the episodes. Raises: RunError: a value is asked for, and the run has no critic."""
+        episodes = [episode for tree in train_trees(self._run) for episode in trajectories(tree)]
+        found = _successes(episodes, request.success_at)
+        if self._min_value is None:
+            return found
+        prefixes = [turn_prefixes(episode)[-1].token_ids for episode in found.imitated]
+        values = critic(str(self._run.path)).compute_values(prefixes, [True] * len(prefixes))
+        kept = [episode for episode, value in zip(found.imitated, values, strict=True) if value >= self._min_value]
+        return found._replace(imitated=kept)
 
     def check_agent(self, agent: Agent) -> None:
         """See that recorded ids are to this model the tokens that they were. Raises: SettingsError: they are not."""

@@ -26,13 +26,14 @@ from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.batch.scores import ComputeScores
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.preflight import check_invalid
-from envgym.trainer.learner.checkpoint import TrainState, require_checkpoint, save_checkpoint
+from envgym.trainer.learner.checkpoint import TrainState, load_value_head, require_checkpoint, save_checkpoint
 from envgym.trainer.learner.critic import PaddedValueTargets
 from envgym.trainer.learner.learner import schedule
 from envgym.trainer.learner.value_updates import value_update
 from envgym.trainer.methods.protocols import VALUES
 from envgym.trainer.methods.scores import POLICY_MODEL, Quantity
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
+from envgym.trainer.models.policy_model import load_model
 from envgym.trainer.settings import TrainSettings, settings_of_run
 from envgym.trainer.workflows.dry_run import collect_first_step
 
@@ -91,9 +92,19 @@ def value_settings(
 
 
 def fit_value(
-    settings: TrainSettings, source: Path, *, on_progress: Callable[[str, int, int], None] = lambda *_: None
+    settings: TrainSettings,
+    source: Path,
+    *,
+    before: Path | None = None,
+    on_progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> ValueFit:
     """Sample episodes from the newest checkpoint of `source`, fit a value to their returns, and write a run.
+
+    Args:
+        settings: of the fit.
+        source: the policy's run directory.
+        before: run directory of a fit that this one goes on from; None: it begins with the policy's weights.
+        on_progress: called with a phase, what is done of it, and of how much.
 
     Raises: SettingsError, RunError: settings or directories that do not fit; nothing has been written then.
     """
@@ -105,6 +116,10 @@ def fit_value(
         do = "leave credit and critic.detach as they are"
         raise SettingsError(sentence("critic", "train the model that it reads", "others", where="value", do=do))
     groups = _collect(context, settings, on_progress)
+    if before is not None:
+        checkpoint = require_checkpoint(before)
+        context.model.load_state_dict(load_model(settings.model, context.device, checkpoint)[0].state_dict())
+        load_value_head(checkpoint, critic)
     held_back, learned = split_by_task(groups, seed=settings.run.seed)
     with sole_writer(settings.run.path):
         run = RunDirectory.create(settings.run.path, name=settings.run.name, config=settings.model_dump(mode="json"))

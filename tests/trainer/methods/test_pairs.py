@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.trainer.methods.pairs import Pair, branch_pairs, episode_pairs, preference_pairs, sibling_pairs
+from envgym.trainer.methods.pairs import Pair, branch_pairs, child_pairs, episode_pairs, preference_pairs, sibling_pairs
 from tests.support.credit_trees import BRANCH, branched, chain, chains, group_of
 from tests.support.example_trees import outcome_group
 
@@ -22,6 +22,12 @@ def test_siblings_have_the_mean_reward_of_what_goes_through_them() -> None:
     paths = [["r", "x", "x1"], ["r", "x", "x0"], ["r", "y"]]
     assert sibling_pairs(paths, [1.0, 0.0, 0.25]) == [Pair("x", "y", 0.25), Pair("x1", "x0", 1.0)]
     assert sibling_pairs(paths, [1.0, 0.0, 0.25], min_margin=0.25) == [Pair("x1", "x0", 1.0)]
+
+
+def test_children_may_have_values_of_their_own() -> None:
+    paths = [["r", "x", "x1"], ["r", "x", "x0"], ["r", "y"], ["r", "z"]]
+    values = {"x": 0.25, "y": 0.5, "x1": 0.25, "x0": 1.0}
+    assert child_pairs(paths, values) == [Pair("y", "x", 0.25), Pair("x0", "x1", 0.75)]
 
 
 def test_pairs_of_a_group_are_its_valid_episodes() -> None:

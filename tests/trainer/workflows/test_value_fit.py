@@ -65,6 +65,20 @@ def test_value_learns_the_return_from_each_turn_on(policy: Path, tmp_path: Path)
     assert fit_value(again, policy).metrics == fit.metrics
 
 
+def test_a_fit_may_go_on_from_another_one_and_samples_from_the_policy(policy: Path, tmp_path: Path) -> None:
+    still = ("optim.lr=1e-12", "critic.lr=1e-12", "optim.epochs=1", "optim.minibatches=1")
+    first = fit_value(
+        value_settings(policy, episodes=64, directory=tmp_path / "first", overrides=("optim.epochs=1",)), policy
+    )
+    made = [value_settings(policy, episodes=64, directory=tmp_path / name, overrides=still) for name in ("on", "anew")]
+    on = fit_value(made[0], policy, before=first.directory)
+    anew = fit_value(made[1], policy)
+    # it values as the first does, on the episodes that the policy says
+    assert on.metrics["critic/value"] == pytest.approx(first.metrics["critic/value"], abs=1e-4)
+    assert anew.metrics["critic/value"] != pytest.approx(first.metrics["critic/value"], abs=1e-2)
+    assert on.metrics["critic/target"] == anew.metrics["critic/target"]
+
+
 def test_what_cannot_be_fitted_is_refused(policy: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="episodes must fill 8 groups of 2, got 15"):
         value_settings(policy, episodes=15)

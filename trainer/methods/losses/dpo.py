@@ -15,7 +15,7 @@ from envgym.errors import InvalidInput, sentence
 from envgym.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
-from envgym.trainer.methods.pairs import Pair, Which, preference_pairs, sibling_pairs
+from envgym.trainer.methods.pairs import Pair, Which, child_pairs, preference_pairs, sibling_pairs
 from envgym.trainer.methods.row_ids import RowId
 from envgym.trainer.methods.scores import ScoreRequest
 
@@ -131,10 +131,15 @@ class Dpo(PairLoss):
 class StepDpo(PairLoss):
     """Compare the branches below one node: the tokens of two children of it, after the context that they share.
 
-    A child is worth the mean reward of the group's episodes through it. Where a step's tokens are in several rows, each
-    row counts with its share. The children of the prompt are the first nodes of the group's trees, so chains of one
-    turn give DPO's pairs. Source: 2406.18629 (Step-DPO), with branches of a search in place of corrected steps.
+    A child is worth the mean reward of the group's episodes through it, or with `by="advantage"` what the credit gave
+    it, such as a process-reward model's value of it (`credit=annotated_turns`): online DPO. A step whose tokens are in
+    several rows counts in each with its share. The children of the prompt are the first nodes of the group's trees,
+    so chains of one turn give DPO's pairs. Source: 2406.18629 (Step-DPO), with branches of a search in place of
+    corrected steps; 2502.10325 (AgentPRM), with siblings ranked by a process-reward model.
     """
+
+    by: Literal["reward", "advantage"] = "reward"
+    """What a child is worth."""
 
     def siblings(self, batch: LossBatch) -> Siblings:
         """Return the nodes."""
@@ -146,7 +151,12 @@ class StepDpo(PairLoss):
         weights_BT = 1.0 / held[owners_BT.clamp(min=0)].to(batch.logprobs_BT.dtype)
         place = {name: number for number, name in enumerate(names.tolist())}
         paths, rewards = _paths(batch.ids.ids, nodes_BT)
-        found = sibling_pairs(paths, rewards, which=self.pairs, min_margin=self.min_margin)
+        if self.by == "reward":
+            found = sibling_pairs(paths, rewards, which=self.pairs, min_margin=self.min_margin)
+        else:
+            advantages = batch.advantages_BT.new_zeros(len(names)).index_add(0, owners, batch.advantages_BT[mask_BT])
+            values = dict(zip(names.tolist(), (advantages / torch.bincount(owners)).tolist(), strict=True))
+            found = child_pairs(paths, values, which=self.pairs, min_margin=self.min_margin)
         pairs = [
             Pair(place[chosen], place[rejected], margin)
             for chosen, rejected, margin in found

@@ -10,7 +10,11 @@ Sections = Mapping[str, Any]
 
 @runtime_checkable
 class SelfTrainingPlan(Protocol):
-    """What a method of self-training chooses in every round."""
+    """What a method of self-training chooses in every round.
+
+    With an attribute `continues_scorer` that is true, a round's scorer begins with the weights of the scorer before,
+    and not with the policy's.
+    """
 
     def scorer_sections(self, previous: Path | None) -> Sections:
         """Return how the scorer's episodes are searched, and its targets; `previous` is the last round's scorer."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -116,6 +117,26 @@ def test_branches_are_compared_by_their_own_tokens() -> None:
     # 1 (worth 1/2) against that of B: .2 + .4; 2 against 3: .5 + .5
     expected = (math.log(1 + math.exp(-0.6)) + math.log(1 + math.exp(-1.0))) / 2
     assert value(StepDpo(beta=1), batch) == pytest.approx(expected)
+
+
+def with_values(batch: LossBatch, values: Sequence[float]) -> LossBatch:
+    """Return a batch whose trained tokens, row by row, have these advantages."""
+    given = torch.tensor(values, dtype=torch.float64)
+    advantages_BT = torch.zeros_like(batch.advantages_BT).masked_scatter(batch.loss_mask_BT, given)
+    return replace(batch, advantages_BT=advantages_BT)
+
+
+def test_siblings_may_be_ranked_by_what_the_credit_gave_them() -> None:
+    rows = micro_batch(group_of(branched("A", (0, 0.0), (1, 1.0), (1, 0.0)), branched("B", (0, 0.0))))
+    batch = loss_batch(rows, [0.2, 0.5, 0.2, -0.5, -0.4])
+    # rows (1, 2), (1, 3), (1 of B): 1 (0.9) still beats that of B (0.3); 3 (0.8) now beats 2 (0.1): -.5 - .5
+    scored = with_values(batch, [0.9, 0.1, 0.9, 0.8, 0.3])
+    expected = (math.log(1 + math.exp(-0.6)) + math.log(1 + math.exp(1.0))) / 2
+    assert value(StepDpo(beta=1, by="advantage"), scored) == pytest.approx(expected)
+    # values that are the mean rewards of what goes through give the pairs of the rewards
+    same = with_values(batch, [0.5, 1.0, 0.5, 0.0, 0.0])
+    assert value(StepDpo(beta=1, by="advantage"), same) == pytest.approx(value(StepDpo(beta=1), batch))
+    assert value(StepDpo(by="advantage", min_margin=1.0), scored) == 0.0
 
 
 def test_a_shared_token_has_the_gradient_of_one() -> None:
