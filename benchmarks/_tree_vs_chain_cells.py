@@ -141,7 +141,7 @@ def _warm_start(paths: CellPaths, settings: TrainSettings) -> None:
     bench = build_run_context(settings)
     assert settings.sft is not None, "both games have one"
     with asyncio.Runner() as runner:
-        metrics = runner.run(warm_start(bench, settings, settings.sft, on_progress=lambda *_: None))
+        metrics = runner.run(warm_start(bench, settings, settings.sft, on_progress=lambda *_: None)).metrics
         bench.policy.set_version(0)
         point = _evaluated(runner, bench, settings, step=0)
     save_checkpoint(

@@ -49,8 +49,7 @@ def episode_rows(
 
     Args:
         trees: of one step, or of one evaluation.
-        step: train step that sampled the trees (their ids count the steps before it: `step-000002` for step 3); for an
-            evaluation, the train steps done before it.
+        step: train step that sampled the trees, as in their ids; for an evaluation, the train steps done before it.
         advantages: of the episodes that were trained on.
         dropped: tree id -> why a filter dropped its group.
     """

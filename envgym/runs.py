@@ -4,10 +4,12 @@
     config.json     the settings, complete
     versions.json   packages and platform
     metrics.jsonl   one object per train step
+    warm_start.json loss of every update of the warm start
     evals/          one JSON file per evaluation
     episodes/       one Parquet file per saved step, a row per episode; readable by `datasets`
     checkpoints/    one directory per checkpoint, written beside its place and renamed
     reference/      the frozen policy of the KL term, where there is one
+    wall_time.json  device and seconds of every process that worked on the run (see `envgym.wall_time`)
     finished.jsonl  episodes of an evaluation that is not over yet (see `envgym.journal`)
     report.html
     trees/          pages that `envgym view RUN --tree ID` wrote
@@ -226,6 +228,18 @@ class RunDirectory:
             rows.append(metrics)
         return rows
 
+    def write_warm_start(self, losses: Sequence[Sequence[float]]) -> None:
+        """Write the loss of every update of the warm start, phase by phase."""
+        write_json(self.path / "warm_start.json", {"losses": [list(phase) for phase in losses]})
+
+    def warm_start(self) -> tuple[tuple[float, ...], ...]:
+        """Return what `write_warm_start` wrote; nothing where there was no warm start. Raises: RunError: unreadable."""
+        path = self.path / "warm_start.json"
+        if not path.exists():
+            return ()
+        with reading(str(path)):
+            return tuple(tuple(map(float, phase)) for phase in read_object(path)["losses"])
+
     def forget_after(self, step: int) -> None:
         """Drop what was recorded after `step` train steps; a resumed run makes it again."""
         kept = [row for row in self.metrics() if row["step"] <= step]
@@ -275,6 +289,13 @@ class RunDirectory:
             for file in self._files("episodes", ".parquet")
             for tree_id in dict.fromkeys(_read_table(file, columns=["tree_id"])["tree_id"].to_pylist())
         ]
+
+    def num_episodes(self) -> dict[str, int]:
+        """Return label -> number of saved episodes; the episodes themselves are not read."""
+        counts: dict[str, int] = {}
+        for file in self._files("episodes", ".parquet"):
+            counts[_label_of(file)] = counts.get(_label_of(file), 0) + len(_read_table(file, columns=["step"]))
+        return counts
 
     def episode_steps(self, *, label: str = "train") -> list[int]:
         """Return the steps whose episodes were saved."""

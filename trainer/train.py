@@ -4,12 +4,14 @@ Step numbers count from 1; what is recorded at step n was made by it, and a chec
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgym.agents.evaluation.play import EvalRecord
+from envgym.agents.models.loading import describe_device
 from envgym.core.trajectory import Group
 from envgym.core.tree import Source
 from envgym.event_loop import Runner, make_runner
@@ -34,14 +36,14 @@ from envgym.trainer.learner.checkpoint import (
     save_checkpoint,
 )
 from envgym.trainer.method import build_method
-from envgym.trainer.metrics.callbacks import COLLECT, LEARN, Callback, Callbacks, progress_counter
+from envgym.trainer.metrics.callbacks import COLLECT, LEARN, Callback, Callbacks, TimeKeeper, progress_counter
 from envgym.trainer.metrics.rollout import (
     check_context_rewrites,
     replay_metrics,
 )
 from envgym.trainer.metrics.times import StepTimes
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.rollout.collector import Collected
+from envgym.trainer.rollout.collector import Collected, Collector
 from envgym.trainer.rollout.groups import Stats, updated_stats
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.workflows.control import RunControl
@@ -50,6 +52,7 @@ from envgym.trainer.workflows.demonstrations import demonstration_sources
 from envgym.trainer.workflows.evaluations import Evaluations
 from envgym.trainer.workflows.sft import warm_start
 from envgym.trainer.workflows.step_end import observe_step, step_metrics, write_step
+from envgym.wall_time import WallClock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,7 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
     Raises:
         SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then.
     """
+    started = time.perf_counter()
     build_method(settings)
     run = open_run_directory(settings, resume=resume)
     with ExitStack() as held:
@@ -96,7 +100,9 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
             run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(settings))
         elif checkpoint is None:  # it was killed before its first one, and begins again
             run.forget_after(-1)
-        loop = TrainLoop(settings, run, context, Callbacks(callbacks), demonstrations=demonstrations)
+        clock = WallClock(run.path, device=describe_device(context.device), started=started)
+        told = Callbacks([TimeKeeper(clock), *callbacks])
+        loop = TrainLoop(settings, run, context, told, demonstrations=demonstrations)
         with make_runner() as runner:
             return loop.run(runner, checkpoint)
 
@@ -154,7 +160,7 @@ class TrainLoop:
             report = write_run_report(self.run_directory)
         finally:
             try:
-                runner.run(self._close())
+                runner.run(_close(self._collector, self.context))
             finally:  # also where a second Ctrl-C cuts that short
                 self.callbacks.on_end(report)
         return TrainResult(
@@ -171,7 +177,9 @@ class TrainLoop:
         metrics = dict(self.context.probed)
         if self.settings.sft is not None:
             work = warm_start(self.context, self.settings, self.settings.sft, on_progress=self.callbacks.on_progress)
-            metrics |= runner.run(work)
+            done = runner.run(work)
+            metrics |= done.metrics
+            self.run_directory.write_warm_start(done.losses)
             self.context.update_policy(self.step)
         if metrics:
             self.run_directory.append_metrics({"step": 0, **metrics})
@@ -251,11 +259,6 @@ class TrainLoop:
 
         return runner.run(asyncio.to_thread(work)) if self.settings.rollout.overlaps else work()
 
-    async def _close(self) -> None:
-        await self._collector.close()
-        for model in self.context.models.values():
-            await model.close()
-
     def _call_controllers(self, runner: Runner, metrics: Metrics) -> Metrics:
         """Let the controllers change how the run goes on; return what they did."""
         evaluations, before = self._evaluations.summaries, self.context
@@ -305,6 +308,13 @@ class TrainLoop:
 
         work = self._canary.check(self.context.policy, compute_logprobs, step=self.step)
         return runner.run(work)
+
+
+async def _close(collector: Collector, context: RunContext) -> None:
+    """End what still runs: groups that grow, and models beside the policy."""
+    await collector.close()
+    for model in context.models.values():
+        await model.close()
 
 
 def _join_replayed(

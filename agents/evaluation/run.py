@@ -36,6 +36,7 @@ from envgym.run_trust import check_trusted
 from envgym.runs import RunDirectory, check_labels, check_new, check_same
 from envgym.seeds import derive_seed
 from envgym.settings import build_settings
+from envgym.wall_time import WallClock
 
 JOURNAL = "finished.jsonl"
 """Episodes of an evaluation that is not over yet."""
@@ -67,6 +68,7 @@ def run_evaluation(
         SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then. RunError: too
             many invalid episodes; what was finished is kept.
     """
+    started = time.perf_counter()
     agent_kind(settings.agent)
     run = _open(settings, resume=resume)
     check_labels((env.label for env in settings.envs), where="envs")
@@ -78,7 +80,7 @@ def run_evaluation(
         done = set() if run is None else {data["label"] for data in run.evals()}
         missing = [plan for plan in plans if plan.title not in done]
         if run is None or missing:
-            run = run_coroutine(_evaluate_plans(settings, run, missing, search, on_progress, held))
+            run = run_coroutine(_evaluate_plans(settings, run, missing, search, on_progress, held, started))
         report = write_run_report(run)
         (run.path / JOURNAL).unlink(missing_ok=True)  # all of it is in the run's episodes
         records = tuple(EvalRecord.from_json(data) for data in run.evals())
@@ -92,6 +94,7 @@ async def _evaluate_plans(
     search: Strategy,
     on_progress: Progress,
     held: ExitStack,
+    started: float,
 ) -> RunDirectory:
     """Get the policy ready, then play and record the plans; a new directory is made, and held, in between."""
     async with AsyncExitStack() as stack:
@@ -99,10 +102,22 @@ async def _evaluate_plans(
         if run is None:
             held.enter_context(sole_writer(settings.run.path))
             run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(settings))
+        clock = WallClock(run.path, device=_device(settings), started=started)
+        stack.callback(clock.record)
         journal = Journal(run.path / JOURNAL)
         for plan in plans:
             await _evaluate_plan(settings, run, journal, plan, play, on_progress)
+            clock.record()
     return run
+
+
+def _device(settings: EvalSettings) -> str:
+    """Return in words what the model computes on; nothing where it is served."""
+    if settings.engine.endpoint is not None:
+        return ""
+    from envgym.agents.models.loading import describe_device, prepare_device  # torch is heavy
+
+    return describe_device(prepare_device(settings.engine.device, settings.engine.threads))
 
 
 async def _evaluate_plan(

@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import os
 import re
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -224,6 +225,16 @@ def prepare_device(name: str, threads: int | None) -> "torch.device":
     if device is None or (device.type == "cuda" and not torch.cuda.is_available()):
         raise SettingsError.of("device", "be at hand", name, where="settings", do="use cpu, cuda or auto")
     return device
+
+
+def describe_device(device: "torch.device") -> str:
+    """Return a device in words: the name of a GPU, or the number of CPU cores and of torch's threads on them."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    cores, threads = os.cpu_count() or 1, torch.get_num_threads()
+    return f"{cores} CPU core{'s' * (cores > 1)}, {threads} thread{'s' * (threads > 1)}"
 
 
 def _not_loaded(what: str, source: str, error: Exception) -> InvalidInput:

@@ -10,6 +10,7 @@ from envgym.report.data import ComparisonData, EvaluationData, to_json
 from envgym.report.from_run import comparisons_of_run, declare, evaluations_of_run
 from envgym.runs import RunDirectory
 from envgym.stats import Estimate
+from envgym.wall_time import read_wall_time
 
 _WIDTH = 13
 
@@ -20,6 +21,7 @@ def run_json(directory: Path, report: Path) -> dict[str, JsonValue]:
     return {
         "directory": str(directory),
         "report": str(report),
+        "wall_time_s": sum(process.seconds for process in read_wall_time(directory)),
         "evaluations": [_evaluation_json(*pair) for pair in _with_records(run)],
         "comparisons": to_json(comparisons_of_run(run)),
     }

@@ -3,12 +3,15 @@
 A tree is shown with every node once, and with what a search and training knew of it.
 """
 
+import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from envgym.core.segments import Segment
+from envgym.core.messages import Action, ToolCall
+from envgym.core.segments import Origin, Segment
 from envgym.core.trajectory import Trajectory, Turn, trajectories
 from envgym.core.tree import Annotation, Node, Rewrite, Tree
 from envgym.core.turns import Ending, Scored, TurnOutcome
@@ -22,6 +25,7 @@ from envgym.report.data import (
     NodeData,
     PassRates,
     SegmentData,
+    TaskCounts,
     TreeData,
     TurnData,
 )
@@ -34,7 +38,6 @@ from envgym.stats import (
     estimate_success,
     pass_at_k,
     pass_hat_k,
-    task_means,
 )
 from envgym.stats.rates import valid_samples
 
@@ -46,6 +49,13 @@ NodeAdvantage = float | tuple[float, ...]
 
 _DIGITS = 6
 """Decimals kept of per-token numbers: a viewer shows four, and it halves the file."""
+
+_LINE_LENGTH = 160
+"""Characters of what stands in a list."""
+_TEMPLATE_MARK = re.compile(r"<\|[^<>|\s]{1,40}\|>|</?(?:start|end)_of_turn>|\[/?INST\]")
+"""What chat templates put between messages."""
+_ROLE = re.compile(r"\A\s*(?:system|developer|user|assistant|model|tool)\s*\n")
+"""The first line of a message, in templates that name its role there."""
 
 
 def build_metric_row(step: int, values: Mapping[str, float]) -> MetricRow:
@@ -70,7 +80,6 @@ def build_evaluation(
     valid = valid_samples(successes)
     most = max(map(len, successes.values()), default=0)
     ks = [k for k in (2**i for i in range(most.bit_length())) if any(len(v) >= k for v in valid.values())]
-    means = task_means(valid) if valid else {}
     return EvaluationData(
         step=step,
         label=label,
@@ -78,7 +87,10 @@ def build_evaluation(
         success=bound_invalid(successes, rng=rng),
         pass_rates=tuple(_pass_rates(valid, k, rng) for k in ks) if most > 1 else (),
         endings=dict(endings or {}),
-        task_means={task_id: means.get(task_id) for task_id in successes},
+        tasks={
+            task_id: TaskCounts(successes=values.count(True), valid=len(valid.get(task_id, ())), samples=len(values))
+            for task_id, values in successes.items()
+        },
         costs=dict(costs or {}),
     )
 
@@ -134,10 +146,14 @@ def build_episode(
         raise InvalidInput.of("advantages", must, len(advantages), where=f"tree {tree.id}", do="give all or none")
     by_node = dict(zip(path, advantages, strict=True)) if advantages else {}
     reward = trajectory.reward
+    turns = tuple(_turn(trajectory, turn, trained, by_node) for turn in trajectory.turns)
     return EpisodeData(
         id=f"{source}/{step}/{tree.id}/{trajectory.leaf}",
+        tree_id=tree.id,
         env_id=tree.env_id,
         task_id=tree.task_id,
+        question=_question(tree.nodes[path[0]].edge.segments),
+        answer=turns[-1].summary if turns else "",
         step=step,
         source=source,
         ending=trajectory.ending,
@@ -145,7 +161,7 @@ def build_episode(
         components=dict(reward.components) if isinstance(reward, Scored) else {},
         error=tree.nodes[trajectory.leaf].error or ("" if isinstance(reward, Scored) else reward.reason),
         prompt=edge_segments(tree.nodes[path[0]].edge.segments, trained=trained, advantage=None),
-        turns=tuple(_turn(trajectory, turn, trained, by_node) for turn in trajectory.turns),
+        turns=turns,
     )
 
 
@@ -166,6 +182,7 @@ def turn_data(
     scored = outcome.reward if outcome is not None and isinstance(outcome.reward, Scored) else None
     return TurnData(
         segments=segments,
+        summary="" if outcome is None else _summary(outcome.action),
         action="" if outcome is None else str(outcome.action),
         observation="" if outcome is None else str(outcome.observation),
         reward=None if scored is None else scored.value,
@@ -173,6 +190,35 @@ def turn_data(
         tool_errors=0 if outcome is None else outcome.tool_errors,
         rewrite=rewrite,
     )
+
+
+def _summary(action: Action) -> str:
+    """Return an action in a line: its tool calls, or the end of what it says."""
+    if action.tool_calls:
+        return _line("; ".join(map(_call, action.tool_calls)))[:_LINE_LENGTH]
+    line = _line(action.content or action)
+    return line if len(line) <= _LINE_LENGTH else f"\u2026{line[-_LINE_LENGTH:]}"
+
+
+def _call(call: ToolCall) -> str:
+    """Write a call as in Python; a lone argument without its name."""
+    values = {name: value if isinstance(value, str) else json.dumps(value) for name, value in call.arguments.items()}
+    named = values.values() if len(values) == 1 else (f"{name}={value}" for name, value in values.items())
+    return f"{call.name}({', '.join(named)})"
+
+
+def _question(prompt: Iterable[Segment]) -> str:
+    """Return the beginning of the last message of a prompt, without the marks and the role of its chat template."""
+    text = "".join(
+        "".join(segment.token_strings or ()) if segment.origin is Origin.PROMPT else "<|template|>"
+        for segment in prompt
+    )
+    messages = (_line(_ROLE.sub("", message)) for message in reversed(_TEMPLATE_MARK.split(text)))
+    return next(filter(None, messages), "")[:_LINE_LENGTH]
+
+
+def _line(text: str) -> str:
+    return " ".join(_TEMPLATE_MARK.sub(" ", text).split())
 
 
 def edge_segments(

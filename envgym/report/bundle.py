@@ -10,6 +10,7 @@ import hashlib
 import html
 import json
 import re
+import zlib
 from collections import Counter
 from functools import cache
 from importlib.resources import files
@@ -21,6 +22,9 @@ from envgym.errors import InvalidInput
 from envgym.files import write_atomic
 from envgym.report.data import TRAIN, ReportData, TreeData, to_json
 
+EPISODES_PER_PAGE = 64
+_BODY = ("prompt", "turns")
+"""The large fields of an episode."""
 _SLOT = re.compile(r"\{\{([A-Z]+)\}\}")
 
 
@@ -41,8 +45,37 @@ def write_report(data: ReportData, path: Path, *, view: Literal["report", "tree"
                 must, do = "be unique in a report", "name the sample or the leaf in it"
                 raise InvalidInput.of(f"{what} id", must, repr(name), where="write_report", do=do)
     name = f"{tree_title(data.trees[0])} - {data.meta.name}" if view == "tree" else data.meta.name
-    page = render_page(title=f"{name} - envgym {view}", view=view, data=to_json(data))
+    page = render_page(title=f"{name} - envgym {view}", view=view, data=pack(data))
     write_atomic(path, page)
+
+
+def pack(data: ReportData) -> dict[str, JsonValue]:
+    """Return the JSON of a report as its page holds it, so that one of thousands of episodes opens quickly.
+
+    What a list of episodes shows stands as it is. `prompt` and `turns` of every `EPISODES_PER_PAGE` episodes are one
+    entry of `pages`: their JSON, deflated, in base 64. The page inflates what is looked at, and all for a search.
+    """
+    packed = to_json(data)
+    assert isinstance(packed, dict), "a record's JSON"
+    episodes: list[dict[str, JsonValue]] = packed["episodes"]
+    bodies: list[JsonValue] = [{key: episode.pop(key) for key in _BODY} for episode in episodes]
+    starts = range(0, len(bodies), EPISODES_PER_PAGE)
+    pages: list[JsonValue] = [_deflate(bodies[start : start + EPISODES_PER_PAGE]) for start in starts]
+    return {**packed, "pages": pages, "page_size": EPISODES_PER_PAGE, "advantage_scale": _advantage_scale(data)}
+
+
+def _deflate(value: JsonValue) -> str:
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode("ascii"))).decode("ascii")
+
+
+def _advantage_scale(data: ReportData) -> float:
+    """Return the size that 98 % of the shown tokens' advantages stay below; 0 where there are none."""
+    of_episodes = (turn.segments for episode in data.episodes for turn in episode.turns)
+    of_trees = (node.content.segments for tree in data.trees for node in tree.nodes)
+    segments = (segment for several in (*of_episodes, *of_trees) for segment in several)
+    sizes = sorted(abs(value) for segment in segments for value in segment.advantages)
+    return (sizes[int((len(sizes) - 1) * 0.98)] or sizes[-1]) if sizes else 0.0
 
 
 def tree_title(tree: TreeData) -> str:

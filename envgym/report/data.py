@@ -17,7 +17,7 @@ from envgym.core.turns import Cost, Ending
 from envgym.errors import InvalidInput
 from envgym.stats import Estimate, InvalidBounds, PairedComparison
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Raised by every change of the JSON form."""
 
 TRAIN = "train"
@@ -55,7 +55,7 @@ class Meta:
     device: str = ""
     """Machine in words, such as '2 CPU cores'."""
     duration_s: float | None = None
-    """Wall time of the run."""
+    """Wall time of the run, all its processes together; None where it was not recorded."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Package -> version."""
     settings: str = ""
@@ -83,6 +83,16 @@ class PassRates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCounts:
+    """The samples of one task in an evaluation."""
+
+    successes: int
+    valid: int
+    samples: int
+    """Valid and invalid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationData:
     """One evaluation on held-out tasks."""
 
@@ -96,8 +106,8 @@ class EvaluationData:
     pass_rates: tuple[PassRates, ...] = ()
     endings: Mapping[Ending, int] = field(default_factory=dict)
     """Episodes by ending."""
-    task_means: Mapping[str, float | None] = field(default_factory=dict)
-    """Task id -> mean success; None where no sample is valid."""
+    tasks: Mapping[str, TaskCounts] = field(default_factory=dict)
+    """By task id, in the order of the evaluation."""
     costs: Mapping[str, float] = field(default_factory=dict)
     """Mean per episode, such as 'turns', 'tokens_generated', 'seconds'."""
 
@@ -150,6 +160,8 @@ class TurnData:
 
     segments: tuple[SegmentData, ...]
     """Empty for a policy of messages: then the two texts are all there is."""
+    summary: str = ""
+    """The action in a line: its tool calls, as 'guess(720)', or the end of what it says."""
     action: str = ""
     observation: str = ""
     reward: float | None = None
@@ -166,8 +178,14 @@ class EpisodeData:
 
     id: str
     """Unique in the report."""
+    tree_id: str
+    """Names the tree for `envgym view RUN --tree`; its last part is the number of the sample."""
     env_id: str
     task_id: str
+    question: str = ""
+    """The beginning of the prompt's last message, in a line; empty for a policy of messages."""
+    answer: str = ""
+    """`TurnData.summary` of the last turn."""
     step: int
     """Train step, or train steps done before the evaluation."""
     source: str
@@ -249,7 +267,11 @@ class ReportData:
     """By rising step."""
     comparisons: tuple[ComparisonData, ...] = ()
     """The first one is the headline."""
+    warm_start: tuple[tuple[float, ...], ...] = ()
+    """Phase by phase, the loss of every update."""
     episodes: tuple[EpisodeData, ...] = ()
+    num_recorded: Mapping[str, int] = field(default_factory=dict)
+    """`EpisodeData.source` -> episodes that the run recorded; `episodes` may hold a part of them."""
     trees: tuple[TreeData, ...] = ()
     schema_version: int = SCHEMA_VERSION
 

@@ -5,6 +5,7 @@ Training runs and evaluations write the same layout, and their settings the same
 
 import datetime
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,11 +24,14 @@ from envgym.runs import RunDirectory, file_label, reading
 from envgym.seeds import generator
 from envgym.stats import paired_variance, smallest_detectable_effect, successes_of, task_mean_variance
 from envgym.stats.rates import valid_samples
+from envgym.wall_time import read_wall_time
 
 MAX_STEPS_SHOWN = 8
 """Train steps whose episodes are shown, evenly spread, the first and the last among them."""
 MAX_EPISODES_PER_STEP = 16
-MAX_EPISODES_PER_EVALUATION = 24
+"""Of a train step; of an evaluation all are shown."""
+MAX_EPISODE_TOKENS = 4_000_000
+"""Of all episodes in a report together: about 20 MB of the page. Beyond it those with the lowest rewards are shown."""
 MAX_TREES_PER_STEP = 2
 MAX_TREE_TOKENS = 60_000
 """Of all trees in a report together: about 2 MB of the page."""
@@ -45,7 +49,7 @@ def write_run_report(run: RunDirectory, path: Path | None = None) -> Path:
 def report_of_run(run: RunDirectory) -> ReportData:
     """Gather everything a report shows of a run. Raises: RunError: some of it cannot be read."""
     with reading(str(run.path)):
-        episodes, trees = _samples(run)
+        episodes, trees, recorded = _samples(run)
         return ReportData(
             meta=_meta(run),
             metrics=tuple(
@@ -54,7 +58,9 @@ def report_of_run(run: RunDirectory) -> ReportData:
             ),
             evaluations=evaluations_of_run(run),
             comparisons=comparisons_of_run(run),
+            warm_start=run.warm_start(),
             episodes=tuple(episodes),
+            num_recorded=recorded,
             trees=tuple(trees),
         )
 
@@ -110,7 +116,7 @@ def _successes(data: Mapping[str, Any]) -> dict[str, list[bool | None]]:
 
 def _meta(run: RunDirectory) -> Meta:
     config = run.config
-    seconds = sum(row.get("time/step_s", 0.0) for row in run.metrics()) + sum(data["seconds"] for data in run.evals())
+    processes = read_wall_time(run.path)
     return Meta(
         name=run.name,
         env_ids=tuple(env["id"] for env in config["envs"]),
@@ -119,7 +125,8 @@ def _meta(run: RunDirectory) -> Meta:
         agent=config["agent"]["name"],
         seeds=(config["run"]["seed"],),
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        duration_s=seconds,
+        device=", then ".join(dict.fromkeys(process.device for process in processes if process.device)),
+        duration_s=sum(process.seconds for process in processes) if processes else None,
         versions=run.versions,
         settings=yaml.safe_dump(config, sort_keys=False),
         declared=declare(config["evaluation"]["tasks"], config["evaluation"]["samples"]),
@@ -204,17 +211,31 @@ def _sources(run: RunDirectory) -> dict[str, str]:
     return {TRAIN: TRAIN, **{file_label(data["label"]): data["label"] for data in run.evals()}}
 
 
-def _samples(run: RunDirectory) -> tuple[list[EpisodeData], list[TreeData]]:
-    """Pick the episodes and the trees to show."""
+def _samples(run: RunDirectory) -> tuple[list[EpisodeData], list[TreeData], dict[str, int]]:
+    """Pick the episodes and the trees to show; return with them how many episodes each source has."""
     episodes: list[EpisodeData] = []
     trees: list[list[TreeData]] = []
     for label, source in _sources(run).items():
-        most = MAX_EPISODES_PER_STEP if source == TRAIN else MAX_EPISODES_PER_EVALUATION
         for step in _spread(run.episode_steps(label=label)):
             rows = run.episodes([step], label=label)
-            episodes.extend(_episodes(rows[:most], source=source))
+            episodes.extend(_episodes(rows[:MAX_EPISODES_PER_STEP] if source == TRAIN else rows, source=source))
             trees.append(trees_shown(_branching(rows), source=source))
-    return episodes, _within_budget(trees)
+    recorded = {_sources(run)[label]: count for label, count in run.num_episodes().items() if label in _sources(run)}
+    return _within_tokens(episodes), _within_budget(trees), recorded
+
+
+def _within_tokens(episodes: Sequence[EpisodeData]) -> list[EpisodeData]:
+    """Keep episodes of up to `MAX_EPISODE_TOKENS` in all, in their order: the invalid and the worst before others."""
+    left = MAX_EPISODE_TOKENS
+    kept: set[int] = set()
+    ranked = sorted(range(len(episodes)), key=lambda at: -math.inf if (r := episodes[at].reward) is None else r)
+    for at in ranked:
+        segments = (*episodes[at].prompt, *(segment for turn in episodes[at].turns for segment in turn.segments))
+        tokens = sum(len(segment.token_ids) for segment in segments)
+        if tokens <= left:
+            left -= tokens
+            kept.add(at)
+    return [episodes[at] for at in sorted(kept)]
 
 
 def _spread(steps: Sequence[int]) -> list[int]:

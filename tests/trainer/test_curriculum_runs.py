@@ -57,4 +57,4 @@ def test_guide_trains_hinted_episodes_behind_the_plain_context(tmp_path: Path) -
 def test_second_step_goes_on_from_states_of_the_first(name: str, tmp_path: Path) -> None:
     train_steps(tmp_path, **RUNS[name])
     trees = trees_of(RunDirectory.open(tmp_path).episodes())
-    assert any(tree.prefix is not None and tree.prefix.tree_id.startswith("step-000000") for tree in trees)
+    assert any(tree.prefix is not None and tree.prefix.tree_id.startswith("step-000001") for tree in trees)

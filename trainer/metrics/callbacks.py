@@ -9,6 +9,7 @@ from envgym.core.tree import Tree
 from envgym.errors import SettingsError, sentence
 from envgym.progress import ProgressDisplay
 from envgym.trainer.metrics.update import Metrics
+from envgym.wall_time import WallClock
 
 COLLECT, LEARN = PHASES_OF_A_STEP = ("collect", "learn")
 """Phases that every train step has; the step's own line tells how they went."""
@@ -161,6 +162,26 @@ class LiveProgress(Callback):
     def _shown(self) -> ProgressDisplay:
         assert self._display is not None, "a run begins with on_start"
         return self._display
+
+
+class TimeKeeper(Callback):
+    """Records the wall time of a run, after every step and evaluation."""
+
+    def __init__(self, clock: WallClock) -> None:
+        """Record by `clock`."""
+        self._clock = clock
+
+    def on_step(self, step: int, metrics: Metrics) -> None:
+        """Record the time."""
+        self._clock.record()
+
+    def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
+        """Record the time."""
+        self._clock.record()
+
+    def on_end(self, report: Path | None) -> None:
+        """Record the time, also where the run was stopped."""
+        self._clock.record()
 
 
 class Callbacks(Callback):

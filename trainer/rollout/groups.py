@@ -43,6 +43,11 @@ def updated_stats(stats: Stats, requests: Sequence[TaskRequest], groups: Sequenc
 OnTree = Callable[["asyncio.Future[Tree]"], None]
 
 
+def group_key(step: int, number: int) -> str:
+    """Name a group after the train step that it is for, counted from 1 as in all records; `step` are done before."""
+    return f"step-{step + 1:06d}/{number:03d}"
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class GroupRollout:
     """A group that was begun."""
@@ -142,7 +147,7 @@ class GroupRunner:
             number: of the request among those of its step; seeds derive from it.
         """
         task = self._tasks.task(request.env, request.index)
-        rollout = GroupRollout(request=request, key=f"step-{step:06d}/{number:03d}", pool=self._pool)
+        rollout = GroupRollout(request=request, key=group_key(step, number), pool=self._pool)
 
         def begin_trees(request: TaskRequest) -> None:
             make_job, group_size = self._episode_factory(request, task, step, number), request.group_size
@@ -204,7 +209,7 @@ class GroupRunner:
                 task=task,
                 seed=seed,
                 policy_seed=derive_seed(*names, "policy", index),
-                tree_id=f"step-{step:06d}/{number:03d}/{index:02d}",
+                tree_id=f"{group_key(step, number)}/{index:02d}",
                 env_id=env_source.env_id,
                 start=start,
                 hint=request.hint,

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from envgym.agents.search import Chain
 from envgym.core.trajectory import Trajectory
@@ -29,25 +30,34 @@ LIKELIHOOD = Objective(loss=Reinforce(), correction=NoCorrection(), settings=Obj
 """-A log pi with A = 1, averaged over tokens: the negative log-likelihood."""
 
 
+class WarmStart(NamedTuple):
+    """What came of a warm start."""
+
+    metrics: Metrics
+    """Of the first phase, with the mean loss in its first and last tenth."""
+    losses: list[list[float]]
+    """Of every update, phase by phase."""
+
+
 async def warm_start(
     context: RunContext,
     settings: TrainSettings,
     sft: SftSettings,
     *,
     on_progress: OnProgress,
-) -> Metrics:
-    """Train on the demonstrations of every phase; return the first phase's mean loss in its first and last tenth.
+) -> WarmStart:
+    """Train on the demonstrations of every phase.
 
     Raises: SettingsError: a phase without a demonstration.
     """
     sources = demonstration_sources(sft)
     for source in sources:
         source.check_agent(context.agent)
-    metrics = [
+    done = [
         await _run_phase(context, settings, phase, source, on_progress)
         for phase, source in zip(sft.phases, sources, strict=True)
     ]
-    return metrics[0]
+    return WarmStart(metrics=done[0][0], losses=[losses for _, losses in done])
 
 
 async def play_demonstrations(
@@ -76,7 +86,7 @@ async def _run_phase(
     phase: SftSettings,
     source: DemonstrationSource,
     on_progress: OnProgress,
-) -> Metrics:
+) -> tuple[Metrics, list[float]]:
     demonstrations = await play_demonstrations(context, settings, source, phase.episodes, on_progress)
     rows = [row for episode in demonstrations.imitated for row in likelihood_rows(episode)]
     if not rows:
@@ -84,13 +94,14 @@ async def _run_phase(
         do = "look at the env's oracle with `envgym check`, or name another sft.source"
         raise SettingsError(sentence("warm start", "have successful episodes", got, where="sft", do=do))
     losses, success = await _fit(context, settings, phase, rows, on_progress)
-    return {
+    metrics = {
         "sft/episodes": float(demonstrations.num_episodes),
         "sft/updates": float(len(losses)),
         "sft/loss_first": _mean_of_tenth(losses[::-1]),
         "sft/loss_last": _mean_of_tenth(losses),
         **({} if success is None else {"sft/success": success}),
     }
+    return metrics, losses
 
 
 async def _fit(

@@ -3,12 +3,23 @@
 import numpy as np
 import pytest
 
-from envgym.core.segments import Origin
+from envgym.core.builder import TreeBuilder
+from envgym.core.messages import Action, Observation, ToolCall
+from envgym.core.segments import Origin, Segment
+from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import trajectories
-from envgym.core.turns import Ending
+from envgym.core.tree import Edge
+from envgym.core.turns import Ending, TurnOutcome
 from envgym.errors import InvalidInput
-from envgym.report.build import Successes, build_comparison, build_episode, build_evaluation, build_metric_row
-from envgym.report.data import TRAIN, SegmentData
+from envgym.report.build import (
+    Successes,
+    build_comparison,
+    build_episode,
+    build_evaluation,
+    build_metric_row,
+    turn_data,
+)
+from envgym.report.data import TRAIN, SegmentData, TaskCounts
 from tests.support import example_trees
 
 
@@ -99,7 +110,11 @@ def test_evaluation_counts_invalid_samples_apart() -> None:
     assert evaluation.success.valid.value == 0.75
     assert evaluation.success.as_failure.value == pytest.approx(4 / 9, abs=1e-12)
     assert evaluation.success.as_success.value == pytest.approx(8 / 9, abs=1e-12)
-    assert evaluation.task_means == {"a": 0.5, "b": 1.0, "c": None}
+    assert evaluation.tasks == {
+        "a": TaskCounts(successes=1, valid=2, samples=3),
+        "b": TaskCounts(successes=3, valid=3, samples=3),
+        "c": TaskCounts(successes=0, valid=0, samples=3),
+    }
     # k = 1 over a and b; k = 2 too: pass@2 (1 + 1)/2, pass^2 (0 + 1)/2
     assert [(r.k, r.at_k.value, r.hat_k.value, r.at_k.num_tasks) for r in evaluation.pass_rates] == [
         (1, 0.75, 0.75, 2),
@@ -121,7 +136,7 @@ def test_one_sample_a_task_has_no_pass_rates_and_none_valid_no_estimate() -> Non
     broken = build_evaluation(step=0, label="greedy", greedy=True, successes={"a": [None, None]}, rng=rng())
     assert broken.success.valid is None
     assert broken.pass_rates == ()
-    assert broken.task_means == {"a": None}
+    assert broken.tasks == {"a": TaskCounts(successes=0, valid=0, samples=2)}
 
 
 def test_comparison_pairs_the_tasks_that_are_valid_on_both_sides() -> None:
@@ -153,3 +168,60 @@ def test_comparison_of_other_tasks_is_refused() -> None:
 
 def test_metrics_that_are_not_finite_become_none() -> None:
     assert build_metric_row(2, {"a": 1.0, "b": float("inf")}).values == {"a": 1.0, "b": None}
+
+
+# ---- lines of lists -------------------------------------------------------------------------------------------------
+
+
+def prompted(*parts: tuple[Origin, str]) -> str:
+    """Return what a list shows of a prompt."""
+    segments = [
+        Segment(origin=origin, token_ids=(number,), token_strings=(text,))
+        for number, (origin, text) in enumerate(parts)
+    ]
+    task = Task(id="t", prompt="", payload={}, split=Split.TEST)
+    tree = TreeBuilder(id="held-out/t/3", env_id="math/x-v0", task=task, seed=1, prompt=segments)
+    tree.add(
+        tree.root,
+        Edge(segments=(), ends_turn=True),
+        outcome=TurnOutcome(action=Action(), observation=Observation()),
+        ending=Ending.TERMINATED,
+    )
+    return build_episode(trajectories(tree.freeze())[0], step=0, source="held-out").question
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "<|im_start|>system\nAnswer.<|im_end|>\n<|im_start|>user\nCompute\n 6 * 34.<|im_end|>\n<|im_start|>assistant\n",
+        "<bos><start_of_turn>user\nCompute 6 * 34.<end_of_turn>\n<start_of_turn>model\n",
+        "[INST] Compute 6 * 34. [/INST]",
+        "Compute 6 * 34.",
+    ],
+)
+def test_question_is_the_last_message_without_its_template(prompt: str) -> None:
+    assert prompted((Origin.PROMPT, prompt)) == "Compute 6 * 34."
+
+
+def test_question_of_several_segments_is_of_the_last_and_is_short() -> None:
+    system = (Origin.PROMPT, "You solve problems.")
+    assert (
+        prompted(system, (Origin.TEMPLATE, "\nuser: "), (Origin.PROMPT, "x" * 500), (Origin.TEMPLATE, "!")) == "x" * 160
+    )
+    assert prompted() == ""
+
+
+@pytest.mark.parametrize(
+    "action, summary",
+    [
+        (Action("<call>", tool_calls=[ToolCall(name="guess", arguments={"number": 720})]), "guess(720)"),
+        (
+            Action("", tool_calls=[ToolCall(name="f", arguments={"a": "x y", "b": [1]}), ToolCall(name="stop")]),
+            "f(a=x y, b=[1]); stop()",
+        ),
+        (Action("I  think\n<|im_end|>", content="I  think\n"), "I think"),
+        (Action("a" * 300 + " so 12"), "\u2026" + "a" * 154 + " so 12"),
+    ],
+)
+def test_summary_of_a_turn_is_its_calls_or_the_end_of_what_it_says(action: Action, summary: str) -> None:
+    assert turn_data((), TurnOutcome(action=action, observation=Observation())).summary == summary

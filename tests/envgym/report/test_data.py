@@ -77,6 +77,7 @@ def test_an_episode_keeps_every_field() -> None:
     segment = SegmentData(origin=Origin.POLICY, token_ids=(5,), token_strings=("a",), logprobs=(-0.5,), trained=(True,))
     episode = EpisodeData(
         id="e",
+        tree_id="e",
         env_id="math/x-v0",
         task_id="t",
         step=1,

@@ -1,5 +1,6 @@
 """Tests of the report of a run directory."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from envgym.core.tree import Tree
 from envgym.core.turns import Ending
 from envgym.episodes import episode_rows
 from envgym.errors import RunError, UnknownName
+from envgym.files import write_json
 from envgym.report import from_run
 from envgym.report.build import build_tree
 from envgym.report.from_run import evaluation_data, report_of_run, tree_of_run, write_run_report, write_run_tree
@@ -77,8 +79,9 @@ def test_a_run_says_where_its_numbers_come_from(run: RunDirectory) -> None:
     meta = report_of_run(run).meta
     assert (meta.name, meta.env_ids, meta.model, meta.recipe) == ("first", ("math/arithmetic-v0",), "tiny", "grpo")
     assert (meta.agent, meta.seeds) == ("tool_calling", (5,))
-    # Two steps of 2 and 3 seconds, four evaluations of 1.5.
-    assert meta.duration_s == 11.0
+    assert (meta.device, meta.duration_s) == ("", None)
+    write_json(run.path / "wall_time.json", [{"device": "1 CPU core", "seconds": 30.0}] * 2)
+    assert (report_of_run(run).meta.device, report_of_run(run).meta.duration_s) == ("1 CPU core", 60.0)
     assert "numpy" in meta.versions
     assert "recipe: grpo" in meta.settings
     assert meta.declared is not None
@@ -104,6 +107,36 @@ def test_saved_episodes_come_back_with_the_advantages_they_were_given(run: RunDi
     assert [segment.advantages for segment in trained.turns[0].segments] == [(0.5, 0.5), (1.0, -1.0)]
     assert all(all(segment.trained) for segment in trained.turns[0].segments)
     assert [segment.trained for segment in dropped.turns[0].segments] == [(), ()]
+
+
+def test_evaluation_shows_all_its_episodes_and_training_says_how_many_it_has(run: RunDirectory) -> None:
+    trees = [replace(example_trees.context_rewrite(), id=f"t{number}") for number in range(40)]
+    run.write_episodes(1, episode_rows(trees, step=1))
+    run.write_episodes(2, episode_rows(trees, step=2), label="held-out")
+    report = report_of_run(run)
+    shown = Counter(episode.source for episode in report.episodes)
+    assert shown == {"train": from_run.MAX_EPISODES_PER_STEP, "held-out": 40}
+    assert report.num_recorded == {"train": 40, "held-out": 40}
+
+
+def test_episodes_beyond_the_budget_of_tokens_are_those_with_the_highest_rewards(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paid, failed = example_trees.context_rewrite(), example_trees.invalid_branch()
+    run.write_episodes(2, episode_rows([paid, failed], step=2), label="held-out")
+    whole = report_of_run(run).episodes
+    sizes = [sum(len(s.token_ids) for s in (*e.prompt, *(s for t in e.turns for s in t.segments))) for e in whole]
+    rewards = [episode.reward for episode in whole]
+    monkeypatch.setattr(from_run, "MAX_EPISODE_TOKENS", sum(sizes) - 1)
+    left_out = Counter(rewards) - Counter(episode.reward for episode in report_of_run(run).episodes)
+    assert left_out == {max(reward for reward in rewards if reward is not None): 1}
+    assert None in rewards
+
+
+def test_warm_start_is_shown_with_the_loss_of_every_update(run: RunDirectory) -> None:
+    assert report_of_run(run).warm_start == ()
+    run.write_warm_start([[2.0, 1.5], [0.5]])
+    assert report_of_run(run).warm_start == ((2.0, 1.5), (0.5,))
 
 
 def test_the_report_is_written_into_the_run(run: RunDirectory) -> None:

@@ -50,7 +50,8 @@ def test_the_demo_report_is_drawn_whole(report: ReportData, tmp_path: Path) -> N
     assert f"<b>{comparison.after.value * 100:.1f} %</b>" in page
     assert f"<b>+{comparison.paired.difference.value * 100:.1f}</b>" in page
     assert page.count("<li data-id=") == len(report.episodes)
-    assert page.count("<tr>") == 2 * (1 + len(report.evaluations))
+    # Results, costs, and the first 25 tasks.
+    assert page.count("<tr>") == 2 * (1 + len(report.evaluations)) + 1 + 25
     # 1 of success, 15 of known metrics, 2 others; rewards, endings, time, invalid.
     assert page.count('<figure class="chart') == 22
     assert "calls: well-formed; errors: malformed or refused" in page
@@ -101,6 +102,7 @@ def test_an_evaluation_without_training_or_tokens_is_drawn(report: ReportData, t
     turn = TurnData(segments=(), action="<think> 6*7 </think>", observation="42", reward=1.0)
     episode = EpisodeData(
         id="e",
+        tree_id="e",
         env_id="math/x-v0",
         task_id="test/1",
         step=0,

@@ -1,10 +1,13 @@
 """Tests of the written report."""
 
+import base64
 import json
 import re
+import zlib
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -21,11 +24,24 @@ def embedded(page: str) -> object:
     return json.loads(found[0])
 
 
+def unpacked(data: Any) -> object:
+    """Return the JSON that `bundle.pack` took apart."""
+    pages = [json.loads(zlib.decompress(base64.b64decode(page))) for page in data.pop("pages")]
+    size = data.pop("page_size")
+    assert all(len(page) == size for page in pages[:-1])
+    del data["advantage_scale"]
+    bodies = [body for page in pages for body in page]
+    data["episodes"] = [{**facts, **body} for facts, body in zip(data["episodes"], bodies, strict=True)]
+    return data
+
+
 def test_the_file_holds_the_whole_report_in_the_published_form(report: ReportData, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    write_report(report, path)
-    data = embedded(path.read_text(encoding="utf-8"))
-    assert data == to_json(report)
+    many = replace(report, episodes=tuple(replace(report.episodes[0], id=f"{number}") for number in range(150)))
+    for shown in (report, many):  # three pages, the last of them short
+        write_report(shown, path)
+        data = unpacked(embedded(path.read_text(encoding="utf-8")))
+        assert data == to_json(shown)
     jsonschema.validate(data, json.loads(files("envgym.report").joinpath("schema.json").read_text()))
     assert [item.name for item in tmp_path.iterdir()] == ["report.html"]
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from envgym.errors import SettingsError
-from envgym.trainer.metrics.callbacks import Callback, Callbacks, LiveProgress, TensorBoard, Wandb
+from envgym.trainer.metrics.callbacks import Callback, Callbacks, LiveProgress, TensorBoard, TimeKeeper, Wandb
+from envgym.wall_time import WallClock, read_wall_time
 
 EVALUATION = {"success": 0.5, "success_low": 0.25, "success_high": 0.75, "tasks": 40.0, "invalid": 0.0, "seconds": 1.0}
 
@@ -110,3 +112,17 @@ def test_wandb_gets_every_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert told[1] == ("log", 0, {f"held-out/{name}": value for name, value in EVALUATION.items()})
     assert told[2] == ("log", 1, {"train/success": 0.25, "loss/entropy": 1.25, "other/number": 9.0})
     assert told[-1] == ("finish",)
+
+
+def test_time_is_recorded_after_every_step_and_evaluation_and_at_the_end(tmp_path: Path) -> None:
+    class Clock(WallClock):
+        num_records = 0
+
+        def record(self) -> None:
+            super().record()
+            self.num_records += 1
+
+    clock = Clock(tmp_path, device="1 CPU core", started=time.perf_counter())
+    a_run(TimeKeeper(clock), tmp_path)
+    assert clock.num_records == 4
+    assert [item.device for item in read_wall_time(tmp_path)] == ["1 CPU core"]

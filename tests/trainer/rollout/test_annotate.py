@@ -189,15 +189,15 @@ def drive(context: RunContext, annotator: Patient, steps: int, **rollout: Any) -
 
 def test_a_step_that_has_enough_leaves_a_group_whose_judge_is_slow_to_the_next(built: RunContext) -> None:
     carry = {"deterministic": False, "staleness": 1, "stragglers": "carry", "groups": 1, "oversampling": 2.0}
-    first, second = drive(built, Patient("step-000000/001"), 2, **carry)
-    assert [group.key for group in first.groups] == ["step-000000/000"]
-    assert "step-000000/001" in [group.key for group in second.groups]
+    first, second = drive(built, Patient("step-000001/001"), 2, **carry)
+    assert [group.key for group in first.groups] == ["step-000001/000"]
+    assert "step-000001/001" in [group.key for group in second.groups]
     assert all(tree.annotations for collected in (first, second) for group in collected.groups for tree in group.trees)
 
 
 @pytest.mark.parametrize("stragglers", ["abort", "carry"])
 def test_a_step_waits_for_the_judges_of_groups_that_have_ended(built: RunContext, stragglers: str) -> None:
-    annotator = Patient("step-000000/001")
+    annotator = Patient("step-000001/001")
 
     async def let_go() -> None:
         await asyncio.sleep(0.2)

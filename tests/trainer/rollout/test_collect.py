@@ -55,7 +55,7 @@ def test_trees_make_up_the_group_and_train(tmp_path: Path) -> None:
     found = groups(bench, asked, on_finished=seen.append)
     assert [len(group.trees) for group in found] == [2, 2]
     assert [len(group.trajectories) for group in found] == [4, 4]
-    assert {tree.id for tree in seen} == {f"step-000000/{group:03d}/{tree:02d}" for group in (0, 1) for tree in (0, 1)}
+    assert {tree.id for tree in seen} == {f"step-000001/{group:03d}/{tree:02d}" for group in (0, 1) for tree in (0, 1)}
     credits = [credit for group in found for credit in CREDITS["grpo"]()(group)]
     assert len(train_rows(credits, once=True)) == 8
     assert any(weight == 0.5 for row in train_rows(credits, once=True) for weight in row.weights)

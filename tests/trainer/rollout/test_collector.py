@@ -194,9 +194,9 @@ def test_a_straggler_is_carried_to_the_next_step_and_no_further(built: RunContex
 
     asked = settings(staleness=1, min_finished_share=7 / 8, stragglers="carry", **FREE)
     first, second = drive(built, asked, steps=2, policy=policy, learn=learn)
-    assert [group.key for group in first.groups] == ["step-000000/001"]
+    assert [group.key for group in first.groups] == ["step-000001/001"]
     assert (first.wanted, first.metrics["collect/carried"]) == (GROUPS, 1.0)
-    assert [group.key for group in second.groups] == ["step-000000/000", "step-000001/000", "step-000001/001"]
+    assert [group.key for group in second.groups] == ["step-000001/000", "step-000002/000", "step-000002/001"]
     assert second.wanted == GROUPS + 1
     assert max(ages(second.groups, 1)) == 1
     episodes = [episode for group in (*first.groups, *second.groups) for episode in group.trajectories]

@@ -34,24 +34,50 @@ EG.data = (() => {
       }));
   }
 
+  // The large parts of episodes come in deflated pages of some episodes each; a page is inflated when it is looked at.
+  const inflated = new Map();
+
+  async function inflate(text) {
+    const bytes = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return new Response(stream).json();
+  }
+
+  function page(number) {
+    if (!inflated.has(number)) inflated.set(number, inflate(report.pages[number]));
+    return inflated.get(number);
+  }
+
+  report.episodes.forEach((episode, index) => (episode.index = index));
+
+  // An episode with its prompt and its turns.
+  async function whole(episode) {
+    const { page_size } = report;
+    const bodies = await page(Math.floor(episode.index / page_size));
+    return { ...episode, ...bodies[episode.index % page_size] };
+  }
+
   function* tokensOf(episode) {
     for (const segment of episode.prompt) yield segment;
     for (const turn of episode.turns) for (const segment of turn.segments) yield segment;
   }
 
-  // The scale of advantage colours, one for the report: the size that 98 % of the sampled tokens stay below.
-  let advantageScale = null;
-  function largestAdvantage() {
-    if (advantageScale === null) {
-      const sizes = [];
-      const add = (segment) => segment.advantages.forEach((value) => sizes.push(Math.abs(value)));
-      for (const episode of report.episodes) for (const segment of tokensOf(episode)) add(segment);
-      for (const tree of report.trees) for (const node of tree.nodes) node.content.segments.forEach(add);
-      sizes.sort((a, b) => a - b);
-      advantageScale = sizes.length ? sizes[Math.floor((sizes.length - 1) * 0.98)] || sizes[sizes.length - 1] : 0;
+  const wordsOf = (episode) =>
+    [...tokensOf(episode)].map(({ token_strings }) => token_strings.join("")).concat(episode.turns.flatMap(({ action, observation }) => [action, observation])).join("\n");
+
+  // All that was said in each episode, in lower case, made once; `onPart` is told how many episodes are through.
+  let texts = null;
+  async function allTexts(onPart) {
+    if (texts) return texts;
+    const found = [];
+    for (let number = 0; number < report.pages.length; number += 1) {
+      const bodies = inflated.has(number) ? await inflated.get(number) : await inflate(report.pages[number]);
+      for (const body of bodies) found.push(wordsOf(body).toLowerCase());
+      onPart(found.length);
     }
-    return advantageScale;
+    texts = found;
+    return texts;
   }
 
-  return { report, keys, points, pointsWithInterval, isIntervalEnd, labels, evaluationPoints, tokensOf, largestAdvantage };
+  return { report, keys, points, pointsWithInterval, isIntervalEnd, labels, evaluationPoints, whole, allTexts, tokensOf };
 })();

@@ -7,6 +7,11 @@ EG.episode = (() => {
     return reward === null ? "invalid" : f.number(reward);
   }
 
+  // The task, and which of its samples.
+  function name({ task_id, tree_id }) {
+    return `${task_id} #${Number(tree_id.slice(tree_id.lastIndexOf("/") + 1)) || 0}`;
+  }
+
   function badge(ending) {
     return h("span", { class: "badge" }, h("i", { style: { background: EG.palette.ending(ending) } }), f.ending(ending));
   }
@@ -34,9 +39,10 @@ EG.episode = (() => {
     return h(
       "div",
       { class: "episode-head" },
-      h("h3", {}, episode.task_id),
+      h("h3", {}, EG.tokens.safe(name(episode))),
       h("span", {}, episode.env_id),
       h("span", {}, `${episode.source}, step ${f.count(episode.step)}`),
+      h("span", { class: "muted" }, "tree ", EG.tokens.safe(episode.tree_id)),
       badge(episode.ending),
       h("span", { class: "reward" }, "reward ", h("b", {}, rewardText(episode.reward))),
       components(episode.components),
@@ -89,5 +95,5 @@ EG.episode = (() => {
     ];
   }
 
-  return { render, turnBody, components, badge, rewardText };
+  return { render, turnBody, components, badge, rewardText, name };
 })();

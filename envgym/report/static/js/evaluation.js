@@ -70,9 +70,9 @@ EG.evaluation = (() => {
     );
   }
 
-  function named({ step, label, greedy, success, task_means }) {
+  function named({ step, label, greedy, success, tasks: counts }) {
     const decoding = greedy ? "greedy" : "sampled";
-    const tasks = Object.keys(task_means).length || success.as_failure.num_tasks;
+    const tasks = Object.keys(counts).length || success.as_failure.num_tasks;
     return [
       h("td", { class: "num" }, f.count(step)),
       h("td", {}, `${label}, ${decoding}`, h("small", {}, `${f.count(tasks)} \u00d7 ${f.number(success.num_samples / tasks)}`)),
@@ -114,7 +114,7 @@ EG.evaluation = (() => {
     return h("ul", { class: "legend" }, seen.map((name) => h("li", {}, EG.frame.swatch({ color: palette.ending(name), mark: "block" }), h("span", {}, f.ending(name)))));
   }
 
-  function render({ comparisons, evaluations }) {
+  function render({ comparisons, evaluations, episodes }) {
     if (!evaluations.length && !comparisons.length) return null;
     const domain = comparisons.length ? differenceDomain(comparisons) : null;
     const note = "Intervals are 95 %, clustered by task: tasks are resampled, each with all its samples. pass@k: at least one of k samples succeeds; pass^k: all k do. Under each evaluation: tasks \u00d7 samples.";
@@ -124,6 +124,7 @@ EG.evaluation = (() => {
       note,
       h("div", { class: "compares" }, comparisons.map((item) => comparison(item, domain))),
       evaluations.length ? [results(evaluations), endingsLegend(evaluations), costs(evaluations)] : null,
+      evaluations.some(({ tasks }) => Object.keys(tasks).length) ? EG.tasks.render(evaluations, episodes) : null,
     );
   }
 

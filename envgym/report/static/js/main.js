@@ -28,5 +28,7 @@ EG.views = {
     h("nav", { "aria-label": "Sections" }, name, links),
     h("main", {}, parts.map(([, , element]) => element)),
   );
-  document.body.dataset.ready = "true";
+  // The first episode is inflated: a moment, also where there are thousands.
+  const drawn = parts.some(([id]) => id === "episodes") ? EG.episodes.drawn() : null;
+  Promise.resolve(drawn).then(() => (document.body.dataset.ready = "true"));
 })();

@@ -13,7 +13,7 @@ EG.tokens = (() => {
   const marked = (text) => safe(text).replace(/\n/g, `${MARK}\n`);
 
   function advantageColor(value) {
-    const scale = EG.data.largestAdvantage();
+    const scale = EG.data.report.advantage_scale;
     if (!scale || value === 0) return "";
     const strength = Math.round(12 + 58 * Math.min(1, Math.abs(value) / scale));
     return `color-mix(in srgb, var(${value > 0 ? "--gain" : "--fall"}) ${strength}%, transparent)`;
@@ -100,8 +100,9 @@ EG.tokens = (() => {
     );
     const trained = h("span", { class: "key" }, h("span", { class: "t trained" }, "underlined"), " trained");
     const extra = { origin: null, advantage: null, surprise: null };
-    const largest = f.number(EG.data.largestAdvantage());
-    extra.advantage = ramp("advantage", `advantage \u2212${largest}`, `+${largest}`);
+    const { advantage_scale } = EG.data.report;
+    const [least, largest] = [f.number(-advantage_scale), f.number(advantage_scale)];
+    extra.advantage = advantage_scale ? ramp("advantage", `advantage ${least}`, `+${largest}`) : h("span", {}, "No shown token has an advantage other than 0.");
     extra.surprise = ramp("surprise", "certain", `surprising (${LARGEST_SURPRISE} nats and more)`);
     return h("div", { class: "token-legend" }, origins, trained, extra[coloring]);
   }
