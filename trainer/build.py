@@ -230,8 +230,10 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     evaluation_search = SEARCH.build(settings.evaluation.search)
     check_run(method.search, method.credit, method.curriculum, settings, env_sources)
     planned = list(planned_settings(settings, method.controllers))
+    requests = list(method.scores)
     for changed in planned:
         changed_method = build_method(changed)
+        requests += changed_method.scores
         check_run(changed_method.search, changed_method.credit, changed_method.curriculum, changed, env_sources)
         check_critic_stays(method.credit, changed_method.credit, changed)
     check_search(evaluation_search, env_sources, settings.agent, group_size=None)
@@ -264,10 +266,12 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     policy.check_sampling(settings.sampling.sampling)
     parts = ModelContext(model=model, tokenizer=tokenizer, policy=policy, device=device, settings=settings)
     models = build_models(parts)
-    reads_reference = any(request.model == REFERENCE for request in method.scores)
-    if reads_reference or any(chosen.objective.kl_coef for chosen in (settings, *planned)):
+    has_kl = any(given.objective.kl_coef for given in (settings, *planned))
+    if has_kl or any(request.model == REFERENCE for request in requests):
         models.setdefault(REFERENCE, SnapshotModel(parts))
-    check_score_models(method.scores, models)
+    if has_kl:
+        reference_of(models, learner.forward)  # refused now if it cannot be read, not after a warm start
+    check_score_models(requests, models)
     env_sources = seat_models(env_sources, models)
     return RunContext(
         env_sources=env_sources,

@@ -4,11 +4,12 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from envgym.agents.models.loading import load
 from envgym.errors import InvalidInput, SettingsError
@@ -16,9 +17,11 @@ from envgym.runs import RunDirectory
 from envgym.settings import Settings
 from envgym.trainer.build import build_run_context
 from envgym.trainer.methods.controllers.base import Control, ControlContext
+from envgym.trainer.methods.losses.base import LossBatch
+from envgym.trainer.methods.scores import ScoreRequest
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.train import train
-from tests.trainer.test_critic_run import comparable, settings
+from tests.trainer.test_critic_run import TINY, comparable, settings
 
 
 class Script(Settings):
@@ -141,6 +144,9 @@ def test_planned_change_that_cannot_be_is_refused_before_anything_is_written(tmp
     [
         ({"model.lora.rank": 4}, r"one that can change while a run goes on \(it is loaded when the run starts\)"),
         ({"rollout.staleness": 1}, r"\(groups that are under way depend on it\), got rollout.staleness"),
+        ({"replay.name": "rlep"}, r"\(what it keeps is that of the whole run\), got replay.name"),
+        ({"annotate": ["tarl"]}, r"\(groups that are under way are annotated by it\), got annotate"),
+        ({"models": {"value": {"kind": "snapshot"}}}, r"\(they are built when the run starts\), got models.value"),
         ({"nothing": 1}, r"\(there is no such section\), got nothing \(controller .*Script\)"),
         ({"credit": "gae_turn"}, "credit must not read a critic's values, as the one before, got gae_turn"),
         ({"search": {"name": "random_expand"}, "rollout.group_size": 7}, "random_expand"),
@@ -183,3 +189,58 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     chosen = scripted(tmp_path, steps=1, script={}, controllers=[f"{__name__}:Foreign"])
     with pytest.raises(InvalidInput, match="weights must be those that train, got others at"):
         train(chosen)
+
+
+class Sure(Settings):
+    """Lets only tokens train of which the policy was sure: none."""
+
+    scores: ClassVar = (ScoreRequest(name="entropies", quantity="entropies"),)
+
+    def __call__(self, batch: LossBatch) -> Tensor:
+        return torch.where(batch.score("entropies") > 0, 0.0, batch.advantages_BT)
+
+
+def test_token_weights_begin_between_steps_and_their_scores_are_computed(tmp_path: Path) -> None:
+    changes = {"weights": [{"name": f"{__name__}:Sure"}]}
+    script = {"events": {1: {"settings": changes}}}
+    train(scripted(tmp_path, steps=2, script=script, credit="psr_nsr", loss="reinforce"))
+    first, second = comparable(RunDirectory.open(tmp_path))
+    assert first["loss/policy"] != 0
+    assert second["loss/policy"] == 0
+    assert first["control/settings"] == 1
+
+
+class Late(Settings):
+    """Asks for a score of the reference that nobody knew of."""
+
+    def after_step(self, context: ControlContext) -> Control | None:
+        return Control(settings={"credit": {"name": "reinforce_pp", "kl_coef": 0.1}})
+
+
+def test_score_of_a_model_that_nobody_planned_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"model reference must be a frozen model .* got none \(score reference\)"):
+        train(scripted(tmp_path, steps=1, script={}, controllers=[f"{__name__}:Late"]))
+
+
+def test_reference_of_adapters_is_reset_and_a_resumed_run_goes_on_with_it(tmp_path: Path) -> None:
+    chosen = scripted(
+        tmp_path,
+        steps=4,
+        script={"events": {2: {"reset_reference": True}, 3: {"reset_reference": True}}},
+        model={"name": "tiny", "tiny": TINY, "lora": {"rank": 2}},
+        objective={"kl_coef": 0.1},
+        credit="psr_nsr",
+    )
+    train(chosen)
+    run = RunDirectory.open(tmp_path)
+    before = comparable(run)
+    kl = [row["loss/kl_reference"] for row in before]
+    assert kl[0] == kl[2] == kl[3] == pytest.approx(0, abs=1e-6)  # of the beginning, and after each reset
+    assert kl[1] > 1e-4
+    adapters = run.checkpoints / "step-000004" / "model" / "adapter_model.safetensors"
+    weights = adapters.read_bytes()
+    for step in (3, 4):
+        shutil.rmtree(run.checkpoints / f"step-{step:06d}")
+    train(chosen, resume=True)
+    assert comparable(run) == before
+    assert adapters.read_bytes() == weights

@@ -82,5 +82,5 @@ def check_score_models(requests: Sequence[ScoreRequest], models: Mapping[str, Mo
         model = models.get(request.model)
         if request.model != POLICY_MODEL and not isinstance(model, FrozenModel):
             do, must = "make it local or snapshot", "be a frozen model of this process to be scored with"
-            got, where = type(model).__name__, f"score {request.name}"
+            got, where = "none" if model is None else type(model).__name__, f"score {request.name}"
             raise SettingsError(sentence(f"model {request.model}", must, got, where=where, do=do))

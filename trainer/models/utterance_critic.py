@@ -184,21 +184,20 @@ class UtteranceCritic(LearningModel):
 
     @property
     def network(self) -> _Network:
-        """Body and heads, once the run has begun."""
-        assert self._network is not None, "a run begins its models"
-        return self._network
+        """Body and heads; built when they are first asked for, at the latest as the run begins."""
+        return self._build() if self._network is None else self._network
 
     def begin(self, folder: Path) -> None:
         """Build the networks, unless a checkpoint has brought them."""
         del folder
-        if self._network is None:
-            self._build()
+        self._network = self.network
 
-    def _build(self) -> None:
+    def _build(self) -> _Network:
         seed = derive_seed(self._context.settings.run.seed, "utterance critic")
-        self._network = _Network(self._first_module(), seed=seed).eval()
-        self._target = copy.deepcopy(self._network).requires_grad_(False)
-        self._optimizer = adamw(self._network, self._optim)
+        self._network = network = _Network(self._first_module(), seed=seed).eval()
+        self._target = copy.deepcopy(network).requires_grad_(False)
+        self._optimizer = adamw(network, self._optim)
+        return network
 
     def save(self, folder: Path) -> None:
         """Write networks, optimizer and buffer."""

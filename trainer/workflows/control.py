@@ -20,6 +20,7 @@ from envgym.trainer.methods.controllers.base import Control, ControlContext, Eva
 from envgym.trainer.methods.protocols import Checkpointed
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.reference import reset_reference
+from envgym.trainer.models.scores import check_score_models
 from envgym.trainer.rollout.collector import Collector
 from envgym.trainer.settings import TrainSettings
 
@@ -179,6 +180,7 @@ def change_run(context: RunContext, collector: Collector, before: TrainSettings,
     Raises: SettingsError: the settings do not suit the run.
     """
     method = changed_method(context.method, before, after)
+    check_score_models(method.scores, context.models)
     check_run(method.search, method.credit, method.curriculum, after, context.env_sources)
     if isinstance(method.search, TreeStrategy):
         method.search.check_tokenizer(context.tokenizer)

@@ -7,10 +7,14 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from envgym.agents.models.loading import load
+from envgym.agents.models.tiny import TinySettings, tiny_tokenizer
 from envgym.core.messages import Message, Role
 from envgym.errors import InvalidInput, PartyFailure, SettingsError
 from envgym.runs import RunDirectory
+from envgym.trainer.batch.rows import scored_row
 from envgym.trainer.build import build_run_context
 from envgym.trainer.methods.annotators.base import LogprobModel
 from envgym.trainer.models.endpoint import EndpointModel
@@ -70,8 +74,6 @@ def test_a_local_model_says_what_the_same_model_says_as_a_policy(tmp_path: Path)
 
 
 def test_a_local_model_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    from envgym.agents.models.loading import load
-
     other = load("tiny")
     other.tokenizer.add_tokens(["<extra>"])
     other.model.save_pretrained(tmp_path / "other")
@@ -101,6 +103,44 @@ def test_a_kl_term_may_compare_with_a_named_model(tmp_path: Path) -> None:
     assert named[0] > 0
     assert (tmp_path / "snapshot" / "reference").is_dir()
     assert not (tmp_path / "named" / "reference").exists()
+
+
+def saved(folder: Path, model: Any) -> str:
+    """Write a model with the policy's tokenizer; return its directory."""
+    model.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_reference_of_another_size_is_read_in_its_own_width(tmp_path: Path) -> None:
+    large = load("tiny", tiny=TinySettings.model_validate({**TINY, "hidden_size": 128})).model
+    sections = {"reference": {"kind": {"name": "local", "path": saved(tmp_path / "large", large)}}}
+    context = build_run_context(settings(objective={"kl_coef": 0.5}, models=sections))
+    context.open_reference()
+    assert context.learner.reference is not None
+    rows = [scored_row(ids, first=1) for ids in TOKENS]
+    with context.learner.reference() as module:
+        batches = context.learner.micro_batches(rows, range(2))
+        found = context.learner.forward.logprobs(rows, batches, 1.0, module).tolist()
+    reference = context.models["reference"]
+    assert isinstance(reference, FrozenModel)
+    expected = asyncio.run(reference.compute_logprobs(TOKENS))
+    assert [tuple(row[: len(ids)]) for row, ids in zip(found, TOKENS, strict=True)] == [
+        pytest.approx(row, abs=1e-5) for row in expected
+    ]
+
+
+def test_a_reference_that_cannot_read_packs_is_refused_before_anything_trains(tmp_path: Path) -> None:
+    sizes = {"vocab_size": len(tiny_tokenizer()), "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
+    mamba = AutoModelForCausalLM.from_config(AutoConfig.for_model("mamba", **sizes))
+    reference = {"reference": {"kind": {"name": "local", "path": saved(tmp_path / "mamba", mamba)}}}
+    asked = settings(tmp_path / "run", objective={"kl_coef": 0.5}, models=reference, sft={"episodes": 2})
+    refusal = (
+        r"model must compute packs as the policy does, got MambaForCausalLM \(models.reference\); set optim.packing"
+    )
+    with pytest.warns(UserWarning, match="shared prefixes"), pytest.raises(SettingsError, match=refusal):
+        train(asked)
+    assert not (tmp_path / "run").exists()
 
 
 # ---- a service -------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from envgym.runs import RunDirectory
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.models.implicit_prm import ImplicitPrm
 from envgym.trainer.train import train
+from envgym.trainer.workflows.dry_run import dry_run
 from tests.support.tiny_runs import sampled_groups, step_metrics, tiny_settings
 
 PRM = {"prm": {"kind": {"name": "implicit_prm", "lr": 0.001}}}
@@ -65,6 +66,15 @@ def test_model_trains_beside_the_policy_and_a_resumed_run_goes_on_with_it(tmp_pa
     train(chosen, resume=True)
     assert step_metrics(tmp_path / "run") == before
     assert (last / "parts" / "model_prm" / "model" / "model.safetensors").read_bytes() == weights
+
+
+@pytest.mark.parametrize("kind", ["implicit_prm", "utterance_critic", "reward_model"])
+def test_dry_run_asks_a_model_that_has_not_begun(kind: str, tmp_path: Path) -> None:
+    annotator = {"name": "process_reward" if kind == "reward_model" else "turn_scores", "model": "prm"}
+    found = dry_run(tiny_settings(tmp_path, models={"prm": {"kind": kind}}, annotate=[annotator]))
+    values = [item.value for group in found.batch.groups for tree in group.trees for item in tree.annotations]
+    assert len(values) == 16  # eight episodes of two turns
+    assert None not in values
 
 
 def test_copy_of_a_policy_with_adapters_is_refused(tmp_path: Path) -> None:
