@@ -3,6 +3,7 @@
 from envgym.wrappers.base import AnyEnv, TextOnly, Wrapper
 from envgym.wrappers.chaining import DependentHorizon, Horizon, TryAgain
 from envgym.wrappers.faults import Faults
+from envgym.wrappers.forced_answer import ForcedAnswer
 from envgym.wrappers.limits import TimeLimit, TurnLimit
 from envgym.wrappers.record import Record
 from envgym.wrappers.subproblems import Subproblems
@@ -11,6 +12,7 @@ __all__ = [
     "AnyEnv",
     "DependentHorizon",
     "Faults",
+    "ForcedAnswer",
     "Horizon",
     "Record",
     "Subproblems",
