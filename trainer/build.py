@@ -198,6 +198,7 @@ class RunContext:
             annotate=self._annotate_stage,
             replay=replay,
             allocator=self.method.allocator,
+            weighs_samples=self.method.objective.weighs_samples,
         )
 
     @property
@@ -215,6 +216,7 @@ class RunContext:
             search=self.method.search,
             keep_groups=self.method.filter,
             rounds=settings.resampling.rounds,
+            weighs_samples=self.method.objective.weighs_samples,
         )
 
 

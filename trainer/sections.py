@@ -4,14 +4,23 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from envgym.agents.settings import (
-    RunSettings,
-)
+from envgym.agents.protocols import Sampling
+from envgym.agents.settings import RunSettings
 from envgym.core.segments import Origin
 from envgym.core.tree import Source
-from envgym.errors import sentence
+from envgym.errors import SettingsError, sentence
 from envgym.plugins import Choice
 from envgym.settings import Settings
+
+
+def check_trainable(sampling: Sampling, *, where: str) -> None:
+    """Refuse a way of sampling whose samples have no exact gradient. Raises: SettingsError."""
+    if not sampling.temperature:
+        must, do = "be above 0 in training", "raise it: greedy samples have no gradient"
+        raise SettingsError.of("sampling.temperature", must, 0, where=where, do=do)
+    for name, value, neutral in (("top_p", sampling.top_p, 1.0), ("top_k", sampling.top_k, 0.0)):
+        must, do = f"be {neutral:g} in training", "leave it out: what is cut off has no exact gradient"
+        SettingsError.unless(value == neutral, f"sampling.{name}", must, value, where=where, do=do)
 
 
 class TrainRunSettings(RunSettings):

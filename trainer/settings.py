@@ -33,6 +33,7 @@ from envgym.trainer.sections import (
     RolloutSettings,
     SftSettings,
     TrainRunSettings,
+    check_trainable,
 )
 
 
@@ -86,15 +87,7 @@ class TrainSettings(Recipe):
 
     @model_validator(mode="after")
     def _check_sampling(self) -> "TrainSettings":
-        if not self.sampling.temperature:
-            do = "raise it: greedy samples have no gradient"
-            raise ValueError(sentence("sampling.temperature", "be above 0 in training", 0, where="sampling", do=do))
-        cuts = (("top_p", self.sampling.top_p, 1.0), ("top_k", self.sampling.top_k, 0.0))
-        for name, value, neutral in cuts:
-            if value != neutral:
-                do = "leave it out: what is cut off has no exact gradient"
-                must = f"be {neutral:g} in training"
-                raise ValueError(sentence(f"sampling.{name}", must, value, where="sampling", do=do))
+        check_trainable(self.sampling.sampling, where="sampling")
         return self
 
     @model_validator(mode="after")

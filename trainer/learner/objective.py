@@ -165,6 +165,11 @@ class Objective:
         return self.settings.old_policy == "rollout"
 
     @property
+    def weighs_samples(self) -> bool:
+        """True where a sample counts by how probable it was to what sampled it, which may be another policy."""
+        return self.is_bypass or not self.correction.is_identity
+
+    @property
     def without_reference(self) -> "Objective":
         """The same without its KL term, for where no reference is kept."""
         return replace(self, settings=self.settings.model_copy(update={"kl_coef": 0.0}))

@@ -77,7 +77,8 @@ class TaskRequest:
     prompts: Mapping[str, str] = field(default_factory=dict)
     """Name -> hint that the policy is not given; the first context with it is kept in `Tree.prompts`, for scores."""
     sampling: Sampling | None = None
-    """In place of the run's. Of another temperature the samples are off-policy: choose a `correction`."""
+    """In place of the run's. Samples of another temperature are another policy's, and refused where the run has no
+    `correction`; as in a run's settings, the temperature is above 0 and nothing is cut off."""
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
     """What the curriculum wants to know of the group again: in `observe`, and in an allocator."""
     direct: bool = False

@@ -11,7 +11,6 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from envgym.agents.loop.agent import Agent
@@ -78,6 +77,7 @@ class Collector:
         annotate: AnnotateStage | None = None,
         replay: Replay | None = None,
         allocator: Allocator | None = None,
+        weighs_samples: bool = False,
     ) -> None:
         """Get ready; nothing is begun.
 
@@ -96,9 +96,9 @@ class Collector:
             annotate: annotates every group as soon as its trees have ended; None: there are no annotators.
             replay: may change what is sampled; None: nothing does.
             allocator: extends groups whose trees have ended; None: none is.
+            weighs_samples: as `Objective` has it; else a request may not ask for another temperature than the run's.
         """
-        self._replay = replay
-        self._settings, self._seed, self._rounds = settings, seed, rounds
+        self._settings, self._seed, self._rounds, self._replay = settings, seed, rounds, replay
         self._tasks, self._curriculum, self._keep_groups = tasks, curriculum, keep_groups
         self._policy, self._has_annotators = rollout.policy, annotate is not None
         self._last = math.inf if last is None else last
@@ -112,6 +112,7 @@ class Collector:
             annotate=annotate,
             allocator=allocator,
             max_group_size=settings.max_group_size,
+            weighs_samples=weighs_samples,
         )
         self._ahead: dict[int, _Step] = {}
         """Steps that were begun and not taken."""
@@ -121,9 +122,7 @@ class Collector:
         """Return the collector."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Cancel the groups under way."""
         await self.close()
 
@@ -161,11 +160,12 @@ class Collector:
         search: Strategy,
         keep_groups: Filter,
         rounds: int,
+        weighs_samples: bool,
     ) -> None:
         """Begin the next groups by these, as in `__init__`; groups under way go on as they were begun."""
         self._settings, self._rounds = settings, rounds
         self._curriculum, self._keep_groups = curriculum, keep_groups
-        self._runner.change(agent=agent, sampling=sampling, search=search)
+        self._runner.change(agent=agent, sampling=sampling, search=search, weighs_samples=weighs_samples)
 
     async def close(self) -> None:
         """Cancel what is under way."""

@@ -19,6 +19,7 @@ from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import Allocator, TaskRequest, TaskStats
 from envgym.trainer.rollout.annotate import AnnotatedGroup, AnnotateStage
+from envgym.trainer.sections import check_trainable
 
 Stats = Mapping[tuple[str, int], TaskStats]
 """(env, task index) -> what was seen."""
@@ -126,17 +127,20 @@ class GroupRunner:
         annotate: AnnotateStage | None = None,
         allocator: Allocator | None = None,
         max_group_size: int = 0,
+        weighs_samples: bool = False,
     ) -> None:
         """Get ready; nothing is begun. An allocator extends no group beyond `max_group_size` episodes."""
         self._context, self._env_sources, self._tasks = context, env_sources, tasks
         self._search, self._seed, self._annotate = search, seed, annotate
         self._allocator, self._max_group_size = allocator, max_group_size
+        self._weighs_samples = weighs_samples
         self._pool = RolloutPool(concurrency=concurrency)
         self._completing: set[asyncio.Task[AnnotatedGroup]] = set()
 
-    def change(self, *, agent: Agent, sampling: Sampling, search: Strategy) -> None:
+    def change(self, *, agent: Agent, sampling: Sampling, search: Strategy, weighs_samples: bool) -> None:
         """Begin the next groups by these; what has begun goes on as it was."""
         self._context, self._search = replace(self._context, agent=agent, sampling=sampling), search
+        self._weighs_samples = weighs_samples
 
     def begin(self, request: TaskRequest, *, step: int, number: int) -> GroupRollout:
         """Begin a group.
@@ -152,7 +156,10 @@ class GroupRunner:
         def begin_trees(request: TaskRequest) -> None:
             make_job, group_size = self._episode_factory(request, task, step, number), request.group_size
             search = Chain() if request.direct else self._search
-            context = self._context if request.sampling is None else replace(self._context, sampling=request.sampling)
+            context = self._context
+            if request.sampling is not None:
+                self._check_sampling(request, request.sampling)
+                context = replace(context, sampling=request.sampling)
             first = len(rollout.trees)
             for index in range(first, first + search.num_trees(group_size)):
                 rollout.add(self._pool.submit(_grow_tree_fn(search, make_job(index), context, group_size)))
@@ -193,6 +200,15 @@ class GroupRunner:
         if self._annotate is None:
             return AnnotatedGroup(group, 0.0)
         return await self._annotate.annotate(group, self._context, step=step, task=task)
+
+    def _check_sampling(self, request: TaskRequest, sampling: Sampling) -> None:
+        """Refuse samples that the objective would take for the run's own. Raises: SettingsError."""
+        where, usual = f"request of task {request.index} of {request.env}", self._context.sampling.temperature
+        check_trainable(sampling, where=where)
+        if sampling.temperature != usual and not self._weighs_samples:
+            must = f"be the run's {usual:g} where nothing corrects for samples of another policy"
+            do = "set correction.name=tis, or objective.old_policy=rollout"
+            raise SettingsError.of("sampling.temperature", must, sampling.temperature, where=where, do=do)
 
     def _episode_factory(self, request: TaskRequest, task: Task, step: int, number: int) -> EpisodeFactory:
         """Return the jobs of a group's trees by index; they share task and env seed, and sample differently."""

@@ -18,6 +18,7 @@ from envgym.errors import SettingsError
 from envgym.plugins import Choice
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.preflight import check_invalid
+from envgym.trainer.methods.corrections import Tis
 from envgym.trainer.methods.curricula.uniform import Uniform
 from envgym.trainer.methods.protocols import CurriculumContext, TaskRequest
 from envgym.trainer.rollout.collector import Collected
@@ -149,7 +150,8 @@ def test_a_request_samples_as_it_says(built: RunContext) -> None:
             temperatures.append(request.sampling.temperature)
             return await super().generate(request)
 
-    cooled = replace(built, method=replace(built.method, curriculum=Cooled()))
+    corrected = replace(built.method.objective, correction=Tis())
+    cooled = replace(built, method=replace(built.method, curriculum=Cooled(), objective=corrected))
     drive(cooled, settings(concurrency=1), steps=1, policy=Listening(built))
     assert temperatures == sorted(temperatures)
     assert set(temperatures) == {0.5, 1.0}

@@ -9,7 +9,7 @@ import pytest
 
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.core.segments import Origin
-from envgym.core.trajectory import start_states, trajectories
+from envgym.core.trajectory import Group, start_states, trajectories
 from envgym.core.tree import Tree
 from envgym.env import ForkCapability
 from envgym.episodes import trees_of
@@ -149,3 +149,78 @@ class Unrepeatable(Sums):
 def test_env_without_a_way_back_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="env must declare fork capability state or replay"):
         run(tmp_path, "NeedsStates", envs=[{"id": f"{__name__}:Unrepeatable"}])
+
+
+class Hot:
+    """Asks for samples of other settings than the run's."""
+
+    sampling = Sampling(temperature=3.0)
+
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        (supply,) = context.supplies
+        return [TaskRequest(supply.name, 0, context.group_size, sampling=self.sampling)]
+
+
+class Greedy(Hot):
+    """Asks for the likeliest tokens."""
+
+    sampling = Sampling(temperature=0.0)
+
+
+class Cut(Hot):
+    """Asks for likely tokens alone."""
+
+    sampling = Sampling(top_p=0.5)
+
+
+class Shorter(Hot):
+    """Asks for samples of the run's temperature."""
+
+    sampling = Sampling(temperature=1.0, max_new_tokens=4)
+
+
+class Hotter:
+    """Extends every group once, by samples of another temperature."""
+
+    def extend(self, request: TaskRequest, group: Group, *, round: int, step: int) -> TaskRequest | None:
+        return None if round else replace(request, sampling=Sampling(temperature=3.0))
+
+    def finish(self, request: TaskRequest, group: Group) -> Group:
+        return group
+
+
+@pytest.mark.parametrize(
+    "curriculum,sections,message",
+    [
+        (
+            "Hot",
+            {},
+            r"sampling.temperature must be the run's 1 where nothing corrects for samples of another policy, got 3.0 "
+            r"\(request of task 0 of .*Counter\); set correction.name=tis, or objective.old_policy=rollout",
+        ),
+        (
+            "Shorter",
+            {"allocator": {"name": f"{__name__}:Hotter"}},
+            r"sampling.temperature must be the run's 1 where nothing",
+        ),
+        ("Greedy", {}, r"sampling.temperature must be above 0 in training, got 0 "),
+        ("Cut", {}, r"sampling.top_p must be 1 in training, got 0.5 \(request of "),
+    ],
+)
+def test_samples_that_the_objective_would_take_for_the_runs_own_are_refused(
+    curriculum: str, sections: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        run(tmp_path, curriculum, **sections)
+
+
+def test_samples_of_another_temperature_weigh_by_how_probable_they_were(tmp_path: Path) -> None:
+    found: list[tuple[float, float]] = []
+    for name, correction in (("Hot", "tis"), ("Shorter", "none")):
+        run(tmp_path / name, name, correction={"name": correction}, filter={"name": "keep_all"})
+        first = next(row for row in RunDirectory.open(tmp_path / name).metrics() if "train/rows" in row)
+        found.append((first["logprob_gap/mean_abs"], first["logprob_gap/effective_samples"]))
+    (hot_gap, hot_samples), usual = found
+    assert usual == pytest.approx((0.0, 1.0), abs=1e-5)
+    assert hot_gap > 0.1
+    assert hot_samples < 0.95
