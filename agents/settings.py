@@ -76,7 +76,7 @@ class ModelSettings(Settings):
 class EndpointSettings(Settings):
     """An endpoint, and how hard it may be used."""
 
-    base_url: str
+    base_url: str = Field(pattern="^https?://.")
     """Up to and with the version, such as `http://localhost:8000/v1`."""
     model: str
     """What the endpoint calls its model."""

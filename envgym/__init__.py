@@ -1,7 +1,8 @@
 """Text environments with verifiable rewards, an agent loop and a trainer, joined by one tree of turns.
 
 Importing this package registers every environment lazily in Gymnasium's registry and imports none of them.
-The four rooms are `envgym` (contract and toolbox), `envgym.envs`, `envgym.agents` and `envgym.trainer`.
+The four rooms are `envgym` (contract and toolbox), `envgym.envs`, `envgym.agents` and `envgym.trainer`; `train`,
+`evaluate` and `play_episode` put them together, and load them when they are first used.
 """
 
 from importlib import import_module
@@ -10,21 +11,23 @@ from typing import TYPE_CHECKING
 from envgym.registry import list_ids, make, register
 
 if TYPE_CHECKING:
+    from envgym.api import evaluate, play_episode, train
     from envgym.core.messages import Action, Message, Observation, Role, TextPart, ToolCall
     from envgym.core.tasks import Split, Task
     from envgym.core.turns import Ending, Invalid, Scored
     from envgym.env import Env, ForkCapability
-    from envgym.records import Reply
+    from envgym.records import Reply, StepResult
     from envgym.tools import tool
 
 __version__ = "0.1.0"
 
 _MODULES = {
+    "envgym.api": ("evaluate", "play_episode", "train"),
     "envgym.core.messages": ("Action", "Message", "Observation", "Role", "TextPart", "ToolCall"),
     "envgym.core.tasks": ("Split", "Task"),
     "envgym.core.turns": ("Ending", "Invalid", "Scored"),
     "envgym.env": ("Env", "ForkCapability"),
-    "envgym.records": ("Reply",),
+    "envgym.records": ("Reply", "StepResult"),
     "envgym.tools": ("tool",),
 }
 """Module -> public names that it defines; loaded on first use so that `import envgym` stays fast."""
@@ -41,14 +44,18 @@ __all__ = [
     "Role",
     "Scored",
     "Split",
+    "StepResult",
     "Task",
     "TextPart",
     "ToolCall",
     "__version__",
+    "evaluate",
     "list_ids",
     "make",
+    "play_episode",
     "register",
     "tool",
+    "train",
 ]
 
 

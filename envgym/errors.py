@@ -86,11 +86,11 @@ class PartyFailure(InfrastructureError):
 
 
 def sentence(what: str, must: str, got: object, *, where: str, do: str) -> str:
-    """Build '<what> must <must>, got <got> (<where>); <do>.' with `got` shortened to a readable length.
+    """Build '<what> must <must>, got <got> (<where>); <do>.' with `got` on one line, shortened to a readable length.
 
     A question in `do` ends with its own mark, without a full stop behind it.
     """
-    shown = got if isinstance(got, str) else repr(got)
+    shown = " ".join((got if isinstance(got, str) else repr(got)).splitlines())
     if len(shown) > _SHOWN:
         shown = f"{shown[:_SHOWN]}... ({len(shown)} characters)"
     return f"{what} must {must}, got {shown} ({where}); {do}{'' if do.endswith('?') else '.'}"

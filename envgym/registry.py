@@ -7,6 +7,7 @@ Nothing here imports an environment before it is made.
 import inspect
 import re
 import tomllib
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -181,6 +182,19 @@ def _import_file(path: str) -> str:
     except (ImportError, AttributeError) as error:
         do = "check the path"
         raise InvalidInput.of("environment", "be importable", path, where=str(error), do=do) from error
+    except Exception as error:  # what runs is the user's
+        raise _broken(path, error) from error
+
+
+def _broken(env_id: str, error: Exception) -> InvalidInput:
+    """Say what code raised while it was imported, and where."""
+    if isinstance(error, SyntaxError):
+        file, line, reason = error.filename, error.lineno, error.msg
+    else:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        file, line, reason = frame.filename, frame.lineno, str(error)
+    got = f"{type(error).__name__}: {reason}"
+    return InvalidInput.of(f"the code of {env_id}", "be importable", got, where=f"{file}, line {line}", do="mend it")
 
 
 def _checked(env: object, entry: Registration) -> "Env[Any]":  # every env has its own state type
@@ -224,6 +238,8 @@ def _load(entry: Registration) -> Callable[..., object]:
     except AttributeError as error:
         where, do = f"module {module_name}", "correct the entry point"
         raise InvalidInput.of(entry.id, f"be defined as {name}", "nothing", where=where, do=do) from error
+    except Exception as error:  # what runs is the author's
+        raise _broken(entry.id, error) from error
     if not callable(creator):
         do = "correct the entry point"
         raise InvalidInput.of(entry.id, "be a class or function", creator, where=_place(entry), do=do)

@@ -26,6 +26,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
+from os import PathLike
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -86,7 +87,11 @@ def package_versions() -> dict[str, str]:
 
 
 def check_new(path: Path) -> None:
-    """See that a run can begin in a directory. Raises: RunError: something is there already."""
+    """See that a run can begin in a directory. Raises: RunError: something is there already, or it cannot be made."""
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    if not (above.is_dir() and os.access(above, os.W_OK)):
+        must, do = "lie where folders can be made", "choose another directory"
+        raise RunError.of("run directory", must, str(path), where=f"{above} is no folder one may write to", do=do)
     if path.exists() and (not path.is_dir() or any(entry.name != LOCK for entry in path.iterdir())):
         do = "choose another directory, go on with it by --resume, or delete it yourself"
         raise RunError(sentence("run directory", "be new or empty", str(path), where="run", do=do))
@@ -143,15 +148,16 @@ def _leaves(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 class RunDirectory:
     """One run on disk."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | PathLike[str]) -> None:
         """Name a directory; nothing is read or written yet."""
-        self.path = path
+        self.path = Path(path)
 
     @classmethod
-    def create(cls, path: Path, *, name: str, config: Mapping[str, Any]) -> "RunDirectory":
+    def create(cls, path: str | PathLike[str], *, name: str, config: Mapping[str, Any]) -> "RunDirectory":
         """Start a run in a new or empty directory. Raises: RunError: something is there already."""
-        check_new(path)
         run = cls(path)
+        path = run.path
+        check_new(path)
         path.mkdir(parents=True, exist_ok=True)
         write_json(path / "config.json", config)
         write_json(path / "versions.json", package_versions())
@@ -161,12 +167,17 @@ class RunDirectory:
         return run
 
     @classmethod
-    def open(cls, path: Path) -> "RunDirectory":
-        """Open a run for reading or resuming. Raises: RunError: no run, or of a newer schema."""
-        if not (path / "run.json").exists():
-            raise _no_run(path)
+    def open(cls, path: str | PathLike[str], *, trusted: bool = False) -> "RunDirectory":
+        """Open a run for reading or resuming, where `trusted` as one of this user's own (`envgym.run_trust`).
+
+        Raises: RunError: no run, or of a newer schema.
+        """
         run = cls(path)
+        if not (run.path / "run.json").exists():
+            raise _no_run(run.path)
         _ = run.schema
+        if trusted:
+            trust(run.path)
         return run
 
     @property

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-_LANE_MARKERS = "peers or vllm or web or docker or gpu"
+_LANE_MARKERS = "peers or vllm or web or docker or notebook or gpu"
 _NO_TESTS_COLLECTED = 5
 
 
@@ -109,6 +109,14 @@ LANES = (
         limit_s=900,
         constraints="constraints/vllm.txt",
         packages=("--no-deps", "--requirement=constraints/vllm.txt"),
+        has_own_environment=True,
+    ),
+    Lane(
+        name="notebook",
+        steps=(Step(markers="notebook", options=("tests/docs",)),),
+        limit_s=300,
+        constraints="constraints/notebook.txt",
+        packages=("--no-deps", "--requirement=constraints/notebook.txt"),
         has_own_environment=True,
     ),
     Lane(

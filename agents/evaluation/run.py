@@ -21,6 +21,7 @@ from envgym.agents.evaluation.play import (
     token_player,
 )
 from envgym.agents.loop.agent import agent_kind, make_agent
+from envgym.agents.models.loading import check_model
 from envgym.agents.policies.backends import build_policy
 from envgym.agents.search import Strategy
 from envgym.agents.search.protocol import TreeStrategy
@@ -38,6 +39,8 @@ from envgym.seeds import derive_seed
 from envgym.settings import build_settings
 from envgym.wall_time import WallClock
 
+_LOADS_MODEL = ("transformers", "vllm")
+"""Backends that read the model of its name from a directory or the hub."""
 JOURNAL = "finished.jsonl"
 """Episodes of an evaluation that is not over yet."""
 
@@ -80,6 +83,8 @@ def run_evaluation(
         done = set() if run is None else {data["label"] for data in run.evals()}
         missing = [plan for plan in plans if plan.title not in done]
         if run is None or missing:
+            if settings.engine.backend.name in _LOADS_MODEL:
+                check_model(settings.model.name)
             run = run_coroutine(_evaluate_plans(settings, run, missing, search, on_progress, held, started))
         report = write_run_report(run)
         (run.path / JOURNAL).unlink(missing_ok=True)  # all of it is in the run's episodes
@@ -98,7 +103,7 @@ async def _evaluate_plans(
 ) -> RunDirectory:
     """Get the policy ready, then play and record the plans; a new directory is made, and held, in between."""
     async with AsyncExitStack() as stack:
-        play = await _open_player(settings, search, stack)
+        play = await open_player(settings, search, stack)
         if run is None:
             held.enter_context(sole_writer(settings.run.path))
             run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(settings))
@@ -204,7 +209,7 @@ def _plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> EvalPla
     )
 
 
-async def _open_player(settings: EvalSettings, search: Strategy, stack: AsyncExitStack) -> Player:
+async def open_player(settings: EvalSettings, search: Strategy, stack: AsyncExitStack) -> Player:
     """Make the policy, open it until `stack` is left, and return what plays with it.
 
     Raises: UnknownName, InvalidInput, SettingsError: no such model, agent or tokenizer, or a search that does not fit.

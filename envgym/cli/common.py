@@ -6,16 +6,14 @@ import json
 import os
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from envgym.core.json_types import visible, well_formed
 from envgym.errors import InvalidInput, near_names
-from envgym.run_trust import names_code, trust
+from envgym.run_trust import names_code
 
 if TYPE_CHECKING:
     from envgym.env import Env
-    from envgym.runs import RunDirectory
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
@@ -27,6 +25,7 @@ _COMPLAINTS = tuple(
         (r"the following arguments are required: (.*)", "{} is missing"),
         (r"argument (\S+): invalid int value: (.*)", "{} must be a whole number, got {}"),
         (r"argument (\S+): invalid float value: (.*)", "{} must be a number, got {}"),
+        (r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", "{0} must be one of {2}, got {1}"),
         (r"argument (\S+): expected one argument", "{} must be given a value, got none"),
         (r"argument (\S+): not allowed with argument (.*)", "{} must stand alone, got {} too"),
         (r"argument (\S+): (.*)", "{} {}"),
@@ -90,16 +89,6 @@ def add_trust_argument(parser: "argparse._ActionsContainer") -> None:
     """Add `--trust`."""
     text = "use what the settings of a run that was not begun here name: code, URLs, files"
     parser.add_argument("--trust", action="store_true", help=text)
-
-
-def open_run(path: Path, *, trusted: bool) -> "RunDirectory":
-    """Open a run directory, with `--trust` as one of this user's own. Raises: RunError: there is none."""
-    from envgym.runs import RunDirectory  # its tables are heavy
-
-    run = RunDirectory.open(path)
-    if trusted:
-        trust(path)
-    return run
 
 
 def env_kwargs(settings: list[str]) -> dict[str, Any]:  # the env's own keyword arguments

@@ -1,13 +1,10 @@
 """`envgym eval`: measure a model on tasks that it has not trained on."""
 
 import argparse
-import re
 import sys
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envgym.cli.common import add_json_argument, add_trust_argument, echo, import_from_here, open_run, print_json
+from envgym.cli.common import add_json_argument, add_trust_argument, echo, import_from_here, print_json
 from envgym.core.tasks import Split
 from envgym.errors import SettingsError
 from envgym.progress import ProgressDisplay
@@ -17,14 +14,13 @@ if TYPE_CHECKING:
     from envgym.agents.settings import EvalSettings
 
 _WHERE = "envgym eval"
-_LIMITS = ("thinking", "max_turn_tokens", "max_context_tokens", "on_length")
-"""Settings of an agent that another agent takes over."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     who = parser.add_argument_group("who")
-    who.add_argument("--model", metavar="NAME|DIR|RUN", help="tiny, smollm2, a model directory, a hub name, or a run")
+    help_model = "tiny, smollm2, a model directory, a hub name, a run, or one of its checkpoints"
+    who.add_argument("--model", metavar="NAME|DIR|RUN", help=help_model)
     who.add_argument("--endpoint", metavar="URL", help="ask an OpenAI-compatible service for --model instead")
     help_tokenizer = "of a model that an endpoint serves by token ids (--backend vllm; default: --model)"
     who.add_argument("--tokenizer", metavar="NAME|DIR", help=help_tokenizer)
@@ -34,8 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_pairs(who, "--agent-set", "setting of the agent, as max_turn_tokens=512")
     what = parser.add_argument_group("on what")
-    what.add_argument("--env", metavar="ID", help="environment (default: those of the run)")
-    _add_pairs(what, "--env-set", "keyword argument of the environment, as level=3")
+    help_env = "environment; repeatable (default: those of the run)"
+    what.add_argument("--env", metavar="ID", action="append", default=[], help=help_env)
+    _add_pairs(what, "--env-set", "keyword argument of every environment, as level=3")
     what.add_argument("--split", default=Split.TEST.value, help="test or train (default: test)")
     what.add_argument("--tasks", type=int, default=100, metavar="N", help="distinct tasks (default: 100)")
     what.add_argument("--samples", type=int, default=1, metavar="K", help="episodes per task (default: 1)")
@@ -98,45 +95,53 @@ def run(args: argparse.Namespace) -> int:
 def _settings(args: argparse.Namespace) -> "EvalSettings":
     """Return the settings that the arguments, and the run that `--model` names, give."""
     from envgym.agents.settings import EvalSettings
+    from envgym.api import eval_settings
+    from envgym.runs import RunDirectory
 
     if args.resume and args.model is None and args.out is not None:
-        config = open_run(Path(args.out), trusted=args.trust).trusted_config()
+        config = RunDirectory.open(args.out, trusted=args.trust).trusted_config()
         return build_settings(EvalSettings, config, where=args.out)
     if args.model is None:
         do = "name a model, a model directory or a run"
         raise SettingsError.of("--model", "be given", "nothing", where=_WHERE, do=do)
-    source: Mapping[str, Any] = {}
-    if args.endpoint is None and (Path(args.model) / "run.json").is_file():
-        source = _trained(Path(args.model), trusted=args.trust)
-    envs = _envs(args, source)
-    given = {name: value for name in ("dtype", "tokenizer") if (value := getattr(args, name)) is not None}
-    name = f"eval-{_slug(source.get('name', args.model))}-{_slug(envs[0]['id'])}"
-    success_at = source.get("success_at", 1.0) if args.success_at is None else args.success_at
-    data = {
-        "run": {"name": name, "directory": args.out, "seed": args.seed},
-        "model": {**source.get("model", {"name": args.model}), **given},
-        "engine": _engine(args),
-        "agent": _agent(args, source),
-        "envs": envs,
-        "evaluation": {
-            "tasks": args.tasks,
-            "samples": args.samples,
-            "temperature": _temperature(args),
-            "top_p": args.top_p,
-            "top_k": args.top_k,
-            "split": Split.parse(args.split, where="--split"),
-            "success_at": success_at,
-            "max_invalid_rate": args.max_invalid,
-            "metrics": args.metric,
-            "search": apply_overrides({"name": args.search}, args.search_set, option="--search-set"),
-        },
+    numbers = {name: value for name in ("dtype", "tokenizer") if (value := getattr(args, name)) is not None}
+    agent = {} if args.agent is None else {"name": args.agent}
+    evaluation = {
+        "tasks": args.tasks,
+        "samples": args.samples,
+        "temperature": _temperature(args),
+        "top_p": args.top_p,
+        "top_k": args.top_k,
+        "split": Split.parse(args.split, where="--split"),
+        "max_invalid_rate": args.max_invalid,
+        "metrics": args.metric,
+        "search": apply_overrides({"name": args.search}, args.search_set, option="--search-set"),
     }
-    return build_settings(EvalSettings, data, where=_WHERE, given=_given(args))
+    if args.success_at is not None:
+        evaluation["success_at"] = args.success_at
+    return eval_settings(
+        args.model,
+        _envs(args),
+        run={"directory": args.out, "seed": args.seed},
+        numbers=numbers,
+        agent=apply_overrides(agent, args.agent_set, option="--agent-set"),
+        engine=_engine(args),
+        evaluation=evaluation,
+        trusted=args.trust,
+        where=_WHERE,
+        given=_given(args),
+    )
 
 
 def _given(args: argparse.Namespace) -> dict[str, str]:
     """Return for the settings that an argument gave directly what gave them."""
-    given = {f"evaluation.{name}": f"--{name}" for name in ("tasks", "samples", "temperature")}
+    sections = {
+        "evaluation": ("tasks", "samples", "temperature", "top_p", "top_k"),
+        "engine": ("threads", "concurrency", "max_batch", "cache_gib"),
+        "model": ("dtype",),
+    }
+    options = [(section, name) for section, names in sections.items() for name in names]
+    given = {f"{section}.{name}": f"--{name.replace('_', '-')}" for section, name in options}
     for part, option in (("agent", "agent"), ("evaluation.search", "search"), ("engine.endpoint", "endpoint")):
         words = getattr(args, f"{option}_set")
         given |= places(words, option=f"--{option}-set", under=f"{part}.")
@@ -148,31 +153,6 @@ def _temperature(args: argparse.Namespace) -> float:
     if args.temperature is not None:
         return float(args.temperature)
     return float(args.samples > 1 or args.search != "chain")
-
-
-def _trained(path: Path, *, trusted: bool) -> dict[str, Any]:
-    """Return what a training run's newest checkpoint is, with the run's agent and envs."""
-    from envgym.trainer.learner.checkpoint import load_state, require_checkpoint
-    from envgym.trainer.settings import settings_of_run
-
-    trained = open_run(path, trusted=trusted)
-    checkpoint = require_checkpoint(path)
-    config = settings_of_run(trained, "model", "agent", "envs")
-    steps = load_state(checkpoint).step
-    weights = str(checkpoint / "model")
-    numbers = config.model.model_dump(include={"dtype", "autocast", "head_dtype"})
-    model: dict[str, Any] = {**numbers, "train_steps": steps}
-    if config.model.lora is None:
-        model["name"] = weights
-    else:
-        model |= {"name": config.model.name, "tiny": config.model.tiny.model_dump(), "adapter": weights}
-    return {
-        "name": f"{trained.name}-step-{steps}",
-        "model": model,
-        "agent": config.agent.model_dump(mode="json"),
-        "envs": [env.model_dump(mode="json", exclude={"weight"}) for env in config.envs],
-        "success_at": config.evaluation.success_at,
-    }
 
 
 def _engine(args: argparse.Namespace) -> dict[str, Any]:
@@ -190,24 +170,7 @@ def _engine(args: argparse.Namespace) -> dict[str, Any]:
     return engine
 
 
-def _agent(args: argparse.Namespace, source: Mapping[str, Any]) -> dict[str, Any]:
-    agent: dict[str, Any] = dict(source.get("agent", {}))
-    if args.agent is not None and args.agent != agent.get("name"):
-        agent = {key: agent[key] for key in _LIMITS if key in agent} | {"name": args.agent}
-    return apply_overrides(agent, args.agent_set, option="--agent-set")
-
-
-def _envs(args: argparse.Namespace, source: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the env that was named, with the run's settings where it is one of the run's; or all of the run's."""
-    known: list[dict[str, Any]] = source.get("envs", [])
-    if args.env is None and not known:
-        do = "name an environment; `envgym list` shows them"
-        raise SettingsError.of("--env", "be given", "nothing", where=_WHERE, do=do)
-    named = [env for env in known if args.env in (None, env["id"], env["name"])]
-    envs = named or [{"id": args.env, "settings": {}}]
-    return [{**env, "settings": apply_overrides(env["settings"], args.env_set, option="--env-set")} for env in envs]
-
-
-def _slug(text: str) -> str:
-    """Return a name as part of a folder's name."""
-    return re.sub(r"[^\w.-]+", "_", text.strip("/").removeprefix("./")).strip("_.") or "model"
+def _envs(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the envs that are named, each with the settings that are given; without a name they are for all."""
+    settings = apply_overrides({}, args.env_set, option="--env-set")
+    return [{"id": name, "settings": settings} for name in args.env] or [{"settings": settings}]

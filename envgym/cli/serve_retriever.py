@@ -37,7 +37,13 @@ def run(args: argparse.Namespace) -> int:
     chosen = os.environ.get(TOKEN_VARIABLE)
     token = chosen or (None if is_loopback(args.host) else secrets.token_urlsafe(24))
     retriever = _retriever(args)
-    with RetrievalServer(retriever, name=args.index, host=args.host, port=args.port, token=token) as server:
+    try:
+        listening = RetrievalServer(retriever, name=args.index, host=args.host, port=args.port, token=token)
+    except (OSError, OverflowError) as error:
+        got, reason = f"{args.host} port {args.port}", getattr(error, "strerror", None) or str(error)
+        do = "choose another --port (0 takes a free one) or --host"
+        raise InvalidInput.of("address", "be free to listen on", got, where=reason, do=do) from None
+    with listening as server:
         if token and not chosen:
             echo(f"Clients need {TOKEN_VARIABLE}={token}", flush=True)
         echo(f"{args.corpus} at {server.url}/retrieve; Ctrl-C stops.", flush=True)

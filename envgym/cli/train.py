@@ -13,13 +13,12 @@ from envgym.cli.common import (
     at_least_0,
     echo,
     import_from_here,
-    open_run,
     print_json,
 )
 from envgym.cli.pipelines import is_pipeline, run_pipeline
 from envgym.errors import InvalidInput, SettingsError
 from envgym.progress import ProgressDisplay
-from envgym.settings import apply_overrides, build_settings, places, read_settings_file
+from envgym.settings import apply_overrides, places, read_settings_file
 
 if TYPE_CHECKING:
     from envgym.trainer.settings import TrainSettings
@@ -72,25 +71,22 @@ def _read_settings(args: argparse.Namespace, data: dict[str, Any] | None) -> "Tr
 
     Raises: SettingsError, UnknownName, RunError: settings, or a run directory, that cannot be used.
     """
-    from envgym.trainer.settings import TrainSettings, train_settings
+    from envgym.api import read_train_settings
+    from envgym.trainer.settings import train_settings
 
-    path, given = Path(args.config), places(args.settings)
     if data is not None:
-        return train_settings(data, where=str(path), given=given)
-    if not args.resume:
-        do = "add --resume to go on with the run"
-        raise SettingsError.of("CONFIG", "be a YAML file", "a directory", where=str(path), do=do)
-    merged = apply_overrides(open_run(path, trusted=args.trust).trusted_config(), args.settings)
-    import_from_here(merged)
-    return build_settings(TrainSettings, merged, where=str(path / "config.json"), given=given)
+        return train_settings(data, where=args.config, given=places(args.settings))
+    return read_train_settings(
+        args.config, args.settings, resume=args.resume, trusted=args.trust, on_read=import_from_here
+    )
 
 
 def _run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
     """Train, show it, and print what came of it."""
-    from envgym.trainer.checks.preflight import check_env_ids, open_run_directory
+    from envgym.trainer.checks.preflight import check_names, open_run_directory
 
-    check_env_ids(settings)  # these take no time; importing the trainer does
-    open_run_directory(settings, resume=args.resume)
+    open_run_directory(settings, resume=args.resume)  # these take no time; importing the trainer does
+    check_names(settings)
     from envgym.cli.results import print_comparisons, print_evaluations, print_untrained, run_json
     from envgym.trainer.catalog import TRACKER
     from envgym.trainer.train import train
@@ -188,9 +184,10 @@ def add_value_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_value(args: argparse.Namespace) -> int:
     """Fit, and print how much of the returns the value explains."""
+    from envgym.runs import RunDirectory
     from envgym.trainer.workflows.value_fit import fit_value, value_settings
 
-    source = open_run(Path(args.run), trusted=args.trust).path
+    source = RunDirectory.open(args.run, trusted=args.trust).path
     out = None if args.out is None else Path(args.out)
     settings = value_settings(source, episodes=args.episodes, directory=out, overrides=args.settings)
     import_from_here(settings.model_dump(mode="json"))

@@ -2,21 +2,24 @@
 
 from collections.abc import Sequence
 
+from envgym.agents.models.loading import check_model
 from envgym.core.trajectory import Group
 from envgym.core.turns import Ending, Invalid
 from envgym.errors import RunError, sentence
-from envgym.registry import find
 from envgym.run_trust import check_trusted
 from envgym.runs import RunDirectory, check_new, check_same
 from envgym.settings import build_settings
 from envgym.trainer.settings import TrainSettings
 
 
-def check_env_ids(settings: TrainSettings) -> None:
-    """See that the envs are registered. Raises: UnknownName: one is not; an import path is judged when it is loaded."""
+def check_names(settings: TrainSettings) -> None:
+    """See that the envs can be made, with the files of tasks that they name, and that the model can be found.
+
+    Raises: UnknownName, InvalidInput: one cannot.
+    """
     for env in settings.envs:
-        if ":" not in env.id:
-            find(env.id)
+        env.make().close()
+    check_model(settings.model.name)
 
 
 def open_run_directory(settings: TrainSettings, *, resume: bool) -> RunDirectory | None:

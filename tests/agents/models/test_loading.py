@@ -1,9 +1,12 @@
 """Model names: what each means, and what is said of a name that means nothing."""
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 
 from envgym.agents.models import loading
 from envgym.agents.models.loading import find_gguf, load, load_tokenizer, resolve_model
@@ -30,10 +33,57 @@ def test_smollm2_answers_a_question() -> None:
     assert ids[0, -1] in renderer.stop_token_ids
 
 
-def test_a_directory_and_a_hub_name_stand_for_themselves(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    assert resolve_model(tmp_path) == str(tmp_path)
+@pytest.fixture
+def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a cache of the hub that holds the model owner/name-1.5B."""
+    model = tmp_path / "hub" / "models--owner--name-1.5B"
+    for path, text in (("refs/main", "abc"), ("snapshots/abc/config.json", "{}")):
+        (model / path).parent.mkdir(parents=True)
+        (model / path).write_text(text)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    loading._ask_hub.cache_clear()
+    return tmp_path
+
+
+def test_a_directory_and_a_cached_hub_name_stand_for_themselves(hub_cache: Path) -> None:
+    (hub_cache / "config.json").write_text("{}")
+    assert resolve_model(hub_cache) == str(hub_cache)
     assert resolve_model("owner/name-1.5B") == "owner/name-1.5B"
+
+
+def test_a_hub_name_is_refused_at_once_without_a_network(hub_cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(InvalidInput, match=r"got models/qwen, which is no directory, and no answer of the hub \("):
+        resolve_model("models/qwen")
+    assert caplog.messages == ["models/qwen is no directory here; asking the hub for a model of that name"]
+
+
+class NoSuchModel(BaseHTTPRequestHandler):
+    """Answers as the hub does for a model that it does not have."""
+
+    def do_GET(self) -> None:
+        self.send_response(404)
+        self.send_header("X-Error-Code", "RepoNotFound")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_a_hub_name_is_refused_where_the_hub_has_no_such_model(
+    hub_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), NoSuchModel) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        try:
+            with pytest.raises(InvalidInput, match="got models/qwen, which neither has"):
+                resolve_model("models/qwen")
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_a_misspelt_run_is_no_name_on_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -44,7 +94,6 @@ def test_a_misspelt_run_is_no_name_on_the_hub(monkeypatch: pytest.MonkeyPatch, t
         UnknownName, match=r"^run must be a known name, got 'runs/frist' .*; did you mean runs/first\?$"
     ):
         resolve_model("runs/frist")
-    assert resolve_model("runs/other-model") == "runs/other-model"
 
 
 @pytest.mark.parametrize("name, near", [("smolm2", "smollm2"), ("tinny", "tiny")])
