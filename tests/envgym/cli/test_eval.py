@@ -321,7 +321,7 @@ def test_endpoint_that_is_not_there_stops_the_evaluation(command: Command) -> No
             ["--temperature", "-1"],
             "evaluation.temperature must be greater than or equal to 0, got -1.0 (--temperature)",
         ),
-        (["--dtype", "float8"], "model.dtype must be 'float32' or 'bfloat16', got float8 (envgym eval)"),
+        (["--dtype", "float8"], "model.dtype must be 'float32' or 'bfloat16', got float8 (--dtype)"),
         (["--device", "tpu"], "device must be at hand, got tpu (settings); use cpu, cuda or auto."),
         (["--endpoint-set", "timeout_s=3"], "--endpoint-set must go with an endpoint, got none (envgym eval); give"),
         (["--resume"], "run must be a directory, got no such directory (out); name a directory that"),
