@@ -43,6 +43,7 @@ from envgym.trainer.metrics.rollout import (
 )
 from envgym.trainer.metrics.times import StepTimes
 from envgym.trainer.metrics.update import Metrics
+from envgym.trainer.models.base import check_annotations_are_made
 from envgym.trainer.rollout.collector import Collected, Collector
 from envgym.trainer.rollout.groups import Stats, updated_stats
 from envgym.trainer.settings import TrainSettings
@@ -93,6 +94,8 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
         held.callback(context.policy.close)
         for source in sources:
             source.check_agent(context.agent)
+        readers = {f"demonstrations {number}": source for number, source in enumerate(sources)}
+        check_annotations_are_made(context.method.annotators, readers)
         if context.method.replay is not None:
             context.method.replay.check_agent(context.agent)
         if run is None:

@@ -184,5 +184,9 @@ def test_run_memorises_what_was_rewritten(tmp_path: Path) -> None:
         optim={"lr": 0.01},
     )
     assert rows[0]["loss/memory"] > rows[1]["loss/memory"] > 0
+    memory = {"name": "memory", "loss": "nll", "sources": ["DEMONSTRATION"]}
+    with pytest.raises(UnknownName, match="rewrite"):  # nothing writes them
+        train_steps(tmp_path / "nobody", demonstrations={"source": "rewritten"}, objective={"terms": [memory]})
+    assert not (tmp_path / "nobody").exists()
     with pytest.raises(SettingsError, match="demonstrations must go with a term"):
         train_steps(tmp_path / "no_term", demonstrations={"source": "rewritten"})
