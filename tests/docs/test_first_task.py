@@ -1,0 +1,54 @@
+"""The tutorial: its files and commands, in the order of the page, with fewer tasks and a shorter training run."""
+
+import re
+import runpy
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from envgym.cli.main import main
+from envgym.runs import RunDirectory
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "first_task.md"
+TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2}
+BLOCK = re.compile(r'^```(?P<language>\w+)(?: title="(?P<title>[^"]*)")?\n(?P<text>.*?)^```$', re.DOTALL | re.MULTILINE)
+
+
+def shorter(text: str) -> str:
+    """Return the settings with a run of one step, and a model that learns nothing."""
+    settings = yaml.safe_load(text)
+    settings["run"]["steps"] = 1
+    settings["model"]["tiny"] = TINY
+    settings["sft"] |= {"episodes": 16, "until_success": None}
+    settings["rollout"] = {"groups": 2, "group_size": 2}
+    settings["filter"] = {"name": "keep_all"}
+    settings["evaluation"]["tasks"] = 2
+    return yaml.safe_dump(settings)
+
+
+@pytest.mark.slow
+def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    num_commands = 0
+    for block in BLOCK.finditer(PAGE.read_text(encoding="utf-8")):
+        language, title, text = block["language"], block["title"], block["text"]
+        if language == "text":
+            continue
+        if title:
+            Path(title).write_text(shorter(text) if language == "yaml" else text, encoding="utf-8")
+            continue
+        assert language == "bash", text
+        for line in text.splitlines():
+            program, *words = shlex.split(line.replace("--tasks 100", "--tasks 2"))
+            words += ["-n", "3"] if words[0] == "check" else []
+            if program == "python":
+                runpy.run_path(words[0], run_name="__main__")
+            else:
+                assert (program, main(words)) == ("envgym", 0), line
+            num_commands += 1
+    assert num_commands >= 7
+    assert RunDirectory.open(tmp_path / "runs/shop").config["envs"][0]["id"] == "shop_env.py:Shop"
+    assert (tmp_path / "runs/shop/report.html").exists()
