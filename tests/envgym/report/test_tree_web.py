@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envgym.core.tree import Tree
+from envgym.core.builder import TreeBuilder
+from envgym.core.messages import Action, Observation, ToolCall
+from envgym.core.tasks import Split, Task
+from envgym.core.tree import Edge, Tree
+from envgym.core.turns import Ending, Scored, TurnOutcome
 from envgym.episodes import episode_rows
 from envgym.report.build import build_tree
 from envgym.report.bundle import write_report
@@ -293,3 +297,45 @@ def test_words_that_say_what_the_filter_takes_are_not_cut_off(page: "Page", tmp_
     field = page.get_by_label("Filter")
     field.fill(str(field.get_attribute("placeholder")))
     assert field.evaluate("field => field.scrollWidth <= field.clientWidth")
+
+
+# ---- what a row says, and how it fits -------------------------------------------------------------------------------
+
+
+def guessed(reward: float) -> Tree:
+    """One guess by a tool call, and its reply."""
+    call = ToolCall(name="guess", arguments={"number": 720})
+    action = Action('{"name": "guess", "arguments": {"number": 720}}', tool_calls=[call])
+    task = Task(id="train/1", prompt="", payload={}, split=Split.TRAIN)
+    tree = TreeBuilder(id="t", env_id="puzzles/guess_number-v0", task=task, seed=1, prompt=())
+    outcome = TurnOutcome(action=action, observation=Observation("Lower."), reward=Scored(value=reward))
+    tree.add(tree.root, Edge(segments=(), ends_turn=True), outcome=outcome, ending=Ending.TERMINATED)
+    return tree.freeze()
+
+
+def test_row_says_the_call_and_its_reply(page: "Page", tmp_path: Path) -> None:
+    show(page, tmp_path, guessed(1.0))
+    assert row(page, 1).locator(".says, .reply").all_inner_texts() == ["guess(720)", "\u2192 Lower."]
+
+
+def test_colours_have_a_scale_only_where_rewards_differ_from_0(page: "Page", tmp_path: Path) -> None:
+    show(page, tmp_path, guessed(0.0))
+    assert page.locator(".tree-map figcaption").inner_text() == "mean reward 0 everywhere"
+    page.get_by_text("Advantage", exact=True).click()
+    assert page.locator(".ramp.advantage, i.advantage").count() == 0
+    show(page, tmp_path, guessed(2.0))
+    assert page.locator(".tree-map figcaption").inner_text().split() == ["mean", "reward", "0", "2"]
+
+
+def test_nothing_overlaps_or_sticks_out_on_a_phone(page: "Page", tmp_path: Path) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    show(page, tmp_path, TREE)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    overlaps = """() => [...document.querySelectorAll(".node-row")].flatMap((row) => {
+      const boxes = [...row.children].map((cell) => cell.getBoundingClientRect()).filter(({ width }) => width);
+      return boxes.slice(1).filter((box, i) => box.left < boxes[i].right - 0.5 || box.right > innerWidth);
+    }).length"""
+    assert page.evaluate(overlaps) == 0
+    assert page.locator(".tree-head .cell:visible").all_inner_texts() == ["outcome", "adv."]
+    heads = page.locator(".tree-head .cell:visible").all()
+    assert not any(head.evaluate("(cell) => cell.scrollWidth > cell.clientWidth") for head in heads)

@@ -52,8 +52,8 @@ def test_the_demo_report_is_drawn_whole(report: ReportData, tmp_path: Path) -> N
     assert page.count("<li data-id=") == len(report.episodes)
     # Results, costs, and the first 25 tasks.
     assert page.count("<tr>") == 2 * (1 + len(report.evaluations)) + 1 + 25
-    # 1 of success, 15 of known metrics, 2 others; rewards, endings, time, invalid.
-    assert page.count('<figure class="chart') == 22
+    # 1 of success, 15 of known metrics; rewards, endings, time, invalid. Two others never change.
+    assert page.count('<figure class="chart') == 20
     assert "calls: well-formed; errors: malformed or refused" in page
     assert "NaN" not in page
     assert "undefined" not in page
@@ -114,5 +114,30 @@ def test_an_evaluation_without_training_or_tokens_is_drawn(report: ReportData, t
     only = ReportData(meta=report.meta, evaluations=report.evaluations[:1], episodes=(episode,))
     page = drawn(only, tmp_path)
     assert "&lt;think&gt; 6*7 &lt;/think&gt;" in page
-    assert ' id="curves"' in page  # one point with its interval
+    assert ' id="curves"' not in page  # one point is no curve
     assert ' id="training"' not in page
+
+
+def test_metric_that_never_changes_is_a_number_in_one_line_and_others_have_named_axes(
+    report: ReportData, tmp_path: Path
+) -> None:
+    rows = tuple(
+        MetricRow(step=step, values={"loss/kl_old": 0.0, "loss/policy": step / 8, "reward/answer": 0.5, "x/y": 3.0})
+        for step in (1, 2, 3)
+    )
+    page = drawn(replace(report, metrics=rows, evaluations=(), comparisons=(), episodes=(), trees=()), tmp_path)
+    assert re.findall(r"<figure.*?<h3>(.*?)</h3>", page) == ["Loss"]
+    assert page.count(">train step</text>") == 1
+    told = re.sub(r"<[^>]+>", "", " ".join(re.findall(r'<p class="flat">.*?</p>', page)))
+    assert told == (
+        "The same in every step. KL: kl old 0 The same in every step. x/y: 3 "
+        "The same in every step. Reward components: answer 0.500"
+    )
+
+
+def test_warm_start_is_a_curve_over_its_own_updates(report: ReportData, tmp_path: Path) -> None:
+    shown = replace(report, metrics=(), evaluations=(), comparisons=(), warm_start=((3.0, 2.0), (1.0,)))
+    page = drawn(shown, tmp_path)
+    assert re.findall(r"<figure.*?<h3>(.*?)</h3>", page)[:1] == ["Warm start"]
+    assert ">update</text>" in page
+    assert "last, update 3" in page

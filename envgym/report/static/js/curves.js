@@ -23,11 +23,26 @@ EG.curves = (() => {
         points: data.evaluationPoints(label),
       }),
     );
-    if (!series.length) return null;
+    // One evaluation alone is no curve: its section has the number.
+    if (!series.some(({ points }) => points.length > 1)) return null;
     const note = "Bars and band: 95 % intervals, clustered by task where several samples of a task were drawn.";
     const chart = EG.lines.lineChart({ title: "Success", note, kind: "share", series, fixed: [0, 1], height: 300 });
     chart.classList.add("wide");
     return chart;
+  }
+
+  // Over its own updates, so it neither zooms nor points with the other charts.
+  function warmStart() {
+    const phases = data.report.warm_start.filter((losses) => losses.length);
+    if (!phases.length) return null;
+    let before = 0;
+    const series = phases.map((losses, i) => {
+      const points = losses.map((loss, number) => ({ x: before + number + 1, y: loss }));
+      before += losses.length;
+      return { name: phases.length > 1 ? `phase ${i + 1}` : "loss", color: palette.series(i), points };
+    });
+    const note = "negative log-likelihood of the demonstrations' tokens, nats per token";
+    return EG.lines.lineChart({ title: "Warm start", note, series, xName: "update", store: EG.makeStore() });
   }
 
   function controls() {
@@ -61,18 +76,21 @@ EG.curves = (() => {
   }
 
   function learning() {
-    const { charts, other } = EG.panels.render();
+    const { charts, flat, other, otherFlat } = EG.panels.render();
     const main = learningChart();
-    if (!main && !charts.length && !other.length) return null;
-    const rest = other.length
-      ? h("details", { class: "more" }, h("summary", {}, `${EG.format.plural(other.length, "further metric")}`), h("div", { class: "grid" }, other))
-      : null;
-    return section("curves", "Learning curves", null, controls(), main, h("div", { class: "grid" }, charts), rest);
+    const drawn = [warmStart(), ...charts].filter(Boolean);
+    if (!main && !drawn.length && !flat && !other.length && !otherFlat) return null;
+    const rest =
+      other.length || otherFlat
+        ? h("details", { class: "more" }, h("summary", {}, "Further metrics"), otherFlat, h("div", { class: "grid" }, other))
+        : null;
+    return section("curves", "Learning curves", null, main || drawn.length ? controls() : null, main, h("div", { class: "grid" }, drawn), flat, rest);
   }
 
   function rewards() {
     const keys = data.keys.filter((key) => /^reward\//.test(key) && !data.isIntervalEnd(key) && key !== "reward/mean");
     if (!keys.length) return null;
+    if (keys.every(EG.panels.isFlat)) return EG.panels.flatItems("Reward components", "number", keys);
     const series = keys.map((key, i) => ({
       name: EG.format.keyName(key),
       color: palette.series(i),
@@ -108,6 +126,7 @@ EG.curves = (() => {
     if (!keys.length) return null;
     const series = keys.map((key, i) => ({ name: EG.format.keyName(key), color: palette.series(i + 1), points: data.points(key) }));
     const share = keys.every((key) => /(rate|share|fraction)$/.test(key));
+    if (keys.every(EG.panels.isFlat)) return EG.panels.flatItems("Invalid episodes", share ? "share" : "number", keys);
     return EG.lines.lineChart({
       title: "Invalid episodes",
       note: "infrastructure failed; not trained, not counted as 0",
@@ -118,9 +137,10 @@ EG.curves = (() => {
   }
 
   function episodesOverTime() {
-    const charts = [rewards(), endings(), time(), invalid()].filter(Boolean);
-    if (!charts.length) return null;
-    return section("training", "Rewards, endings, time", null, h("div", { class: "grid two" }, charts));
+    const parts = [rewards(), endings(), time(), invalid()].filter(Boolean);
+    if (!parts.length) return null;
+    const charts = parts.filter((part) => !Array.isArray(part));
+    return section("training", "Rewards, endings, time", null, h("div", { class: "grid two" }, charts), EG.panels.flatLine(parts.filter(Array.isArray).flat()));
   }
 
   return { learning, episodesOverTime };

@@ -1,9 +1,9 @@
 // The frame of a chart over train steps: title, legend that reads out values, axes, crosshair, zoom.
 // A spec gives: title, note, kind, xs (sorted steps), legend [{name, color, mark, value(step)}],
-// yDomain(range) -> [low, high], draw(group, x, y), height.
+// yDomain(range) -> [low, high], draw(group, x, y), height, xName, store (of charts that are not over train steps).
 EG.frame = (() => {
   const { h, s, replace } = EG.dom;
-  const MARGIN = { top: 10, right: 14, bottom: 24 };
+  const MARGIN = { top: 10, right: 14, bottom: 38 };
   const CHAR_WIDTH = 6.4;
   const DRAG_PIXELS = 6;
   let numClips = 0;
@@ -42,17 +42,20 @@ EG.frame = (() => {
       ),
     );
     const where = h("span", { class: "where" });
+    const unit = spec.xName.replace("train ", "");
     function show(step) {
       const at = step === null ? spec.xs[spec.xs.length - 1] : nearest(spec.xs, step);
-      where.textContent = step === null ? `last, step ${EG.format.count(at)}` : `step ${EG.format.count(at)}`;
+      where.textContent = step === null ? `last, ${unit} ${EG.format.count(at)}` : `${unit} ${EG.format.count(at)}`;
       spec.legend.forEach((item, i) => (values[i].textContent = item.value(at)));
     }
     show(null);
     return { list, where, show };
   }
 
-  function axes(group, x, y, width, height, kind) {
-    const yTicks = EG.scale.ticks(y.domain, Math.max(2, Math.round((height - 30) / 38)), kind === "count");
+  const numTicks = (height) => Math.max(2, Math.round((height - MARGIN.top - MARGIN.bottom) / 38));
+
+  function axes(group, x, y, width, height, { kind, xName }) {
+    const yTicks = EG.scale.ticks(y.domain, numTicks(height), kind === "count");
     const labels = EG.scale.tickLabels(yTicks, kind);
     const left = x.range[0];
     yTicks.forEach((tick, i) => {
@@ -64,6 +67,7 @@ EG.frame = (() => {
     const xTicks = EG.scale.ticks(x.domain, Math.max(2, Math.floor((width - left) / 85)), true);
     const base = height - MARGIN.bottom;
     group.append(s("line", { class: "axis", x1: left, x2: width - MARGIN.right, y1: base, y2: base }));
+    group.append(s("text", { class: "tick", x: (left + width - MARGIN.right) / 2, y: base + 32, "text-anchor": "middle" }, xName));
     EG.scale.tickLabels(xTicks, "number").forEach((label, i) => {
       const at = x(xTicks[i]);
       const anchor = at + (label.length * CHAR_WIDTH) / 2 > width ? "end" : "middle";
@@ -76,9 +80,9 @@ EG.frame = (() => {
 
   function scales(spec, width, height) {
     const full = [spec.xs[0], spec.xs[spec.xs.length - 1]];
-    const range = EG.store.get("range") || full;
+    const range = spec.store.get("range") || full;
     const domain = spec.yDomain(range);
-    const probe = EG.scale.ticks(domain, Math.max(2, Math.round((height - 30) / 38)), spec.kind === "count");
+    const probe = EG.scale.ticks(domain, numTicks(height), spec.kind === "count");
     const longest = Math.max(...EG.scale.tickLabels(probe, spec.kind).map((label) => label.length));
     const left = Math.max(34, Math.ceil(longest * CHAR_WIDTH) + 12);
     const pad = spec.pad || 0;
@@ -95,7 +99,7 @@ EG.frame = (() => {
     const at = (event) => event.clientX - svg.getBoundingClientRect().left;
     const stepAt = (pixel) => nearest(spec.xs, current().x.invert(pixel));
     svg.addEventListener("pointermove", (event) => {
-      EG.store.set("step", stepAt(at(event)));
+      spec.store.set("step", stepAt(at(event)));
       if (start === null) return;
       const [from, to] = [start, at(event)].sort((a, b) => a - b);
       chosen.setAttribute("x", from);
@@ -115,23 +119,24 @@ EG.frame = (() => {
       chosen.setAttribute("width", 0);
       if (from === null || Math.abs(at(event) - from) < DRAG_PIXELS) return;
       const [low, high] = [stepAt(from), stepAt(at(event))].sort((a, b) => a - b);
-      if (high > low) EG.store.set("range", [low, high]);
+      if (high > low) spec.store.set("range", [low, high]);
     });
-    svg.addEventListener("pointerleave", () => EG.store.set("step", null));
-    svg.addEventListener("dblclick", () => EG.store.set("range", null));
-    svg.addEventListener("blur", () => EG.store.set("step", null));
+    svg.addEventListener("pointerleave", () => spec.store.set("step", null));
+    svg.addEventListener("dblclick", () => spec.store.set("range", null));
+    svg.addEventListener("blur", () => spec.store.set("step", null));
     svg.addEventListener("keydown", (event) => {
       const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (!move) return;
-      const step = EG.store.get("step");
+      const step = spec.store.get("step");
       const now = spec.xs.indexOf(step === null ? spec.xs[spec.xs.length - 1] : nearest(spec.xs, step));
-      EG.store.set("step", spec.xs[Math.min(spec.xs.length - 1, Math.max(0, now + move))]);
+      spec.store.set("step", spec.xs[Math.min(spec.xs.length - 1, Math.max(0, now + move))]);
       event.preventDefault();
     });
   }
 
-  function frame(spec) {
-    const height = spec.height || 176;
+  function frame(given) {
+    const spec = { xName: "train step", store: EG.store, ...given };
+    const height = spec.height || 190;
     const key = legend(spec);
     const clip = `clip-${numClips++}`;
     const label = `${spec.title}. ${spec.legend.map((item) => `${item.name} ends at ${item.value(spec.xs[spec.xs.length - 1])}`).join("; ")}.`;
@@ -155,21 +160,21 @@ EG.frame = (() => {
       scale = scales(spec, width, height);
       const { x, y } = scale;
       const back = s("g", {});
-      axes(back, x, y, width, height, spec.kind);
+      axes(back, x, y, width, height, spec);
       const [left, right] = x.range;
       // All steps in view: marks at the edges stay whole. Zoomed: nothing runs over the axis.
-      const over = EG.store.get("range") ? 0 : 7;
+      const over = spec.store.get("range") ? 0 : 7;
       const area = s("rect", { x: left - over, y: 0, width: right - left + 2 * over, height: height - MARGIN.bottom + 6 });
       const marks = s("g", { "clip-path": `url(#${clip})` });
       spec.draw(marks, x, y);
       replace(svg, s("clipPath", { id: clip }, area), back, cross, marks);
-      showStep(EG.store.get("step"));
+      showStep(spec.store.get("step"));
     }
 
     interact(svg, spec, () => scale);
     new ResizeObserver(redraw).observe(svg);
-    ["range", "smoothing"].forEach((name) => EG.store.on(name, redraw));
-    EG.store.on("step", showStep);
+    ["range", "smoothing"].forEach((name) => spec.store.on(name, redraw));
+    spec.store.on("step", showStep);
     return h(
       "figure",
       { class: "chart" },

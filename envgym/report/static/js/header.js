@@ -61,7 +61,10 @@ EG.header = (() => {
     const estimate = success.valid;
     const where = `Success, ${f.evaluation(label)}, step ${f.count(step)}`;
     if (!estimate) return tile(where, [h("b", { class: "none" }, "no valid sample")], "", "wide");
-    return tile(where, [h("b", {}, f.percent(estimate.value))], `${f.interval(estimate)}, ${f.plural(estimate.num_tasks, "task")}`, "wide");
+    const rows = [{ name: "", estimate, color: EG.palette.after, mark: "circle" }];
+    const plot = EG.intervals.intervalPlot({ label: where, rows, domain: [0, 1], values: false });
+    const number = h("div", { class: "big" }, h("b", {}, f.percent(estimate.value)));
+    return tile(where, [number, plot], `${f.interval(estimate)}, ${f.plural(estimate.num_tasks, "task")}`, "wide");
   }
 
   function trainTile() {

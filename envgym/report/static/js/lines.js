@@ -118,10 +118,11 @@ EG.lines = (() => {
   }
 
   // series: [{name, color, points: [{x, y, low?, high?}], mark?, dash?}]
-  function lineChart({ title, note, kind = "number", series, fixed, height }) {
+  function lineChart({ title, note, kind = "number", series, fixed, height, ...own }) {
     const xs = [...new Set(series.flatMap((item) => item.points.map((point) => point.x)))].sort((a, b) => a - b);
     const span = xs[xs.length - 1] - xs[0];
     return EG.frame.frame({
+      ...own,
       title,
       note,
       kind,

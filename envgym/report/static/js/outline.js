@@ -205,8 +205,7 @@ EG.outline = (() => {
 
     function show(newModel) {
       [model, rows, marked, selected, found, kept] = [newModel, [], [], 0, null, null];
-      element.style.setProperty("--cells", String(model.columns.length));
-      replace(head, h("span", {}, "turn"), model.columns.map(({ name, title }) => h("span", { class: "cell", title }, name)));
+      replace(head, h("span", {}, "turn"), model.columns.map(({ key, name, title }) => h("span", { class: `cell ${key}`, title }, name)));
       openSome();
       draw();
       rowsBox.scrollTop = 0;

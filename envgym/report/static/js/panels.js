@@ -1,5 +1,6 @@
 // Which metric is drawn where. The first panel whose pattern fits takes the key; what fits none is drawn at the end.
 EG.panels = (() => {
+  const { h } = EG.dom;
   const PANELS = [
     { title: "Reward per episode", keys: /^reward\/mean$/, note: "mean over the step's valid episodes" },
     { title: "Entropy", keys: /entropy/, note: "nats per trained token" },
@@ -25,6 +26,25 @@ EG.panels = (() => {
 
   const kindOf = (key) => (/(share|fraction|rate|success|accuracy)$/.test(key) ? "share" : "number");
 
+  // A metric that never changed, or was measured once, is a number and no curve.
+  function isFlat(key) {
+    const values = EG.data.points(key).map(({ y }) => y);
+    return values.every((value) => value === values[0]);
+  }
+
+  function flatItems(title, kind, keys) {
+    return keys.map((key) => {
+      const name = EG.format.keyName(key);
+      const shown = title.toLowerCase() === name || title === key ? "" : `${name} `;
+      return h("span", {}, `${title}: ${shown}`, h("b", {}, EG.format.as(kind, EG.data.points(key)[0].y)));
+    });
+  }
+
+  // One line for all of them.
+  function flatLine(items) {
+    return items.length ? h("p", { class: "flat" }, h("b", {}, "The same in every step. "), items) : null;
+  }
+
   function chart(title, note, kind, keys) {
     const series = keys.map((key, i) => ({
       name: EG.format.keyName(key),
@@ -48,11 +68,15 @@ EG.panels = (() => {
     return { known, other };
   }
 
+  // Returns charts of the known metrics and of all others, each with the line of those that do not change.
   function render() {
     const { known, other } = sorted();
-    const charts = PANELS.map(({ title, note, kind = "number" }, i) => (known[i].length ? chart(title, note, kind, known[i]) : null));
-    return { charts: charts.filter(Boolean), other: other.map((key) => chart(key, "", kindOf(key), [key])) };
+    const groups = PANELS.map(({ title, note, kind = "number" }, i) => ({ title, note, kind, keys: known[i] })).filter(({ keys }) => keys.length);
+    const others = other.map((key) => ({ title: key, note: "", kind: kindOf(key), keys: [key] }));
+    const drawn = (list) => list.filter(({ keys }) => !keys.every(isFlat)).map(({ title, note, kind, keys }) => chart(title, note, kind, keys));
+    const flat = (list) => flatLine(list.filter(({ keys }) => keys.every(isFlat)).flatMap(({ title, kind, keys }) => flatItems(title, kind, keys)));
+    return { charts: drawn(groups), flat: flat(groups), other: drawn(others), otherFlat: flat(others) };
   }
 
-  return { render };
+  return { render, isFlat, flatItems, flatLine };
 })();

@@ -1,5 +1,5 @@
-// What all charts share: the zoomed range of steps, the step under the pointer, the smoothing.
-EG.store = (() => {
+// What charts share: the zoomed range of steps, the step under the pointer, the smoothing.
+EG.makeStore = () => {
   const state = { range: null, step: null, smoothing: 0 };
   const listeners = { range: [], step: [], smoothing: [] };
 
@@ -12,4 +12,7 @@ EG.store = (() => {
     },
     on: (key, listener) => listeners[key].push(listener),
   };
-})();
+};
+
+// Of all charts over train steps.
+EG.store = EG.makeStore();

@@ -33,7 +33,8 @@ EG.treeMap = (() => {
   function make(onSelect) {
     const drawing = s("svg", { preserveAspectRatio: "none", "aria-hidden": "true" });
     const scale = h("span", { class: "ramp" });
-    const element = h("figure", { class: "tree-map" }, drawing, h("figcaption", {}, "mean reward", scale, h("span", {}, h("i", { class: "none" }), "no valid episode")));
+    const none = h("span", {}, h("i", { class: "none" }), "no valid episode");
+    const element = h("figure", { class: "tree-map" }, drawing, h("figcaption", {}, scale, none));
     let boxes = [];
     let marked = [];
     drawing.addEventListener("click", (event) => {
@@ -58,7 +59,12 @@ EG.treeMap = (() => {
       drawing.setAttribute("viewBox", `0 0 ${WIDTH} ${levels * size}`);
       drawing.style.height = `${levels * size}px`;
       replace(drawing, boxes);
-      replace(scale, f.number(ends[0]), h("i", {}), f.number(ends[1]));
+      const means = items.map(({ node }) => node.mean_reward);
+      const isNone = means.every((mean) => mean === null);
+      // A scale from 0 to 0 says nothing.
+      const ramp = ends[0] < ends[1] ? [h("span", {}, "mean reward"), f.number(ends[0]), h("i", {}), f.number(ends[1])] : "mean reward 0 everywhere";
+      replace(scale, isNone ? null : ramp);
+      none.hidden = !means.includes(null);
     }
 
     function mark(path) {

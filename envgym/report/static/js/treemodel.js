@@ -68,9 +68,9 @@ EG.treeModel = (() => {
       item.indent = parent ? parent.indent + (parent.children.length > 1 ? 1 : 0) : 0;
       item.title = titleOf(item);
       item.status = statusOf(item);
-      const { segments, action, observation } = node.content;
+      const { segments, summary, observation } = node.content;
       const isWhole = node.ends_turn && (parent.index === 0 || parent.node.ends_turn);
-      item.says = oneLine((isWhole && action) || joined(segments, index === 0 ? ["PROMPT"] : ["POLICY", "INJECTED", "DEMONSTRATION"]));
+      item.says = oneLine((isWhole && summary) || joined(segments, index === 0 ? ["PROMPT"] : ["POLICY", "INJECTED", "DEMONSTRATION"]));
       item.reply = oneLine(observation || joined(segments, ["TOOL"]));
     }
     for (const { node, last } of items.slice().reverse()) if (node.parent !== null) items[node.parent].last = Math.max(items[node.parent].last, last);
