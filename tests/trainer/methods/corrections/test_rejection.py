@@ -25,6 +25,7 @@ from envgym.trainer.methods.corrections import (
     TisLevel,
     WeightLevel,
 )
+from envgym.trainer.methods.corrections.base import importance_weights
 from envgym.trainer.methods.corrections.rejection import Over, outside_ratios
 from tests.trainer.methods.corrections.gaps import GAP, MASK, correct
 
@@ -145,3 +146,18 @@ def test_a_correction_of_ones_own_says_only_what_it_rejects() -> None:
             return torch.arange(len(gap_BT))[:, None] == 0
 
     assert correct(FirstRow()).weights_BT.tolist() == [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_only_without_weights_it_only_masks(name: str) -> None:
+    assert [ALL[name](weights=level).only_masks for level in WeightLevel] == [True, False, False]
+
+
+def test_the_logarithm_of_a_weight_is_bounded_by_20() -> None:
+    gap = torch.tensor([[30.0, -30.0, 0.5], [15.0, 15.0, 0.0]], dtype=torch.float64)
+    for level, logarithms in (
+        (WeightLevel.TOKEN, [[20.0, -20.0, 0.5], [15.0, 15.0, 0.0]]),
+        (WeightLevel.SEQUENCE, [[0.5] * 3, [20.0] * 3]),
+    ):
+        expected = torch.tensor(logarithms, dtype=torch.float64).exp()
+        torch.testing.assert_close(importance_weights(gap, level), expected)

@@ -76,6 +76,7 @@ def test_two_episodes_are_compared_with_each_other() -> None:
 
 def test_group_of_one_has_advantage_zero() -> None:
     assert advantages(Istar(), annotated([1], [[0.3, 0.1]])) == [[0.0, 0.0]]
+    assert advantages(Istar(baseline="all"), annotated([1], [[0.3, 0.1]])) == [[0.0, 0.0]]
 
 
 @given(st.lists(st.lists(st.floats(-1, 1), min_size=1, max_size=3), min_size=2, max_size=4))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -191,6 +192,29 @@ def test_gradient_is_that_of_differences(loss: PairLoss) -> None:
         return loss(loss_batch(rows, values)).losses_BT.sum()
 
     assert torch.autograd.gradcheck(of, (ratios.requires_grad_(),))
+
+
+@pytest.mark.parametrize("per", ["token", "turn"])
+def test_an_episode_without_a_trained_token_has_no_gradient_and_divides_nothing(
+    per: Literal["token", "turn"],
+) -> None:
+    # Three episodes, of which the first trains nothing; of the others m = .1 (.4 / 2 + .6), or over turns .1 (.4 + .6).
+    rows = micro_batch(group_of(chain("a", [0.5]), branched("b", (0, BRANCH), (1, 1.0)), chain("c", [0.0])))
+    mask_BT = rows.loss_mask_BT.clone()
+    mask_BT[0] = False
+    batch = loss_batch(replace(rows, loss_mask_BT=mask_BT), [0.1, 0.3, -0.6])
+    batch.logprobs_BT.requires_grad_()
+    losses_BT = Dpo(per=per)(batch).losses_BT
+    margin = 0.1 * ((0.2 if per == "token" else 0.4) + 0.6)
+    assert losses_BT.sum().item() == pytest.approx(math.log(1 + math.exp(-margin)))
+    losses_BT.sum().backward()
+    grad_BT = batch.logprobs_BT.grad
+    assert grad_BT is not None
+    assert grad_BT[~mask_BT].tolist() == [0.0] * int((~mask_BT).sum())
+    # d/dm of log(1 + e^-m) is -1 / (1 + e^m), times beta, over what the episode's sum is divided by
+    slope = -0.1 / (1 + math.exp(margin))
+    better = slope / (2 if per == "token" else 1)
+    assert grad_BT[mask_BT].tolist() == pytest.approx([better, better, -slope])
 
 
 def test_a_reference_that_is_missing_is_refused() -> None:

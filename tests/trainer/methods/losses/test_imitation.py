@@ -48,6 +48,16 @@ def test_chord_leaves_tokens_above_the_cutoff_alone() -> None:
     assert slopes == pytest.approx([0.0, -1 / 3, -1 / 3])
 
 
+def test_chord_reads_no_token_that_does_not_train() -> None:
+    logprobs = torch.tensor([[log(0.5), float("nan"), -1.0]], dtype=torch.float64, requires_grad=True)
+    mask = torch.tensor([[True, False, False]])
+    losses_BT = Chord(cutoff=0.5)(_batch(logprobs, loss_mask_BT=mask)).losses_BT
+    assert losses_BT.tolist() == [[pytest.approx(0.25 * log(2)), 0.0, 0.0]]
+    losses_BT.sum().backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == [[pytest.approx(-0.25), 0.0, 0.0]]
+
+
 def test_without_a_weight_chord_is_the_likelihood() -> None:
     plain = _mean_and_gradient(NegativeLogLikelihood(), [0.7, 0.2])
     assert _mean_and_gradient(Chord(weight="none"), [0.7, 0.2]) == plain
@@ -83,6 +93,13 @@ def test_prefix_tokens_of_the_highest_entropy_train_with_the_advantage_of_what_f
     assert logprobs.grad is not None
     torch.testing.assert_close(logprobs.grad, expected)  # the slope of 2 ρ by log π is 2 ρ
     assert result.sums["kept"].item() == 2
+
+
+def test_of_prefix_tokens_of_equal_entropy_the_first_train() -> None:
+    """Of many, so that a sort that mixes equal numbers is seen to mix them."""
+    ones = torch.ones(1, 5000)
+    batch = _batch(-ones, advantages_BT=-ones, entropies_BT=ones)
+    assert PrefixRft(share=0.1)(batch).losses_BT.nonzero()[:, 1].tolist() == list(range(500))
 
 
 def test_each_prefix_has_the_mean_advantage_of_its_own_row() -> None:

@@ -63,6 +63,7 @@ def test_golden_batch_with_dual_clip() -> None:
         (5.0, -2.0, 8.0, 0.0, (0, 0, 1)),  # above the dual clip, A < 0: 2 * 4
         (5.0, 2.0, -2.6, 0.0, (0, 1, 0)),  # the dual clip leaves A > 0 alone
         (5.0, 0.0, 0.0, 0.0, (0, 0, 0)),
+        (4.0, -2.0, 8.0, 8.0, (0, 0, 0)),  # at the dual clip itself: it trains still
     ],
 )
 def test_each_side_of_the_clip(
