@@ -147,7 +147,7 @@ def test_gae_over_tokens_skips_observations_as_verl_s_does(core_algos: Any, disc
     (episode,) = trajectories(tree.freeze())
     values = (0.1, -0.2, 0.3, 9.0, -7.0, 0.5, 0.6)
     mask = torch.tensor([[1.0, 1, 1, 0, 0, 1, 1]])
-    _, returns = core_algos.compute_gae_advantage_return(
+    advantages, returns = core_algos.compute_gae_advantage_return(
         token_level_rewards=torch.tensor([[0, 0, 0.5, 0, 0, 0, -1.0]]),
         values=torch.tensor([values]),
         response_mask=mask,
@@ -155,15 +155,18 @@ def test_gae_over_tokens_skips_observations_as_verl_s_does(core_algos: Any, disc
         lam=decay,
     )
     said = TrajectoryValues(trajectory=episode, values=((), values[:3], values[5:]))
-    (found,) = GaeToken(discount=discount, decay=decay).assign(
-        [Group(key="g", trees=(episode.tree,))], CreditContext(scores={CRITIC_VALUES: [said]})
-    )
+    groups, context = [Group(key="g", trees=(episode.tree,))], CreditContext(scores={CRITIC_VALUES: [said]})
+    (found,) = GaeToken(discount=discount, decay=decay).assign(groups, context)
     row = episode.rows[0]
     trained = mask[0].bool().tolist()
     assert chosen(token_targets(found, row)[4:], trained) == pytest.approx(
         chosen(returns[0].tolist(), trained), abs=1e-6
     )
-    # verl whitens its advantages over the batch; before that they are the returns less the values
+    # verl whitens its advantages over the batch, as we do where it is asked for
+    (white,) = GaeToken(discount=discount, decay=decay, whiten=True).assign(groups, context)
+    theirs = chosen(advantages[0].tolist(), trained)
+    assert chosen(token_advantages(white, row)[4:], trained) == pytest.approx(theirs, abs=1e-5)
+    # before that they are the returns less the values
     raw = (returns - torch.tensor([values]))[0].tolist()
     assert chosen(token_advantages(found, row)[4:], trained) == pytest.approx(chosen(raw, trained), abs=1e-6)
 

@@ -141,6 +141,7 @@ def test_a_reference_that_cannot_read_packs_is_refused_before_anything_trains(tm
     with pytest.warns(UserWarning, match="shared prefixes"), pytest.raises(SettingsError, match=refusal):
         train(asked)
     assert not (tmp_path / "run").exists()
+    build_run_context(settings(objective={"kl_coef": 0.5}, models=reference, optim={"packing": False}))
 
 
 # ---- a service -------------------------------------------------------------------------------------------------------
