@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks._forest import forest
-from benchmarks._methods_cells import WARM_START, Cells, Declaration, Result
+from benchmarks._methods_cells import EXAMPLES, WARM_START, Cells, Declaration, Result
 from benchmarks._studies import (
     LEVEL,
     Mean,
@@ -31,11 +31,17 @@ Dots are mean differences to `{baseline}`, paired by seed; lines are 95 % interv
 
 {results}
 
+## Reading it
+
+Written after the runs, which it tells of:
+
+{reading}
+
 ## What was declared beforehand
 
 `examples/methods/` was committed before any declared seed was run: the settings of each env, the arms, the seeds
-{seeds}, the budgets, the metric (success after the whole budget) and the smallest effect. Settings were tried on the
-pilot seeds {pilots} alone, which are not shown.
+{seeds}, the budgets, the metric (success after the whole budget) and the smallest effect, which rests on a few arms at the
+pilot seeds {pilots}. Settings were tried on these seeds alone; they are not shown.
 
 With {num_seeds} seeds an arm's own spread says little. So one standard deviation s is taken for all arms of an env,
 pooled over their paired differences; intervals are +- t s / sqrt({num_seeds}), t with {freedom} degrees of freedom. All
@@ -138,6 +144,7 @@ def write_report(declared: Declaration, root: Path, page: Path) -> None:
         tasks=declared.tasks,
         baseline=declared.baseline,
         figure=figure.name,
+        reading=(EXAMPLES / "reading.md").read_text(encoding="utf-8").rstrip(),
         results="\n".join(line for of in found.values() for line in _section(of, declared, comparisons)).rstrip(),
         seeds=", ".join(map(str, declared.seeds)),
         pilots=", ".join(map(str, declared.pilot_seeds)),
