@@ -40,8 +40,8 @@ Written after the runs, which it tells of:
 ## What was declared beforehand
 
 `examples/methods/` was committed before any declared seed was run: the settings of each env, the arms, the seeds
-{seeds}, the budgets, the metric (success after the whole budget) and the smallest effect, which rests on a few arms at the
-pilot seeds {pilots}. Settings were tried on these seeds alone; they are not shown.
+{seeds}, the budgets, the metric (success after the whole budget) and the smallest effect, which rests on a few arms at
+the pilot seeds {pilots}. Settings were tried on these seeds alone; they are not shown.
 
 With {num_seeds} seeds an arm's own spread says little. So one standard deviation s is taken for all arms of an env,
 pooled over their paired differences; intervals are +- t s / sqrt({num_seeds}), t with {freedom} degrees of freedom. All
