@@ -112,13 +112,12 @@ def _dry_run(named: Mapping[str, "TrainSettings"], args: argparse.Namespace) -> 
 
 def _report(directories: Mapping[str, Path], args: argparse.Namespace) -> int:
     """Print what every run measured, and where its report is."""
-    from envgym.cli.results import print_comparisons, run_json
+    from envgym.cli.results import print_run, run_json
 
     if args.json:
         print_json({name: run_json(path, path / "report.html") for name, path in directories.items()})
         return 0
     for name, path in directories.items():
         echo(styled(name, "bold"))
-        print_comparisons(path)
-        echo(f"report: {path / 'report.html'}")
+        print_run(path, path / "report.html")
     return 0

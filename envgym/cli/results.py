@@ -90,6 +90,16 @@ def evaluation_lines(evaluation: EvaluationData) -> list[str]:
     return lines
 
 
+def print_run(directory: Path, report: Path) -> None:
+    """Print what a training run changed, or what it measured where it took no step, and where its report is."""
+    if any(row["step"] for row in RunDirectory.open(directory).metrics()):
+        print_comparisons(directory)
+        print_untrained(directory)
+    else:
+        print_evaluations(directory)
+    echo(f"report: {report}")
+
+
 def print_comparisons(directory: Path) -> None:
     """Print what changed from the first evaluation to the last, for every label that has two."""
     for comparison in comparisons_of_run(RunDirectory.open(directory)):

@@ -87,7 +87,7 @@ def _run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
 
     open_run_directory(settings, resume=args.resume)  # these take no time; importing the trainer does
     check_names(settings)
-    from envgym.cli.results import print_comparisons, print_evaluations, print_untrained, run_json
+    from envgym.cli.results import print_run, run_json
     from envgym.trainer.catalog import TRACKER
     from envgym.trainer.train import train
 
@@ -102,12 +102,7 @@ def _run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
     if args.json:
         print_json({**run_json(result.directory, result.report), "steps": result.steps})
         return 0
-    if result.steps:
-        print_comparisons(result.directory)
-        print_untrained(result.directory)
-    else:
-        print_evaluations(result.directory)
-    echo(f"report: {result.report}")
+    print_run(result.directory, result.report)
     return 0
 
 

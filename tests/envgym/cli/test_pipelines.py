@@ -56,9 +56,12 @@ def test_phases_train_one_after_the_other_and_resume_to_themselves(
     lines = out.splitlines()
     assert [line for line in lines if line.startswith("report")] == reports
     assert [line for line in lines if line in ("first", "second")] == ["first", "second"]
-    second = RunDirectory.open(folder / "runs/all/2-second").config
-    assert second["model"]["name"] == str(require_checkpoint(Path("runs/all/1-first")) / "model")
-    assert (second["optim"]["lr"], second["credit"]["name"]) == (0.001, "rloo")
+    assert lines[1].startswith("worlds:Vowels, held-out: 6 tasks"), "the first took no step: what it measured"
+    second = lines[lines.index("second") :]
+    assert [line.split()[0] for line in second[2:5]] == ["before", "after", "change"]
+    config = RunDirectory.open(folder / "runs/all/2-second").config
+    assert config["model"]["name"] == str(require_checkpoint(Path("runs/all/1-first")) / "model")
+    assert (config["optim"]["lr"], config["credit"]["name"]) == (0.001, "rloo")
     before = files()
     code, out, _ = command("train", phases, "--set", "phases.1.optim.lr=0.001", "--resume", "--json")
     told = json.loads(out)
