@@ -1,6 +1,9 @@
 """A whole report of a made-up run, built through the public builders: learning on a calculator task."""
 
 import math
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +27,14 @@ from envgym.report.build import (
 from envgym.report.data import ComparisonData, Declared, EpisodeData, EvaluationData, Meta, MetricRow, ReportData
 from tests.envgym.report.search_tree import HOSTILE, outcome_advantages, search_tree, segment
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
+    "--no-first-run"
+)
 NUM_STEPS = 80
 SYSTEM = "You solve arithmetic problems. Use the calculator tool.\n"
 
@@ -245,3 +256,26 @@ def make_report(seed: int = 0) -> ReportData:
 def report() -> ReportData:
     """The demo report; records are frozen, so all tests share it."""
     return make_report()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator["Browser"]:
+    """One browser for all tests."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[web]'")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=BROWSER, args=FLAGS.split())
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: "Browser") -> Iterator["Page"]:
+    """A new page; at the end its scripts must have had nothing to complain of and asked for nothing."""
+    opened = browser.new_page(viewport={"width": 1400, "height": 1000})
+    complaints: list[str] = []
+    opened.on("console", lambda message: complaints.append(message.text))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("request", lambda request: None if request.url.startswith("file:") else complaints.append(request.url))
+    yield opened
+    opened.close()
+    assert complaints == []

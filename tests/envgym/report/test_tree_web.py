@@ -1,8 +1,7 @@
 """The tree view in a real browser: walked through by keyboard, read, filtered."""
 
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,17 +19,12 @@ from envgym.report.bundle import write_report
 from envgym.report.data import Meta, ReportData
 from envgym.report.from_run import write_run_tree
 from envgym.runs import RunDirectory
+from tests.envgym.report.conftest import BROWSER
 from tests.envgym.report.search_tree import PRUNED, outcome_advantages, search_tree
 from tests.support import example_trees
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = (
-    "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
-    "--no-first-run"
-)
+    from playwright.sync_api import Locator, Page
 
 pytestmark = [
     pytest.mark.web,
@@ -39,29 +33,6 @@ pytestmark = [
 
 TREE = search_tree()
 MINUS = "\u2212"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["Browser"]:
-    """One browser for all tests of the module."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[web]'")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=BROWSER, args=FLAGS.split())
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def page(browser: "Browser") -> Iterator["Page"]:
-    """A new page; at the end its scripts must have had nothing to complain of and asked for nothing."""
-    opened = browser.new_page(viewport={"width": 1400, "height": 1000})
-    complaints: list[str] = []
-    opened.on("console", lambda message: complaints.append(message.text))
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.on("request", lambda request: None if request.url.startswith("file:") else complaints.append(request.url))
-    yield opened
-    opened.close()
-    assert complaints == []
 
 
 def show(page: "Page", folder: Path, *trees: Tree) -> None:

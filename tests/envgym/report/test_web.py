@@ -1,18 +1,18 @@
 """The page in a real browser."""
 
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from envgym.core.turns import Ending
+from envgym.report.build import build_evaluation
 from envgym.report.bundle import write_report
 from envgym.report.data import EpisodeData, Meta, MetricRow, ReportData, TurnData
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+from tests.envgym.report.conftest import BROWSER
 
 pytestmark = [
     pytest.mark.web,
@@ -141,3 +141,14 @@ def test_warm_start_is_a_curve_over_its_own_updates(report: ReportData, tmp_path
     assert re.findall(r"<figure.*?<h3>(.*?)</h3>", page)[:1] == ["Warm start"]
     assert ">update</text>" in page
     assert "last, update 3" in page
+
+
+def test_interval_of_another_kind_than_its_neighbours_is_marked(report: ReportData, tmp_path: Path) -> None:
+    mixed = {"a": [True, False], "b": [False, False]}
+    alike = {"a": [False, False], "b": [False, False]}
+    for successes, marks in ((mixed, 1), (alike, 4)):  # pass^2 of the mixed ones; all three, and that of the tile
+        evaluation = build_evaluation(
+            step=0, label="held-out", greedy=False, successes=successes, rng=np.random.default_rng(0)
+        )
+        page = drawn(ReportData(meta=report.meta, evaluations=(evaluation,)), tmp_path)
+        assert page.count(" (Wilson)") == marks

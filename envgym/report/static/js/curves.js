@@ -25,7 +25,7 @@ EG.curves = (() => {
     );
     // One evaluation alone is no curve: its section has the number.
     if (!series.some(({ points }) => points.length > 1)) return null;
-    const note = "Bars and band: 95 % intervals, clustered by task where several samples of a task were drawn.";
+    const note = "Bars: 95 % intervals by task, as in the table of evaluations. Band: 95 % intervals by group of the step.";
     const chart = EG.lines.lineChart({ title: "Success", note, kind: "share", series, fixed: [0, 1], height: 300 });
     chart.classList.add("wide");
     return chart;

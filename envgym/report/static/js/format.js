@@ -49,9 +49,12 @@ EG.format = (() => {
     return KINDS[kind](value);
   }
 
+  // Where all tasks came out alike resampling them would claim certainty; such an interval is of another kind.
+  const ofAnotherKind = ({ interval: { method } }) => (method.startsWith("wilson") ? " (Wilson)" : "");
+
   function interval(estimate) {
     const { low, high, level } = estimate.interval;
-    return `${fixed(low * 100, 1)} to ${fixed(high * 100, 1)} %, ${fixed(level * 100, 0)} % interval`;
+    return `${fixed(low * 100, 1)} to ${fixed(high * 100, 1)} %, ${fixed(level * 100, 0)} % interval${ofAnotherKind(estimate)}`;
   }
 
   function pValue(value) {
@@ -85,5 +88,5 @@ EG.format = (() => {
     return rest.length ? `${head}: ${rest.join(" ")}` : head;
   }
 
-  return { number, percent, points, seconds, count, as, interval, pValue, plural, keyName, ending, fixed, when, evaluation };
+  return { number, percent, points, seconds, count, as, interval, pValue, plural, keyName, ending, fixed, when, evaluation, ofAnotherKind };
 })();
