@@ -1,7 +1,8 @@
-"""The critic: a value head on the policy's body, what it learns from, and its own optimizer.
+"""The critic: a value head on a model's body, what it learns from, and its own optimizer.
 
 It says the value of the prefix before a token, from the hidden state that also predicts the token: packs, shared
-prefixes and padded rows are those of the log-probs, and one pass through the body serves both.
+prefixes and padded rows are those of the log-probs. On the policy's body one pass serves both; a critic with weights of
+its own has a body that learns the value loss alone.
 """
 
 import math
@@ -118,9 +119,9 @@ class Critic:
         """Begin with values of 0.
 
         Args:
-            model: the policy's.
+            model: whose hidden states it reads.
             settings: of the critic.
-            optim: of the policy, whose betas, eps and largest norm hold here too.
+            optim: of the model, whose betas, eps and largest norm hold here too.
             device: where the model is.
         """
         weight_VD = lm_head_of(model).weight_VD
