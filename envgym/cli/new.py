@@ -49,13 +49,14 @@ def run(args: argparse.Namespace) -> int:
     namespace, name = _names(args.name)
     folder = write_package(namespace, name, args.into, args.shape)
     cls = _class_of(name)
-    echo(f"""{folder} is a package with the environment {namespace}/{name}-v0. Next, in that folder:
+    echo(f"""{folder} is a package with the environment {namespace}/{name}-v0. It can be used as it is:
+  cd {folder}
   envgym check {folder.name}/env.py:{cls}
   envgym train train.yaml
-When it is installed, it is known by its id:
-  pip install -e {folder}
+Once installed, it is known by its id:
+  pip install -e .
   envgym check {namespace}/{name}-v0
-  python -m pytest {folder}""")
+  python -m pytest""")
     return 0
 
 

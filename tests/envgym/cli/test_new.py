@@ -78,7 +78,8 @@ def test_command_writes_and_says_what_comes_next(tmp_path: Path, capsys: pytest.
     assert main(["new", "dice", "--into", str(tmp_path)]) == 0
     told = capsys.readouterr().out
     assert "envgym check dice/dice-v0" in told
-    assert f"pip install -e {tmp_path / 'dice'}" in told
+    assert f"cd {tmp_path / 'dice'}\n  envgym check dice/env.py:Dice\n  envgym train train.yaml" in told
+    assert "pip install -e ." in told
     files = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
     assert files == [
         "dice/dice/README.md",
