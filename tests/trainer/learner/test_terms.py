@@ -15,7 +15,7 @@ from envgym.trainer.batch.rows import TrainRow, pad
 from envgym.trainer.learner.learner import Learner, minibatches
 from envgym.trainer.learner.objective import Objective, Term
 from envgym.trainer.methods.corrections import Tis
-from envgym.trainer.methods.losses import LossBatch, NegativeLogLikelihood, PpoClip, TokenLoss
+from envgym.trainer.methods.losses import LossBatch, NegativeLogLikelihood, PpoClip, PromptMean, TokenLoss
 from envgym.trainer.methods.row_ids import RowId
 from envgym.trainer.methods.schedules import Linear
 from envgym.trainer.sections import ObjectiveSettings, OptimSettings
@@ -194,3 +194,14 @@ def test_the_objective_of_settings_names_each_term_once() -> None:
         ObjectiveSettings.model_validate({"terms": [{**term, "name": "policy"}]})
     with pytest.raises(ValueError, match="origins of a term must be some of POLICY, DEMONSTRATION, TOOL, got INJECTED"):
         ObjectiveSettings.model_validate({"terms": [{**term, "origins": ["INJECTED"]}]})
+
+
+def test_mean_over_groups_takes_groups_that_a_term_does_not_read() -> None:
+    """Each term's mean is over its own groups: of the sampled rows, and the one of the demonstration."""
+    rows = [replace(row, id=RowId(group=number // 2)) for number, row in enumerate(build_rows(build_model()))]
+    rows[5] = replace(rows[5], id=RowId(group=7, source=Source.DEMONSTRATION))
+    imitation = replace(DEMONSTRATED, aggregation=PromptMean())
+    found = gradient(rows, plain(PpoClip(), aggregation=PromptMean(), further=(imitation,)))
+    sampled = gradient(rows[:5], plain(PpoClip(), aggregation=PromptMean()))
+    shown = gradient(rows[5:], plain(PpoClip(), further=(imitation,)))
+    torch.testing.assert_close(found, sampled + shown, rtol=1e-5, atol=1e-7)
