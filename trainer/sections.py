@@ -172,7 +172,7 @@ class TermSettings(Settings):
     """Of its metrics: `loss/<name>`, `coef/<name>`."""
     loss: Choice
     coef: float | Choice = 1.0
-    """What the term is multiplied with: a number, or a schedule over train steps (`linear`, `cosine`, your own)."""
+    """What the term is multiplied with: a number (0: it is left out), or a schedule (`linear`, `cosine`, your own)."""
     aggregation: Choice | None = None
     """How its token losses become one number; None: as those of the policy's loss."""
     sources: tuple[Source, ...] = (Source.POLICY, Source.REPLAY)

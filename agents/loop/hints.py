@@ -1,4 +1,7 @@
-"""Hints: what a guide adds to a task. Their tokens are `INJECTED`; the context without them is kept, too. Pure."""
+"""Hints: what a guide adds to a task. Their tokens are `INJECTED`; the context without them is kept, too. Pure.
+
+Other words for a task are rendered like the hints that the policy is not given.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,12 +10,15 @@ from typing import NamedTuple
 
 from envgym.agents.loop.agent import Agent
 from envgym.core.builder import split_segments
-from envgym.core.messages import GUIDE, Message, Role, TextPart
+from envgym.core.messages import GUIDE, Message, Role, TextPart, text_of
 from envgym.core.segments import Origin, Segment
+from envgym.errors import InvalidInput
 from envgym.records import ResetRecord
 
 PLAIN = "plain"
 """Name in `Tree.prompts` of the first context without the hint."""
+TASK = "{task}"
+"""Stands for the task's own words in a text that takes their place."""
 
 
 class FirstContext(NamedTuple):
@@ -27,12 +33,12 @@ class FirstContext(NamedTuple):
 def first_context(agent: Agent, record: ResetRecord, hint: str | None, other_hints: Mapping[str, str]) -> FirstContext:
     """Render the first context, with `hint` where there is one, and beside it with each of `other_hints` instead.
 
-    Raises: PolicyFailure: the renderer failed.
+    Raises: PolicyFailure: the renderer failed. InvalidInput: as `reworded`, of one of the others.
     """
     messages = agent.opening(record)
     plain = agent.start(messages, record.tools).segments
     others = {
-        name: token_ids(agent.start(with_hint(messages, other), record.tools).segments)
+        name: token_ids(agent.start(reworded(messages, other), record.tools).segments)
         for name, other in other_hints.items()
     }
     if hint is None:
@@ -51,6 +57,23 @@ def with_hint(messages: Sequence[Message], hint: str) -> tuple[Message, ...]:
     if last.role is not Role.USER:
         return (*messages, Message(role=Role.USER, content=hint, name=GUIDE))
     return (*before, Message(role=last.role, parts=(*last.parts, TextPart(f"\n\n{hint}")), name=last.name))
+
+
+def reworded(messages: Sequence[Message], words: str) -> tuple[Message, ...]:
+    """Return the messages with the user's last one in other words: `words`, with its content in place of `{task}`.
+
+    Words without `{task}` are a hint.
+
+    Raises: InvalidInput: no message is the user's, or it does not hold text alone.
+    """
+    if TASK not in words:
+        return with_hint(messages, words)
+    at = max((place for place, message in enumerate(messages) if message.role is Role.USER), default=None)
+    if at is None:
+        do = "choose an agent that shows the task as a message of the user"
+        raise InvalidInput.of("context", "hold a message of the user", "none", where="other words of a task", do=do)
+    message = Message(role=Role.USER, content=words.replace(TASK, text_of(messages[at])), name=messages[at].name)
+    return (*messages[:at], message, *messages[at + 1 :])
 
 
 def mark_hint(plain: Sequence[Segment], hinted: Sequence[Segment]) -> tuple[Segment, ...]:

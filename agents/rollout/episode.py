@@ -51,7 +51,8 @@ class EpisodeJob:
     hint: str | None = None
     """What a guide adds to the task."""
     prompts: Mapping[str, str] = field(default_factory=dict)
-    """Name -> hint that the policy is not given; its first context with it is kept as `Tree.prompts`."""
+    """Name -> hint that the policy is not given, or other words for the task, around `{task}`; the first context with
+    it is kept as `Tree.prompts`."""
 
     @property
     def sampling_seed(self) -> int:

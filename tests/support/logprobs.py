@@ -17,6 +17,7 @@ def token_logprobs(
     loss_mask_BT: Bool[Tensor, "B T"] | None = None,
     temperature: float = 1.0,
     with_entropy: bool = False,
+    states_before: Bool[Tensor, "B T"] | None = None,
     chunk_size: int = CHUNK_SIZE,
 ) -> TokenLogprobs:
     """Score the tokens of a batch of rows under a causal language model.
@@ -29,6 +30,7 @@ def token_logprobs(
         loss_mask_BT: [B, T].
         temperature: that the tokens were sampled with, > 0.
         with_entropy: also return the entropies, with gradient.
+        states_before: also return the hidden state before the first of these tokens of each row.
         chunk_size: tokens whose logits exist at a time, >= 1.
 
     Returns:
@@ -44,7 +46,9 @@ def token_logprobs(
         position_ids_BT=position_ids_BT,
         loss_mask_BT=loss_mask_BT,
     )
-    return states.logprobs(temperature=temperature, with_entropy=with_entropy, chunk_size=chunk_size)
+    return states.logprobs(
+        temperature=temperature, with_entropy=with_entropy, states_before=states_before, chunk_size=chunk_size
+    )
 
 
 def packed_logprobs(
@@ -54,6 +58,7 @@ def packed_logprobs(
     loss_mask_BT: Bool[Tensor, "B T"],
     temperature: float = 1.0,
     with_entropy: bool = False,
+    states_before: Bool[Tensor, "B T"] | None = None,
     chunk_size: int = CHUNK_SIZE,
 ) -> TokenLogprobs:
     """Score the rows of a pack; equal to `token_logprobs` of the rows themselves, in value and gradient.
@@ -64,10 +69,13 @@ def packed_logprobs(
         loss_mask_BT: tokens to score, among those that the pack trains.
         temperature: that the tokens were sampled with, > 0.
         with_entropy: also return the entropies, with gradient.
+        states_before: also return the hidden state before the first of these tokens of each row.
         chunk_size: tokens whose logits exist at a time, >= 1.
 
     Returns:
         [B, T] each, in the order of the pack's rows; 0 outside the mask.
     """
     states = packed_token_hidden_states(model, pack, loss_mask_BT=loss_mask_BT)
-    return states.logprobs(temperature=temperature, with_entropy=with_entropy, chunk_size=chunk_size)
+    return states.logprobs(
+        temperature=temperature, with_entropy=with_entropy, states_before=states_before, chunk_size=chunk_size
+    )

@@ -6,6 +6,7 @@ What is a number per row and token is padded on the right; order and grouping ar
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Final, NamedTuple
 
 import torch
@@ -14,7 +15,9 @@ from torch import Tensor
 
 from envgym.core.segments import Origin
 from envgym.core.trajectory import Group, Row, share_counts
+from envgym.core.tree import Source
 from envgym.core.turns import Scored
+from envgym.errors import check_known
 from envgym.trainer.batch.packs import Pack, build_pack, build_trie, cut
 from envgym.trainer.batch.spread import token_advantages
 from envgym.trainer.methods.protocols import TrajectoryCredit
@@ -123,6 +126,11 @@ class MicroBatch:
         """Tokens that the model computes."""
         return self.input_ids_BT.numel() if self.pack is None else len(self.pack)
 
+    @property
+    def state_mask_BT(self) -> Bool[Tensor, "B T"]:
+        """The tokens that train, and in a row where none does those that are scored."""
+        return torch.where(self.loss_mask_BT.any(dim=-1, keepdim=True), self.loss_mask_BT, self.scored_mask_BT)
+
 
 def train_rows(
     credits: Sequence[TrajectoryCredit],
@@ -176,6 +184,7 @@ def episode_ids(credits: Sequence[TrajectoryCredit], groups: Iterable[Group]) ->
                 task=number_of("task", tree.task_key),
                 source=tree.source,
                 reward=reward.value if isinstance(reward, Scored) else 0.0,
+                prompts=tree.prompts,
             )
         )
     return found
@@ -203,6 +212,35 @@ def scored_row(token_ids: tuple[int, ...], *, first: int) -> TrainRow:
         behavior_logprobs=zeros,
         weights=(1.0,) * count,
     )
+
+
+def first_states(rows: Sequence[TrainRow], prompts: Sequence[str]) -> list[TrainRow]:
+    """Return what the first action of every tree follows, under other first contexts: a row per tree and prompt.
+
+    Each ends with the tree's first sampled token, which is scored, so that the hidden state before it is computed, and
+    does not train. A tree without the prompt gives none, nor does one of which only later contexts train.
+
+    Raises: UnknownName: no tree of the policy has a prompt of this name.
+    """
+    found: dict[tuple[int, str], TrainRow] = {}
+    known = {name for row in rows for name in row.id.prompts}
+    for name in prompts if any(row.id.source is Source.POLICY for row in rows) else ():
+        check_known("prompt of the trees", name, known, where="objective")
+    for row, name in product(rows, prompts):
+        of_tree, key = row.id.row, (row.id.tree, name)
+        begins = of_tree is not None and of_tree.rewrite is None and any(row.loss_mask)
+        if of_tree is None or not begins or name not in row.id.prompts or key in found:
+            continue
+        cut, end = of_tree.nodes.count(0), row.loss_mask.index(True) + 1
+        token_ids = (*row.id.prompts[name], *row.token_ids[cut:end])
+        scored = scored_row(token_ids, first=len(token_ids) - 1)
+        found[key] = replace(
+            scored,
+            loss_mask=(False,) * len(scored),
+            other_tokens=scored.loss_mask,
+            id=replace(row.id, row=None, prompt=name),
+        )
+    return list(found.values())
 
 
 def padded_batches(

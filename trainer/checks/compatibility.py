@@ -13,7 +13,8 @@ from envgym.agents.search import Strategy
 from envgym.agents.search.snapshots import Branching, resolve_branching
 from envgym.core.tree import Source
 from envgym.errors import SettingsError, sentence
-from envgym.trainer.catalog import CREDIT
+from envgym.plugins import Choice
+from envgym.trainer.catalog import CREDIT, CURRICULUM, LOSS
 from envgym.trainer.env_source import EnvSource
 from envgym.trainer.methods.protocols import BatchCredit, Credit, CriticCredit, Curriculum
 from envgym.trainer.settings import TrainSettings
@@ -207,6 +208,39 @@ def guide_needs_its_ratio(settings: TrainSettings, credit: AnyCredit) -> Fault |
     return None
 
 
+def _losses(settings: TrainSettings) -> list[Choice]:
+    return [settings.loss, *(term.loss for term in settings.objective.terms)]
+
+
+def states_need_their_prompts(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """A loss that reads states under other prompts has nothing to compare where no tree keeps such a prompt."""
+    name, chosen = settings.curriculum.name, settings.curriculum.settings
+    kept = {
+        "reworded": chosen.get("prompts"),
+        "hinted": [chosen.get("keep_as")],
+        "skill_bank": [chosen.get("prompt", "skill")],
+    }
+    known = [str(prompt) for prompt in kept.get(name) or () if prompt is not None]
+    for choice in _losses(settings):
+        loss = LOSS.build(choice)
+        missing = [prompt for prompt in getattr(loss, "state_prompts", ()) if prompt not in known]
+        if missing and name in CURRICULUM.table:
+            must = f"go with a curriculum that keeps its prompt {missing[0]}"
+            got = f"{name} with {', '.join(known) or 'none'}"
+            do = f"set curriculum.name=reworded and curriculum.prompts.{missing[0]}, or name those in its prompts"
+            return Fault(f"loss {choice.name}", must, got, do)
+    return None
+
+
+def contrastive_needs_two_tasks(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """It pushes the states of different tasks apart; an update with one task has none."""
+    groups, minibatches = settings.rollout.groups, settings.optim.minibatches
+    if groups >= 2 * minibatches or all(loss.name != "contrastive" for loss in _losses(settings)):
+        return None
+    must = "be at least 2 for each minibatch with loss contrastive, which compares tasks"
+    return Fault("rollout.groups", must, f"{groups} for {minibatches}", "raise it, or lower optim.minibatches")
+
+
 RULES: Final[tuple[Rule, ...]] = (
     tree_credit_needs_branches,
     guide_needs_its_ratio,
@@ -221,6 +255,8 @@ RULES: Final[tuple[Rule, ...]] = (
     value_clip_needs_several_updates,
     dual_clip_lies_beyond_the_clip,
     terms_need_their_sources,
+    states_need_their_prompts,
+    contrastive_needs_two_tasks,
 )
 """Each returns what is wrong with a run's choices; None: nothing that it knows of."""
 

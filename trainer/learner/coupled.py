@@ -13,16 +13,22 @@ from envgym.trainer.learner.logprobs import TokenLogprobs
 
 
 class CoupledGradient(NamedTuple):
-    """The gradient of a loss by the log-probs and entropies of all rows; 0 at rows that it was not given."""
+    """The gradient of a loss by the log-probs, entropies and states of all rows; 0 at rows that it was not given."""
 
     by_logprobs_NT: Float[Tensor, "N T"]
     by_entropies_NT: Float[Tensor, "N T"]
+    by_states_ND: Float[Tensor, "N D"] | None = None
+    """None: the loss was given no states."""
 
     def of(self, batch: MicroBatch, scored: TokenLogprobs) -> Float[Tensor, ""]:
         """Return a number with the gradient that a micro-batch's rows add."""
         assert scored.entropies_BT is not None, "the caller computes entropies"
         by_logprobs_BT = self.by_logprobs_NT[batch.row_slice] * scored.logprobs_BT
-        return (by_logprobs_BT + self.by_entropies_NT[batch.row_slice] * scored.entropies_BT).sum()
+        value = (by_logprobs_BT + self.by_entropies_NT[batch.row_slice] * scored.entropies_BT).sum()
+        if self.by_states_ND is None:
+            return value
+        assert scored.states_BD is not None, "the caller computes states where the loss read them"
+        return value + (self.by_states_ND[list(batch.rows)] * scored.states_BD).sum()
 
 
 def coupled_gradient(
@@ -32,8 +38,9 @@ def coupled_gradient(
     loss_fn: Callable[[MicroBatch, TokenLogprobs], Float[Tensor, ""]],
     *,
     temperature: float,
+    with_states: bool,
 ) -> CoupledGradient:
-    """Differentiate a loss by the log-probs and entropies of the chosen rows, which it is given all at once.
+    """Differentiate a loss by the log-probs, entropies and states of the chosen rows, which it is given all at once.
 
     The weights do not change while an update accumulates its gradient. So the chain rule through these numbers,
     micro-batch by micro-batch, gives the gradient of all rows together. Source: 2101.06983 (gradient caching).
@@ -44,16 +51,19 @@ def coupled_gradient(
         chosen: those of the update.
         loss_fn: returns the loss of the chosen rows in their order, with gradient by the numbers that it is given.
         temperature: that the rows were sampled at.
+        with_states: whether the loss reads the rows' hidden states.
     """
-    numbers = forward.token_logprobs(rows, forward.micro_batches(rows, chosen), temperature)
+    batches = forward.micro_batches(rows, chosen)
+    computed = forward.token_logprobs(rows, batches, temperature, with_states=with_states)
+    numbers = [values for values in computed if values is not None]
     whole = pad(rows, chosen, forward.device)
-    leaves = [numbers_NT[whole.row_slice].requires_grad_() for numbers_NT in numbers]
+    places = (whole.row_slice, whole.row_slice, list(whole.rows))[: len(numbers)]
+    leaves = [values[place].requires_grad_() for values, place in zip(numbers, places, strict=True)]
     loss = loss_fn(whole, TokenLogprobs(*leaves))
-    gradients: Sequence[Tensor | None] = (None, None)  # of a loss that had nothing to compare in these rows
-    if loss.requires_grad:
+    found = [torch.zeros_like(values) for values in numbers]
+    if loss.requires_grad:  # else it had nothing to compare in these rows
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
-    found = CoupledGradient(*(torch.zeros_like(numbers_NT) for numbers_NT in numbers))
-    for found_NT, gradient in zip(found, gradients, strict=True):
-        if gradient is not None:
-            found_NT[whole.row_slice] = gradient
-    return found
+        for of_all, place, gradient in zip(found, places, gradients, strict=True):
+            if gradient is not None:
+                of_all[place] = gradient
+    return CoupledGradient(*found)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, packed_batches, padded_batches
-from envgym.trainer.learner.logprobs import TokenHiddenStates, token_hidden_states
+from envgym.trainer.learner.logprobs import TokenHiddenStates, TokenLogprobs, token_hidden_states
 from envgym.trainer.learner.packing.support import can_pack, packed_token_hidden_states
 from envgym.trainer.sections import OptimSettings
 
@@ -88,21 +88,29 @@ class ForwardPass:
         rows: Sequence[TrainRow],
         batches: Sequence[MicroBatch],
         temperature: float,
-    ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
-        """Return (log-probs, entropies) of the scored tokens of all rows, without gradient, nats; 0 elsewhere."""
-        entropies_NT = torch.zeros((len(rows), max(map(len, rows))), dtype=self.dtype, device=self.device)
+        *,
+        with_states: bool = False,
+    ) -> TokenLogprobs:
+        """Return log-probs and entropies of the scored tokens of all rows, without gradient, nats; 0 elsewhere.
 
-        def head(states: TokenHiddenStates) -> Float[Tensor, "B T"]:
-            scored = states.logprobs(temperature=temperature, with_entropy=True)
-            entropies.append(scored.entropies_BT)
-            return scored.logprobs_BT
-
-        entropies: list[Float[Tensor, "B T"] | None] = []
-        logprobs_NT = self.apply_head(rows, batches, head)
-        for batch, entropies_BT in zip(batches, entropies, strict=True):
-            assert entropies_BT is not None, "asked for above"
-            entropies_NT[batch.row_slice] = entropies_BT.to(self.dtype)
-        return logprobs_NT, entropies_NT
+        With them, where they are asked for, the rows' hidden states.
+        """
+        shape = (len(rows), max(map(len, rows)))
+        logprobs_NT, entropies_NT = (torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(2))
+        states_ND: Float[Tensor, "N D"] | None = None
+        for batch in batches:
+            before = batch.state_mask_BT if with_states else None
+            with self.mode(), torch.no_grad():
+                states = self.hidden_states(batch)
+                scored = states.logprobs(temperature=temperature, with_entropy=True, states_before=before)
+            assert scored.entropies_BT is not None, "asked for above"
+            logprobs_NT[batch.row_slice] = scored.logprobs_BT
+            entropies_NT[batch.row_slice] = scored.entropies_BT.to(self.dtype)
+            if scored.states_BD is not None:
+                if states_ND is None:
+                    states_ND = scored.states_BD.new_zeros(len(rows), scored.states_BD.shape[1])
+                states_ND[list(batch.rows)] = scored.states_BD
+        return TokenLogprobs(logprobs_NT, entropies_NT, states_ND)
 
     @contextmanager
     def mode(self) -> Iterator[None]:

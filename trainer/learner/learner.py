@@ -7,14 +7,13 @@ denominator of the whole update. The learner knows no environments, no episodes 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from envgym.errors import InvalidInput, sentence
-from envgym.trainer.batch.rows import MicroBatch, TrainRow, pad
+from envgym.trainer.batch.rows import MicroBatch, TrainRow, first_states, pad
 from envgym.trainer.learner.checkpoint import OpenReference
 from envgym.trainer.learner.coupled import CoupledGradient, coupled_gradient
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, supervised_tokens
@@ -50,13 +49,25 @@ class _StepInputs:
             scored=scored, batch=batch, old_logprobs=old_logprobs, values_BT=values_BT, step=self.step
         )
 
-    def coupled_loss(
-        self, whole: MicroBatch, scored: TokenLogprobs, *, denominators: Mapping[str, Denominator]
-    ) -> Float[Tensor, ""]:
-        """Return the loss of the terms that couple rows, of all rows of an update."""
-        assert self.old_logprobs is not None, "a coupled objective computes old log-probs in a pass of their own"
-        read = self.of(whole, scored, self.old_logprobs.of(whole))
-        return objective_loss(read, self.objective, denominators=denominators, metrics=self.metrics, scope="update")
+    def coupled_gradient(
+        self, forward: ForwardPass, chosen: Sequence[int], denominators: Mapping[str, Denominator]
+    ) -> CoupledGradient:
+        """Differentiate the terms that couple rows, given all rows of an update."""
+        old_logprobs, objective = self.old_logprobs, self.objective
+        assert old_logprobs is not None, "a coupled objective computes old log-probs in a pass of their own"
+
+        def loss_fn(whole: MicroBatch, scored: TokenLogprobs) -> Float[Tensor, ""]:
+            read = self.of(whole, scored, old_logprobs.of(whole))
+            return objective_loss(read, objective, denominators=denominators, metrics=self.metrics, scope="update")
+
+        return coupled_gradient(
+            forward,
+            self.rows,
+            chosen,
+            loss_fn,
+            temperature=objective.temperature,
+            with_states=objective.reads_states,
+        )
 
 
 class Learner:
@@ -98,6 +109,7 @@ class Learner:
 
         Raises: InvalidInput: the loss or the gradient is not finite. The update is not made; those before it are.
         """
+        rows = _with_first_states(rows, objective)
         rate = self.optim.lr * schedule(self.optim, step, self._num_steps)
         set_learning_rate(self.optimizer, rate)
         inputs = self._step_inputs(
@@ -152,6 +164,7 @@ class Learner:
 
         Nothing is updated; the caller drops the gradient (`zero_grad`) or reads it.
         """
+        rows = _with_first_states(rows, objective)
         everything = range(len(rows))
         inputs = self._step_inputs(rows, objective, with_old_logprobs=objective.is_coupled, step=0)
         batch = max(self.micro_batches(rows, everything), key=lambda batch: batch.num_tokens)
@@ -202,17 +215,13 @@ class Learner:
         objective, metrics = inputs.objective, inputs.metrics
         denominators = objective.denominators(rows)
         value_denominator = supervised_tokens(rows)
-        coupled: CoupledGradient | None = None
-        if objective.is_coupled:
-            loss_of_all = partial(inputs.coupled_loss, denominators=denominators)
-            coupled = coupled_gradient(
-                self.forward, inputs.rows, chosen, loss_of_all, temperature=objective.temperature
-            )
+        coupled = inputs.coupled_gradient(self.forward, chosen, denominators) if objective.is_coupled else None
 
         def loss_fn(batch: MicroBatch) -> Float[Tensor, ""]:
+            before = batch.state_mask_BT if objective.reads_states else None
             with self.forward.mode():
                 states = self.forward.hidden_states(batch)
-                scored = states.logprobs(temperature=objective.temperature, with_entropy=True)
+                scored = states.logprobs(temperature=objective.temperature, with_entropy=True, states_before=before)
             if inputs.old_logprobs is None:
                 old_logprobs = self._old_logprobs_of_pass(scored, batch, objective)
                 metrics.add_correction(old_logprobs.corrected.stats)
@@ -298,6 +307,11 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of every parameter group."""
     for group in optimizer.param_groups:
         group["lr"] = rate
+
+
+def _with_first_states(rows: Sequence[TrainRow], objective: Objective) -> Sequence[TrainRow]:
+    """Return the rows of a step, and those that show first states under the prompts that the objective reads."""
+    return [*rows, *first_states(rows, objective.state_prompts)] if objective.state_prompts else rows
 
 
 def minibatches(rows: Sequence[TrainRow], parts: int, *, whole_groups: bool = False) -> list[Sequence[int]]:

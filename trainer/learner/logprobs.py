@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from envgym.errors import InvalidInput, sentence
 from envgym.trainer.learner._chunked import ChunkedLogprobsFunction, ChunkSettings
-from envgym.trainer.learner.causal_lm import LmHead, hidden_states, lm_head_of
+from envgym.trainer.learner.causal_lm import LmHead, at_least_float32, hidden_states, lm_head_of
 
 CHUNK_SIZE = 256
 """Tokens per chunk: enough to keep the matrix product busy, and 128 MiB of float32 logits at a vocabulary of 128k."""
@@ -31,12 +31,14 @@ class ChunkedLogprobs(NamedTuple):
 
 
 class TokenLogprobs(NamedTuple):
-    """At t the log-prob of token t given those before it; 0 where a token was not scored."""
+    """What a pass computes of rows: at t the log-prob of token t given those before it; 0 where it was not scored."""
 
     logprobs_BT: Float[Tensor, "B T"]
     """log p of each token under softmax(logits / temperature), in nats."""
     entropies_BT: Float[Tensor, "B T"] | None
     """Entropy of the distribution that each token was drawn from, in nats; None unless asked for."""
+    states_BD: Float[Tensor, "B D"] | None = None
+    """Hidden state of each row, see `TokenHiddenStates.of_rows`; None unless asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +58,14 @@ class TokenHiddenStates:
     """The model's own."""
 
     def logprobs(
-        self, *, temperature: float = 1.0, with_entropy: bool = False, chunk_size: int = CHUNK_SIZE
+        self,
+        *,
+        temperature: float = 1.0,
+        with_entropy: bool = False,
+        states_before: Bool[Tensor, "B T"] | None = None,
+        chunk_size: int = CHUNK_SIZE,
     ) -> TokenLogprobs:
-        """Score the tokens; arguments as for `chunked_logprobs`."""
+        """Score the tokens; arguments as for `chunked_logprobs`, and those of `of_rows` where it is asked for."""
         result = chunked_logprobs(
             self.hidden_SD,
             self.head,
@@ -68,7 +75,22 @@ class TokenHiddenStates:
             chunk_size=chunk_size,
         )
         entropies_BT = None if result.entropies_T is None else self.to_rows(result.entropies_T)
-        return TokenLogprobs(self.to_rows(result.logprobs_T), entropies_BT)
+        states_BD = None if states_before is None else self.of_rows(states_before)
+        return TokenLogprobs(self.to_rows(result.logprobs_T), entropies_BT, states_BD)
+
+    def of_rows(self, mask_BT: Bool[Tensor, "B T"]) -> Float[Tensor, "B D"]:
+        """Return the hidden state before each row's first token of a mask; 0 where the mask holds none.
+
+        Args:
+            mask_BT: a part of the scored tokens.
+        """
+        count, width = self.hidden_SD.shape
+        # Which token stands where is dealt out as any number a token is; float64 counts exactly.
+        numbers_BT = self.to_rows(torch.arange(count, dtype=torch.float64, device=self.hidden_SD.device)).long()
+        (rows,) = mask_BT.any(dim=-1).nonzero(as_tuple=True)
+        first = numbers_BT[rows, mask_BT[rows].int().argmax(dim=-1)]
+        states_BD = self.hidden_SD.new_zeros(len(mask_BT), width).index_put((rows,), self.hidden_SD[first])
+        return at_least_float32(states_BD)
 
 
 def chunked_logprobs(

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Final, Literal
 
 import torch
@@ -31,7 +32,7 @@ from envgym.trainer.methods.losses import (
     PolicyLoss,
     TokenMean,
 )
-from envgym.trainer.methods.losses.base import log_ratio, loss_stats, scope_of
+from envgym.trainer.methods.losses.base import ReadsStates, log_ratio, loss_stats, scope_of
 from envgym.trainer.methods.losses.kl import k3
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
 from envgym.trainer.methods.row_ids import ORIGINS, SAMPLED, SOURCES
@@ -41,6 +42,7 @@ from envgym.trainer.sections import ObjectiveSettings
 
 TOKEN_MEAN: Final = TokenMean()
 ONE: Final = Constant(value=1.0)
+NOTHING: Final = Constant(value=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,7 @@ class Objective:
     policy_coef: Schedule = ONE
     """Of the first term."""
     further: tuple[Term, ...] = ()
-    """Terms beside the policy's loss, its KL term and its entropy bonus."""
+    """Terms beside the policy's loss, its KL term and its entropy bonus; those whose coefficient is 0 are left out."""
 
     def __post_init__(self) -> None:
         """Refuse to correct for the sampler twice. Raises: SettingsError: both ratio and weights would."""
@@ -147,7 +149,7 @@ class Objective:
                         is_weighted=False,
                     )
                 )
-        return (*terms, *self.further)
+        return (*terms, *(term for term in self.further if term.coef != NOTHING))
 
     @cached_property
     def origins(self) -> frozenset[Origin]:
@@ -158,6 +160,17 @@ class Objective:
     def is_coupled(self) -> bool:
         """True where a term must be given all rows of an update at once."""
         return any(scope_of(term.loss) == "update" for term in self.terms)
+
+    @cached_property
+    def state_prompts(self) -> tuple[str, ...] | None:
+        """Prompts under which terms read hidden states, beside those of the rows; None: no term reads any."""
+        asked = [term.loss.state_prompts for term in self.terms if isinstance(term.loss, ReadsStates)]
+        return tuple(dict.fromkeys(chain.from_iterable(asked))) if asked else None
+
+    @property
+    def reads_states(self) -> bool:
+        """True where a term reads the rows' hidden states."""
+        return self.state_prompts is not None
 
     @property
     def is_bypass(self) -> bool:
@@ -240,7 +253,7 @@ class ObjectiveInputs:
     """What the terms read of some rows."""
 
     scored: TokenLogprobs
-    """Log-probs and entropies of the policy, with gradient."""
+    """Log-probs, entropies and, where a term reads them, hidden states of the policy, with gradient."""
     batch: MicroBatch
     old_logprobs: OldLogprobs
     values_BT: Float[Tensor, "B T"] | None = None
@@ -264,6 +277,7 @@ class ObjectiveInputs:
             ids=batch.ids,
             scores={**batch.scores, **reference},
             step=self.step,
+            states_BD=self.scored.states_BD,
         )
 
 

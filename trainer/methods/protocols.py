@@ -75,7 +75,8 @@ class TaskRequest:
     hint: str | None = None
     """What a guide adds to the task for these episodes; its tokens are `INJECTED`, and never train."""
     prompts: Mapping[str, str] = field(default_factory=dict)
-    """Name -> hint that the policy is not given; the first context with it is kept in `Tree.prompts`, for scores."""
+    """Name -> hint that the policy is not given, or other words for the task, with its own in place of `{task}`; the
+    first context with it is kept in `Tree.prompts`, for scores and hidden states."""
     sampling: Sampling | None = None
     """In place of the run's. Samples of another temperature are another policy's, and refused where the run has no
     `correction`; as in a run's settings, the temperature is above 0 and nothing is cut off."""

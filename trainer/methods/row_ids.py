@@ -3,8 +3,8 @@
 Tensors are made when they are read, so that a loss that reads none pays nothing.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -41,6 +41,11 @@ class RowId:
     """Of the episode, after shaping."""
     row: Row | None = None
     """The row of the tree, where there is one."""
+    prompts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """`Tree.prompts`: the tree's first context rendered in other ways."""
+    prompt: str | None = None
+    """Name of the prompt that the row begins with in place of its first context; nothing of it trains. None: it begins
+    as it was sampled."""
 
     def origins(self, length: int) -> list[Origin]:
         """Return the origin of each of the row's `length` tokens; all POLICY where no row of a tree is known."""
@@ -62,6 +67,11 @@ class RowIds:
     def episodes_B(self) -> Int[Tensor, " B"]:
         """The episode of each row."""
         return self._numbers([row_id.episode for row_id in self.ids])
+
+    @cached_property
+    def trees_B(self) -> Int[Tensor, " B"]:
+        """The tree of each row."""
+        return self._numbers([row_id.tree for row_id in self.ids])
 
     @cached_property
     def groups_B(self) -> Int[Tensor, " B"]:

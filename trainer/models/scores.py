@@ -43,7 +43,8 @@ class ScoringModels:
                     given = self._dealt(of_model, rows, batches)
                     if "entropies" in asked:
                         scored = of_model.token_logprobs(rows, given, self.temperature)
-                        found[name, "logprobs"], found[name, "entropies"] = scored
+                        assert scored.entropies_BT is not None, "it computes them"
+                        found[name, "logprobs"], found[name, "entropies"] = scored.logprobs_BT, scored.entropies_BT
                     else:
                         found[name, "logprobs"] = of_model.logprobs(rows, given, self.temperature)
         return {key: _unpadded(values_NT, rows) for key, values_NT in found.items()}

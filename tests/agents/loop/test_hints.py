@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.agents.loop.hints import mark_hint, token_ids, with_hint
+from envgym.agents.loop.hints import mark_hint, reworded, token_ids, with_hint
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.core.messages import GUIDE, Message, Role
 from envgym.core.segments import Origin, Segment
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
+from envgym.errors import InvalidInput
 from tests.support.parrots import ASSISTANT, END, USER, char_agent, encode, parrot_job, run_episodes, said
 
 QUESTION = Message(role=Role.USER, content="Q")
@@ -53,6 +54,20 @@ def test_episode_without_hint_is_what_it_was_and_may_keep_a_context_with_one() -
     assert beside.nodes == plain.nodes
     assert beside.prompts == {"skill": (USER, *encode("Q\n\nS"), END, ASSISTANT)}
     assert set(episode("H", skill="S").prompts) == {"plain", "skill"}
+
+
+def test_other_words_stand_in_place_of_the_tasks_own() -> None:
+    system = Message(role=Role.SYSTEM, content="S")
+    answer = Message(role=Role.ASSISTANT, content="A")
+    first, last = QUESTION, Message(role=Role.USER, content="R")
+    found = reworded([system, first, answer, last, answer], "<t>{task}</t> {task}?")
+    assert found == (system, first, answer, Message(role=Role.USER, content="<t>R</t> R?"), answer)
+    assert reworded([system, QUESTION], "H") == with_hint([system, QUESTION], "H")
+    with pytest.raises(InvalidInput, match="context must hold a message of the user, got none"):
+        reworded([system], "<t>{task}</t>")
+    beside = episode(None, xml="<t>{task}</t>")
+    assert beside.nodes == episode(None).nodes
+    assert beside.prompts == {"xml": (USER, *encode("<t>Q</t>"), END, ASSISTANT)}
 
 
 def test_prompts_are_written_and_read_back() -> None:

@@ -14,6 +14,8 @@ from envgym.trainer.settings import load_train_settings, train_settings
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 CHAIN = {"name": "chain"}
 REPLAYED = {"name": "again", "loss": "reinforce", "sources": ["REPLAY"]}
+STATES = {"terms": [{"name": "states", "loss": {"name": "contrastive", "prompts": ["xml"]}}]}
+IN_XML = {"name": "reworded", "prompts": {"xml": "<task>{task}</task>"}}
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("tree_credit_needs_branches", {"credit": "tree_grpo"}, "credit tree_grpo must go with a search that grows trees"),
@@ -68,6 +70,21 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"objective": {"terms": [{**REPLAYED, "sources": ["DEMONSTRATION"]}]}},
         "objective term again must go with what gives it tokens of DEMONSTRATION",
     ),
+    (
+        "states_need_their_prompts",
+        {"objective": STATES},
+        "loss contrastive must go with a curriculum that keeps its prompt xml, got uniform with none",
+    ),
+    (
+        "states_need_their_prompts",
+        {"loss": {"name": "contrastive", "prompts": ["xml", "prose"]}, "curriculum": IN_XML},
+        r"its prompt prose, got reworded with xml \(settings\); set curriculum.name=reworded",
+    ),
+    (
+        "contrastive_needs_two_tasks",
+        {"objective": STATES, "curriculum": IN_XML, "rollout": {"groups": 3}, "optim": {"minibatches": 2}},
+        "rollout.groups must be at least 2 for each minibatch with loss contrastive, .* got 3 for 2",
+    ),
 ]
 
 WORKING: list[dict[str, Any]] = [
@@ -82,6 +99,12 @@ WORKING: list[dict[str, Any]] = [
     {"recipe": "starpo_s"},
     {"loss": {"dual_clip": 3.0}, "optim": {"epochs": 2, "minibatches": 2}},
     {"objective": {"terms": [REPLAYED]}, "replay": "rlep"},
+    {"objective": STATES, "curriculum": IN_XML, "rollout": {"groups": 4}, "optim": {"minibatches": 2}},
+    {"objective": STATES, "curriculum": {"name": "hinted", "keep_as": "xml"}},
+    {
+        "objective": STATES,
+        "curriculum": {"name": "skill_bank", "prompt": "xml", "skills": [{"name": "a", "text": "b"}]},
+    },
     {"agent": {"context": "drop_oldest_turns"}},
 ]
 

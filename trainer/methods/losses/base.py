@@ -65,6 +65,9 @@ class LossBatch:
     """Named extra numbers per token, without gradient, such as the log-probs of the `reference`."""
     step: int = 0
     """Train steps done before."""
+    states_BD: Float[Tensor, "B D"] | None = None
+    """For a loss that `ReadsStates`: what the model's head reads before each row's first trained token, with gradient;
+    of a row with another first context (`RowId.prompt`), which trains nothing, before its last token."""
 
     def __post_init__(self) -> None:
         """Refuse tensors that would broadcast against the mask. Raises: InvalidInput."""
@@ -80,6 +83,10 @@ class LossBatch:
         }
         given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         check_rows(self.loss_mask_BT, given, where="a policy loss")
+        states_BD, count = self.states_BD, len(self.loss_mask_BT)
+        if states_BD is not None and (states_BD.ndim != 2 or len(states_BD) != count):
+            got, do = list(states_BD.shape), "give one hidden state per row"
+            raise InvalidInput.of("states", f"be [B, D] of {count} rows", got, where="a policy loss", do=do)
 
     def score(self, name: str) -> Float[Tensor, "B T"]:
         """Return the extra numbers of this name. Raises: UnknownName: there are none."""
@@ -102,6 +109,13 @@ class LossBatch:
         if self.entropies_BT is None:
             raise InvalidInput.of("entropies", "be given", None, where="a policy loss", do="compute them")
         return self.entropies_BT
+
+    @property
+    def states(self) -> Float[Tensor, "B D"]:
+        """The hidden states. Raises: InvalidInput: there are none."""
+        if self.states_BD is None:
+            raise InvalidInput.of("states", "be given", None, where="a policy loss", do="compute them")
+        return self.states_BD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +140,16 @@ class PolicyLoss(Protocol):
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
         """Return the loss to be minimised."""
+        ...
+
+
+@runtime_checkable
+class ReadsStates(Protocol):
+    """Is given hidden states: `LossBatch.states_BD`."""
+
+    @property
+    def state_prompts(self) -> tuple[str, ...]:
+        """Names in `Tree.prompts`: under each, a tree's first state is given as a row of its own; () for none."""
         ...
 
 

@@ -122,15 +122,19 @@ def both(model: nn.Module, rows: Sequence[TrainRow], *, max_tokens: int = 10_000
     assert can_pack(model)
     for batch in packed_batches(rows, range(len(rows)), max_tokens, CPU):
         assert batch.pack is not None
+        mask_BT = batch.loss_mask_BT
         padded = token_logprobs(
             model,
             input_ids_BT=batch.input_ids_BT,
             attention_mask_BT=batch.attention_mask_BT,
-            loss_mask_BT=batch.loss_mask_BT,
+            loss_mask_BT=mask_BT,
             temperature=0.7,
             with_entropy=True,
+            states_before=mask_BT,
         )
-        packed = packed_logprobs(model, batch.pack, loss_mask_BT=batch.loss_mask_BT, temperature=0.7, with_entropy=True)
+        packed = packed_logprobs(
+            model, batch.pack, loss_mask_BT=mask_BT, temperature=0.7, with_entropy=True, states_before=mask_BT
+        )
         yield Pair(batch, packed, padded)
 
 

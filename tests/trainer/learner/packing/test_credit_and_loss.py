@@ -45,6 +45,7 @@ def full_loss(loss: PolicyLoss, scored: TokenLogprobs, batch: MicroBatch, old_BT
             behavior_logprobs_BT=old_BT,
             weights_BT=batch.weights_BT,
             ids=batch.ids,
+            states_BD=scored.states_BD,
             scores=dict.fromkeys([REFERENCE, *(request.name for request in getattr(loss, "scores", ()))], old_BT - 0.2),
         )
     )
@@ -63,7 +64,7 @@ def is_smooth(loss: PolicyLoss, scored: TokenLogprobs, batch: MicroBatch, old_BT
         moved_BT = (scored.logprobs_BT.detach() + step).requires_grad_()
         entropies_BT = scored.entropies_BT
         assert entropies_BT is not None
-        there = TokenLogprobs(moved_BT, entropies_BT.detach())
+        there = TokenLogprobs(moved_BT, entropies_BT.detach(), scored.states_BD)
         slopes.append(torch.autograd.grad(full_loss(loss, there, batch, old_BT), moved_BT)[0])
     return bool((slopes[0] - slopes[1]).abs().max() < 1e-4)
 

@@ -1,4 +1,4 @@
-"""Packed rows have the log-probs, entropies and gradients of the rows themselves."""
+"""Packed rows have the log-probs, entropies, states and gradients of the rows themselves."""
 
 import random
 from dataclasses import replace
@@ -23,17 +23,15 @@ LEARNED_POSITIONS = build("gpt2", n_positions=64)
 
 def assert_equal(model: nn.Module, pair: Pair, rng: random.Random, tolerance: float = 1e-12) -> None:
     """Assert equal numbers, and equal products of random cotangents with the Jacobian."""
-    packed, padded = pair.packed, pair.padded
-    assert packed.entropies_BT is not None
-    assert padded.entropies_BT is not None
-    assert_close(packed.logprobs_BT, padded.logprobs_BT, tolerance)
-    assert_close(packed.entropies_BT, padded.entropies_BT, tolerance)
     generator = torch.Generator().manual_seed(rng.randrange(2**31))
-    for found, expected in ((packed.logprobs_BT, padded.logprobs_BT), (packed.entropies_BT, padded.entropies_BT)):
-        cotangents_BT = torch.randn(expected.shape, dtype=expected.dtype, generator=generator)
+    for found, expected in zip(pair.packed, pair.padded, strict=True):
+        assert found is not None
+        assert expected is not None
+        assert_close(found, expected, tolerance)
+        cotangents = torch.randn(expected.shape, dtype=expected.dtype, generator=generator)
 
-        def product(values_BT: Tensor, cotangents_BT: Tensor = cotangents_BT) -> Tensor:
-            return gradients(model, (values_BT * cotangents_BT).sum())
+        def product(values: Tensor, cotangents: Tensor = cotangents) -> Tensor:
+            return gradients(model, (values * cotangents).sum())
 
         assert_close(product(found), product(expected), tolerance)
 
