@@ -270,7 +270,8 @@ def prepare_device(name: str, threads: int | None) -> "torch.device":
     except RuntimeError:
         device = None
     if device is None or (device.type == "cuda" and not torch.cuda.is_available()):
-        raise SettingsError.of("device", "be at hand", name, where="settings", do="use cpu, cuda or auto")
+        do = "use cpu, cuda or auto" if device is None else "CUDA is not available: use cpu or auto"
+        raise SettingsError.of("device", "be available", name, where="settings", do=do)
     return device
 
 

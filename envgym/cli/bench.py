@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("what", choices=("envs",), help="envs: environments, played by their oracles")
     parser.add_argument("envs", metavar="ENV", nargs="*", help="ids or import paths (default: every registered one)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of episodes of each environment (default: 2)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of episodes per environment (default: 2)")
     parser.add_argument("--markdown", action="store_true", help="write a table for a page")
     add_json_argument(parser)
 

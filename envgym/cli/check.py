@@ -1,4 +1,4 @@
-"""`envgym check`: the conformance suite."""
+"""`envgym check`: the conformance check."""
 
 import argparse
 import time
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("envs", metavar="ENV", nargs="*", help="ids or import paths")
     parser.add_argument("--all", action="store_true", help="check every registered environment")
     parser.add_argument("-n", type=int, default=20, metavar="N", dest="num_tasks", help="tasks per split (default: 20)")
-    parser.add_argument("--seed", type=at_least_0, default=0, help="seed of the suite (default: 0)")
+    parser.add_argument("--seed", type=at_least_0, default=0, help="seed of the check (default: 0)")
     parser.add_argument("--only", metavar="CHECK", action="append", help="run only this check; repeatable")
     add_set_argument(parser)
     add_json_argument(parser)

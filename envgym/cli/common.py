@@ -62,12 +62,14 @@ def at_least_0(text: str) -> int:
 
 def add_env_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ENV and `--set`."""
-    parser.add_argument("env", metavar="ENV", help="id, as math/arithmetic-v0, or import path, as package.module:Class")
+    parser.add_argument(
+        "env", metavar="ENV", help="id, such as math/arithmetic-v0, or import path, such as package.module:Class"
+    )
     add_set_argument(parser)
 
 
 def add_set_argument(
-    parser: argparse.ArgumentParser, text: str = "keyword argument of the environment, as level=3"
+    parser: argparse.ArgumentParser, text: str = "keyword argument of the environment, such as level=3"
 ) -> None:
     """Add `--set KEY=VALUE`: what `text` says."""
     help_set = f"{text}; repeatable"
@@ -87,7 +89,7 @@ def import_from_here(settings: object) -> None:
 
 def add_trust_argument(parser: "argparse._ActionsContainer") -> None:
     """Add `--trust`."""
-    text = "use what the settings of a run that was not begun here name: code, URLs, files"
+    text = "allow a run from elsewhere to use the code, URLs and files that its settings name"
     parser.add_argument("--trust", action="store_true", help=text)
 
 

@@ -18,50 +18,50 @@ _WHERE = "envgym eval"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    who = parser.add_argument_group("who")
+    who = parser.add_argument_group("model and agent")
     help_model = "tiny, smollm2, a model directory, a hub name, a run, or one of its checkpoints"
     who.add_argument("--model", metavar="NAME|DIR|RUN", help=help_model)
-    who.add_argument("--endpoint", metavar="URL", help="ask an OpenAI-compatible service for --model instead")
-    help_tokenizer = "of a model that an endpoint serves by token ids (--backend vllm; default: --model)"
+    who.add_argument("--endpoint", metavar="URL", help="use --model of this OpenAI-compatible service")
+    help_tokenizer = "tokenizer of a served model (with --endpoint and --backend vllm; default: --model)"
     who.add_argument("--tokenizer", metavar="NAME|DIR", help=help_tokenizer)
-    _add_pairs(who, "--endpoint-set", "setting of the endpoint, as api_key_env=MY_KEY")
+    _add_pairs(who, "--endpoint-set", "setting of the endpoint, such as api_key_env=MY_KEY")
     who.add_argument(
-        "--agent", metavar="NAME", help="plain, tool_calling, react, code_act, or one of your own, as my_agent.py:AGENT"
+        "--agent", metavar="NAME", help="plain, tool_calling, react, code_act, or your own, such as my_agent.py:AGENT"
     )
-    _add_pairs(who, "--agent-set", "setting of the agent, as max_turn_tokens=512")
-    what = parser.add_argument_group("on what")
+    _add_pairs(who, "--agent-set", "setting of the agent, such as max_turn_tokens=512")
+    what = parser.add_argument_group("tasks and sampling")
     help_env = "environment; repeatable (default: those of the run)"
     what.add_argument("--env", metavar="ID", action="append", default=[], help=help_env)
-    _add_pairs(what, "--env-set", "keyword argument of every environment, as level=3")
+    _add_pairs(what, "--env-set", "keyword argument of every environment, such as level=3")
     what.add_argument("--split", default=Split.TEST.value, help="test or train (default: test)")
     what.add_argument("--tasks", type=int, default=100, metavar="N", help="distinct tasks (default: 100)")
     what.add_argument("--samples", type=int, default=1, metavar="K", help="episodes per task (default: 1)")
-    help_temperature = "0 is greedy (default: 0 for one sample, 1 for several or a search)"
+    help_temperature = "0: greedy (default: 0 for one sample, 1 for several or a search)"
     what.add_argument("--temperature", type=float, metavar="T", help=help_temperature)
-    what.add_argument("--top-p", type=float, default=1.0, metavar="P", help="smallest mass to sample from (default: 1)")
-    help_top_k = "tokens to sample from; 0 is all (default: 0)"
+    what.add_argument("--top-p", type=float, default=1.0, metavar="P", help="probability mass to sample from (default: 1)")
+    help_top_k = "number of most probable tokens to sample from; 0: all (default: 0)"
     what.add_argument("--top-k", type=int, default=0, metavar="K", help=help_top_k)
-    help_metric = "endings, lengths, or a metric of your own, as my_metric.py:MyMetric; repeatable"
+    help_metric = "endings, lengths, or your own, such as my_metric.py:MyMetric; repeatable"
     what.add_argument("--metric", metavar="NAME", action="append", default=[], help=help_metric)
-    what.add_argument("--success-at", type=float, metavar="R", help="smallest reward of a success (default: 1)")
-    help_invalid = "share of invalid episodes above which it stops (default: 0.5)"
+    what.add_argument("--success-at", type=float, metavar="R", help="an episode succeeds from this reward on (default: 1)")
+    help_invalid = "stop above this share of invalid episodes (default: 0.5)"
     what.add_argument("--max-invalid", type=float, default=0.5, metavar="R", help=help_invalid)
-    what.add_argument("--seed", type=int, default=0, help="of the envs and of sampling (default: 0)")
-    search = parser.add_argument_group("by search")
-    help_search = "chain (default), or a search that finds each episode: best_of, mcts, my_search.py:MySearch ..."
+    what.add_argument("--seed", type=int, default=0, help="seed of environments and sampling (default: 0)")
+    search = parser.add_argument_group("search")
+    help_search = "search strategy: chain (default: one episode per sample), best_of, mcts, my_search.py:MySearch ..."
     search.add_argument("--search", default="chain", metavar="NAME", help=help_search)
-    _add_pairs(search, "--search-set", "setting of the search, as n=8 or budget.tokens_generated=4096")
-    how = parser.add_argument_group("how")
+    _add_pairs(search, "--search-set", "setting of the search, such as n=8 or budget.tokens_generated=4096")
+    how = parser.add_argument_group("execution")
     how.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
     how.add_argument("--dtype", help="float32 (default) or bfloat16")
     how.add_argument("--threads", type=int, metavar="N", help="CPU threads")
-    how.add_argument("--concurrency", type=int, default=64, metavar="N", help="episodes at a time (default: 64)")
-    how.add_argument("--max-batch", type=int, default=64, metavar="N", help="sequences sampled at a time (default: 64)")
-    help_backend = "transformers (default), vllm (with --endpoint: served, by token ids), or path/to/file.py:Class"
+    how.add_argument("--concurrency", type=int, default=64, metavar="N", help="concurrent episodes (default: 64)")
+    how.add_argument("--max-batch", type=int, default=64, metavar="N", help="sequences per sampling batch (default: 64)")
+    help_backend = "transformers (default), vllm (with --endpoint: a vLLM server), or path/to/file.py:Class"
     how.add_argument("--backend", default="transformers", help=help_backend)
-    how.add_argument("--cache-gib", type=float, default=2.0, metavar="X", help="vllm: memory of its cache (default: 2)")
+    how.add_argument("--cache-gib", type=float, default=2.0, metavar="X", help="vllm: memory of the key-value cache (default: 2)")
     how.add_argument("--out", metavar="DIR", help="write here (default: runs/eval-MODEL-ENV)")
-    how.add_argument("--resume", action="store_true", help="go on with --out; its own settings suffice")
+    how.add_argument("--resume", action="store_true", help="continue the evaluation in --out, with its own settings")
     add_trust_argument(how)
     add_json_argument(parser)
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
             result = run_evaluation(settings, resume=args.resume, on_progress=progress)
     except KeyboardInterrupt:
         if (settings.run.path / "run.json").exists():
-            echo(f"stopped; go on with: envgym eval --out {settings.run.path} --resume", file=sys.stderr)
+            echo(f"interrupted; continue with: envgym eval --out {settings.run.path} --resume", file=sys.stderr)
         raise
     if args.json:
         print_json(run_json(result.directory, result.report))

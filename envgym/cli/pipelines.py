@@ -38,7 +38,7 @@ def run_pipeline(data: Mapping[str, Any], args: argparse.Namespace) -> int:
         return _run_phases(data, args) if PHASES in data else _run_rounds(data, args)
     except KeyboardInterrupt:
         words = [args.command, args.config, *(word for text in args.settings for word in ("--set", text)), "--resume"]
-        echo(f"stopped; go on with: envgym {shlex.join(words)}", file=sys.stderr)
+        echo(f"interrupted; continue with: envgym {shlex.join(words)}", file=sys.stderr)
         raise
 
 

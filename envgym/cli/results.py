@@ -1,5 +1,6 @@
 """Results of evaluations, as lines for a terminal and as JSON."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,14 +64,14 @@ def print_evaluations(directory: Path) -> None:
         echo(styled(f"{record['env_id']}, {evaluation.label}: {tasks} tasks, {samples} sample(s) each, {how}", "bold"))
         for line in evaluation_lines(evaluation):
             echo(line)
-        echo(_line("resolution", _resolution(declare(tasks, samples).smallest_detectable_effect)))
+        echo(_line("detectable", _detectable(declare(tasks, samples).smallest_detectable_effect)))
 
 
-def _resolution(effect: float) -> str:
-    """Say what a comparison with another run on these tasks can find."""
+def _detectable(effect: float) -> str:
+    """Return the minimum detectable effect of a comparison with another run on these tasks."""
     if effect >= 1:
-        return "none: with so few tasks a comparison with another run will miss any difference"
-    return f"a difference of {effect * 100:.1f} points to another run is found with probability 80 %, at worst"
+        return "none: there are too few tasks to detect any difference from another run"
+    return f"{effect * 100:.1f} points: minimum detectable effect against another run (80 % power)"
 
 
 def evaluation_lines(evaluation: EvaluationData) -> list[str]:
@@ -112,7 +113,8 @@ def print_untrained(directory: Path) -> None:
     rows = [row for row in RunDirectory.open(directory).metrics() if row["step"]]
     if rows and not any(row.get("optim/updates", 1.0) for row in rows):
         dropped = {name: None for row in rows for name in row if name.startswith("filter/") and row[name]}
-        reasons = ", ".join(name.removeprefix("filter/").replace("_", " ") for name in dropped)
+        names = (name.removeprefix("filter/").replace("_", " ") for name in dropped)
+        reasons = ", ".join(re.sub("^(zero|low) variance$", r"\1 reward variance", name) for name in names)
         echo(f"no step trained anything: every group was dropped ({reasons})")
 
 

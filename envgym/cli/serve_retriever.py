@@ -20,11 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     help_corpus = "JSONL file of {id, title, text} or {id, contents}, or the id of a search environment"
     parser.add_argument("corpus", metavar="CORPUS", help=help_corpus)
-    parser.add_argument("--index", choices=_INDICES, default="bm25", help="how documents are found (default: bm25)")
+    parser.add_argument("--index", choices=_INDICES, default="bm25", help="retrieval method (default: bm25)")
     parser.add_argument("--model", metavar="DIR", help="sentence-transformers directory or hub name, unless bm25")
-    parser.add_argument("--device", help="of the model, as torch names it (default: the best there is)")
+    parser.add_argument("--device", help="device of the model, such as cuda:0 (default: the fastest available)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, help="port; 0 takes a free one (default: 8000)")
+    parser.add_argument("--port", type=int, default=8000, help="port; 0: any free one (default: 8000)")
     add_set_argument(parser)
 
 

@@ -28,17 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     add_config_arguments(parser)
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--dry-run", action="store_true", help="show one batch and what a step takes; nothing is written")
+    mode.add_argument("--dry-run", action="store_true", help="show one batch and the time and memory of a step; write nothing")
     mode.add_argument(
-        "--overfit-one-batch", type=int, metavar="N", help="collect one batch and train N updates on it; a sanity check"
+        "--overfit-one-batch", type=int, metavar="N", help="sanity check: collect one batch and train N updates on it"
     )
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Add CONFIG, `--set`, `--resume` and `--json`."""
     parser.add_argument("config", metavar="CONFIG", help="YAML file of settings; with --resume also a run directory")
-    add_set_argument(parser, "replace a setting, as optim.lr=1e-4 or envs.0.settings.level=2")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run directory")
+    add_set_argument(parser, "override a setting, such as optim.lr=1e-4 or envs.0.settings.level=2")
+    parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint of the run directory")
     add_trust_argument(parser)
     add_json_argument(parser)
 
@@ -97,7 +97,7 @@ def _run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         if (settings.run.path / "run.json").exists():
             directory = shlex.quote(str(settings.run.path))  # it knows all settings, overrides too
-            echo(f"stopped; go on with: envgym {args.command} {directory} --resume", file=sys.stderr)
+            echo(f"interrupted; continue with: envgym {args.command} {directory} --resume", file=sys.stderr)
         raise
     if args.json:
         print_json({**run_json(result.directory, result.report), "steps": result.steps})
@@ -168,10 +168,10 @@ def run_sft(args: argparse.Namespace) -> int:
 
 def add_value_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("run", metavar="RUN", help="directory of a training run; it is only read")
-    help_episodes = "episodes on train tasks (default: 2048)"
+    parser.add_argument("run", metavar="RUN", help="directory of a training run; it is not changed")
+    help_episodes = "episodes on training tasks (default: 2048)"
     parser.add_argument("--episodes", type=at_least_0, default=2048, metavar="N", help=help_episodes)
-    add_set_argument(parser, "setting of the fit, as optim.epochs=8")
+    add_set_argument(parser, "setting of the fit, such as optim.epochs=8")
     parser.add_argument("--out", metavar="DIR", help="write here (default: RUN-value)")
     add_trust_argument(parser)
     add_json_argument(parser)
@@ -191,7 +191,7 @@ def run_value(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"directory": str(fit.directory), "metrics": dict(fit.metrics)})
         return 0
-    echo("on train tasks that were held back:")
+    echo("on training tasks that were held back:")
     for name, value in fit.metrics.items():
         echo(f"  {name.removeprefix('critic/').replace('_', ' '):<20} {value:.3f}")
     echo(f"use it with: --search mcts --search-set value.name=critic --search-set value.run={fit.directory}")

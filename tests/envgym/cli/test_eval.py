@@ -45,7 +45,7 @@ def test_evaluation_prints_what_it_found(command: Command) -> None:
     lines = out.splitlines()
     assert lines[0] == "worlds:Vowels, held-out: 5 tasks, 4 sample(s) each, temperature 1"
     assert [line.split("  ")[0].strip() for line in lines[1:8]] == [
-        "success", "k = 1", "k = 2", "k = 4", "endings", "per episode", "resolution",
+        "success", "k = 1", "k = 2", "k = 4", "endings", "per episode", "detectable",
     ]  # fmt: skip
     assert lines[5].split(maxsplit=1)[1] == "TERMINATED 20"
     assert lines[-1] == "report: out/report.html"
@@ -322,7 +322,7 @@ def test_endpoint_that_is_not_there_stops_the_evaluation(command: Command) -> No
             "evaluation.temperature must be greater than or equal to 0, got -1.0 (--temperature)",
         ),
         (["--dtype", "float8"], "model.dtype must be 'float32' or 'bfloat16', got float8 (--dtype)"),
-        (["--device", "tpu"], "device must be at hand, got tpu (settings); use cpu, cuda or auto."),
+        (["--device", "tpu"], "device must be available, got tpu (settings); use cpu, cuda or auto."),
         (["--endpoint-set", "timeout_s=3"], "--endpoint-set must go with an endpoint, got none (envgym eval); give"),
         (["--resume"], "run must be a directory, got no such directory (out); name a directory that"),
     ],

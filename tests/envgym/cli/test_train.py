@@ -78,7 +78,7 @@ def test_stopped_run_says_how_to_go_on_whatever_was_overridden(command: Command,
     (folder / "stops.py").write_text(lines + kill)
     code, _, err = command("train", "run.yaml", "--set", "envs.0.id=stops:Stops", "--set", "run.name=my cat")
     assert code == 130
-    assert err.splitlines()[-1] == "stopped; go on with: envgym train 'runs/my cat' --resume"
+    assert err.splitlines()[-1] == "interrupted; continue with: envgym train 'runs/my cat' --resume"
 
 
 def test_run_directory_may_move_before_it_is_resumed(command: Command, folder: Path) -> None:
@@ -106,7 +106,7 @@ def test_run_that_trained_nothing_says_so(command: Command, folder: Path) -> Non
     code, out, _ = command(
         "train", "run.yaml", *(word for key in ("envs.0.id=same:Same", *few) for word in ("--set", key))
     )
-    told = "no step trained anything: every group was dropped (zero variance)"
+    told = "no step trained anything: every group was dropped (zero reward variance)"
     assert (code, out.splitlines()[-2]) == (0, told)
 
 
@@ -243,7 +243,7 @@ def test_batch_without_a_difference_cannot_be_overfitted(command: Command, folde
         ("envs.0.id=worlds:Vowel", "worlds:Vowel must be defined as Vowel, got nothing (module worlds); correct the "),
         ("envs.0.settings.level=1", "keyword argument must be a known name, got 'level' (worlds:Vowels); "),
         ("model.name=tyni", "model must be a known name, got 'tyni' (a model is tiny, smollm2, a directory or owner/"),
-        ("engine.device=cuda:99", "device must be at hand, got cuda:99 (settings); use cpu, cuda or auto."),
+        ("engine.device=cuda:99", "device must be available, got cuda:99 (settings); CUDA is not available"),
         (
             "agent.name=tool_caling",
             "agent must be a known name, got 'tool_caling' (settings); did you mean tool",
@@ -286,7 +286,7 @@ def test_settings_file_that_cannot_be_read_is_one_sentence(
 def test_directory_is_no_settings_file(command: Command, files: Files, folder: Path) -> None:
     (folder / "runs").mkdir()
     assert refused(command, files, "train", "runs") == (
-        "envgym: CONFIG must be a YAML file, got a directory (runs); add --resume to go on with the run."
+        "envgym: CONFIG must be a YAML file, got a directory (runs); add --resume to continue the run."
     )
     assert refused(command, files, "train", "runs", "--resume").startswith("envgym: run directory must hold run")
 
@@ -303,7 +303,7 @@ def test_run_directory_that_is_taken_is_refused(command: Command, files: Files, 
     (folder / "runs/vowels/notes.txt").write_text("mine")
     assert refused(command, files, "train", "run.yaml") == (
         "envgym: run directory must be new or empty, got runs/vowels (run); "
-        "choose another directory, go on with it by --resume, or delete it yourself."
+        "choose another directory, continue the run with --resume, or delete it yourself."
     )
 
 

@@ -68,7 +68,8 @@ EG.format = (() => {
   // "loss/clip_fraction" -> "clip fraction", "time/collect_s" -> "collect"
   function keyName(key) {
     const name = key.slice(key.lastIndexOf("/") + 1);
-    return (key.startsWith("time/") ? name.replace(/_s$/, "") : name).replaceAll("_", " ");
+    const words = (key.startsWith("time/") ? name.replace(/_s$/, "") : name).replaceAll("_", " ");
+    return words.replace(/^(zero|low) variance$/, "$1 reward variance"); // why a filter dropped a group
   }
 
   // "2026-01-05T12:30:00Z" -> "2026-01-05 12:30 UTC"; anything else stays as it is.
