@@ -2,11 +2,12 @@
 
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.support.sources import FOLDERS, ROOMS, sources
+from tests.support.sources import FOLDERS, ROOMS, ROOT, sources
 
 BANNED_NAMES = frozenset(
     {
@@ -43,6 +44,26 @@ BANNED_WORDS = frozenset({"crew", "elder", "lesson", "lessons", "purse", "turnst
 """Words that no class, function, argument, field or module is named with."""
 BANNED_MODULES = frozenset({"drift", "growth", "judging", "opening", "points", "sampled", "seen", "world"})
 """Names of modules of the contract, the agents and the trainer that say nothing of what the module holds."""
+BANNED_PHRASES: Mapping[str, str] = {
+    r"conformance suite": "conformance check",
+    r"as a settings file says": "from a YAML file",
+    r"that do not read\b": "random baseline",
+    r"\(zero variance\)": "zero reward variance",
+    r"[Ss]ampler and trainer apart": "sampler-trainer log-prob mismatch",
+    r"smallest effect": "minimum detectable effect (80 % power)",
+    r"effect (that )?it can (find|see)": "minimum detectable effect (80 % power)",
+    r"\b[Dd]rift\b": "context rewrites",
+    r"[Cc]ontexts rendered anew": "context rewrites",
+    r"\bbe at hand\b": "be available; CUDA is not available",
+    r"\b(four|linked|other) rooms\b": "packages",
+    r"the world said": "the environment ended it",
+    r"[Hh]and case|hand-computed case": "worked example",
+    r"stopped; go on with": "interrupted; continue with",
+    r"^#+ What (it|this|they) says?$": "conclusions",
+    r"^#+ What goes wrong$": "error messages",
+    r"\b([Cc]rew|[Pp]urse|[Ww]arden|[Ll]essons?|[Tt]urnstile|[Ww]orkbench)\b": "see BANNED_NAMES",
+}
+"""Phrases that no page, help text, message of a command or label of the report has -> what the field says instead."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
@@ -72,3 +93,21 @@ def test_no_name_is_a_word_of_the_old_vocabulary(folder: str) -> None:
             if name.lstrip("_") in BANNED_NAMES or words(name) & BANNED_WORDS:
                 banned.append(f"{source.path}: {name}")
     assert not banned, "names must be of the field, see CONTRIBUTING.md:\n" + "\n".join(banned)
+
+
+def prose() -> list[Path]:
+    """Return what users read: pages, but for results and lists that are as they were written; commands; the report."""
+    pages = [path for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")) if not path.is_symlink()]
+    spoken = (*(ROOT / "envgym/cli").glob("*.*"), *(ROOT / "envgym/report/static/js").glob("*.js"))
+    return [path for path in (*pages, *spoken) if path.name not in ("CHANGELOG.md", "papers.md", "environments.md")]
+
+
+@pytest.mark.parametrize("phrase, standard", BANNED_PHRASES.items())
+def test_what_users_read_is_in_the_words_of_the_field(phrase: str, standard: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in prose()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if re.search(phrase, line)
+    ]
+    assert not found, f"write {standard!r} instead:\n" + "\n".join(found)

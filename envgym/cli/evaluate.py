@@ -38,12 +38,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--samples", type=int, default=1, metavar="K", help="episodes per task (default: 1)")
     help_temperature = "0: greedy (default: 0 for one sample, 1 for several or a search)"
     what.add_argument("--temperature", type=float, metavar="T", help=help_temperature)
-    what.add_argument("--top-p", type=float, default=1.0, metavar="P", help="probability mass to sample from (default: 1)")
+    what.add_argument(
+        "--top-p", type=float, default=1.0, metavar="P", help="probability mass to sample from (default: 1)"
+    )
     help_top_k = "number of most probable tokens to sample from; 0: all (default: 0)"
     what.add_argument("--top-k", type=int, default=0, metavar="K", help=help_top_k)
     help_metric = "endings, lengths, or your own, such as my_metric.py:MyMetric; repeatable"
     what.add_argument("--metric", metavar="NAME", action="append", default=[], help=help_metric)
-    what.add_argument("--success-at", type=float, metavar="R", help="an episode succeeds from this reward on (default: 1)")
+    what.add_argument(
+        "--success-at", type=float, metavar="R", help="an episode succeeds from this reward on (default: 1)"
+    )
     help_invalid = "stop above this share of invalid episodes (default: 0.5)"
     what.add_argument("--max-invalid", type=float, default=0.5, metavar="R", help=help_invalid)
     what.add_argument("--seed", type=int, default=0, help="seed of environments and sampling (default: 0)")
@@ -56,10 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--dtype", help="float32 (default) or bfloat16")
     how.add_argument("--threads", type=int, metavar="N", help="CPU threads")
     how.add_argument("--concurrency", type=int, default=64, metavar="N", help="concurrent episodes (default: 64)")
-    how.add_argument("--max-batch", type=int, default=64, metavar="N", help="sequences per sampling batch (default: 64)")
+    how.add_argument(
+        "--max-batch", type=int, default=64, metavar="N", help="sequences per sampling batch (default: 64)"
+    )
     help_backend = "transformers (default), vllm (with --endpoint: a vLLM server), or path/to/file.py:Class"
     how.add_argument("--backend", default="transformers", help=help_backend)
-    how.add_argument("--cache-gib", type=float, default=2.0, metavar="X", help="vllm: memory of the key-value cache (default: 2)")
+    how.add_argument(
+        "--cache-gib", type=float, default=2.0, metavar="X", help="vllm: memory of the key-value cache (default: 2)"
+    )
     how.add_argument("--out", metavar="DIR", help="write here (default: runs/eval-MODEL-ENV)")
     how.add_argument("--resume", action="store_true", help="continue the evaluation in --out, with its own settings")
     add_trust_argument(how)

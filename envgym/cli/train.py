@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     add_config_arguments(parser)
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--dry-run", action="store_true", help="show one batch and the time and memory of a step; write nothing")
+    mode.add_argument(
+        "--dry-run", action="store_true", help="show one batch and the time and memory of a step; write nothing"
+    )
     mode.add_argument(
         "--overfit-one-batch", type=int, metavar="N", help="sanity check: collect one batch and train N updates on it"
     )
@@ -38,7 +40,9 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Add CONFIG, `--set`, `--resume` and `--json`."""
     parser.add_argument("config", metavar="CONFIG", help="YAML file of settings; with --resume also a run directory")
     add_set_argument(parser, "override a setting, such as optim.lr=1e-4 or envs.0.settings.level=2")
-    parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint of the run directory")
+    parser.add_argument(
+        "--resume", action="store_true", help="continue from the newest checkpoint of the run directory"
+    )
     add_trust_argument(parser)
     add_json_argument(parser)
 
