@@ -152,3 +152,15 @@ def test_interval_of_another_kind_than_its_neighbours_is_marked(report: ReportDa
         )
         page = drawn(ReportData(meta=report.meta, evaluations=(evaluation,)), tmp_path)
         assert page.count(" (Wilson)") == marks
+
+
+def test_numbers_are_rounded_as_on_the_command_line(report: ReportData, tmp_path: Path) -> None:
+    # Ties: 0.25 %, 0.75 %; both are exact in binary.
+    for solved, text in ((1, "0.2 %"), (3, "0.8 %")):
+        successes = {f"t{number}": [number < solved] for number in range(400)}
+        evaluation = build_evaluation(
+            step=0, label="held-out", greedy=True, successes=successes, rng=np.random.default_rng(0)
+        )
+        page = drawn(ReportData(meta=report.meta, evaluations=(evaluation,)), tmp_path)
+        assert f"<b>{text}</b>" in page
+        assert f"{solved / 400:.1%}" == text.replace(" ", "")

@@ -7,8 +7,14 @@ EG.format = (() => {
     return text.replace(/^-/, MINUS);
   }
 
+  // Ties go to the even digit, as on the command line: 1 of 400 is 0.2 % on both.
+  const decimals = new Map();
   function fixed(value, digits) {
-    const text = value.toFixed(digits);
+    if (!decimals.has(digits)) {
+      const options = { minimumFractionDigits: digits, maximumFractionDigits: digits, useGrouping: false, roundingMode: "halfEven" };
+      decimals.set(digits, new Intl.NumberFormat("en", options));
+    }
+    const text = decimals.get(digits).format(value);
     return signed(Number(text) === 0 ? text.replace("-", "") : text);
   }
 
