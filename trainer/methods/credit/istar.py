@@ -55,7 +55,7 @@ class Istar(Settings):
         last = 1 if self.baseline == "first" else None
         compared = [value / scale for _, values in group for value in values[:last]]
         count, mean = len(compared), statistics.fmean(compared) if compared else 0.0
-        weight = self.step_weight * count / (count - 1) if len(group) > 1 and count > 1 else 0.0
+        weight = self.step_weight * count / (count - 1) if len(group) > 1 else 0.0
         return [
             turn_credit(episode, [advantage + weight * (value / scale - mean) for value in values])
             for (episode, values), advantage in zip(group, leave_one_out(outcomes), strict=True)

@@ -60,8 +60,9 @@ class PairLoss(Settings, ABC):
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
         """Return the loss to be minimised."""
-        mask_BT, siblings = batch.loss_mask_BT, self.siblings(batch)
-        if not siblings.pairs:
+        mask_BT = batch.loss_mask_BT
+        siblings = self.siblings(batch) if mask_BT.any() else None
+        if siblings is None or not siblings.pairs:
             return TokenLoss(losses_BT=torch.where(mask_BT, batch.logprobs_BT, 0.0) * 0.0)
         is_owned_BT = mask_BT & (siblings.owners_BT >= 0)
         owners = siblings.owners_BT[is_owned_BT]

@@ -194,6 +194,17 @@ def test_gradient_is_that_of_differences(loss: PairLoss) -> None:
     assert torch.autograd.gradcheck(of, (ratios.requires_grad_(),))
 
 
+@pytest.mark.parametrize("loss", [Dpo(), Dpo(per="token"), Dpo(per="turn"), StepDpo(), StepDpo(by="advantage")])
+def test_where_nothing_trains_loss_and_gradient_are_zero(loss: PairLoss) -> None:
+    rows = micro_batch(chains([1.0], [0.0]))
+    batch = loss_batch(replace(rows, loss_mask_BT=torch.zeros_like(rows.loss_mask_BT)), [])
+    batch.logprobs_BT.requires_grad_()
+    losses_BT = loss(batch).losses_BT
+    losses_BT.sum().backward()
+    assert batch.logprobs_BT.grad is not None
+    assert (losses_BT.abs().sum(), batch.logprobs_BT.grad.abs().sum()) == (0, 0)
+
+
 @pytest.mark.parametrize("per", ["token", "turn"])
 def test_an_episode_without_a_trained_token_has_no_gradient_and_divides_nothing(
     per: Literal["token", "turn"],
