@@ -143,6 +143,9 @@ def test_what_a_term_did_is_in_the_metrics() -> None:
     likelihood = -sum(rows[1].behavior_logprobs) / sum(rows[1].loss_mask)
     assert metrics["loss/imitation"] == pytest.approx(likelihood, abs=1e-6)
     assert metrics["coef/imitation"] == 0.75
+    assert "coef/policy" not in metrics
+    faded = learner.train_step(rows, replace(objective(), policy_coef=coef, further=(DEMONSTRATED,)), step=3)
+    assert (faded["coef/policy"], faded["coef/imitation"]) == (0.25, 1.0)
     assert metrics["train/trained_tokens"] == sum(sum(row.loss_mask) for n, row in enumerate(rows) if n != 1)
 
 
@@ -176,6 +179,8 @@ def test_a_term_may_read_what_a_tool_said() -> None:
     )
     term = Term(name="memory", loss=NegativeLogLikelihood(), origins=frozenset({Origin.TOOL}))
     row = replace(row, other_tokens=row.tokens_of(term.origins))
+    of_both = replace(term, origins=term.origins | {Origin.POLICY}).mask(pad([row], [0], CPU))
+    assert of_both.tolist() == [[False, False, True, True, True, True]]
     model, (logprobs,) = dense_logprobs([row])
     expected = grad_of(model, -(logprobs[2] + logprobs[3]) / 2)
     torch.testing.assert_close(gradient([row], replace(objective(), further=(term,))), expected, rtol=1e-5, atol=1e-7)
