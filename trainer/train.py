@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envgym.agents.evaluation.play import EvalRecord
+from envgym.agents.evaluation.play import EvalRecord, check_prompts
 from envgym.agents.models.loading import describe_device
 from envgym.core.trajectory import Group
 from envgym.core.tree import Source
@@ -195,6 +195,7 @@ class TrainLoop:
             collected = self._collect(runner, step)
         requests, groups = collected.requests, collected.groups
         check_invalid(groups, limit=self.settings.run.max_invalid_rate, step=step)
+        check_prompts([tree for group in groups for tree in group.trees], where=f"step {step}")
         check_annotations(groups, limit=self.settings.run.max_invalid_rate, step=step)
         if self.settings.canary.on_rewrite == "fail":
             check_context_rewrites(groups, step=step)

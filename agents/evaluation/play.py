@@ -21,7 +21,7 @@ from envgym.agents.settings import EvaluationSettings
 from envgym.core.tasks import Split, Task, TaskSource, check_ids, distinct_tasks
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
-from envgym.core.turns import Cost, Invalid
+from envgym.core.turns import Cost, Ending, Invalid
 from envgym.env import Env
 from envgym.errors import RunError, SettingsError
 from envgym.seeds import derive_seed
@@ -32,6 +32,10 @@ SELECTED_BY_ENDING = "selected by ending"
 """Marks numbers of episodes that were chosen by how they ended, which may reveal the verdict."""
 SPLIT_LABELS = {Split.TEST: "held-out", Split.TRAIN: "train-split"}
 """Labels of evaluations on all tasks of a plan."""
+
+
+_FIRST_EPISODES = 16
+"""An evaluation stops where none of so many episodes had room for a reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,17 +203,22 @@ async def evaluate(
         finished: episodes of the plan that were played before.
         seconds_before: time that they took.
 
-    Raises: RunError: too many invalid episodes.
+    Raises: RunError: too many invalid episodes, or prompts that do not fit the context.
     """
     started = time.perf_counter() - seconds_before
     trees = {tree.id: tree for tree in finished}
     jobs = plan.jobs()
     num_invalid = 0
+    first: list[Tree] = []
 
     def handle(tree: Tree) -> None:
         nonlocal num_invalid
         if on_finished is not None:
             on_finished(tree)
+        if len(first) < _FIRST_EPISODES:
+            first.append(tree)
+            if len(first) == min(_FIRST_EPISODES, len(jobs)):
+                check_prompts(first, where=f"the first episodes of {plan.env_id}")
         reasons = invalid_reasons(tree)
         num_invalid += bool(reasons)
         if num_invalid > max_invalid_rate * len(jobs):
@@ -262,6 +271,23 @@ def message_player(
         )
 
     return play
+
+
+def check_prompts(trees: Sequence[Tree], *, where: str) -> None:
+    """See that prompts fit the context, where there are episodes. Raises: RunError: not one of them does."""
+    lengths = [_prompt_that_is_too_long(tree) for tree in trees]
+    if lengths and all(length is not None for length in lengths):
+        got = f"none of {len(trees)}; that of task {trees[0].task_id} has {lengths[0]} tokens"
+        do = "raise agent.max_context_tokens, if the model has room for more, or shorten the task and the tools"
+        raise RunError.of("prompts", "fit agent.max_context_tokens", got, where=where, do=do)
+
+
+def _prompt_that_is_too_long(tree: Tree) -> int | None:
+    """Return the tokens of a prompt after which there was no room for a reply; None: there was."""
+    is_cut = all(tree.nodes[leaf].ending is Ending.TRUNCATED_TOKENS for leaf in tree.leaves)
+    if not is_cut or tree.total_cost.tokens_generated:
+        return None
+    return sum(len(segment) for segment in tree.nodes[0].edge.segments)
 
 
 def invalid_reasons(tree: Tree) -> list[str]:

@@ -1,7 +1,8 @@
 """Results of evaluations, as lines for a terminal and as JSON."""
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,18 @@ def print_untrained(directory: Path) -> None:
         dropped = {name: None for row in rows for name in row if name.startswith("filter/") and row[name]}
         names = (name.removeprefix("filter/").replace("_", " ") for name in dropped)
         reasons = ", ".join(re.sub("^(zero|low) variance$", r"\1 reward variance", name) for name in names)
-        echo(f"no step trained anything: every group was dropped ({reasons})")
+        echo(f"no step trained anything: every group was dropped ({reasons}); {_what_helps(rows)}")
+
+
+def _what_helps(rows: Sequence[Mapping[str, float]]) -> str:
+    """Return why no group of these steps could teach, and what to change."""
+    rewards = [row["reward/mean"] for row in rows if not math.isnan(row.get("reward/mean", math.nan))]
+    if not rewards:
+        return "no episode had a valid reward: mend the env, whose errors are with the episodes in the report"
+    why = f"the episodes of a group earned the same, {sum(rewards) / len(rewards):.2g} on average"
+    if sum(row.get("train/success", 0.0) for row in rows) > len(rows) / 2:
+        return f"{why}: choose harder tasks, as these are solved"
+    return f"{why}: choose easier tasks, begin with a warm start (an sft section), or raise rollout.group_size"
 
 
 def comparison_lines(comparison: ComparisonData) -> list[str]:

@@ -14,6 +14,7 @@ from envgym.agents.evaluation.play import (
     Evaluation,
     OnFinished,
     Player,
+    check_prompts,
     evaluate,
     held_out_tasks,
     record_evaluation,
@@ -26,7 +27,8 @@ from envgym.agents.search import Chain
 from envgym.agents.settings import EvaluationSettings
 from envgym.core.tasks import Split, Task
 from envgym.core.tree import Tree
-from envgym.errors import InvalidInput, PolicyFailure
+from envgym.core.turns import Ending
+from envgym.errors import InvalidInput, PolicyFailure, RunError
 from envgym.stats import successes_of
 from tests.support.example_trees import outcome_tree
 from tests.support.parrots import char_agent, said, show
@@ -62,10 +64,14 @@ def evaluated(
     answer: Callable[[GenerateRequest], tuple[int, ...] | Exception],
     *,
     concurrency: int = 4,
+    max_context_tokens: int = 100_000,
 ) -> Evaluation:
     """Evaluate a policy that answers by a function."""
     settings = EvaluationSettings()
-    agent = char_agent(name="plain", text_format="hermes")
+    tokens = min(1000, max_context_tokens - 1)
+    agent = char_agent(
+        name="plain", text_format="hermes", max_turn_tokens=tokens, max_context_tokens=max_context_tokens
+    )
     player = token_player(agent, ScriptedPolicy(answer), Chain(), settings, concurrency=concurrency)
     return asyncio.run(evaluate(chosen, player, step=0))
 
@@ -209,3 +215,18 @@ def test_supply_that_lies_about_its_size_is_refused() -> None:
 
     with pytest.raises(InvalidInput):
         held_out_tasks(Short(), 5000)
+
+
+def test_evaluation_of_prompts_that_do_not_fit_the_context_stops_and_says_so() -> None:
+    told = r"prompts must fit agent.max_context_tokens, got none of 6; that of task .* has \d+ tokens \(the first epi"
+    with pytest.raises(RunError, match=told):
+        evaluated(plan(), lambda request: said("DONE"), max_context_tokens=5)
+
+
+def test_prompts_are_judged_together_and_a_reply_that_is_cut_is_none_that_is_too_long() -> None:
+    fits = evaluated(plan(), lambda request: said("DONE")).trees[0]
+    too_long = replace(fits, nodes=(replace(fits.nodes[0], ending=Ending.TRUNCATED_TOKENS),))
+    check_prompts([], where="test")
+    check_prompts([fits, too_long], where="test")
+    with pytest.raises(RunError, match="got none of 2"):
+        check_prompts([too_long, too_long], where="test")

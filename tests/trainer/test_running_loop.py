@@ -6,7 +6,7 @@ import pytest
 
 from envgym.agents.evaluation.run import run_evaluation
 from envgym.agents.settings import EvalSettings
-from envgym.errors import UnknownName
+from envgym.errors import RunError, UnknownName
 from envgym.trainer.train import train
 from envgym.trainer.workflows.dry_run import dry_run
 from tests.support.loops import in_a_running_loop
@@ -51,3 +51,11 @@ def test_what_is_refused_leaves_nothing(tmp_path: Path, program: str) -> None:
     with pytest.raises(UnknownName, match="did you mean"):
         in_a_running_loop(run)
     assert not (tmp_path / "none").exists()
+
+
+def test_training_on_prompts_that_do_not_fit_the_context_stops_and_says_so(tmp_path: Path) -> None:
+    agent = {"max_turn_tokens": 2, "max_context_tokens": 8}
+    with pytest.raises(
+        RunError, match=r"prompts must fit agent.max_context_tokens, got none of 1; .*raise agent.max_con"
+    ):
+        train(tiny_settings(tmp_path / "run", agent=agent))

@@ -68,11 +68,12 @@ def save_checkpoint(
     beside = folder / ".draft"
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
-    _write_model(model, beside / "model")
-    tokenizer.save_pretrained(beside / "model")
-    torch.save(optimizer.state_dict(), beside / _OPTIMIZER)
-    if critic is not None:
-        save_critic(beside, critic)
+    with _telling_of_space(place):
+        _write_model(model, beside / "model")
+        tokenizer.save_pretrained(beside / "model")
+        torch.save(optimizer.state_dict(), beside / _OPTIMIZER)
+        if critic is not None:
+            save_critic(beside, critic)
     sizes = {name: _save_part(part, beside / _PARTS / name) for name, part in parts.items()}
     stats = [[env, index, *values] for (env, index), values in state.stats.items()]
     write_json(beside / _STATE, {"step": state.step, "stats": stats, **({"parts": sizes} if sizes else {})})
@@ -95,8 +96,20 @@ def save_model(model: Any, place: Path) -> None:  # PreTrainedModel or PeftModel
     """Write the weights alone (adapters alone, where there are some) beside their place, and rename."""
     beside = place.with_name(f".{place.name}.draft")
     shutil.rmtree(beside, ignore_errors=True)
-    _write_model(model, beside)
+    with _telling_of_space(place):
+        _write_model(model, beside)
     move_into_place(beside, place)
+
+
+@contextmanager
+def _telling_of_space(place: Path) -> Iterator[None]:
+    """Say what could not be written where writers raise errors of their own. Raises: RunError: a disk that is full."""
+    try:
+        yield
+    except (SafetensorError, RuntimeError) as error:
+        do = "free some space, then resume the run"
+        reason = str(error).splitlines()[0]
+        raise RunError.of("checkpoint", "be written whole", reason, where=str(place), do=do) from error
 
 
 def _write_model(model: Any, folder: Path) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 import envgym.trainer.learner.checkpoint as checkpoint_module
 from envgym.agents.models.loading import load
 from envgym.agents.models.tiny import TinySettings
+from envgym.errors import RunError
 from envgym.trainer.learner.checkpoint import (
     TrainState,
     checkpoints,
@@ -146,3 +147,17 @@ def test_model_alone_is_written_whole(bench: Bench, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["reference"]
     saved = type(bench.model).from_pretrained(tmp_path / "reference")
     assert torch.equal(weights_of(saved), bench.weights())
+
+
+def test_disk_that_is_full_is_told_and_the_checkpoint_before_stays(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = bench.save(tmp_path, 1)
+
+    def write(*_: object) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc] . PytorchStreamWriter failed writing file data/0")
+
+    monkeypatch.setattr(torch, "save", write)
+    with pytest.raises(RunError, match=r"checkpoint must be written whole, got .* failed writing file data/0 \("):
+        bench.save(tmp_path, 2)
+    assert checkpoints(tmp_path) == [before]
