@@ -43,11 +43,16 @@ def trust(run: Path) -> None:
         write_atomic(listed, b"".join(line + b"\n" for line in [*lines[-_MAX_RUNS // 2 :], key]))
 
 
+def is_trusted(run: Path) -> bool:
+    """Return whether a run, with the settings that it has now, is in this user's list."""
+    return _key(run) in whole_lines(trusted_runs())
+
+
 def check_trusted(run: Path, config: Any) -> None:  # any part of the run's settings
     """See that settings of a run may be used. Raises: RunError: they reach outside, and the run is not in the list."""
     links = (f"a link, {path.relative_to(run)}" for path in run.rglob("*") if path.is_symlink())
     found = next(chain(_reaching(config, ""), links), None)
-    if found is not None and _key(run) not in whole_lines(trusted_runs()):
+    if found is not None and not is_trusted(run):
         do = "read its config.json, and pass --trust if you trust whoever wrote it"
         must = "name no code, URL or file outside itself"
         raise RunError.of("run that was not begun here", must, found, where=str(run), do=do)

@@ -2,6 +2,7 @@
 
     run.json        schema version, name, an id of its own
     config.json     the settings, complete
+    history.jsonl   one object per change of them by a resumed run
     versions.json   packages and platform
     metrics.jsonl   one object per train step
     warm_start.json loss of every update of the warm start
@@ -35,7 +36,7 @@ from envgym.episodes import COLUMNS
 from envgym.errors import EnvgymError, RunError, SettingsError, near_names, sentence
 from envgym.files import LOCK, whole_lines, write_atomic, write_json
 from envgym.run_migrations import migrate_config, migrate_metrics
-from envgym.run_trust import check_trusted, trust
+from envgym.run_trust import check_trusted, is_trusted, trust
 
 SCHEMA_VERSION = 2
 """Raised by every change of the layout or of names; earlier versions stay readable (`envgym.run_migrations`)."""
@@ -108,14 +109,18 @@ def check_same(theirs: Mapping[str, Any], ours: Mapping[str, Any], *, where: Pat
 
     Raises: RunError: others differ.
     """
-    before, now = _leaves(theirs), _leaves(ours)
-    changed = sorted(key for key in {*before, *now} if before.get(key, _ABSENT) != now.get(key, _ABSENT))
+    changed = changed_keys(theirs, ours)
     told = [key for key in changed if not any(f"{key}.".startswith(f"{free}.") for free in but)]
     if told:
-        do = "resume with the settings it was started with, or start another run"
-        raise RunError(
-            sentence("resumed settings", "be those of the run", f"changes in {told}", where=str(where), do=do)
-        )
+        may = ", ".join(key for key in but if key != "run.directory")
+        do = f"resume with its own, or start another run{f'; only {may} may change' if may else ''}"
+        raise RunError.of("resumed settings", "be those of the run", f"changes in {told}", where=str(where), do=do)
+
+
+def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the dotted keys that two settings trees differ in."""
+    old, new = _leaves(before), _leaves(now)
+    return sorted(key for key in {*old, *new} if old.get(key, _ABSENT) != new.get(key, _ABSENT))
 
 
 def _no_run(path: Path) -> RunError:
@@ -208,6 +213,21 @@ class RunDirectory:
         check_trusted(self.path, {name: config.get(name) for name in sections or config})
         with reading(str(self.path / "config.json")):
             return {**config, "run": {**config.get("run", {}), "directory": str(self.path)}}
+
+    def change_config(self, config: Mapping[str, Any], *, step: int) -> None:
+        """Go on with other settings after `step` train steps; `history.jsonl` gets what changed, before and after."""
+        before = self.config
+        changed = [key for key in changed_keys(before, config) if key != "run.directory"]
+        if not changed:
+            return
+        old, new = _leaves(before), _leaves(config)
+        values = {key: [old.get(key), new.get(key)] for key in changed}
+        was_trusted = is_trusted(self.path)
+        with (self.path / "history.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, "changed": values}, ensure_ascii=False) + "\n")
+        write_json(self.path / "config.json", config)
+        if was_trusted:
+            trust(self.path)
 
     @property
     def versions(self) -> dict[str, str]:

@@ -14,10 +14,11 @@ from envgym.agents.evaluation.play import EvalRecord, check_prompts
 from envgym.agents.models.loading import describe_device
 from envgym.core.trajectory import Group
 from envgym.core.tree import Source
+from envgym.errors import RunError
 from envgym.event_loop import Runner, make_runner
 from envgym.files import sole_writer
 from envgym.report.from_run import write_run_report
-from envgym.runs import RunDirectory
+from envgym.runs import RunDirectory, file_step
 from envgym.trainer.batch.build import TrainingBatch
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import RunContext, build_run_context
@@ -74,7 +75,8 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
     Args:
         settings: of the run.
         callbacks: called as it goes on.
-        resume: go on from the newest checkpoint of the run directory, whose settings must be these (it may have moved).
+        resume: go on from the newest checkpoint of the run directory, which may have moved. Its settings must be these,
+            but for how long it goes on (`preflight.EXTENDABLE`); what changes is recorded.
 
     Raises:
         SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then.
@@ -101,13 +103,22 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
         if run is None:
             held.enter_context(sole_writer(settings.run.path))
             run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(settings))
-        elif checkpoint is None:  # it was killed before its first one, and begins again
-            run.forget_after(-1)
+        else:
+            _extend(run, settings, 0 if checkpoint is None else file_step(checkpoint))
+            if checkpoint is None:  # it was killed before its first one, and begins again
+                run.forget_after(-1)
         clock = WallClock(run.path, device=describe_device(context.device), started=started)
         told = Callbacks([TimeKeeper(clock), *callbacks])
         loop = TrainLoop(settings, run, context, told, demonstrations=demonstrations)
         with make_runner() as runner:
             return loop.run(runner, checkpoint)
+
+
+def _extend(run: RunDirectory, settings: TrainSettings, step: int) -> None:
+    """Go on with the settings of now. Raises: RunError: they end before what is done."""
+    must, do = f"be at least the {step} that are done", "raise it"
+    RunError.unless(settings.run.steps >= step, "run.steps", must, settings.run.steps, where=str(run.path), do=do)
+    run.change_config(_config(settings), step=step)
 
 
 def _config(settings: TrainSettings) -> dict[str, object]:

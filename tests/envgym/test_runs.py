@@ -181,7 +181,7 @@ def test_settings_that_changed_are_named_one_by_one() -> None:
         check_same(before, now, where=Path("runs/cat"), but=("run.directory", "engine"))
     assert str(caught.value) == (
         "resumed settings must be those of the run, got changes in ['new', 'optim.lr', 'run.name', 'sft'] (runs/cat); "
-        "resume with the settings it was started with, or start another run."
+        "resume with its own, or start another run; only engine may change."
     )
 
 

@@ -1,6 +1,7 @@
 """What stops a run: a directory or env ids that cannot be used, before anything heavy is loaded; too many failures."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from envgym.agents.models.loading import check_model
 from envgym.core.trajectory import Group
@@ -10,6 +11,17 @@ from envgym.run_trust import check_trusted
 from envgym.runs import RunDirectory, check_new, check_same
 from envgym.settings import build_settings
 from envgym.trainer.settings import TrainSettings
+
+EXTENDABLE: Final = (
+    "run.steps",
+    "run.checkpoint_every",
+    "run.keep_checkpoints",
+    "run.save_episodes_every",
+    "run.max_invalid_rate",
+    "run.trackers",
+    "evaluation.every",
+)
+"""What may change when a run is resumed: how long it goes on, and what is kept of it."""
 
 
 def check_names(settings: TrainSettings) -> None:
@@ -34,7 +46,11 @@ def open_run_directory(settings: TrainSettings, *, resume: bool) -> RunDirectory
     run = RunDirectory.open(path)
     check_trusted(path, {})  # what is written there must stay there
     theirs = build_settings(TrainSettings, run.config, where=str(path / "config.json"))
-    check_same(theirs.model_dump(mode="json"), settings.model_dump(mode="json"), where=path, but=("run.directory",))
+    free = ("run.directory", *EXTENDABLE)
+    check_same(theirs.model_dump(mode="json"), settings.model_dump(mode="json"), where=path, but=free)
+    if theirs.run.steps != settings.run.steps and settings.optim.decay != "constant":
+        must, do = "stay as it is where the learning rate decays until the last step", "start another run"
+        raise RunError.of("run.steps", must, settings.run.steps, where=f"optim.decay={settings.optim.decay}", do=do)
     return run
 
 

@@ -329,7 +329,7 @@ def test_run_directory_that_is_taken_is_refused(command: Command, files: Files, 
 
 
 def test_what_needs_no_model_is_refused_before_one_could_be_loaded(folder: Path) -> None:
-    config = yaml.safe_load((folder / "run.yaml").read_text()) | {"run": {"name": "vowels", "steps": 7}}
+    config = yaml.safe_load((folder / "run.yaml").read_text()) | {"run": {"name": "vowels"}, "optim": {"lr": 0.5}}
     RunDirectory.create(folder / "runs/vowels", name="vowels", config=config)
     words: tuple[list[str], ...] = (
         [],
@@ -349,9 +349,11 @@ def test_what_needs_no_model_is_refused_before_one_could_be_loaded(folder: Path)
 
 def test_resuming_another_run_is_refused_and_nothing_is_lost(command: Command, files: Files) -> None:
     command("train", "run.yaml", "--set", "run.steps=1")
-    assert refused(command, files, "train", "run.yaml", "--resume") == (
-        "envgym: resumed settings must be those of the run, got changes in ['run.steps'] (runs/vowels); "
-        "resume with the settings it was started with, or start another run."
+    words = ("--set", "run.steps=1", "--set", "optim.lr=1.0", "--resume")
+    assert refused(command, files, "train", "run.yaml", *words) == (
+        "envgym: resumed settings must be those of the run, got changes in ['optim.lr'] (runs/vowels); resume with its "
+        "own, or start another run; only run.steps, run.checkpoint_every, run.keep_checkpoints, "
+        "run.save_episodes_every, run.max_invalid_rate, run.trackers, evaluation.every may change."
     )
 
 
