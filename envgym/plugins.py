@@ -34,10 +34,17 @@ _PATH = re.compile(r"(?P<place>.+):(?P<attribute>[A-Za-z_][\w.]*)")
 _import_lock = threading.RLock()
 
 
+def _or_bare_name(schema: dict[str, Any]) -> None:
+    """Let the JSON Schema of a choice take a bare name, too."""
+    whole = dict(schema)
+    schema.clear()
+    schema["anyOf"] = [whole, {"type": "string"}]
+
+
 class Choice(Settings):
     """One plug-in of a kind: its name, and its settings beside it. A bare name is a choice without settings."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra=_or_bare_name)
 
     name: str
     """A name of ours, `package.module:Class`, `path/to/file.py:Class`, or an entry point in group `envgym.<kind>`."""

@@ -15,6 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     help_kind = "list the plug-ins of a kind instead; without NAME, the kinds"
     parser.add_argument("--kind", metavar="NAME", nargs="?", const="", help=help_kind)
+    parser.add_argument("contains", metavar="TEXT", nargs="?", default="", help="only those whose line holds this text")
+    parser.add_argument("--usable", action="store_true", help="only those whose packages are installed")
     add_json_argument(parser)
 
 
@@ -29,12 +31,15 @@ def run(args: argparse.Namespace) -> int:
             list_kinds(as_json=args.json)
         return 0
     entries = [find(env_id) for env_id in list_ids()]
+    entries = [entry for entry in entries if args.contains.lower() in f"{entry.id} {entry.summary}".lower()]
+    if args.usable:
+        entries = [entry for entry in entries if missing_package(entry.requires) is None]
     if args.json:
-        print_json([asdict(entry) | {"missing": _missing(entry.requires)} for entry in entries])
+        print_json([asdict(entry) | {"missing": missing_package(entry.requires)} for entry in entries])
         return 0
-    width = max(len(entry.id) for entry in entries)
+    width = max((len(entry.id) for entry in entries), default=0)
     for entry in entries:
-        missing = _missing(entry.requires)
+        missing = missing_package(entry.requires)
         needs = f"needs envgym[{entry.requires}]" if entry.requires else ""
         state = f"unavailable: {needs}, {missing} is not installed" if missing else needs
         origin = "" if entry.origin == "envgym" else f" (from {entry.origin})"
@@ -44,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _missing(extra: str | None) -> str | None:
+def missing_package(extra: str | None) -> str | None:
     """Return a package of an extra of envgym that is not installed, if there is one that is known."""
     of_extra = re.compile(rf"([\w.-]+).*\bextra == ['\"]{extra}['\"]")
     asked: list[str] = []

@@ -1,8 +1,6 @@
 """`envgym train` and `envgym sft`: what they print and leave behind, and what they refuse without a trace."""
 
-import errno
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +13,6 @@ import yaml
 
 from envgym.agents.models.loading import load
 from envgym.agents.models.tiny import TinySettings
-from envgym.cli.results import print_untrained
 from envgym.runs import RunDirectory
 
 Command = Callable[..., tuple[int, str, str]]
@@ -99,46 +96,6 @@ def test_run_without_a_checkpoint_begins_again(command: Command, folder: Path) -
     assert command("train", "run.yaml", "--resume")[0] == 0
     again = [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in run.metrics()]
     assert again == rows
-
-
-def test_run_that_trained_nothing_says_so(command: Command, folder: Path) -> None:
-    lines = "import envgym\nfrom worlds import Vowels\nclass Same(Vowels):\n    def respond(self, action):\n"
-    (folder / "same.py").write_text(lines + "        return envgym.Reply(reward=0.0, terminated=True)\n")
-    few = ("run.steps=1", "rollout={groups: 1, group_size: 2}", "evaluation.tasks=1", "agent.max_turn_tokens=2")
-    code, out, _ = command(
-        "train", "run.yaml", *(word for key in ("envs.0.id=same:Same", *few) for word in ("--set", key))
-    )
-    told = (
-        "no step trained anything: every group was dropped (zero reward variance); the episodes of a group earned the "
-        "same, 0 on average: choose easier tasks, begin with a warm start (an sft section), or raise rollout.group_size"
-    )
-    assert (code, out.splitlines()[-2]) == (0, told)
-
-
-def test_run_that_had_nothing_left_to_learn_asks_for_harder_tasks(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = RunDirectory.create(folder / "run", name="run", config={})
-    solved = {"optim/updates": 0.0, "filter/zero_variance": 1.0, "reward/mean": 1.0, "train/success": 1.0}
-    run.append_metrics({"step": 1, **solved})
-    print_untrained(run.path)
-    assert "earned the same, 1 on average: choose harder tasks, as these are solved" in capsys.readouterr().out
-
-
-def test_run_of_which_one_step_trained_says_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = RunDirectory.create(folder / "run", name="run", config={})
-    run.append_metrics({"step": 0, "sft/updates": 3.0})
-    print_untrained(run.path)
-    assert capsys.readouterr().out == ""
-    run.append_metrics(
-        {"step": 1, "optim/updates": 0.0, "filter/kept": 0.0, "filter/too_long": 1.0, "filter/none": 0.0}
-    )
-    print_untrained(run.path)
-    told = "no step trained anything: every group was dropped (too long); no episode had a valid reward: mend the env"
-    assert capsys.readouterr().out.startswith(told)
-    run.append_metrics({"step": 2, "optim/updates": 1.0})
-    print_untrained(run.path)
-    assert capsys.readouterr().out == ""
 
 
 def test_override_replaces_a_setting(command: Command, folder: Path) -> None:
@@ -304,19 +261,6 @@ def test_directory_is_no_settings_file(command: Command, files: Files, folder: P
     told = "envgym: settings of a run must be a YAML file, got a directory (runs); resume it with --resume"
     assert refused(command, files, "train", "runs").startswith(told)
     assert refused(command, files, "train", "runs", "--resume").startswith("envgym: run directory must hold run")
-
-
-def test_full_disk_is_one_sentence(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(handle: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/vowels")
-
-    monkeypatch.setattr(os, "fsync", refuse)
-    code, _, err = command("train", "run.yaml")
-    assert code == 2
-    assert err.splitlines()[-1] == (
-        "envgym: runs/vowels must be usable, got No space left on device (operating system); "
-        "check the path, its permissions and the space left."
-    )
 
 
 def test_run_directory_that_is_taken_is_refused(command: Command, files: Files, folder: Path) -> None:

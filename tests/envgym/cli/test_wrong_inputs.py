@@ -1,5 +1,7 @@
 """What a user may get wrong, command by command: one sentence, exit code 2, and nothing is written or lost."""
 
+import errno
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -72,4 +74,18 @@ def test_port_that_is_in_use_is_told(wrong_folder: Path, command: Command) -> No
     assert code == 2
     assert err.startswith(
         f"envgym: address must be free to listen on, got 127.0.0.1 port {port} (Address already in use)"
+    )
+
+
+@pytest.mark.usefixtures("folder")
+def test_full_disk_is_one_sentence(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/vowels")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    code, _, err = command("train", "run.yaml")
+    assert code == 2
+    assert err.splitlines()[-1] == (
+        "envgym: runs/vowels must be usable, got No space left on device (operating system); "
+        "check the path, its permissions and the space left."
     )
