@@ -82,18 +82,18 @@ def test_kl_in_the_reward_is_paid_from_each_token_on() -> None:
     group = group_of((3.0, 3), (-3.0, 2))
     first, second = group.valid
     policy = [
-        TrajectoryValues(trajectory=first, values=((), (-1.0, -2.0, -0.5))),
+        TrajectoryValues(trajectory=first, values=((), (-1.0, -2.0, -0.25))),
         TrajectoryValues(trajectory=second, values=((), (-1.0, -1.0))),
     ]
     reference = [
-        TrajectoryValues(trajectory=first, values=((), (-2.0, -1.0, -1.0))),
+        TrajectoryValues(trajectory=first, values=((), (-2.5, -1.0, -1.0))),
         TrajectoryValues(trajectory=second, values=((), (-1.0, -1.0))),
     ]
     credit = ReinforcePlusPlus(kl_coef=0.1, variance="population")
     context = CreditContext(scores={"policy": policy, "reference": reference})
     found = [entry.advantages[1] for entry in credit.assign([group], context)]
-    # k1 terms .1, -.1, .05: G = 3 - .05, 3 + .05, 3 - .05, and -3 twice; mean .59, variance 8.5852
-    returns = [2.95, 3.05, 2.95, -3.0, -3.0]
+    # k1 terms .15, -.1, .075: G = 3 - .125, 3 + .025, 3 - .075, and -3 twice
+    returns = [2.875, 3.025, 2.925, -3.0, -3.0]
     mean = sum(returns) / 5
     deviation = math.sqrt(sum((value - mean) ** 2 for value in returns) / 5)
     expected = [(value - mean) / deviation for value in returns]
