@@ -30,6 +30,10 @@ def test_published_tree_by_the_papers_formula(exponent: float, prefix: float) ->
     assert found[3] == pytest.approx([-1.333333], abs=1e-6)
 
 
+def test_the_papers_exponent_is_the_default() -> None:
+    assert per_node(TreeRl()(PUBLISHED)) == per_node(TreeRl(shared=0.5)(PUBLISHED))
+
+
 def test_exponent_is_the_times_that_a_shared_node_counts() -> None:
     # three rows hold the prefix: in all it weighs 3, sqrt 3 or 1 times its advantage
     for exponent, times in ((0.0, 3.0), (0.5, 3**0.5), (1.0, 1.0)):
