@@ -73,7 +73,8 @@ def test_every_line_of_the_tour_runs_after_the_demo(tmp_path: Path, monkeypatch:
 def test_a_second_demo_goes_on_with_the_first(tmp_path: Path) -> None:
     def command() -> str:
         (tmp_path / "venv").mkdir(exist_ok=True)
-        asked = ["make", "-n", "-f", str(ROOT / "Makefile"), "demo", f"VENV={tmp_path}/venv", "STAMP="]
+        asked = ["make", "-n", "--no-print-directory", "-f", str(ROOT / "Makefile"), "demo"]
+        asked += [f"VENV={tmp_path}/venv", "STAMP="]
         return subprocess.run(asked, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
 
     assert command().endswith("envgym train examples/demo.yaml ")

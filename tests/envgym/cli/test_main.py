@@ -68,7 +68,7 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         (["list", "--jsn"], "argument must be a known one, got --jsn (envgym list); did you mean --json or --kind?"),
         (
             ["list", "all", "now"],
-            "argument must be a known one, got all now (envgym list); run `envgym list --help` to",
+            "argument must be a known one, got now (envgym list); run `envgym list --help` to",
         ),
         (["show"], "ENV is missing (envgym show); run `envgym show --help` to see what there is."),
         (["show", COUNTER, "--set"], "--set must be given a value, got none (envgym show); "),

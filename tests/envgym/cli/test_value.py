@@ -18,9 +18,9 @@ def test_value_of_a_run_leads_a_search_of_its_model(command: Command, files: Fil
     before = files()
     code, out, err = command(*FIT)
     assert code == 0
-    assert err.splitlines()[-1] == "fit: 8/8"
+    assert err.splitlines()[-1].startswith("fit: 8/8, ")
     lines = out.splitlines()
-    assert lines[0] == "on train tasks that were held back:"
+    assert lines[0] == "on training tasks that were held back:"
     assert lines[-1] == f"use it with: --search mcts {' '.join(VALUE)}"
     written = {name for name, data in files().items() if before.get(name) != data}
     assert all(name.startswith("runs/vowels-value/") for name in written), "the policy's run is only read"
