@@ -7,7 +7,7 @@ nothing is carried across them by mistake. Behind the last turn the value is 0, 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from itertools import islice, pairwise
+from itertools import chain, islice
 from typing import ClassVar, NamedTuple
 
 from pydantic import Field
@@ -90,11 +90,11 @@ def gae(rewards: Sequence[float], values: Sequence[float], *, discount: float, d
     Source: 1506.02438. With λ = 1 it is the return less the value; with λ = 0 the temporal difference δ.
     """
     advantages: list[float] = []
-    following = 0.0
-    nexts = [after for _, after in pairwise([*values, 0.0])]
-    for reward, value, after in reversed(list(zip(rewards, values, nexts, strict=True))):
+    following = after = 0.0
+    for reward, value in zip(reversed(rewards), reversed(values), strict=True):
         following = reward + discount * after - value + discount * decay * following
         advantages.append(following)
+        after = value
     return advantages[::-1]
 
 
@@ -113,15 +113,15 @@ def _estimate_episode(
     costs_of_node = {} if costs is None else dict(zip(episode.path, costs, strict=True))
     turns: list[CriticTurn] = []
     for nodes, reward in zip(episode.turn_nodes, turn_rewards(episode), strict=True):
-        values_of_turn = tuple(value for node in nodes for value in of_node[node])
+        values_of_turn = tuple(chain.from_iterable([of_node[node] for node in nodes]))
         if values_of_turn:
-            costs_of_turn = tuple(cost for node in nodes for cost in costs_of_node.get(node, ()))
+            costs_of_turn = tuple(chain.from_iterable([costs_of_node[node] for node in nodes])) if costs else ()
             turns.append(CriticTurn(reward, values_of_turn, costs_of_turn))
         elif turns:  # no token was sampled here, so the reward belongs to the turn before
             turns[-1] = turns[-1]._replace(reward=turns[-1].reward + reward)
     estimates = estimate(turns)
-    advantages = iter([advantage for turn_estimate in estimates for advantage in turn_estimate.advantages])
-    targets = iter([target for turn_estimate in estimates for target in turn_estimate.targets])
+    advantages = chain.from_iterable([estimated.advantages for estimated in estimates])
+    targets = chain.from_iterable([estimated.targets for estimated in estimates])
     sizes = [len(of_node[node]) for node in episode.path[1:]]
     return TrajectoryCredit(
         trajectory=episode,
