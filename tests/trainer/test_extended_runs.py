@@ -1,7 +1,9 @@
 """A run that goes on with other settings: it is the run that was longer from the start, and its history says so."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,9 +35,23 @@ def test_extended_run_is_the_longer_run(tmp_path: Path) -> None:
     assert (extended / "config.json").read_bytes() == kept
 
 
-def test_run_whose_rate_decays_until_its_last_step_is_not_extended(tmp_path: Path) -> None:
-    settings = tiny_settings(tmp_path / "run", run={"steps": 1}, optim={"decay": "linear"})
+CRITIC = {
+    "credit": "gae_token",
+    "filter": "keep_all",
+    "critic": {"model": "value"},
+    "models": {"value": {"kind": {"name": "token_critic", "decay": "cosine"}}},
+}
+
+
+@pytest.mark.parametrize(
+    "sections, where",
+    [({"optim": {"decay": "linear"}}, "optim.decay=linear"), (CRITIC, "models.value.kind.decay=cosine")],
+)
+def test_run_whose_rate_decays_until_its_last_step_is_not_extended(
+    tmp_path: Path, sections: Mapping[str, Any], where: str
+) -> None:
+    settings = tiny_settings(tmp_path / "run", run={"steps": 1}, **sections)
     RunDirectory.create(tmp_path / "run", name="test", config=settings.model_dump(mode="json"))
-    more = tiny_settings(tmp_path / "run", run={"steps": 2}, optim={"decay": "linear"})
-    with pytest.raises(RunError, match=r"run.steps must stay as it is .* \(optim.decay=linear\)"):
+    more = tiny_settings(tmp_path / "run", run={"steps": 2}, **sections)
+    with pytest.raises(RunError, match=rf"run.steps must stay as it is .* \({where}\)"):
         train(more, resume=True)

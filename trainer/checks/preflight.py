@@ -48,9 +48,12 @@ def open_run_directory(settings: TrainSettings, *, resume: bool) -> RunDirectory
     theirs = build_settings(TrainSettings, run.config, where=str(path / "config.json"))
     free = ("run.directory", *EXTENDABLE)
     check_same(theirs.model_dump(mode="json"), settings.model_dump(mode="json"), where=path, but=free)
-    if theirs.run.steps != settings.run.steps and settings.optim.decay != "constant":
-        must, do = "stay as it is where the learning rate decays until the last step", "start another run"
-        raise RunError.of("run.steps", must, settings.run.steps, where=f"optim.decay={settings.optim.decay}", do=do)
+    kinds = {f"models.{name}.kind": model.kind.settings for name, model in settings.models.items()}
+    for section, chosen in {"optim": {"decay": settings.optim.decay}, **kinds}.items():
+        decay = chosen.get("decay", "constant")
+        if theirs.run.steps != settings.run.steps and decay != "constant":
+            must, do = "stay as it is where a learning rate decays until the last step", "start another run"
+            raise RunError.of("run.steps", must, settings.run.steps, where=f"{section}.decay={decay}", do=do)
     return run
 
 
