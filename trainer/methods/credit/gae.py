@@ -34,11 +34,11 @@ class CriticTurn(NamedTuple):
     @property
     def paid(self) -> float:
         """What the whole turn pays."""
-        return self.reward - math.fsum(self.costs)
+        return self.reward - math.fsum(self.costs) if self.costs else self.reward
 
 
 class TurnEstimate(NamedTuple):
-    """Advantages and value targets of one turn, one entry per sampled token."""
+    """Advantages and value targets of a turn or of several, one entry per sampled token."""
 
     advantages: tuple[float, ...]
     targets: tuple[float | None, ...]
@@ -125,8 +125,8 @@ def _estimate_episode(
     sizes = [len(of_node[node]) for node in episode.path[1:]]
     return TrajectoryCredit(
         trajectory=episode,
-        advantages=(0.0, *(tuple(islice(advantages, size)) for size in sizes)),
-        targets=((), *(tuple(islice(targets, size)) for size in sizes)),
+        advantages=(0.0, *[tuple(islice(advantages, size)) for size in sizes]),
+        targets=((), *[tuple(islice(targets, size)) for size in sizes]),
     )
 
 
@@ -162,9 +162,7 @@ class GaeToken(GaeCredit):
         """Estimate over the tokens of all turns."""
         rewards = [reward for item in turns for reward in _token_rewards(item)]
         values = [value for item in turns for value in item.values]
-        advantages = gae(rewards, values, discount=self.discount, decay=self.decay)
-        targets = [advantage + value for advantage, value in zip(advantages, values, strict=True)]
-        return [TurnEstimate(tuple(advantages), tuple(targets))]
+        return [_of_tokens(turns, gae(rewards, values, discount=self.discount, decay=self.decay))]
 
 
 def _token_rewards(turn: CriticTurn) -> list[float]:
@@ -191,10 +189,15 @@ class GaeBilevel(GaeCredit):
         rewards = [turn.paid for turn in turns]
         lasts = [turn.values[-1] for turn in turns]
         of_turns = gae(rewards, lasts, discount=self.turn_discount, decay=self.decay)
-        found: list[TurnEstimate] = []
+        advantages: list[float] = []
         for turn, advantage, last in zip(turns, of_turns, lasts, strict=True):
             paid = [*[0.0] * (len(turn.values) - 1), advantage + last]
-            inner = gae(paid, turn.values, discount=self.discount, decay=self.decay)
-            targets = tuple(step + value for step, value in zip(inner, turn.values, strict=True))
-            found.append(TurnEstimate(tuple(inner), targets))
-        return found
+            advantages += gae(paid, turn.values, discount=self.discount, decay=self.decay)
+        return [_of_tokens(turns, advantages)]
+
+
+def _of_tokens(turns: Sequence[CriticTurn], advantages: Sequence[float]) -> TurnEstimate:
+    """Return the estimate of all tokens of the turns, each of which has its target: A + V."""
+    values = chain.from_iterable([turn.values for turn in turns])
+    targets = [advantage + value for advantage, value in zip(advantages, values, strict=True)]
+    return TurnEstimate(tuple(advantages), tuple(targets))
