@@ -205,6 +205,14 @@ def test_where_nothing_trains_loss_and_gradient_are_zero(loss: PairLoss) -> None
     assert losses_BT.abs().sum() + batch.logprobs_BT.grad.abs().sum() == 0
 
 
+def test_a_step_is_not_compared_with_one_that_does_not_train() -> None:
+    rows = micro_batch(chains([1.0], [0.5], [0.0]))
+    mask_BT = rows.loss_mask_BT.clone()
+    mask_BT[0] = False
+    two = loss_batch(replace(rows, loss_mask_BT=mask_BT), [0.3, -0.6])
+    assert value(StepDpo(beta=1), two) == pytest.approx(math.log(1 + math.exp(-0.9)))  # the other two are still a pair
+
+
 @pytest.mark.parametrize("per", ["token", "turn"])
 def test_an_episode_without_a_trained_token_has_no_gradient_and_divides_nothing(
     per: Literal["token", "turn"],
