@@ -94,11 +94,12 @@ async def _run_phase(
         do = "look at the env's oracle with `envgym check`, or name another sft.source"
         raise SettingsError(sentence("warm start", "have successful episodes", got, where="sft", do=do))
     losses, success = await _fit(context, settings, phase, rows, on_progress)
+    tenth = _tenth(losses)
     metrics = {
         "sft/episodes": float(demonstrations.num_episodes),
         "sft/updates": float(len(losses)),
-        "sft/loss_first": _mean_of_tenth(losses[::-1]),
-        "sft/loss_last": _mean_of_tenth(losses),
+        "sft/loss_first": sum(losses[:tenth]) / tenth,
+        "sft/loss_last": sum(losses[-tenth:]) / tenth,
         **({} if success is None else {"sft/success": success}),
     }
     return metrics, losses
@@ -136,7 +137,8 @@ async def _fit(
     success: float | None = None
     for batch in _batches(rows, sft, seed=settings.run.seed):
         losses.append(learner.train_step(batch, LIKELIHOOD, step=len(losses))["loss/policy"])
-        detail = f"loss {_mean_of_tenth(losses):.3g}" + ("" if success is None else f", success {success:.1%}")
+        tenth = _tenth(losses)
+        detail = f"loss {sum(losses[-tenth:]) / tenth:.3g}" + ("" if success is None else f", success {success:.1%}")
         on_progress("warm start", len(losses), num_updates, detail)
         if sft.until_success is not None and len(losses) % sft.check_every == 0:
             success = await _success(context, settings, sft, check=len(losses))
@@ -147,10 +149,9 @@ async def _fit(
     return losses, success
 
 
-def _mean_of_tenth(losses: Sequence[float]) -> float:
-    """Return the mean of the last tenth, at least of the last one."""
-    tenth = max(len(losses) // 10, 1)
-    return sum(losses[-tenth:]) / tenth
+def _tenth(losses: Sequence[float]) -> int:
+    """Return how many losses are a tenth, at least one."""
+    return max(len(losses) // 10, 1)
 
 
 def _batches(rows: Sequence[TrainRow], sft: SftSettings, *, seed: int) -> Iterator[list[TrainRow]]:
