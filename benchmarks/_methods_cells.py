@@ -46,9 +46,9 @@ class Declaration(Settings):
         """All arms but the baseline."""
         return tuple(arm for arm in self.arms if arm != self.baseline)
 
-    def smallest_effects(self, games: Iterable[str]) -> dict[str, float | None]:
-        """Return the smallest effect by env."""
-        return {game: self.games[game].smallest_effect for game in games}
+    def minimum_detectable_effects(self, games: Iterable[str]) -> dict[str, float | None]:
+        """Return the minimum detectable effect by env."""
+        return {game: self.games[game].minimum_detectable_effect for game in games}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from benchmarks._studies import (
     LEVEL,
     Mean,
     check_declared,
+    minimum_detectable_effect,
     pooled_intervals,
     pooled_spread,
-    smallest_effect,
     success,
 )
 from envgym.errors import RunError, sentence
@@ -123,7 +123,9 @@ def differences(of: Results) -> dict[str, list[float]]:
 def planned_effect(pilot: Results, declared: Declaration) -> float:
     """Return the difference that the declared seeds can show, by the spread of the pilot seeds' differences."""
     freedom = len(declared.compared) * (len(declared.seeds) - 1)
-    return smallest_effect(pooled_spread(list(differences(pilot).values())), len(declared.seeds), freedom=freedom)
+    return minimum_detectable_effect(
+        pooled_spread(list(differences(pilot).values())), len(declared.seeds), freedom=freedom
+    )
 
 
 def write_report(declared: Declaration, root: Path, page: Path) -> None:
@@ -133,7 +135,7 @@ def write_report(declared: Declaration, root: Path, page: Path) -> None:
         if len(of.seeds) < 2:
             do = "run the benchmark with `run` first"
             raise RunError(sentence("results", "hold two seeds that are through", len(of.seeds), where=game, do=do))
-    check_declared(declared.smallest_effects(found))
+    check_declared(declared.minimum_detectable_effects(found))
     figure = page.with_suffix(".svg")
     panels = {game: pooled_intervals(differences(of)) for game, of in found.items()}
     figure.write_text(forest(panels, axis=f"points of success more than {declared.baseline}"), encoding="utf-8")
@@ -155,7 +157,7 @@ def write_report(declared: Declaration, root: Path, page: Path) -> None:
 
 
 def _section(of: Results, declared: Declaration, comparisons: int) -> Iterator[str]:
-    effect, budget = declared.games[of.game].smallest_effect, declared.games[of.game].budget
+    effect, budget = declared.games[of.game].minimum_detectable_effect, declared.games[of.game].budget
     assert effect is not None, "checked before"
     plain, strict = (pooled_intervals(differences(of), level=level) for level in (LEVEL, 1 - 0.05 / comparisons))
     told = {
@@ -178,7 +180,7 @@ def _section(of: Results, declared: Declaration, comparisons: int) -> Iterator[s
             f"{fmean(run.seconds for run in runs):.0f} |"
         )
     freedom = len(differences(of)) * (len(of.seeds) - 1)
-    seen = smallest_effect(pooled_spread(list(differences(of).values())), len(of.seeds), freedom=freedom)
+    seen = minimum_detectable_effect(pooled_spread(list(differences(of).values())), len(of.seeds), freedom=freedom)
     yield from (
         "",
         f"Declared as the smallest difference that the seeds can show: {100 * effect:.1f} points. By the spread of the "

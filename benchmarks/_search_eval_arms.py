@@ -18,7 +18,7 @@ from envgym.errors import RunError, sentence
 from envgym.files import write_json
 from envgym.runs import RunDirectory
 from envgym.settings import Settings
-from envgym.stats import UNIT_RANGE, PairedComparison, compare_paired, smallest_detectable_effect
+from envgym.stats import UNIT_RANGE, PairedComparison, compare_paired, minimum_detectable_effect
 from envgym.trainer.workflows.critic_value import critic
 
 EXAMPLES = ROOT / "examples" / "search_eval"
@@ -55,7 +55,7 @@ class Declaration(Settings):
     compared: tuple[str, ...]
     """Arms whose difference to `chain` is tested."""
     value: Fit
-    smallest_effect: float | None = Field(default=None, gt=0, le=1)
+    minimum_detectable_effect: float | None = Field(default=None, gt=0, le=1)
     """Difference that the declared tasks show with probability 0.8, by the pilot's spread; None: not known yet."""
 
 
@@ -193,7 +193,7 @@ def planned_effect(bench: Bench) -> float:
     declared = bench.declared
     spreads = [variance(differences(bench, name, is_pilot=True)) for name in declared.pilot.arms]
     alpha = declared.level / len(declared.compared)
-    return smallest_detectable_effect(declared.tasks, max(spreads), alpha=alpha)
+    return minimum_detectable_effect(declared.tasks, max(spreads), alpha=alpha)
 
 
 def differences(bench: Bench, name: str, *, is_pilot: bool) -> list[float]:

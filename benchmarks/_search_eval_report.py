@@ -68,7 +68,7 @@ To repeat it:
 
 def write_report(bench: Bench, page: Path) -> None:
     """Write the page. Raises: RunError: an arm is not through. SettingsError: nothing was declared."""
-    check_declared({"held-out tasks": bench.declared.smallest_effect})
+    check_declared({"held-out tasks": bench.declared.minimum_detectable_effect})
     missing = [name for name in bench.arms if bench.record(name, is_pilot=False) is None]
     if missing:
         do = "run the benchmark with `run` first"
@@ -88,7 +88,7 @@ def write_report(bench: Bench, page: Path) -> None:
             episodes=declared.value.episodes,
             explained=100 * fit.get("critic/explained_variance", 0.0),
             seed=declared.seed,
-            effect=100 * (declared.smallest_effect or 0.0),
+            effect=100 * (declared.minimum_detectable_effect or 0.0),
             pilot_tasks=declared.pilot.tasks,
             pilot_arms=", ".join(declared.pilot.arms),
             commands="\n".join(" ".join(["envgym", *command]) for command in commands),

@@ -30,12 +30,12 @@ def read_declaration(kind: type[SettingsT], study: str) -> SettingsT:
 
 
 def check_declared(effects: Mapping[str, float | None]) -> None:
-    """Check that the smallest effect of everything compared is declared. Raises: SettingsError: one is not yet."""
+    """Check that every minimum detectable effect is declared. Raises: SettingsError: one is not yet."""
     missing = [name for name, effect in effects.items() if effect is None]
     if missing:
         do = "run `pilot`, write what it prints into declaration.yaml, and commit that"
         must = "be declared before the study is run"
-        raise SettingsError(sentence("smallest_effect", must, "none", where=", ".join(missing), do=do))
+        raise SettingsError(sentence("minimum_detectable_effect", must, "none", where=", ".join(missing), do=do))
 
 
 def train(
@@ -80,7 +80,7 @@ class Game(Settings):
 
     budget: int = Field(ge=1)
     """Tokens generated and prefilled that training may spend."""
-    smallest_effect: float | None = Field(default=None, gt=0, le=1)
+    minimum_detectable_effect: float | None = Field(default=None, gt=0, le=1)
     """Difference in final success that the declared seeds can show, by the spread of the pilot seeds' differences;
     None: not known yet, and the declared seeds are not run."""
 
@@ -107,7 +107,7 @@ def t_interval(values: Sequence[float]) -> Mean:
     return Mean(mean, mean - half, mean + half)
 
 
-def smallest_effect(spread: float, num_seeds: int, *, freedom: int | None = None) -> float:
+def minimum_detectable_effect(spread: float, num_seeds: int, *, freedom: int | None = None) -> float:
     """Return the mean difference that is detected with probability `POWER`: (t_{1-a/2} + t_power) spread / sqrt(n).
 
     `freedom` is that of the estimate of the spread, by default n - 1.

@@ -54,9 +54,9 @@ class Declaration(Settings):
         """The baseline and the arms."""
         return self.baseline, *self.arms
 
-    def smallest_effects(self, games: Iterable[str]) -> dict[str, float | None]:
-        """Return the smallest effect by game."""
-        return {game: self.games[game].smallest_effect for game in games}
+    def minimum_detectable_effects(self, games: Iterable[str]) -> dict[str, float | None]:
+        """Return the minimum detectable effect by game."""
+        return {game: self.games[game].minimum_detectable_effect for game in games}
 
 
 TOTALS = {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks._curves import CurvePoint, Curves, plot
-from benchmarks._studies import Mean, check_declared, pooled_spread, smallest_effect, t_interval
+from benchmarks._studies import Mean, check_declared, minimum_detectable_effect, pooled_spread, t_interval
 from benchmarks._tree_vs_chain_cells import WARM_START, CellPaths, Declaration
 from envgym.errors import RunError, sentence
 from envgym.stats import sign_flip_p_value
@@ -118,7 +118,7 @@ def differences(of: Results, arm: str, baseline: str, *, area: bool = False) -> 
 def planned_effect(pilot: Results, declared: Declaration) -> float:
     """Return the difference that the declared seeds can show, by the spread of the pilot seeds' differences."""
     pairs = [differences(pilot, arm, declared.baseline) for arm in declared.arms]
-    return smallest_effect(pooled_spread(pairs), len(declared.seeds))
+    return minimum_detectable_effect(pooled_spread(pairs), len(declared.seeds))
 
 
 def write_report(root: Path, declared: Declaration, page: Path) -> None:
@@ -128,7 +128,7 @@ def write_report(root: Path, declared: Declaration, page: Path) -> None:
     if not by_game:
         do = "run the benchmark with `run` first"
         raise RunError(sentence("results", "hold a seed that is through", "none", where=str(root), do=do))
-    check_declared(declared.smallest_effects(by_game))
+    check_declared(declared.minimum_detectable_effects(by_game))
     figure = page.with_suffix(".svg")
     figure.write_text(plot({of.game: curves(of) for of in by_game.values()}, axis="thousand tokens"), encoding="utf-8")
     lines = [line for of in by_game.values() for line in _section(of, declared)]
@@ -184,7 +184,7 @@ def _verdict(arm: str, difference: Mean, declared: Declaration) -> str:
 
 
 def _final(of: Results, declared: Declaration) -> Iterator[str]:
-    effect = declared.games[of.game].smallest_effect
+    effect = declared.games[of.game].minimum_detectable_effect
     assert effect is not None, "checked before"
     yield f"After the whole budget; differences to `{declared.baseline}` are paired by seed, in points:"
     yield ""
@@ -202,7 +202,7 @@ def _final(of: Results, declared: Declaration) -> Iterator[str]:
     text = f"Declared as the smallest difference that the seeds can show: {100 * effect:.1f} points."
     if len(of.seeds) > 1:
         spread = pooled_spread([differences(of, arm, declared.baseline) for arm in declared.arms])
-        seen = smallest_effect(spread, len(of.seeds))
+        seen = minimum_detectable_effect(spread, len(of.seeds))
         text += f" By the spread of the declared seeds themselves it is {100 * seen:.1f}."
     yield from ("", text, "")
 

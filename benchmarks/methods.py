@@ -1,7 +1,7 @@
 """Methods at equal counted tokens: every arm of examples/methods/declaration.yaml against its baseline, on two envs.
 
 Run: python benchmarks/methods.py run [--jobs 2]     the declared seeds; goes on where it stopped
-     python benchmarks/methods.py pilot [--jobs 2]   the pilot seeds, and the smallest effect that follows
+     python benchmarks/methods.py pilot [--jobs 2]   the pilot seeds, and the minimum detectable effect
      python benchmarks/methods.py report             docs/results/methods.md and its figure
 Without a word it prints one JSON line about the runs that are there. `--games` and `--arms` choose among what is
 declared; a report needs all arms. Each arm of an env and seed is a run directory under --out.
@@ -53,7 +53,7 @@ def main() -> int:
     chosen = declared.model_copy(update={"arms": {arm: declared.arms[arm] for arm in args.arms}})
     failed: list[str] = []
     if args.action == "run":
-        check_declared(declared.smallest_effects(args.games))
+        check_declared(declared.minimum_detectable_effects(args.games))
         failed = run(chosen, root, args.games, declared.seeds, jobs=args.jobs)
     elif args.action == "pilot":
         failed = run(chosen, root, args.games, declared.pilot_seeds, jobs=args.jobs)

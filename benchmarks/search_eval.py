@@ -1,7 +1,7 @@
 """Searches at test time against chains at an equal counted budget: what majorities, likelihoods and learned values add.
 
 Run: python benchmarks/search_eval.py run      policy, value and the declared evaluations; goes on where it stopped
-     python benchmarks/search_eval.py pilot    the same on train tasks with the pilot's seed, and the smallest effect
+     python benchmarks/search_eval.py pilot    train tasks with the pilot's seed, and the minimum detectable effect
      python benchmarks/search_eval.py report   docs/results/search_eval.md
 Without a word it prints one JSON line about what is there.
 
@@ -26,13 +26,13 @@ def main() -> None:
     args = parser.parse_args()
     bench = Bench(read_declaration(Declaration, "search_eval"), args.out)
     if args.action == "run":
-        check_declared({"held-out tasks": bench.declared.smallest_effect})
+        check_declared({"held-out tasks": bench.declared.minimum_detectable_effect})
         bench.train()
         bench.evaluate(list(bench.arms), is_pilot=False)
     elif args.action == "pilot":
         bench.train()
         bench.evaluate([CHAIN, *bench.declared.pilot.arms], is_pilot=True)
-        print("smallest_effect:", round(planned_effect(bench), 4))
+        print("minimum_detectable_effect:", round(planned_effect(bench), 4))
     elif args.action == "report":
         write_report(bench, PAGE)
     else:

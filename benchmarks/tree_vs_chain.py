@@ -1,7 +1,7 @@
 """Trees and turns against chains: `tree_grpo` and `turn_grpo` against `grpo` at equal counted tokens, eight seeds.
 
 Run: python benchmarks/tree_vs_chain.py run [--jobs 2]     the declared seeds; goes on where it stopped
-     python benchmarks/tree_vs_chain.py pilot [--jobs 2]   the pilot seeds, and the smallest effect that follows
+     python benchmarks/tree_vs_chain.py pilot [--jobs 2]   the pilot seeds, and the minimum detectable effect
      python benchmarks/tree_vs_chain.py report             docs/results/tree_vs_chain.md and its figure
 Without a word it prints one JSON line about the cells that are there.
 
@@ -51,7 +51,7 @@ def main() -> None:
     args = parser.parse_args()
     declared, root = read_declaration(Declaration, "tree_vs_chain"), args.out.resolve()
     if args.action == "run":
-        check_declared(declared.smallest_effects(args.games))
+        check_declared(declared.minimum_detectable_effects(args.games))
         run(declared, root, args.games, declared.seeds, jobs=args.jobs)
     elif args.action == "pilot":
         run(declared, root, args.games, declared.pilot_seeds, jobs=args.jobs)

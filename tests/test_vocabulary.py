@@ -50,7 +50,7 @@ BANNED_PHRASES: Mapping[str, str] = {
     r"that do not read\b": "random baseline",
     r"\(zero variance\)": "zero reward variance",
     r"[Ss]ampler and trainer apart": "sampler-trainer log-prob mismatch",
-    r"smallest effect": "minimum detectable effect (80 % power)",
+    r"[Ss]mallest([ _]detectable)?[ _]effect": "minimum detectable effect (80 % power)",
     r"effect (that )?it can (find|see)": "minimum detectable effect (80 % power)",
     r"\b[Dd]rift\b": "context rewrites",
     r"[Cc]ontexts rendered anew": "context rewrites",

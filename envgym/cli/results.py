@@ -46,7 +46,7 @@ def _evaluation_json(evaluation: EvaluationData, record: Mapping[str, Any]) -> J
         "seconds": record["seconds"],
         "num_tasks": tasks,
         "samples_per_task": samples,
-        "smallest_detectable_effect": declare(tasks, samples).smallest_detectable_effect,
+        "minimum_detectable_effect": declare(tasks, samples).minimum_detectable_effect,
     }
 
 
@@ -65,7 +65,7 @@ def print_evaluations(directory: Path) -> None:
         echo(styled(f"{record['env_id']}, {evaluation.label}: {tasks} tasks, {samples} sample(s) each, {how}", "bold"))
         for line in evaluation_lines(evaluation):
             echo(line)
-        echo(_line("detectable", _detectable(declare(tasks, samples).smallest_detectable_effect)))
+        echo(_line("detectable", _detectable(declare(tasks, samples).minimum_detectable_effect)))
 
 
 def _detectable(effect: float) -> str:

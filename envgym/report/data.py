@@ -17,7 +17,7 @@ from envgym.core.turns import Cost, Ending
 from envgym.errors import InvalidInput
 from envgym.stats import Estimate, InvalidBounds, PairedComparison
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Raised by every change of the JSON form."""
 
 TRAIN = "train"
@@ -26,15 +26,15 @@ TRAIN = "train"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What the run promised before it started, so that its result can be read against it."""
+    """What the run declared before it started, beside which its result is read."""
 
     num_tasks: int
     """Held-out tasks of each evaluation."""
     samples_per_task: int
     num_seeds: int
     """Runs with different seeds that the claim rests on."""
-    smallest_detectable_effect: float
-    """Difference of success rates that the evaluation finds with probability `power`; see `envgym.stats.power`."""
+    minimum_detectable_effect: float
+    """Difference of success rates that the evaluation detects with probability `power`; see `envgym.stats.power`."""
     alpha: float = 0.05
     power: float = 0.8
 

@@ -22,7 +22,7 @@ from envgym.report.bundle import write_report
 from envgym.report.data import TRAIN, ComparisonData, Declared, EpisodeData, EvaluationData, Meta, ReportData, TreeData
 from envgym.runs import RunDirectory, file_label, reading
 from envgym.seeds import generator
-from envgym.stats import paired_variance, smallest_detectable_effect, successes_of, task_mean_variance
+from envgym.stats import minimum_detectable_effect, paired_variance, successes_of, task_mean_variance
 from envgym.stats.rates import valid_samples
 from envgym.wall_time import read_wall_time
 
@@ -134,15 +134,15 @@ def _meta(run: RunDirectory) -> Meta:
 
 
 def declare(num_tasks: int, samples_per_task: int) -> Declared:
-    """Say what two evaluations on the same tasks could find.
+    """Return the minimum detectable effect of two evaluations on the same tasks, with what it rests on.
 
     With success near one half, half of the variance between tasks, and pairing gaining nothing (at one sample a task
     the first is the worst case, and the second does not matter).
     """
     variance = task_mean_variance(0.5, samples_per_task, 0.5)
-    effect = smallest_detectable_effect(num_tasks, paired_variance(variance, variance, 0.0))
+    effect = minimum_detectable_effect(num_tasks, paired_variance(variance, variance, 0.0))
     return Declared(
-        num_tasks=num_tasks, samples_per_task=samples_per_task, num_seeds=1, smallest_detectable_effect=effect
+        num_tasks=num_tasks, samples_per_task=samples_per_task, num_seeds=1, minimum_detectable_effect=effect
     )
 
 

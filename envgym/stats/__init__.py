@@ -20,7 +20,7 @@ from envgym.stats.intervals import (
     wilson_interval,
 )
 from envgym.stats.paired import PairedComparison, PValueMethod, compare_paired, sign_flip_p_value
-from envgym.stats.power import paired_variance, required_tasks, smallest_detectable_effect, task_mean_variance
+from envgym.stats.power import minimum_detectable_effect, paired_variance, required_tasks, task_mean_variance
 from envgym.stats.rates import InvalidBounds, bound_invalid, estimate_pass_rate, pass_at_k, pass_hat_k
 
 __all__ = [
@@ -40,12 +40,12 @@ __all__ = [
     "estimate_mean",
     "estimate_pass_rate",
     "estimate_success",
+    "minimum_detectable_effect",
     "paired_variance",
     "pass_at_k",
     "pass_hat_k",
     "required_tasks",
     "sign_flip_p_value",
-    "smallest_detectable_effect",
     "successes_of",
     "task_mean_variance",
     "task_means",

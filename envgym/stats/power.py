@@ -1,4 +1,4 @@
-"""How small an effect an evaluation can see, and how many tasks it takes, before it is run.
+"""Power of an evaluation before it is run: the minimum detectable effect, and the tasks that an effect requires.
 
 All two-sided, by the normal approximation of a mean over tasks: effect = (z_{1-alpha/2} + z_power) sqrt(variance / n).
 Three variances cover the usual questions:
@@ -54,10 +54,10 @@ def paired_variance(variance_before: float, variance_after: float, run_correlati
     )
 
 
-def smallest_detectable_effect(
+def minimum_detectable_effect(
     num_tasks: int, variance: float, *, alpha: float = DEFAULT_ALPHA, power: float = DEFAULT_POWER
 ) -> float:
-    """Return the difference that a two-sided test at `alpha` finds with probability `power`.
+    """Return the difference that a two-sided test at `alpha` detects with probability `power`.
 
     Args:
         num_tasks: n.
@@ -71,12 +71,12 @@ def smallest_detectable_effect(
 def required_tasks(
     effect: float, variance: float, *, alpha: float = DEFAULT_ALPHA, power: float = DEFAULT_POWER
 ) -> int:
-    """Return the fewest tasks at which `effect` is detectable: the inverse of `smallest_detectable_effect`."""
+    """Return the fewest tasks at which `effect` is detectable: the inverse of `minimum_detectable_effect`."""
     _check_variance(variance)
     if not (effect > 0 and math.isfinite(effect)):
         raise InvalidInput.of("effect", "be above 0", effect, where="power", do="give the size of a difference")
     exact = (_z_total(alpha, power) / effect) ** 2 * variance
-    # The relative slack keeps an effect made by smallest_detectable_effect(n) at n tasks.
+    # The relative slack keeps an effect made by minimum_detectable_effect(n) at n tasks.
     return max(1, math.ceil(exact * (1 - 1e-12)))
 
 

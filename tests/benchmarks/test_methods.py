@@ -8,7 +8,7 @@ import pytest
 from benchmarks._forest import forest
 from benchmarks._methods_cells import EXAMPLES, WARM_START, Arm, Cells, Declaration, result_of
 from benchmarks._methods_report import differences, planned_effect, read, write_report
-from benchmarks._studies import Game, Mean, pooled_intervals, read_declaration, smallest_effect
+from benchmarks._studies import Game, Mean, minimum_detectable_effect, pooled_intervals, read_declaration
 from benchmarks._token_budget import TokenBudget
 from envgym.agents.settings import EvaluationSettings
 from envgym.errors import RunError
@@ -27,7 +27,7 @@ SMALL = Declaration(
     baseline="grpo",
     arms={"grpo": Arm(recipe="grpo"), "rloo": Arm(recipe="rloo")},
     tasks=4,
-    games={"guess_number": Game(budget=100, smallest_effect=0.1)},
+    games={"guess_number": Game(budget=100, minimum_detectable_effect=0.1)},
 )
 
 
@@ -109,7 +109,7 @@ def test_intervals_take_one_spread_by_hand() -> None:
     assert found["a"] == pytest.approx((0.5, 0.5 - 3.4015457, 0.5 + 3.4015457), abs=1e-6)
     assert found["b"] == pytest.approx((8.0, 8.0 - 3.4015457, 8.0 + 3.4015457), abs=1e-6)
     # (t_{.975, 30} + t_{.8, 30}) / sqrt(3) = (2.0422725 + 0.8537673) / 1.7320508
-    assert smallest_effect(0.1, 3, freedom=30) == pytest.approx(0.1672028, abs=1e-6)
+    assert minimum_detectable_effect(0.1, 3, freedom=30) == pytest.approx(0.1672028, abs=1e-6)
 
 
 def test_only_whole_seeds_are_compared_and_the_page_says_so(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_only_whole_seeds_are_compared_and_the_page_says_so(tmp_path: Path) -> N
     of = read(SMALL, "guess_number", (0, 1), tmp_path)
     assert differences(of) == {"rloo": [0.25, 0.5]}
     # variance 1/32; one arm and two seeds leave one degree of freedom
-    assert planned_effect(of, SMALL) == pytest.approx(smallest_effect((1 / 32) ** 0.5, 2, freedom=1))
+    assert planned_effect(of, SMALL) == pytest.approx(minimum_detectable_effect((1 / 32) ** 0.5, 2, freedom=1))
     write_report(SMALL, tmp_path, page)
     text = page.read_text()
     assert "No arm can be told from `grpo`." in text

@@ -30,7 +30,7 @@ SMALL = Declaration(
     level=0.05,
     compared=("majority", "mcts"),
     value=Fit(episodes=64),
-    smallest_effect=0.25,
+    minimum_detectable_effect=0.25,
 )
 
 
@@ -81,7 +81,7 @@ def test_only_the_labelled_arm_knows_the_reward() -> None:
         assert is_oracle == ("oracle-selected" in arm.what) == (name == "verifier")
 
 
-def test_smallest_effect_follows_from_the_spread_of_the_pilot(tmp_path: Path) -> None:
+def test_minimum_detectable_effect_follows_from_the_spread_of_the_pilot(tmp_path: Path) -> None:
     bench = Bench(SMALL, tmp_path)
     fake(bench, "chain", [(1.0, 0.0, 0.0, 0.0), (0.0,) * 4, (1.0,) * 4, (1.0, 1.0, 0.0, 0.0)], is_pilot=True)
     fake(bench, "majority", [(0.0,), (0.0,), (1.0,), (1.0,)], is_pilot=True)
@@ -113,6 +113,6 @@ def test_page_says_what_was_found(tmp_path: Path) -> None:
     assert "- `mcts` by the learned value: not told apart from `chain` at the corrected level (+0.0 points);" in text
     assert "| `best_of` by the reward, **oracle-selected** | 100.0 |" in text
     assert "explains 38 % of the variance" in text
-    undeclared = SMALL.model_copy(update={"smallest_effect": None})
-    with pytest.raises(SettingsError, match="smallest_effect must be declared before the study"):
+    undeclared = SMALL.model_copy(update={"minimum_detectable_effect": None})
+    with pytest.raises(SettingsError, match="minimum_detectable_effect must be declared before the study"):
         write_report(Bench(undeclared, tmp_path), page)

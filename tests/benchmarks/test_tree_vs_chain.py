@@ -10,9 +10,9 @@ import pytest
 from benchmarks._studies import (
     Game,
     check_declared,
+    minimum_detectable_effect,
     pooled_spread,
     read_declaration,
-    smallest_effect,
     t_interval,
     t_quantile,
 )
@@ -40,7 +40,7 @@ SMALL = Declaration(
     arms=("tree_grpo", "turn_grpo"),
     tasks=6,
     points=2,
-    games={"frozen_lake": Game(budget=3000, smallest_effect=0.1)},
+    games={"frozen_lake": Game(budget=3000, minimum_detectable_effect=0.1)},
 )
 TINY = (
     "model.tiny.num_layers=1",
@@ -75,9 +75,9 @@ def test_interval_of_three_values_by_hand() -> None:
     assert t_interval([0.5]) == (0.5, -math.inf, math.inf)
 
 
-def test_smallest_effect_of_eight_seeds_by_hand() -> None:
+def test_minimum_detectable_effect_of_eight_seeds_by_hand() -> None:
     # (t_{0.975, 7} + t_{0.8, 7}) / sqrt(8) = (2.3646243 + 0.8960296) / 2.8284271 = 1.1528152
-    assert smallest_effect(0.1, 8) == pytest.approx(0.11528152, abs=1e-7)
+    assert minimum_detectable_effect(0.1, 8) == pytest.approx(0.11528152, abs=1e-7)
     # variances 0.5 and 2 within the pairs, whatever their means
     assert pooled_spread([[0.0, 1.0], [7.0, 9.0]]) == pytest.approx(math.sqrt(1.25))
 
@@ -91,7 +91,7 @@ def test_differences_are_paired_by_seed_and_only_whole_seeds_count(tmp_path: Pat
     assert differences(of, "tree_grpo", "grpo") == [0.25, 0.125]
     assert differences(of, "turn_grpo", "grpo", area=True) == [-0.125, 0.0]
     # spreads: variance of (0.25, 0.125) = 1/128, of (-0.25, 0) = 1/32; pooled sqrt(5/256)
-    expected = smallest_effect(math.sqrt(5 / 256), 2)
+    expected = minimum_detectable_effect(math.sqrt(5 / 256), 2)
     assert planned_effect(of, SMALL) == pytest.approx(expected)
 
 
@@ -147,8 +147,8 @@ def test_every_recipe_suits_every_game(game: str, recipe: str) -> None:
     check_search(build_method(settings).search, env_sources, settings.agent, group_size=group_size)
 
 
-def test_declared_seeds_wait_for_the_smallest_effect() -> None:
-    check_declared(SMALL.smallest_effects(["frozen_lake"]))
+def test_declared_seeds_wait_for_the_minimum_detectable_effect() -> None:
+    check_declared(SMALL.minimum_detectable_effects(["frozen_lake"]))
     undeclared = SMALL.model_copy(update={"games": {"frozen_lake": Game(budget=3000)}})
-    with pytest.raises(SettingsError, match=r"smallest_effect must be declared .* got none \(frozen_lake\)"):
-        check_declared(undeclared.smallest_effects(["frozen_lake"]))
+    with pytest.raises(SettingsError, match=r"minimum_detectable_effect must be declared .* got none \(frozen_lake\)"):
+        check_declared(undeclared.minimum_detectable_effects(["frozen_lake"]))

@@ -25,5 +25,5 @@ def test_table_of_resolutions_is_computed() -> None:
     assert len(rows) == 3
     for tasks, one, four in rows:
         for samples, told in ((1, one), (4, four)):
-            effect = declare(int(tasks), samples).smallest_detectable_effect
+            effect = declare(int(tasks), samples).minimum_detectable_effect
             assert float(told) == round(100 * effect, 1)

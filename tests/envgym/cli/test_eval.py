@@ -71,11 +71,11 @@ def test_json_holds_what_the_run_directory_does(command: Command, folder: Path) 
     assert not (folder / "out" / JOURNAL).exists()
 
 
-def test_smallest_detectable_effect_is_that_of_the_normal_approximation(command: Command) -> None:
+def test_minimum_detectable_effect_is_that_of_the_normal_approximation(command: Command) -> None:
     _, out, _ = command(*VOWELS, "--tasks", 4, "--json")
     (told,) = json.loads(out)["evaluations"]
     # (1.95996 + 0.84162) sqrt(2 · 0.25 / 4): two runs, p = 1/2, one sample a task
-    assert told["smallest_detectable_effect"] == pytest.approx(2.80158 * (0.5 / 4) ** 0.5, rel=1e-5)
+    assert told["minimum_detectable_effect"] == pytest.approx(2.80158 * (0.5 / 4) ** 0.5, rel=1e-5)
 
 
 def test_one_sample_is_greedy_and_several_are_sampled_unless_told(command: Command, folder: Path) -> None:

@@ -242,7 +242,7 @@ def make_report(seed: int = 0) -> ReportData:
             duration_s=3127.0,
             versions={"envgym": "0.1.0", "torch": "2.13.0", "transformers": "5.17.0", "python": "3.11.9"},
             settings="env: math/arithmetic-v0\nrecipe: grpo\noptim:\n  learning_rate: 1.0e-5\n",
-            declared=Declared(num_tasks=300, samples_per_task=1, num_seeds=1, smallest_detectable_effect=0.081),
+            declared=Declared(num_tasks=300, samples_per_task=1, num_seeds=1, minimum_detectable_effect=0.081),
         ),
         metrics=make_metrics(rng),
         evaluations=evaluations,

@@ -47,12 +47,12 @@ EG.header = (() => {
 
   function declaredTile(declared, comparison) {
     if (!declared) return tile("Declared in advance", [h("b", { class: "none" }, "nothing")], "The number of tasks, seeds and the effect size were not declared for this run.");
-    const smallest = declared.smallest_detectable_effect;
+    const minimum = declared.minimum_detectable_effect;
     const found = comparison ? Math.abs(comparison.paired.difference.value) : null;
-    const verdict = found === null ? "" : found >= smallest ? " The difference found is larger." : " The difference found is smaller.";
+    const verdict = found === null ? "" : found >= minimum ? " The difference found is larger." : " The difference found is smaller.";
     return tile(
       "Minimum detectable effect (80 % power)",
-      [h("b", {}, f.fixed(smallest * 100, 1)), h("small", {}, " points")],
+      [h("b", {}, f.fixed(minimum * 100, 1)), h("small", {}, " points")],
       `${f.plural(declared.num_tasks, "held-out task")} \u00d7 ${f.plural(declared.samples_per_task, "sample")}, ${f.plural(declared.num_seeds, "seed")}; \u03b1 = ${declared.alpha}, power ${f.percent(declared.power, 0)}.${verdict}`,
     );
   }
