@@ -16,8 +16,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 def test_table_is_what_the_recipes_choose() -> None:
     header, _, *rows = [
         [cell.strip().strip("`") for cell in line.strip("|").split("|")]
-        for line in TEXT.split("```")[0].splitlines()
-        if line.startswith("|")
+        for line in TEXT[TEXT.index("| recipe |") :].split("\n\n")[0].splitlines()
     ]
     points = header[1:]
     assert [name for name, *_ in rows] == list(RECIPE.table)
