@@ -26,6 +26,7 @@ from envgym.trainer.metrics.update import UpdateMetrics
 from envgym.trainer.models.scores import ScoringModels
 from envgym.trainer.sections import CriticSettings, ObjectiveSettings, OptimSettings
 from tests.support.credit_trees import chains
+from tests.support.differences import slopes_along
 from tests.support.example_trees import fork_inside_a_turn
 from tests.support.plugins import CREDITS, CRITIC_CREDITS
 from tests.trainer.learner.packing.forest import CPU, assert_close, build, random_rows
@@ -131,20 +132,9 @@ def test_gradient_agrees_with_differences(clip: float | None) -> None:
     rows, critic = taught(), build_critic(model, detach=False, clip=clip)
     weights = weights_of(model, critic)
     gradients = torch.autograd.grad(total_loss(model, critic, rows), weights, materialize_grads=True)
-    generator = torch.Generator().manual_seed(1)
-    ways = [torch.randn(weight.shape, generator=generator, dtype=torch.float64) for weight in weights]
-    slope = sum((gradient * way).sum().item() for gradient, way in zip(gradients, ways, strict=True))
-
-    def moved(size: float) -> float:
-        with torch.no_grad():
-            for weight, way in zip(weights, ways, strict=True):
-                weight.add_(size * way)
-            return total_loss(model, critic, rows).item()
-
-    step = 1e-6
-    difference = (moved(step) - moved(-2 * step)) / (2 * step)
-    assert difference == pytest.approx(slope, rel=1e-5)
-    assert abs(slope) > 1e-3
+    found = slopes_along(lambda: total_loss(model, critic, rows).item(), weights, gradients)
+    assert found.by_difference == pytest.approx(found.by_gradient, rel=1e-5)
+    assert abs(found.by_gradient) > 1e-3
 
 
 def after(rows: list[TrainRow], critic: dict[str, object] | None, **optim: object) -> tuple[Tensor, Tensor | None]:

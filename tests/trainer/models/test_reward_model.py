@@ -22,6 +22,7 @@ from envgym.trainer.methods.pairs import Pair
 from envgym.trainer.models.reward_model import RewardModel, preference_loss
 from envgym.trainer.sections import CriticSettings, OptimSettings
 from envgym.trainer.train import train
+from tests.support.differences import slopes_along
 from tests.support.tiny_runs import sampled_groups, step_metrics, tiny_settings
 from tests.trainer.learner.packing.forest import CPU, assert_close, build
 
@@ -71,23 +72,13 @@ def test_margins_by_hand() -> None:
 
 def test_gradient_agrees_with_differences_in_one_batch_and_in_several() -> None:
     learner = small()
-    gradients, weights, generator = gradient_of(learner), weights_of(learner), torch.Generator().manual_seed(1)
+    gradients = gradient_of(learner)
     for pieces in (small(micro_batch_tokens=4), small(packing=False, micro_batch_tokens=8)):
         for ours, whole in zip(gradient_of(pieces), gradients, strict=True):
             assert_close(ours, whole)
-    ways = [torch.randn(weight.shape, generator=generator, dtype=torch.float64) for weight in weights]
-    slope = sum((gradient * way).sum().item() for gradient, way in zip(gradients, ways, strict=True))
-
-    def moved(size: float) -> float:
-        with torch.no_grad():
-            for weight, way in zip(weights, ways, strict=True):
-                weight.add_(size * way)
-        return mean_loss(learner)
-
-    step = 1e-6
-    difference = (moved(step) - moved(-2 * step)) / (2 * step)
-    assert difference == pytest.approx(slope, rel=1e-5)
-    assert abs(slope) > 1e-4
+    found = slopes_along(lambda: mean_loss(learner), weights_of(learner), gradients)
+    assert found.by_difference == pytest.approx(found.by_gradient, rel=1e-5)
+    assert abs(found.by_gradient) > 1e-4
 
 
 def begun(directory: Path) -> tuple[RunContext, RewardModel, list[Group]]:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from envgym.errors import InvalidInput
 from envgym.trainer.methods.losses import (
@@ -28,6 +29,7 @@ from envgym.trainer.methods.losses import (
 )
 from envgym.trainer.methods.losses.base import LossBatch, LossStats, log_ratio, loss_stats, scope_of
 from envgym.trainer.methods.row_ids import RowId, RowIds
+from tests.support.differences import central_difference, partial_differences
 from tests.support.losses import gradient_of, row_of_turns, stats_of
 from tests.support.plugins import LOSSES
 
@@ -97,11 +99,10 @@ def _part(batch: LossBatch, rows: slice) -> LossBatch:
 @of(list(OWN))
 @given(seed=st.integers(0, 10_000))
 def test_the_gradient_equals_central_differences(loss: PolicyLoss, seed: int) -> None:
-    batch, step = _batch(seed), 1e-6
-    up = loss(replace(batch, logprobs_BT=batch.logprobs_BT + step)).losses_BT
-    down = loss(replace(batch, logprobs_BT=batch.logprobs_BT - step)).losses_BT
+    batch = _batch(seed)
     # Each loss depends on its own token only, so all tokens may be moved at once.
-    torch.testing.assert_close(gradient_of(loss, batch), (up - down) / (2 * step), rtol=1e-5, atol=1e-7)
+    slopes = central_difference(lambda by: loss(replace(batch, logprobs_BT=batch.logprobs_BT + by)).losses_BT)
+    torch.testing.assert_close(gradient_of(loss, batch), slopes, rtol=1e-5, atol=1e-7)
 
 
 @of(list(WEIGHED))
@@ -109,31 +110,24 @@ def test_the_gradient_equals_central_differences(loss: PolicyLoss, seed: int) ->
 def test_the_gradient_of_a_weighed_log_prob_equals_differences_that_leave_the_weight(
     loss: PolicyLoss, seed: int
 ) -> None:
-    batch, step = _batch(seed), 1e-6
-    # The old log-probs move along, so that no ratio, and with it no weight, changes.
-    up, down = (
-        loss(
-            replace(batch, logprobs_BT=batch.logprobs_BT + move, old_logprobs_BT=batch.old_logprobs_BT + move)
-        ).losses_BT
-        for move in (step, -step)
-    )
-    torch.testing.assert_close(gradient_of(loss, batch), (up - down) / (2 * step), rtol=1e-5, atol=1e-7)
+    batch = _batch(seed)
+
+    def moved(by: float) -> Tensor:
+        # The old log-probs move along, so that no ratio, and with it no weight, changes.
+        logprobs_BT, old_logprobs_BT = batch.logprobs_BT + by, batch.old_logprobs_BT + by
+        return loss(replace(batch, logprobs_BT=logprobs_BT, old_logprobs_BT=old_logprobs_BT)).losses_BT
+
+    torch.testing.assert_close(gradient_of(loss, batch), central_difference(moved), rtol=1e-5, atol=1e-7)
 
 
 @of(list(COUPLED))
 @given(seed=st.integers(0, 10_000))
 def test_the_gradient_of_coupled_tokens_equals_central_differences_token_by_token(loss: PolicyLoss, seed: int) -> None:
-    batch, step = _batch(seed), 1e-6
+    batch = _batch(seed)
     batch = replace(batch, advantages_BT=batch.advantages_BT[:, :1].expand(3, 4))
-    expected = torch.zeros(3, 4, dtype=torch.float64)
-    for row in range(3):
-        for place in range(4):
-            move = torch.zeros(3, 4, dtype=torch.float64)
-            move[row, place] = step
-            up, down = (
-                loss(replace(batch, logprobs_BT=batch.logprobs_BT + by)).losses_BT.sum() for by in (move, -move)
-            )
-            expected[row, place] = (up - down) / (2 * step)
+    expected = partial_differences(
+        lambda moved_BT: loss(replace(batch, logprobs_BT=moved_BT)).losses_BT.sum(), batch.logprobs_BT
+    )
     torch.testing.assert_close(gradient_of(loss, batch), expected, rtol=1e-5, atol=1e-7)
 
 
