@@ -1,7 +1,9 @@
 """A collected batch in the terminal: tokens by origin, what trains, advantages; and what a train step takes."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from envgym.trainer.settings import TrainSettings
 
 ROWS_SHOWN = 8
+NOISE_ROWS_SHOWN = 2
+"""Where the sampled text is noise, one is as good as another."""
 _STYLES = {
     Origin.PROMPT: "cyan",
     Origin.POLICY: "green",
@@ -25,6 +29,8 @@ _STYLES = {
     Origin.INJECTED: "magenta",
     Origin.DEMONSTRATION: "blue",
 }
+_BYTE = re.compile(r"(\\x[0-9a-f]{2})")
+"""Of a token that is a part of a character, as its string shows it."""
 _NAME_WIDTH = 9
 _ADVANTAGE_WIDTH = 15
 _MIB = 2**20
@@ -35,10 +41,14 @@ def print_dry_run(found: DryRun, settings: "TrainSettings") -> None:
     console = Console(highlight=False, soft_wrap=True)
     for number, row in enumerate(found.demonstrations, start=1):
         _print_row(console, row, f"demonstration of warm-start phase {number}")
-    for number, row in enumerate(found.shown[:ROWS_SHOWN], start=1):
+    is_noise = settings.model.name == "tiny"
+    if found.shown and is_noise:
+        console.print("the rows below were sampled from random weights (model tiny): their text is noise\n")
+    num_shown = NOISE_ROWS_SHOWN if is_noise else ROWS_SHOWN
+    for number, row in enumerate(found.shown[:num_shown], start=1):
         _print_row(console, row, f"row {number} of {len(found.shown)}")
-    if len(found.shown) > ROWS_SHOWN:
-        console.print(f"... and {len(found.shown) - ROWS_SHOWN} more rows\n")
+    if len(found.shown) > num_shown:
+        console.print(f"... and {len(found.shown) - num_shown} more rows\n")
     legend = Text("colours: ")
     for origin, style in _STYLES.items():
         legend.append(origin.value, style=style).append(" ")
@@ -46,12 +56,10 @@ def print_dry_run(found: DryRun, settings: "TrainSettings") -> None:
     for name, value in found.counts().items():
         console.print(f"{name.replace('_', ' '):<16}{_shown(value)}")
     if found.shown and not found.batch.rows:
-        console.print(
-            "every group was dropped, so nothing would train: these rows and the estimate are of those groups"
-        )
+        effect = "as expected of noise" if is_noise else "so nothing would train"
+        console.print(f"every group was dropped, {effect}: these rows and the estimate are of those groups")
     if settings.sft is not None:
-        random = "; its weights are random, so its samples are noise" if settings.model.name == "tiny" else ""
-        console.print(f"rows sampled before the warm start: lengths and rewards will differ{random}")
+        console.print("rows sampled before the warm start: lengths, rewards and times will differ")
     if found.cost is None:
         console.print("no episode sampled a token: there is nothing to measure")
         return
@@ -80,9 +88,17 @@ def _segment_line(segment: Segment, trains: Sequence[bool], advantages: Sequence
     given = [value for value, trained in zip(advantages, trains, strict=True) if trained]
     line.append(f"{_range(given):<{_ADVANTAGE_WIDTH}}", style="bold")
     strings = segment.token_strings or tuple(f"<{token}>" for token in segment.token_ids)
-    for string, trained in zip(strings, trains, strict=True):
-        line.append(_visible(string), style=f"{style} underline" if trained else style)
+    for trained, tokens in groupby(zip(strings, trains, strict=True), key=lambda token: token[1]):
+        text = _decoded(string for string, _ in tokens)
+        line.append(_visible(text), style=f"{style} underline" if trained else style)
     return line
+
+
+def _decoded(strings: Iterable[str]) -> str:
+    """Join the strings of tokens; bytes that together make a character become it, and others U+FFFD."""
+    parts = (part for string in strings for part in _BYTE.split(string))
+    whole = (bytes.fromhex(part[2:]) if _BYTE.fullmatch(part) else part.encode(errors="replace") for part in parts)
+    return b"".join(whole).decode(errors="replace")
 
 
 def _range(values: Sequence[float]) -> str:
@@ -93,7 +109,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _visible(text: str) -> str:
-    """Return a token as one line of text."""
+    """Return text as one line."""
     return visible(text).replace("\n", "⏎").replace("\t", "\\t")
 
 

@@ -1,5 +1,7 @@
 """A batch in the terminal: who wrote a token is its colour, and underlined is what trains."""
 
+from dataclasses import replace
+
 import pytest
 
 from envgym.cli.batch_view import _segment_line, overfit_verdict
@@ -19,7 +21,14 @@ def test_trained_tokens_are_underlined_and_no_other() -> None:
     line = _segment_line(policy(10, 11, 12), [False, True, True], [0.0, 0.5, 0.5])
     assert line.plain == "  POLICY   A +0.50        <10><11><12>"
     underlined = [line.plain[span.start : span.end] for span in line.spans if "underline" in str(span.style)]
-    assert underlined == ["<11>", "<12>"]
+    assert underlined == ["<11><12>"]
+
+
+def test_bytes_of_a_character_are_shown_as_the_character_and_no_other_bytes() -> None:
+    strings = ("1 ", "\\xe2", "\\x82", "\\xac", " \\xe4\\xbd", "\\xa0", "\\xc9", "\\", "x", "4", "1", "\ud800")
+    segment = replace(seg(Origin.TOOL, *range(len(strings))), token_strings=strings)
+    none = [False] * len(strings)
+    assert _segment_line(segment, none, [0.0] * len(strings)).plain.split() == ["TOOL", "1", "€", "你\ufffd\\x41?"]
 
 
 def test_advantages_that_differ_are_a_range() -> None:

@@ -72,7 +72,8 @@ def test_dropped_groups_are_measured_when_nothing_is_left() -> None:
 
 
 def test_a_row_of_each_phase_of_the_warm_start_is_shown_as_text(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = settings(sft={"episodes": 4, "next": {"source": {"name": "oracle"}, "episodes": 8}})
+    phases_of = {"episodes": 4, "next": {"source": {"name": "oracle"}, "episodes": 8}}
+    asked = settings(sft=phases_of, filter={"name": "zero_variance"})
     print_dry_run(dry_run(asked), asked)
     text = capsys.readouterr().out
     shown = r"^demonstration of warm-start phase (\d): .*reward 1, TERMINATED.*\n((?:  .*\n)+)"
@@ -80,7 +81,10 @@ def test_a_row_of_each_phase_of_the_warm_start_is_shown_as_text(capsys: pytest.C
     assert [number for number, _ in phases] == ["1", "2"]
     for _, row in phases:
         assert re.search(r"^  POLICY +A \+1\.00 +<tool_call>.*calculator.*</tool_call><\|im_end\|>$", row, re.MULTILINE)
-    assert "its weights are random, so its samples are noise" in text
+    _, rows = text.split("the rows below were sampled from random weights (model tiny): their text is noise\n")
+    assert re.findall(r"^row (\d) of 6:", rows, re.MULTILINE) == ["1", "2"]
+    assert "... and 4 more rows" in rows
+    assert "every group was dropped, as expected of noise: " in rows
 
 
 @pytest.mark.parametrize(
