@@ -21,9 +21,11 @@ from envgym.errors import RunError, sentence
 PAGE = """\
 # Methods at equal counted tokens
 
-{num_arms} recipes on two envs, a tiny model, {num_seeds} seeds. For each env and seed all start from the same
-warm-started weights, train until they have spent the same number of tokens, and are then evaluated on the same
-{tasks} held-out tasks, one episode each at temperature 1.
+**Question.** With an equal number of tokens, which of {num_arms} recipes end above or below `{baseline}`?
+
+**Answer.**
+
+{answer}
 
 ![Differences of held-out success to `{baseline}`, in points]({figure})
 
@@ -31,45 +33,49 @@ Dots are mean differences to `{baseline}`, paired by seed; lines are 95 % interv
 
 {results}
 
-## Reading it
+## Conclusions
 
-Written after the runs, which it tells of:
+Written after the runs:
 
 {reading}
 
-## What was declared beforehand
+## How it was run
 
-`examples/methods/` was committed before any declared seed was run: the settings of each env, the arms, the seeds
-{seeds}, the budgets, the metric (success after the whole budget) and the smallest effect, which rests on a few arms at
-the pilot seeds {pilots}. Settings were tried on these seeds alone; they are not shown.
+```bash
+python benchmarks/methods.py run --jobs 2     # continues an interrupted study
+python benchmarks/methods.py report
+```
 
-With {num_seeds} seeds an arm's own spread says little. So one standard deviation s is taken for all arms of an env,
-pooled over their paired differences; intervals are +- t s / sqrt({num_seeds}), t with {freedom} degrees of freedom. All
-differences share the baseline's runs, so they are correlated: a baseline that was lucky shifts all of them together.
-The smallest effect is what such intervals find with probability 0.8. There are {comparisons} comparisons; an arm is
-called above or below `{baseline}` only if its interval at level 1 - 0.05 / {comparisons} leaves out 0.
+- **Runs.** {num_arms} recipes on two environments with a tiny model. For each environment and seed, all recipes
+  start from the same warm-started weights and train until they have spent the same number of tokens.
+- **Metric.** Success on the same {tasks} held-out tasks after the whole budget, one episode each at temperature 1.
+- **Seeds.** {seeds}. Settings were tried on the pilot seeds {pilots} only, which are not shown.
+- **Declared in advance.** The settings of each environment, the recipes, the seeds, the budgets, the metric and the
+  minimum detectable effect were committed in `examples/methods/` before any declared seed was run. The minimum
+  detectable effect was estimated from a few recipes at the pilot seeds.
+- **Intervals.** {num_seeds} seeds estimate the standard deviation of one recipe poorly. One standard deviation s is
+  therefore used for all recipes of an environment, pooled over their paired differences; intervals are +- t s /
+  sqrt({num_seeds}), t with {freedom} degrees of freedom. All differences share the runs of the baseline, so they
+  are correlated.
+- **Minimum detectable effect** (80 % power): the difference that such an interval detects with probability 0.8.
+- **Multiple comparisons.** There are {comparisons} comparisons. A recipe is called significantly above or below
+  `{baseline}` only if its interval at level 1 - 0.05 / {comparisons} excludes 0.
 
 ## How tokens are counted
 
-The budget counts `cost/tokens_generated` plus `cost/tokens_prefilled` of every train step: each token that was sampled,
-and each token of a context that was computed to sample from it. What a context shares with a sequence whose keys and
-values are still held is not counted again. Evaluations, the warm start, the computation of updates, and scores of a
+The budget counts `cost/tokens_generated` plus `cost/tokens_prefilled` of every train step: each sampled token, and
+each context token that was computed in order to sample from it. A prefix is not counted again while its keys and
+values are still in the cache. Evaluations, the warm start, the computation of updates, and the scores of a
 reference or a critic are not counted. A run stops after the first step at which its budget is spent.
 
-## What it does not show
+## Limits
 
-- One model of about 0.1 to 0.5 million parameters on two easy envs for a few minutes: nothing about language models.
-- All arms of an env have one learning rate and one group size, chosen for `{baseline}` on a pilot seed. A rate of its
-  own might serve each better; a recipe that is worse here may only be slower at this rate.
-- Recipes differ in several choices at once (filter, clip, aggregation, search, credit): a difference is the recipe's,
-  not its credit's alone.
-
-To repeat it:
-
-```bash
-python benchmarks/methods.py run --jobs 2     # goes on where it stopped
-python benchmarks/methods.py report
-```
+- One model of about 0.1 to 0.5 million parameters on two easy environments for a few minutes. The results say
+  nothing about language models.
+- All recipes of an environment use one learning rate and one group size, chosen for `{baseline}` on a pilot seed.
+  Another rate might be better for each; a recipe that is worse here may only be slower at this rate.
+- Recipes differ in several choices at once (filter, clip, aggregation, search, credit): a difference is that of the
+  recipe, not of its credit alone.
 """
 
 
@@ -145,9 +151,10 @@ def write_report(declared: Declaration, root: Path, page: Path) -> None:
         num_seeds=len(declared.seeds),
         tasks=declared.tasks,
         baseline=declared.baseline,
+        answer="\n".join(f"- {game}: {_verdict(of, comparisons)}" for game, of in found.items()),
         figure=figure.name,
         reading=(EXAMPLES / "reading.md").read_text(encoding="utf-8").rstrip(),
-        results="\n".join(line for of in found.values() for line in _section(of, declared, comparisons)).rstrip(),
+        results="\n".join(line for of in found.values() for line in _section(of, declared)).rstrip(),
         seeds=", ".join(map(str, declared.seeds)),
         pilots=", ".join(map(str, declared.pilot_seeds)),
         freedom=len(declared.compared) * (len(declared.seeds) - 1),
@@ -156,19 +163,14 @@ def write_report(declared: Declaration, root: Path, page: Path) -> None:
     page.write_text(text, encoding="utf-8")
 
 
-def _section(of: Results, declared: Declaration, comparisons: int) -> Iterator[str]:
+def _section(of: Results, declared: Declaration) -> Iterator[str]:
     effect, budget = declared.games[of.game].minimum_detectable_effect, declared.games[of.game].budget
     assert effect is not None, "checked before"
-    plain, strict = (pooled_intervals(differences(of), level=level) for level in (LEVEL, 1 - 0.05 / comparisons))
-    told = {
-        "above": [arm for arm, mean in strict.items() if mean.low > 0],
-        "below": [arm for arm, mean in strict.items() if mean.high < 0],
-    }
+    plain = pooled_intervals(differences(of), level=LEVEL)
     yield from (f"## {of.game}", "", f"{budget:,} tokens for each run.", "")
     if len(of.seeds) < len(declared.seeds):
         yield from (f"**Only {len(of.seeds)} of the {len(declared.seeds)} declared seeds are complete.**", "")
-    yield from (_verdict(told, of.baseline), "")
-    yield "| arm | success | by seed | difference | mean success in training | steps | tokens | seconds |"
+    yield "| recipe | success | by seed | difference | mean success in training | steps | tokens | seconds |"
     yield "|---|---|---|---|---|---|---|---|"
     yield f"| warm start | {_share(fmean(of.start.values()))} | {_list(list(of.start.values()))} | | | | | |"
     for arm in sorted(of.arms, key=lambda arm: -fmean(of.success(arm))):
@@ -183,16 +185,21 @@ def _section(of: Results, declared: Declaration, comparisons: int) -> Iterator[s
     seen = minimum_detectable_effect(pooled_spread(list(differences(of).values())), len(of.seeds), freedom=freedom)
     yield from (
         "",
-        f"Declared as the smallest difference that the seeds can show: {100 * effect:.1f} points. By the spread of the "
-        f"declared seeds themselves it is {100 * seen:.1f}.",
+        f"Minimum detectable effect (80 % power): {100 * effect:.1f} points, as declared from the pilot seeds. With "
+        f"the standard deviation of the declared seeds it is {100 * seen:.1f}.",
         "",
     )
 
 
-def _verdict(told: Mapping[str, Sequence[str]], baseline: str) -> str:
-    """Return in words which arms can be told from the baseline."""
-    parts = [f"{side} `{baseline}`: {', '.join(f'`{arm}`' for arm in arms)}" for side, arms in told.items() if arms]
-    return f"Told apart, {'; '.join(parts)}." if parts else f"No arm can be told from `{baseline}`."
+def _verdict(of: Results, comparisons: int) -> str:
+    """Return in words which arms differ significantly from the baseline, corrected for all comparisons."""
+    intervals = pooled_intervals(differences(of), level=1 - 0.05 / comparisons)
+    sides = {
+        "above": [arm for arm, mean in intervals.items() if mean.low > 0],
+        "below": [arm for arm, mean in intervals.items() if mean.high < 0],
+    }
+    parts = [f"{side} `{of.baseline}`: {', '.join(f'`{arm}`' for arm in arms)}" for side, arms in sides.items() if arms]
+    return f"significantly {'; '.join(parts)}." if parts else f"no recipe differs significantly from `{of.baseline}`."
 
 
 def _share(value: float) -> str:

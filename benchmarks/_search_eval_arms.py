@@ -1,6 +1,6 @@
 """The policy, the value and the evaluations of benchmarks/search_eval.py: their commands and results.
 
-What is there already is not made again; an evaluation that was stopped goes on where it stopped.
+What is there already is not made again; an interrupted evaluation is continued.
 """
 
 from collections.abc import Sequence

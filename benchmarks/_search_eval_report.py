@@ -10,59 +10,68 @@ from envgym.runs import RunDirectory, read_object
 from envgym.stats import PairedComparison
 
 PAGE = """\
-# Searches against chains, at an equal counted budget
+# Searches against chains, at an equal token budget
 
-A tiny model answers {tasks} held-out problems of `math/arithmetic-v0` (two operations, with a calculator). It may
-generate {budget} tokens for each, which is about {samples} episodes. `chain` spends them on {samples} independent
-episodes and counts their mean success: nothing is chosen. The others spend them on a search that gives one answer.
+**Question.** With an equal number of generated tokens per task, does a search at test time answer better than
+single episodes (`chain`)?
 
-{table}
-
-Success and differences are in percent and points, with 95 % intervals by bootstrap over tasks; differences to `chain`
-are paired by task. p is of a two-sided sign-flip test, times the {num_compared} comparisons that were declared:
-{compared}.
-Every search but `chain` is selected by ending: an episode that the budget cut is chosen only where no other is left,
-and short episodes are likelier to come to an end. Tokens and steps are means per task of the whole search. The
-**oracle-selected** row knows the reward, which nobody does at test time: it is a bound for what a choice among such
-episodes can reach, not a result.
+**Answer.** On easy problems with a tiny model:
 
 {findings}
 
-## The value
+| what answers | success | difference to `chain` | p | tokens | prefilled | env steps | value reads |
+|---|---|---|---|---|---|---|---|
+{table}
 
-`envgym value` sampled {episodes} episodes of the policy on train tasks and fitted a copy of the model, with a value
-head, to what they earned. On train tasks that it did not learn from, it explains {explained:.0f} % of the variance of
-the returns. No reward of a held-out task was looked at to lead or to choose, but in the oracle-selected row. Tokens
-that the value reads are in a column of their own and no part of the budget.
+Success is in percent, differences are in points, with 95 % intervals by bootstrap over tasks; differences to
+`chain` are paired by task. p is that of a two-sided sign-flip test, multiplied by the {num_compared} declared
+comparisons: {compared}.
 
-## What was declared beforehand
+Tokens and steps are means per task of the whole search. Every search except `chain` prefers complete episodes: an
+episode that reached the budget is chosen only if there is no other, and short episodes are more likely to be
+complete. The **oracle-selected** row uses the reward, which is not available at test time: it is an upper bound for
+any selection among such episodes, not a result.
 
-`examples/search_eval/` was committed before an arm was run on the held-out tasks: policy, value, seed {seed}, tasks,
-budget, arms, and the smallest effect that {tasks} tasks show with probability 0.8 at the corrected level:
-{effect:.1f} points, by the largest spread of paired differences ({pilot_arms}) in a pilot of {pilot_tasks} train tasks
-with another seed of sampling. Policy and value learned from train tasks alone, and their settings were taken after a
-few trials there. The first pilot led to a change of `best_of`: with eight episodes begun together this budget went into
-their first turns, and none came to its end. The training command evaluates the warm start on the first 10 held-out
-tasks, which decided nothing.
-
-## What it does not show
-
-- One policy and one value, of one seed each: the intervals are over tasks, not over training runs. The value learned
-  from few episodes, and its settings were not searched for.
-- A model of 0.5 million parameters on easy problems of about two turns. Trees of so little depth leave a search little
-  to lead; nothing here says what happens in long episodes or with a language model.
-- The budget counts generated tokens alone.
-- The declaration is older than these numbers: all arms were measured again, with the same settings and seeds, after
-  changes to the warm start, to how an answer is chosen, and to the tasks on which a value is measured. The smallest
-  effect is of the pilot of the first measurement, whose policy solved 40.0 % in single episodes.
-
-To repeat it:
+## How it was run
 
 ```bash
 {commands}
 ```
 
-`python benchmarks/search_eval.py run` runs them all, and `python benchmarks/search_eval.py report` writes this page.
+`python benchmarks/search_eval.py run` runs all of them, and `python benchmarks/search_eval.py report` writes this
+page.
+
+- **Tasks.** {tasks} held-out problems of `math/arithmetic-v0` (two operations, with a calculator).
+- **Budget.** {budget} generated tokens per task, which is about {samples} episodes. `chain` spends them on
+  {samples} independent episodes and reports their mean success. The others spend them on one search that gives one
+  answer.
+- **Value.** `envgym value` sampled {episodes} episodes of the policy on train tasks, and fitted a copy of the model
+  with a value head to their returns. It explains {explained:.0f} % of the variance of the returns on train tasks that
+  were held back from the fit. Tokens that the value reads are in a separate column and do not count towards the
+  budget.
+- **Seed.** {seed}, one policy and one value.
+- **Declared in advance.** Policy, value, seed, tasks, budget, searches and the minimum detectable effect were
+  committed in `examples/search_eval/` before any search was run on the held-out tasks.
+- **Minimum detectable effect** (80 % power) for {tasks} tasks at the corrected level: {effect:.1f} points, from the
+  largest standard deviation of paired differences ({pilot_arms}) in a pilot on {pilot_tasks} train tasks with
+  another sampling seed.
+- **Choice of settings.** Policy and value were trained on train tasks only, and their settings were chosen after a
+  few trials there. After the first pilot, `best_of` was changed: with eight episodes started together, this budget
+  was spent on their first turns, and none was completed. The training command evaluates the warm start on the first
+  10 held-out tasks, which was not used to choose anything. No reward of a held-out task was used to guide a search
+  or to select an answer, except in the oracle-selected row.
+
+## Limits
+
+- One policy and one value, with one seed each: the intervals are over tasks, not over training runs. The value was
+  fitted to few episodes, and its settings were not optimised.
+- A model of 0.5 million parameters on easy problems of about two turns. In such shallow trees a search has few
+  decisions to make. The results say nothing about long episodes or language models.
+- The budget counts generated tokens only.
+- The declaration is older than these numbers. All searches were measured again, with the same settings and seeds,
+  after changes to the warm start, to the selection of an answer, and to the tasks on which a value is measured. The
+  minimum detectable effect is that of the pilot of the first measurement, whose policy solved 40.0 % in single
+  episodes.
 """
 
 
@@ -98,10 +107,7 @@ def write_report(bench: Bench, page: Path) -> None:
 
 
 def _table(bench: Bench) -> list[str]:
-    rows = [
-        "| what answers | success | difference to `chain` | p | tokens | prefilled | env steps | value reads |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows: list[str] = []
     for name, arm in bench.arms.items():
         record = bench.record(name, is_pilot=False)
         assert record is not None
@@ -126,7 +132,7 @@ def corrected(bench: Bench, of: PairedComparison) -> float:
 
 
 def _findings(bench: Bench) -> list[str]:
-    """Say of each declared comparison what it shows."""
+    """Return one line per declared comparison with its result."""
     lines = []
     for name in bench.declared.compared:
         of = bench.compared(name, is_pilot=False)
@@ -134,8 +140,8 @@ def _findings(bench: Bench) -> list[str]:
         if corrected(bench, of) < bench.declared.level:
             verdict = f"{'better' if points > 0 else 'worse'} than `chain`, by {abs(points):.1f} points"
         else:
-            verdict = f"not told apart from `chain` at the corrected level ({points:+.1f} points)"
+            verdict = f"no significant difference from `chain` at the corrected level ({points:+.1f} points)"
         lines.append(
-            f"- {bench.arms[name].what}: {verdict}; {of.wins} tasks better, {of.losses} worse, {of.ties} alike."
+            f"- {bench.arms[name].what}: {verdict}; {of.wins} tasks better, {of.losses} worse, {of.ties} unchanged."
         )
     return lines

@@ -19,10 +19,12 @@ from envgym.stats import sign_flip_p_value
 PAGE = """\
 # Trees and turns against chains, at equal counted tokens
 
-Three recipes as they are shipped, on two games of several turns: `grpo`; `tree_grpo`, which grows two trees of three
-leaves for a task instead of six chains; and `turn_grpo`, which credits each turn. For each seed all three start from
-the same warm-started weights, are evaluated on the same tasks, and train until they have spent the same number of
-tokens.
+**Question.** With an equal number of tokens, does training on trees (`tree_grpo`) or with turn-level credit
+(`turn_grpo`) end above `grpo` on games of several turns?
+
+**Answer.** By 95 % intervals, not corrected for the {comparisons} comparisons:
+
+{answer}
 
 ![Held-out success over tokens spent]({figure})
 
@@ -30,43 +32,45 @@ Lines are means over seeds; bands are 95 % intervals of Student's t over seeds.
 
 {results}
 
-## What was declared beforehand
+## How it was run
 
-`examples/tree_vs_chain/` was committed before any declared seed was run: the settings of each game, the seeds
-{seeds}, the budgets, the metric (success on the same {tasks} held-out tasks, one episode each at temperature 1,
-after the whole budget), and the smallest effect. Settings were tried on the pilot seeds {pilots} alone, which are not
-shown here.
+```bash
+python benchmarks/tree_vs_chain.py run --jobs 2     # continues an interrupted study
+python benchmarks/tree_vs_chain.py report
+```
 
-The smallest effect is the mean paired difference that eight seeds find with probability 0.8 at a level of 0.05:
-(t + t') s / sqrt(8), where s is the standard deviation of the pilot seeds' paired differences. {num_pilots} pilot seeds
-and two differences each say little about s, so it is a rough figure; the intervals above rest on the declared seeds
-alone. The p-values are not corrected for the number of comparisons: to hold for all {comparisons} of them at 0.05,
-one has to be at most {corrected:.4f}.
+- **Recipes**, with their default settings: `grpo`; `tree_grpo`, which samples two trees of three leaves per task
+  instead of six chains; and `turn_grpo`, which assigns credit to each turn.
+- **Runs.** For each seed, all three start from the same warm-started weights, are evaluated on the same tasks, and
+  train until they have spent the same number of tokens.
+- **Metric.** Success on the same {tasks} held-out tasks after the whole budget, one episode each at temperature 1.
+- **Seeds.** {seeds}. Settings were tried on the pilot seeds {pilots} only, which are not shown.
+- **Declared in advance.** The settings of each game, the seeds, the budgets, the metric and the minimum detectable
+  effect were committed in `examples/tree_vs_chain/` before any declared seed was run.
+- **Minimum detectable effect** (80 % power): the mean paired difference that eight seeds detect with probability
+  0.8 at a level of 0.05, (t + t') s / sqrt(8), where s is the standard deviation of the paired differences of the
+  pilot seeds. {num_pilots} pilot seeds with two differences each estimate s only roughly; the intervals above use
+  the declared seeds alone.
+- **Multiple comparisons.** The p-values are not corrected. To be significant at 0.05 among all {comparisons}
+  comparisons, a p-value must be at most {corrected:.4f}.
 
 ## How tokens are counted
 
-The budget counts `cost/tokens_generated` plus `cost/tokens_prefilled` of every train step, as `envgym train` records
-them: each token that was sampled, and each token of a context that was computed to sample from it. What a context
-shares with a sequence whose keys and values are still held is not computed again, and not counted: the turns before,
-the samples of one task, the branches of a tree. Evaluations, the warm start and the computation of updates are not
-counted. An arm stops after the first step at which its budget is spent.
+The budget counts `cost/tokens_generated` plus `cost/tokens_prefilled` of every train step, as `envgym train`
+records them: each sampled token, and each context token that was computed in order to sample from it. A prefix is
+not counted again while its keys and values are still in the cache; this applies to earlier turns, samples of one
+task and branches of a tree. Evaluations, the warm start and the computation of updates are not counted. A run stops
+after the first step at which its budget is spent.
 
-## What it does not show
+## Limits
 
-- One model of about 0.1 million parameters, two easy games, and a minute of training for each run. Nothing here says
-  what happens with a language model, or at a larger budget.
-- All recipes of a game have one learning rate, taken after a few runs on the first pilot seed. A rate of its own might
-  serve each recipe better.
-- Recipes differ in more than their credit: `turn_grpo` takes the plain policy gradient summed over tokens and keeps all
-  groups; the other two clip, average over tokens and drop groups that were paid alike.
-- Both games pay turns (`turn_reward`), which `grpo` and `tree_grpo` see as a sum at the end.
-
-To repeat it:
-
-```bash
-python benchmarks/tree_vs_chain.py run --jobs 2     # goes on where it stopped
-python benchmarks/tree_vs_chain.py report
-```
+- One model of about 0.1 million parameters, two easy games, and a minute of training per run. The results say
+  nothing about language models or a larger budget.
+- All recipes of a game use one learning rate, chosen in a few runs on the first pilot seed. Another rate might be
+  better for each recipe.
+- The recipes differ in more than their credit: `turn_grpo` uses the plain policy gradient, summed over tokens, and
+  keeps all groups; the other two clip, average over tokens, and drop groups with zero reward variance.
+- Both games give a reward per turn (`turn_reward`); `grpo` and `tree_grpo` only use the sum of an episode.
 """
 
 
@@ -133,6 +137,7 @@ def write_report(root: Path, declared: Declaration, page: Path) -> None:
     figure.write_text(plot({of.game: curves(of) for of in by_game.values()}, axis="thousand tokens"), encoding="utf-8")
     lines = [line for of in by_game.values() for line in _section(of, declared)]
     text = PAGE.format(
+        answer="\n".join(f"- `{game}`: {_verdicts(of, declared)}" for game, of in by_game.items()),
         figure=figure.name,
         results="\n".join(lines).rstrip(),
         seeds=_listed(declared.seeds),
@@ -157,7 +162,7 @@ def curves(of: Results) -> Curves:
 
 
 def _section(of: Results, declared: Declaration) -> Iterator[str]:
-    yield from (f"## `puzzles/{of.game}-v0`", "", _verdicts(of, declared), "")
+    yield from (f"## `puzzles/{of.game}-v0`", "")
     if len(of.seeds) < len(declared.seeds):
         yield from (f"**Only {len(of.seeds)} of the {len(declared.seeds)} declared seeds are complete.**", "")
     yield from _final(of, declared)
@@ -179,7 +184,7 @@ def _verdict(arm: str, difference: Mean, declared: Declaration) -> str:
     elif difference.high < 0:
         text = f"ends below `{declared.baseline}`"
     else:
-        text = f"cannot be told from `{declared.baseline}`"
+        text = f"does not differ significantly from `{declared.baseline}`"
     return f"`{arm}` {text}: {_points(difference)} points."
 
 
@@ -188,7 +193,7 @@ def _final(of: Results, declared: Declaration) -> Iterator[str]:
     assert effect is not None, "checked before"
     yield f"After the whole budget; differences to `{declared.baseline}` are paired by seed, in points:"
     yield ""
-    yield "| recipe | success | difference | p, sign flips | difference of the mean over the curve |"
+    yield "| recipe | success | difference | p, sign flips | difference of the curve's mean |"
     yield "|---|---|---|---|---|"
     yield f"| warm start | {_share(t_interval(of.success(of.recipes[0], 0)))} | | | |"
     for recipe in of.recipes:
@@ -199,11 +204,11 @@ def _final(of: Results, declared: Declaration) -> Iterator[str]:
             area = t_interval(differences(of, recipe, declared.baseline, area=True))
             cells[2:] = [_points(t_interval(final)), f"{value:.3f}", _points(area)]
         yield f"| {' | '.join(cells)} |"
-    text = f"Declared as the smallest difference that the seeds can show: {100 * effect:.1f} points."
+    text = f"Minimum detectable effect (80 % power): {100 * effect:.1f} points, as declared from the pilot seeds."
     if len(of.seeds) > 1:
         spread = pooled_spread([differences(of, arm, declared.baseline) for arm in declared.arms])
         seen = minimum_detectable_effect(spread, len(of.seeds))
-        text += f" By the spread of the declared seeds themselves it is {100 * seen:.1f}."
+        text += f" With the standard deviation of the declared seeds it is {100 * seen:.1f}."
     yield from ("", text, "")
 
 
@@ -232,9 +237,9 @@ def _seeds(of: Results) -> Iterator[str]:
 
 
 def _spent(of: Results) -> Iterator[str]:
-    yield "What the budget bought, means over seeds:"
+    yield "Tokens, steps and processor time of a run, means over seeds:"
     yield ""
-    yield "| recipe | tokens spent | of them generated | steps | episodes | rows trained | CPU s |"
+    yield "| recipe | tokens | of them generated | steps | episodes | rows trained | CPU s |"
     yield "|---|---|---|---|---|---|---|"
     for recipe in of.recipes:
         generated, prefilled, steps, episodes, rows = (

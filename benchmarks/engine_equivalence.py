@@ -1,6 +1,6 @@
 """The demo with vLLM and with transformers: is held-out success the same? Declared in docs/results/engines.md.
 
-Run: python benchmarks/engine_equivalence.py run      both engines, every seed; goes on where it stopped
+Run: python benchmarks/engine_equivalence.py run      both engines, every seed; continues an interrupted study
      python benchmarks/engine_equivalence.py report   one JSON line: success by run, the difference, its interval
 The interpreter must have vLLM (`.venv-vllm/bin/python` after `python scripts/test_lanes.py vllm`).
 """

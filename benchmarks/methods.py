@@ -1,6 +1,6 @@
 """Methods at equal counted tokens: every arm of examples/methods/declaration.yaml against its baseline, on two envs.
 
-Run: python benchmarks/methods.py run [--jobs 2]     the declared seeds; goes on where it stopped
+Run: python benchmarks/methods.py run [--jobs 2]     the declared seeds; continues an interrupted study
      python benchmarks/methods.py pilot [--jobs 2]   the pilot seeds, and the minimum detectable effect
      python benchmarks/methods.py report             docs/results/methods.md and its figure
 Without a word it prints one JSON line about the runs that are there. `--games` and `--arms` choose among what is

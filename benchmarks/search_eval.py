@@ -1,6 +1,6 @@
 """Searches at test time against chains at an equal counted budget: what majorities, likelihoods and learned values add.
 
-Run: python benchmarks/search_eval.py run      policy, value and the declared evaluations; goes on where it stopped
+Run: python benchmarks/search_eval.py run      the declared study; continues an interrupted one
      python benchmarks/search_eval.py pilot    train tasks with the pilot's seed, and the minimum detectable effect
      python benchmarks/search_eval.py report   docs/results/search_eval.md
 Without a word it prints one JSON line about what is there.

@@ -1,6 +1,6 @@
 """Samples that are 0, 1 and 4 steps old, with and without correction: declared in docs/results/engines.md.
 
-Run: python benchmarks/staleness.py run      every arm and seed from the seed's warm start; goes on where it stopped
+Run: python benchmarks/staleness.py run      the declared study; continues an interrupted one
      python benchmarks/staleness.py report   docs/results/staleness.svg, and one JSON line
 """
 

@@ -1,6 +1,6 @@
 """Trees and turns against chains: `tree_grpo` and `turn_grpo` against `grpo` at equal counted tokens, eight seeds.
 
-Run: python benchmarks/tree_vs_chain.py run [--jobs 2]     the declared seeds; goes on where it stopped
+Run: python benchmarks/tree_vs_chain.py run [--jobs 2]     the declared seeds; continues an interrupted study
      python benchmarks/tree_vs_chain.py pilot [--jobs 2]   the pilot seeds, and the minimum detectable effect
      python benchmarks/tree_vs_chain.py report             docs/results/tree_vs_chain.md and its figure
 Without a word it prints one JSON line about the cells that are there.

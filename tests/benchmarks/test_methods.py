@@ -128,7 +128,7 @@ def test_only_whole_seeds_are_compared_and_the_page_says_so(tmp_path: Path) -> N
     assert planned_effect(of, SMALL) == pytest.approx(minimum_detectable_effect((1 / 32) ** 0.5, 2, freedom=1))
     write_report(SMALL, tmp_path, page)
     text = page.read_text()
-    assert "No arm can be told from `grpo`." in text
+    assert "no recipe differs significantly from `grpo`." in text
     assert "| `rloo` | 75.0 % | 75, 75 | +37.5 [-121.3, +196.3] | 62.5 % |" in text
     assert "| warm start | 25.0 % | 25, 25 |" in text
     assert page.with_suffix(".svg").exists()

@@ -109,8 +109,13 @@ def test_page_says_what_was_found(tmp_path: Path) -> None:
     assert row.startswith("| `best_of` by majority | 100.0 | +50.0 [")
     assert row.endswith("] | 0.0010 | 200 | 8 | 2.0 | 0 |")
     assert "| mean of single episodes | 50.0 |  |  | 200 | 32 | 8.0 | 0 |" in text
-    assert "- `best_of` by majority: better than `chain`, by 50.0 points; 12 tasks better, 0 worse, 0 alike." in text
-    assert "- `mcts` by the learned value: not told apart from `chain` at the corrected level (+0.0 points);" in text
+    assert (
+        "- `best_of` by majority: better than `chain`, by 50.0 points; 12 tasks better, 0 worse, 0 unchanged." in text
+    )
+    assert (
+        "- `mcts` by the learned value: no significant difference from `chain` at the corrected level (+0.0 points);"
+        in text
+    )
     assert "| `best_of` by the reward, **oracle-selected** | 100.0 |" in text
     assert "explains 38 % of the variance" in text
     undeclared = SMALL.model_copy(update={"minimum_detectable_effect": None})

@@ -103,7 +103,7 @@ def test_page_says_what_the_intervals_say_and_which_seeds_are_missing(tmp_path: 
     write_report(tmp_path, SMALL, page)
     text = page.read_text()
     assert "**Only 1 of the 2 declared seeds are complete.**" in text
-    assert "`tree_grpo` cannot be told from `grpo`: +25.0 points." in text
+    assert "`tree_grpo` does not differ significantly from `grpo`: +25.0 points." in text
     fake_cells(tmp_path, 1, {"grpo": 0.5, "tree_grpo": 0.75, "turn_grpo": 0.25})
     write_report(tmp_path, SMALL, page)
     text = page.read_text()
