@@ -18,7 +18,7 @@ from envgym.errors import RunError, sentence
 from envgym.files import write_json
 from envgym.runs import RunDirectory
 from envgym.settings import Settings
-from envgym.stats import UNIT_RANGE, PairedComparison, compare_paired, minimum_detectable_effect
+from envgym.stats import PairedComparison, compare_paired, minimum_detectable_effect
 from envgym.trainer.workflows.critic_value import critic
 
 EXAMPLES = ROOT / "examples" / "search_eval"
@@ -177,7 +177,7 @@ class Bench:
         assert before is not None
         assert after is not None
         rng = np.random.default_rng(0)
-        return compare_paired(solved(before), solved(after), rng=rng, value_range=UNIT_RANGE)
+        return compare_paired(solved(before), solved(after), rng=rng)
 
 
 def solved(record: EvalRecord) -> dict[str, list[float]]:

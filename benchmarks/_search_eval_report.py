@@ -23,7 +23,7 @@ single episodes (`chain`)?
 |---|---|---|---|---|---|---|---|
 {table}
 
-Success is in percent, differences are in points, with 95 % intervals by bootstrap over tasks; differences to
+Success is in percent, differences are in points, with 95 % intervals paired by task; differences to
 `chain` are paired by task. p is that of a two-sided sign-flip test, multiplied by the {num_compared} declared
 comparisons: {compared}.
 

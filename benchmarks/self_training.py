@@ -17,7 +17,7 @@ from typing import Any
 from envgym.agents.evaluation.play import EvalRecord
 from envgym.runs import RunDirectory
 from envgym.seeds import generator
-from envgym.stats import UNIT_RANGE, Samples, compare_paired
+from envgym.stats import Samples, compare_paired
 from envgym.trainer.methods.self_training.agent_prm import AgentPrmRounds
 from envgym.trainer.methods.self_training.base import SelfTrainingPlan
 from envgym.trainer.methods.self_training.rest_mcts import RestMctsRounds
@@ -72,7 +72,7 @@ def samples(run: Path) -> Samples:
 def compared(rounds: Sequence[RoundRuns]) -> dict[str, object]:
     """Return the success of every round's policy, and the last against the first."""
     of_rounds = [samples(runs.policy) for runs in rounds]
-    paired = compare_paired(of_rounds[0], of_rounds[-1], rng=generator("self_training"), value_range=UNIT_RANGE)
+    paired = compare_paired(of_rounds[0], of_rounds[-1], rng=generator("self_training"))
     interval = paired.difference.interval
     return {
         "success": [sum(map(sum, found.values())) / sum(map(len, found.values())) for found in of_rounds],

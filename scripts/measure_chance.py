@@ -19,7 +19,7 @@ from envgym.envs.puzzles._reasoning_client import GeneratedItem, ItemGenerator, 
 from envgym.envs.puzzles.reasoning_gym import NUM_ITEMS, WITHOUT_SOLUTION
 from envgym.files import write_atomic
 from envgym.seeds import generator
-from envgym.stats.intervals import UNIT_RANGE, estimate_task_values
+from envgym.stats import Estimate, estimate_mean, estimate_success
 
 PATH = Path(__file__).resolve().parent.parent / "envs" / "puzzles" / "data" / "reasoning_gym.toml"
 NUM_CHOOSING, NUM_MEASURED = 100, 200
@@ -96,7 +96,11 @@ def measure(dataset: str) -> tuple[MeasuredChance, MeasuredChance]:
     best_partial = max(candidates, key=lambda answer: sum(scores[answer]))
     fresh = _items(source, NUM_CHOOSING, NUM_MEASURED)
     solved = [float(score == 1.0) for score in _scores(source, fresh, best_full)]
-    return _measured(best_full, solved), _measured(best_partial, _scores(source, fresh, best_partial))
+    partial = _by_item(_scores(source, fresh, best_partial))
+    return (
+        _measured(best_full, estimate_success(_by_item(solved))),
+        _measured(best_partial, estimate_mean(partial, rng=generator("measure_chance", best_partial))),
+    )
 
 
 def _items(source: ItemGenerator, first: int, count: int) -> Mapping[int, GeneratedItem]:
@@ -116,11 +120,12 @@ def _scores(source: ItemGenerator, items: Mapping[int, GeneratedItem], answer: s
     return [source.score(index, answer.replace(QUESTION, item.question)).score for index, item in items.items()]
 
 
-def _measured(answer: str, scores: Sequence[float]) -> MeasuredChance:
-    estimate = estimate_task_values(
-        scores, num_samples=len(scores), rng=generator("measure_chance", answer), value_range=UNIT_RANGE
-    )
+def _by_item(scores: Sequence[float]) -> dict[str, list[float]]:
+    return {str(number): [score] for number, score in enumerate(scores)}
+
+
+def _measured(answer: str, estimate: Estimate) -> MeasuredChance:
     interval = estimate.interval
     return MeasuredChance(
-        answer=answer, num_items=len(scores), mean=estimate.value, low=interval.low, high=interval.high
+        answer=answer, num_items=estimate.num_tasks, mean=estimate.value, low=interval.low, high=interval.high
     )

@@ -30,7 +30,6 @@ from envgym.report.data import (
     TurnData,
 )
 from envgym.stats import (
-    UNIT_RANGE,
     Samples,
     bound_invalid,
     compare_paired,
@@ -69,7 +68,6 @@ def build_evaluation(
     label: str,
     greedy: bool,
     successes: Successes,
-    rng: np.random.Generator,
     endings: Mapping[Ending, int] | None = None,
     costs: Mapping[str, float] | None = None,
 ) -> EvaluationData:
@@ -84,8 +82,8 @@ def build_evaluation(
         step=step,
         label=label,
         greedy=greedy,
-        success=bound_invalid(successes, rng=rng),
-        pass_rates=tuple(_pass_rates(valid, k, rng) for k in ks) if most > 1 else (),
+        success=bound_invalid(successes),
+        pass_rates=tuple(_pass_rates(valid, k) for k in ks) if most > 1 else (),
         endings=dict(endings or {}),
         tasks={
             task_id: TaskCounts(successes=values.count(True), valid=len(valid.get(task_id, ())), samples=len(values))
@@ -111,14 +109,14 @@ def build_comparison(
     """
     valid_before, valid_after = valid_samples(before), valid_samples(after)
     is_same = before.keys() == after.keys()
-    paired = compare_paired(valid_before, valid_after, rng=rng, intersect=is_same, value_range=UNIT_RANGE)
+    paired = compare_paired(valid_before, valid_after, rng=rng, intersect=is_same)
     common = valid_before.keys() & valid_after.keys()
     return ComparisonData(
         label=label,
         before_step=before_step,
         after_step=after_step,
-        before=estimate_success({task_id: valid_before[task_id] for task_id in common}, rng=rng),
-        after=estimate_success({task_id: valid_after[task_id] for task_id in common}, rng=rng),
+        before=estimate_success({task_id: valid_before[task_id] for task_id in common}),
+        after=estimate_success({task_id: valid_after[task_id] for task_id in common}),
         paired=paired,
     )
 
@@ -251,9 +249,9 @@ def _rounded(values: Iterable[float]) -> tuple[float, ...]:
     return tuple(round(value, _DIGITS) for value in values)
 
 
-def _pass_rates(valid: Samples, k: int, rng: np.random.Generator) -> PassRates:
+def _pass_rates(valid: Samples, k: int) -> PassRates:
     enough = {task_id: values for task_id, values in valid.items() if len(values) >= k}
-    at_k, hat_k = (estimate_pass_rate(formula, enough, k, rng=rng) for formula in (pass_at_k, pass_hat_k))
+    at_k, hat_k = (estimate_pass_rate(formula, enough, k) for formula in (pass_at_k, pass_hat_k))
     return PassRates(k=k, at_k=at_k, hat_k=hat_k)
 
 

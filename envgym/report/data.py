@@ -17,7 +17,7 @@ from envgym.core.turns import Cost, Ending
 from envgym.errors import InvalidInput
 from envgym.stats import Estimate, InvalidBounds, PairedComparison
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """Raised by every change of the JSON form."""
 
 TRAIN = "train"

@@ -98,13 +98,12 @@ def comparisons_of_run(run: RunDirectory) -> tuple[ComparisonData, ...]:
 
 
 def evaluation_data(data: Mapping[str, Any]) -> EvaluationData:
-    """Turn an evaluation's JSON into what a report shows; equal records give equal intervals."""
+    """Turn an evaluation's JSON into what a report shows."""
     return build_evaluation(
         step=data["step"],
         label=data["label"],
         greedy=data["temperature"] == 0,
         successes=_successes(data),
-        rng=generator("evaluation", data["label"], data["step"]),
         endings={Ending(ending): count for ending, count in data["endings"].items()},
         costs=data["costs"],
     )

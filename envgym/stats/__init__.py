@@ -1,31 +1,35 @@
 """Statistics of evaluations: pure functions of samples keyed by task, with numpy and without any global randomness.
 
-The unit of evidence is the task: every task counts the same, however many samples it has, and every interval resamples
+The unit of evidence is the task: every task counts the same, however many samples it has, and every interval is that of
 whole tasks. This package knows nothing of runs, files or models.
 """
 
 from envgym.stats.intervals import (
     DEFAULT_LEVEL,
-    UNIT_RANGE,
     Estimate,
     Interval,
     IntervalMethod,
     Samples,
-    ValueRange,
     bootstrap_interval,
     estimate_mean,
+    estimate_share,
     estimate_success,
     successes_of,
     task_means,
     wilson_interval,
 )
-from envgym.stats.paired import PairedComparison, PValueMethod, compare_paired, sign_flip_p_value
+from envgym.stats.paired import (
+    PairedComparison,
+    PValueMethod,
+    adjusted_wald_interval,
+    compare_paired,
+    sign_flip_p_value,
+)
 from envgym.stats.power import minimum_detectable_effect, paired_variance, required_tasks, task_mean_variance
 from envgym.stats.rates import InvalidBounds, bound_invalid, estimate_pass_rate, pass_at_k, pass_hat_k
 
 __all__ = [
     "DEFAULT_LEVEL",
-    "UNIT_RANGE",
     "Estimate",
     "Interval",
     "IntervalMethod",
@@ -33,12 +37,13 @@ __all__ = [
     "PValueMethod",
     "PairedComparison",
     "Samples",
-    "ValueRange",
+    "adjusted_wald_interval",
     "bootstrap_interval",
     "bound_invalid",
     "compare_paired",
     "estimate_mean",
     "estimate_pass_rate",
+    "estimate_share",
     "estimate_success",
     "minimum_detectable_effect",
     "paired_variance",

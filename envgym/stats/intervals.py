@@ -1,11 +1,15 @@
-"""Samples by task, and estimates of them with intervals: bootstrap clustered by task, Wilson for one proportion."""
+"""Samples by task, and estimates of them with intervals, whose unit is the task.
+
+A success rate, and pass@k, has Wilson's interval at the effective number of trials; the mean of other values has the
+bootstrap over tasks. Which one a figure has never depends on the values.
+"""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -64,21 +68,12 @@ _BLOCK = 1_000_000
 class IntervalMethod(StrEnum):
     """How an interval was made."""
 
+    WILSON_BY_TASK = "Wilson, clustered by task"
+    """Of success rates and pass rates; see `wilson_interval`."""
+    ADJUSTED_WALD_BY_TASK = "adjusted Wald, paired by task"
+    """Of the difference of two runs; see `compare_paired`."""
     BOOTSTRAP_BY_TASK = "bootstrap by task"
-    WILSON = "wilson"
-    WILSON_BY_TASK = "wilson by task"
-    """Every task has the same value, so a bootstrap would claim certainty; see `bootstrap_interval`."""
-
-
-class ValueRange(NamedTuple):
-    """The smallest and the largest value a sample can have."""
-
-    low: float
-    high: float
-
-
-UNIT_RANGE = ValueRange(0.0, 1.0)
-"""Successes and scores."""
+    """Of means of other values; see `bootstrap_interval`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,37 +104,59 @@ class Estimate:
     num_samples: int
 
 
-def wilson_interval(num_successes: int, num_trials: int, *, level: float = DEFAULT_LEVEL) -> Interval:
-    """Return Wilson's score interval for the success probability of independent trials.
+def wilson_interval(task_values: Collection[float], *, num_trials: int, level: float = DEFAULT_LEVEL) -> Interval:
+    """Return Wilson's score interval for the mean of one share in [0, 1] per task, clustered by task.
 
-    (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n), with p = successes/n.
-    Use it where every task has one sample; several samples of a task are not independent.
+    (p + z^2/2m -+ z sqrt(p(1-p)/m + z^2/4m^2)) / (1 + z^2/m), with p the mean over the n tasks and m the effective
+    number of trials: p(1-p) n / s^2, where s^2 is the variance between tasks, divided by 1 + (z^2 + 1) / 2(n-1) as
+    that variance is estimated. m lies between n (the samples of a task are all alike, and where p is 0 or 1) and
+    `num_trials` (the tasks are all alike). With one sample per task it is Wilson's interval of n trials.
+
+    Source: Wilson 1927; the effective number of trials is that of Korn and Graubard 1998, who use Student's quantile,
+    here to first order.
+
+    Args:
+        task_values: one share per task.
+        num_trials: independent trials if all tasks were alike: the number of samples.
+        level: nominal coverage.
 
     Raises:
-        InvalidInput: no trial, or a number of successes outside [0, num_trials].
+        InvalidInput: no value, one outside [0, 1], or fewer trials than tasks.
     """
     check_level(level)
-    if num_trials < 1 or not 0 <= num_successes <= num_trials:
-        got = f"{num_successes} of {num_trials}"
-        raise InvalidInput.of(
-            "successes", "lie in [0, trials] with trials >= 1", got, where="wilson_interval", do="check both"
-        )
-    share = num_successes / num_trials
+    values = _sort(task_values)
+    if not -_ROUNDING <= values[0] <= values[-1] <= 1 + _ROUNDING:
+        got, do = f"values from {values[0]} to {values[-1]}", "use bootstrap_interval for other values"
+        raise InvalidInput.of("task values", "lie in [0, 1]", got, where="wilson_interval", do=do)
+    must, do = f"be at least the number of tasks, {len(values)}", "give the number of samples"
+    InvalidInput.unless(num_trials >= len(values), "num_trials", must, num_trials, where="wilson_interval", do=do)
+    share = _mean(values)
     z_squared = NormalDist().inv_cdf((1 + level) / 2) ** 2
-    spread = math.sqrt(z_squared * (share * (1 - share) / num_trials + z_squared / (4 * num_trials**2)))
-    center = share + z_squared / (2 * num_trials)
-    scale = 1 + z_squared / num_trials
+    trials = _effective_trials(values, num_trials, z_squared)
+    spread = math.sqrt(z_squared * (max(share * (1 - share), 0.0) / trials + z_squared / (4 * trials**2)))
+    center = share + z_squared / (2 * trials)
+    scale = 1 + z_squared / trials
     # At the edges the formula gives 0 and 1 exactly, rounding does not.
-    low = 0.0 if num_successes == 0 else (center - spread) / scale
-    high = 1.0 if num_successes == num_trials else (center + spread) / scale
-    return Interval(low=low, high=high, level=level, method=IntervalMethod.WILSON)
+    low = 0.0 if share <= 0 else min((center - spread) / scale, share)
+    high = 1.0 if share >= 1 else max((center + spread) / scale, share)
+    return Interval(low=low, high=high, level=level, method=IntervalMethod.WILSON_BY_TASK)
+
+
+def _effective_trials(values: FloatArray, num_trials: int, z_squared: float) -> float:
+    """Return how many independent trials tell as much as these shares of tasks; see `wilson_interval`."""
+    num_tasks, share = len(values), _mean(values)
+    if num_tasks == 1 or share * (1 - share) < _ROUNDING:
+        return num_tasks
+    variance = float(values.var(ddof=1)) * (1 + (z_squared + 1) / (2 * (num_tasks - 1)))
+    if variance < _ROUNDING:
+        return num_trials
+    return min(max(share * (1 - share) * num_tasks / variance, num_tasks), num_trials)
 
 
 def bootstrap_interval(
     task_values: Collection[float],
     *,
     rng: np.random.Generator,
-    value_range: ValueRange | None = None,
     level: float = DEFAULT_LEVEL,
     num_resamples: int = DEFAULT_NUM_RESAMPLES,
 ) -> Interval:
@@ -147,53 +164,41 @@ def bootstrap_interval(
 
     Tasks are drawn with replacement, each with all its samples, so correlation within a task is respected. The values
     are sorted first: names and order of the tasks do not matter. Below about 30 tasks it covers a little less than
-    `level`.
-
-    Where all n tasks have the same value c, no resample differs. If `value_range` = [a, b] is known, the share of tasks
-    with another value is then below w = Wilson's upper end for 0 of n, and the interval is [c - w(c-a), c + w(b-c)].
+    `level`; where all tasks have the same value it is that value.
 
     Raises:
-        InvalidInput: no value, or one outside `value_range`.
+        InvalidInput: no value, or one that is not finite.
     """
     check_level(level)
-    values = _sort(task_values, value_range)
+    values = _sort(task_values)
     mean = _mean(values)
-    if not _same(values):
-        means = _resampled_means(values, rng=rng, num_resamples=num_resamples)
-        low, high = (float(end) for end in np.quantile(means, [(1 - level) / 2, (1 + level) / 2]))
-        method = IntervalMethod.BOOTSTRAP_BY_TASK
-    elif value_range is None:
-        low, high, method = mean, mean, IntervalMethod.BOOTSTRAP_BY_TASK
-    else:
-        other = wilson_interval(0, len(values), level=level).high
-        low, high = mean - other * (mean - value_range.low), mean + other * (value_range.high - mean)
-        method = IntervalMethod.WILSON_BY_TASK
+    means = _resampled_means(values, rng=rng, num_resamples=num_resamples)
+    low, high = (float(end) for end in np.quantile(means, [(1 - level) / 2, (1 + level) / 2]))
     # Rounding, or a tiny level, can put the estimate just outside.
-    return Interval(low=min(low, mean), high=max(high, mean), level=level, method=method)
+    return Interval(low=min(low, mean), high=max(high, mean), level=level, method=IntervalMethod.BOOTSTRAP_BY_TASK)
 
 
-def estimate_task_values(
-    task_values: Collection[float],
-    *,
-    num_samples: int,
-    rng: np.random.Generator,
-    value_range: ValueRange | None = None,
-) -> Estimate:
-    """Return the mean of one value per task with its bootstrap interval."""
-    interval = bootstrap_interval(task_values, rng=rng, value_range=value_range)
-    value = _mean(_sort(task_values, value_range))
-    return Estimate(value=value, interval=interval, num_tasks=len(task_values), num_samples=num_samples)
+def estimate_mean(samples: Samples, *, rng: np.random.Generator) -> Estimate:
+    """Return the mean over tasks of the mean over a task's samples, with its bootstrap interval."""
+    means = list(task_means(samples).values())
+    interval = bootstrap_interval(means, rng=rng)
+    return Estimate(
+        value=_mean(_sort(means)), interval=interval, num_tasks=len(means), num_samples=count_samples(samples)
+    )
 
 
-def estimate_mean(samples: Samples, *, rng: np.random.Generator, value_range: ValueRange | None = None) -> Estimate:
-    """Return the mean over tasks of the mean over a task's samples, with its interval clustered by task."""
-    means = task_means(samples).values()
-    return estimate_task_values(means, num_samples=count_samples(samples), rng=rng, value_range=value_range)
+def estimate_success(samples: Samples) -> Estimate:
+    """Return the success rate (values in [0, 1]) with Wilson's interval, clustered by task."""
+    num_samples = count_samples(samples)
+    return estimate_share(task_means(samples).values(), num_samples=num_samples, num_trials=num_samples)
 
 
-def estimate_success(samples: Samples, *, rng: np.random.Generator) -> Estimate:
-    """Return the success rate (values in [0, 1]) with its interval clustered by task."""
-    return estimate_mean(samples, rng=rng, value_range=UNIT_RANGE)
+def estimate_share(task_values: Collection[float], *, num_samples: int, num_trials: int) -> Estimate:
+    """Return the mean of one share in [0, 1] per task, with the interval of `wilson_interval`."""
+    interval = wilson_interval(task_values, num_trials=num_trials)
+    return Estimate(
+        value=_mean(_sort(task_values)), interval=interval, num_tasks=len(task_values), num_samples=num_samples
+    )
 
 
 def check_level(level: float) -> None:
@@ -201,30 +206,19 @@ def check_level(level: float) -> None:
     InvalidInput.unless(0 < level < 1, "level", "lie in (0, 1)", level, where="an interval", do="use 0.95 for 95 %")
 
 
-def _sort(task_values: Collection[float], value_range: ValueRange | None) -> FloatArray:
-    """Return the values in rising order, or say what is wrong with them."""
+def _sort(task_values: Collection[float]) -> FloatArray:
+    """Return the values in rising order, so that the order of tasks never matters; or say what is wrong with them."""
     values = np.sort(np.asarray(list(task_values), dtype=np.float64))
-    where = "bootstrap_interval"
     if len(values) == 0:
-        raise InvalidInput.of("task values", "hold at least one task", "none", where=where, do="evaluate first")
+        raise InvalidInput.of("task values", "hold at least one task", "none", where="statistics", do="evaluate first")
     if not np.isfinite(values).all():
-        raise InvalidInput.of("task values", "be finite", values.tolist(), where=where, do="drop invalid ones")
-    if value_range is not None:
-        low, high = value_range
-        if not low - _ROUNDING <= values[0] <= values[-1] <= high + _ROUNDING:
-            got, must = f"values from {values[0]} to {values[-1]}", f"lie in [{low}, {high}]"
-            raise InvalidInput.of("task values", must, got, where=where, do="give the range they really have")
+        raise InvalidInput.of("task values", "be finite", values.tolist(), where="statistics", do="drop invalid ones")
     return values
-
-
-def _same(values: FloatArray) -> bool:
-    """Tell whether all values of a sorted array are the same up to rounding."""
-    return bool(values[-1] - values[0] <= _ROUNDING)
 
 
 def _mean(values: FloatArray) -> float:
     """Return the mean of a sorted array; of equal values, that value to the last bit."""
-    return float(values[0]) if _same(values) else float(values.mean())
+    return float(values[0]) if values[-1] - values[0] <= _ROUNDING else float(values.mean())
 
 
 def _resampled_means(values: FloatArray, *, rng: np.random.Generator, num_resamples: int) -> FloatArray:

@@ -1,18 +1,22 @@
 """Paired comparison of two runs over the same tasks."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import NormalDist
 
 import numpy as np
 
 from envgym.errors import InvalidInput
 from envgym.stats.intervals import (
+    DEFAULT_LEVEL,
     Estimate,
     FloatArray,
+    Interval,
+    IntervalMethod,
     Samples,
-    ValueRange,
+    check_level,
     count_samples,
-    estimate_task_values,
     task_means,
 )
 
@@ -66,7 +70,7 @@ def compare_paired(
     *,
     rng: np.random.Generator,
     intersect: bool = False,
-    value_range: ValueRange | None = None,
+    max_change: float = 1.0,
 ) -> PairedComparison:
     """Compare two runs task by task: difference of the per-task means, interval clustered by task, sign-flip p-value.
 
@@ -75,25 +79,25 @@ def compare_paired(
     Args:
         before: samples by task id; a task may have any number of samples, other than in `after` too.
         after: samples by task id.
-        rng: drives the bootstrap and, for many changed tasks, the sign flips.
+        rng: drives the sign flips, where many tasks changed.
         intersect: compare the common tasks where the ids differ, instead of refusing.
-        value_range: range of a sample, [0, 1] for successes; makes the interval honest when every task changes alike.
+        max_change: the largest difference that a task can have: 1 for successes and scores in [0, 1].
 
     Raises:
-        InvalidInput: the task ids differ and `intersect` is not set, or no task is common.
+        InvalidInput: the task ids differ and `intersect` is not set, no task is common, or one changed by more.
     """
     task_ids = _common_tasks(before, after, intersect=intersect)
     pair_before = {task_id: before[task_id] for task_id in task_ids}
     pair_after = {task_id: after[task_id] for task_id in task_ids}
     means_before, means_after = task_means(pair_before), task_means(pair_after)
-    differences = np.array([means_after[task_id] - means_before[task_id] for task_id in task_ids])
+    # Sorted by size, so that the order of the tasks does not matter.
+    differences = np.sort(np.array([means_after[task_id] - means_before[task_id] for task_id in task_ids]))
     differences[np.abs(differences) < _TIE] = 0.0
-    spread = None if value_range is None else value_range.high - value_range.low
-    difference = estimate_task_values(
-        differences.tolist(),
+    difference = Estimate(
+        value=float(differences.mean()),
+        interval=adjusted_wald_interval(differences, max_change=max_change),
+        num_tasks=len(task_ids),
         num_samples=count_samples(pair_before) + count_samples(pair_after),
-        rng=rng,
-        value_range=None if spread is None else ValueRange(-spread, spread),
     )
     p_value, method = sign_flip_p_value(differences, rng=rng)
     return PairedComparison(
@@ -107,6 +111,35 @@ def compare_paired(
         ties=int((differences == 0).sum()),
         num_left_out=len(before.keys() ^ after.keys()),
     )
+
+
+def adjusted_wald_interval(
+    differences: FloatArray, *, max_change: float = 1.0, level: float = DEFAULT_LEVEL
+) -> Interval:
+    """Return the interval of the mean of paired differences: the normal one after two tasks are added.
+
+    One of them did not change, half a task rose by `max_change` and half a task fell by it; so a run that changes
+    nothing, or all tasks alike, claims no certainty. Source: Agresti and Min 2005 for single successes.
+
+    Args:
+        differences: [N], one per task.
+        max_change: the largest size of a difference.
+        level: nominal coverage.
+
+    Raises: InvalidInput: no difference, or one that is larger.
+    """
+    check_level(level)
+    largest = float(np.abs(differences).max(initial=0.0))
+    if len(differences) == 0 or largest > max_change + _TIE:
+        must, got = f"be of some tasks and at most {max_change}", largest if len(differences) else "none"
+        raise InvalidInput.of("differences", must, got, where="adjusted_wald_interval", do="pass their max_change")
+    num_tasks = len(differences) + 2
+    mean = float(differences.sum()) / num_tasks
+    variance = (float((differences**2).sum()) + max_change**2) / num_tasks - mean**2
+    half = NormalDist().inv_cdf((1 + level) / 2) * math.sqrt(variance / num_tasks)
+    estimate = float(differences.mean())
+    low, high = max(min(mean - half, estimate), -max_change), min(max(mean + half, estimate), max_change)
+    return Interval(low=low, high=high, level=level, method=IntervalMethod.ADJUSTED_WALD_BY_TASK)
 
 
 def sign_flip_p_value(differences: FloatArray, *, rng: np.random.Generator) -> tuple[float, PValueMethod]:

@@ -5,16 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
-
 from envgym.errors import InvalidInput
 from envgym.stats.intervals import (
-    UNIT_RANGE,
     Estimate,
     Samples,
     count_samples,
+    estimate_share,
     estimate_success,
-    estimate_task_values,
     task_means,
 )
 
@@ -36,7 +33,7 @@ class InvalidBounds:
     """Valid and invalid."""
 
 
-def bound_invalid(samples: Mapping[str, Sequence[float | None]], *, rng: np.random.Generator) -> InvalidBounds:
+def bound_invalid(samples: Mapping[str, Sequence[float | None]]) -> InvalidBounds:
     """Return the success rate over valid samples and its two bounds: as_failure <= valid <= as_success.
 
     Args:
@@ -45,9 +42,9 @@ def bound_invalid(samples: Mapping[str, Sequence[float | None]], *, rng: np.rand
     valid = valid_samples(samples)
     num_samples = sum(len(values) for values in samples.values())
     return InvalidBounds(
-        as_failure=estimate_success(_filled(samples, 0.0), rng=rng),
-        as_success=estimate_success(_filled(samples, 1.0), rng=rng),
-        valid=estimate_success(valid, rng=rng) if valid else None,
+        as_failure=estimate_success(_filled(samples, 0.0)),
+        as_success=estimate_success(_filled(samples, 1.0)),
+        valid=estimate_success(valid) if valid else None,
         num_invalid=num_samples - count_samples(valid),
         num_samples=num_samples,
     )
@@ -89,19 +86,19 @@ def pass_hat_k(num_samples: int, num_successes: int, k: int) -> float:
     return math.comb(num_successes, k) / math.comb(num_samples, k)
 
 
-def estimate_pass_rate(
-    formula: Callable[[int, int, int], float], samples: Samples, k: int, *, rng: np.random.Generator
-) -> Estimate:
-    """Return pass@k or pass^k averaged over tasks, with its interval clustered by task.
+def estimate_pass_rate(formula: Callable[[int, int, int], float], samples: Samples, k: int) -> Estimate:
+    """Return pass@k or pass^k averaged over tasks, with Wilson's interval clustered by task.
+
+    Were all tasks alike, each disjoint group of k samples of a task would be an independent trial.
 
     Args:
         formula: `pass_at_k` or `pass_hat_k`.
         samples: successes (bool, or exactly 0 and 1), at least k of each task.
         k: samples drawn.
-        rng: of the bootstrap.
     """
     rates = [formula(num_samples, num_successes, k) for num_samples, num_successes in _counts(samples)]
-    return estimate_task_values(rates, num_samples=count_samples(samples), rng=rng, value_range=UNIT_RANGE)
+    num_trials = sum(len(values) // k for values in samples.values())
+    return estimate_share(rates, num_samples=count_samples(samples), num_trials=num_trials)
 
 
 def _counts(samples: Samples) -> list[tuple[int, int]]:

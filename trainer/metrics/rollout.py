@@ -3,7 +3,6 @@
 Success, rewards and endings count episodes, never rows; every row is either trained on or dropped for a reason.
 """
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -14,16 +13,10 @@ from envgym.core.trajectory import Group, Trajectory, Turn
 from envgym.core.tree import Rewrite, Source
 from envgym.core.turns import Cost, Invalid, Scored
 from envgym.errors import RunError, sentence
-from envgym.seeds import generator
-from envgym.stats import UNIT_RANGE, bootstrap_interval
+from envgym.stats import wilson_interval
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import FilterResult, TrajectoryCredit
 from envgym.trainer.metrics.update import Metrics
-
-Z_95 = 1.96
-"""Half-width of a 95 % interval in standard errors."""
-ALIKE = 1e-9
-"""Success rates closer than this are the same."""
 
 
 def sampled_metrics(
@@ -98,18 +91,15 @@ def _success_of_groups(groups: Sequence[Group], success_at: float) -> list[float
 
 
 def _success(groups: Sequence[Group], success_at: float) -> Metrics:
-    """Return the success rate with a 95 % interval whose unit is the group (its episodes share a task).
-
-    Groups that are all alike have no spread to go by; their interval is that of an evaluation whose tasks are.
-    """
+    """Return the success rate with the 95 % interval of an evaluation; its unit is the group, which shares a task."""
     means = _success_of_groups(groups, success_at)
-    mean = statistics.fmean(means)
-    half = Z_95 * statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else 0.0
-    low, high = max(mean - half, 0.0), min(mean + half, 1.0)
-    if max(means) - min(means) < ALIKE:
-        interval = bootstrap_interval(means, rng=generator("train/success"), value_range=UNIT_RANGE)
-        low, high = interval.low, interval.high
-    return {"train/success": mean, "train/success_low": low, "train/success_high": high}
+    num_episodes = sum(len(episode_rewards(group)) for group in groups)
+    interval = wilson_interval(means, num_trials=num_episodes)
+    return {
+        "train/success": statistics.fmean(means),
+        "train/success_low": interval.low,
+        "train/success_high": interval.high,
+    }
 
 
 def _components(rewards: Sequence[Scored]) -> Metrics:

@@ -205,7 +205,6 @@ def make_evaluations(rng: np.random.Generator) -> tuple[tuple[EvaluationData, ..
                     label=label,
                     greedy=num_samples == 1,
                     successes=played[step],
-                    rng=rng,
                     endings={
                         Ending.TERMINATED: total - cut - broken,
                         Ending.TRUNCATED_TOKENS: cut,

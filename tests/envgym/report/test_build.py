@@ -102,7 +102,6 @@ def test_evaluation_counts_invalid_samples_apart() -> None:
         label="sampled",
         greedy=False,
         successes={"a": [True, False, None], "b": [True, True, True], "c": [None, None, None]},
-        rng=rng(),
         endings={Ending.TERMINATED: 5, Ending.ERROR_ENV: 4},
     )
     # valid: (1/2 + 1)/2; as failure (1/3 + 1 + 0)/3; as success (2/3 + 1 + 1)/3
@@ -124,16 +123,16 @@ def test_evaluation_counts_invalid_samples_apart() -> None:
 
 def test_pass_at_k_leaves_out_tasks_with_too_few_valid_samples() -> None:
     successes: Successes = {"a": [True, None, None, None], "b": [True, False, False, False]}
-    evaluation = build_evaluation(step=0, label="s", greedy=False, successes=successes, rng=rng())
+    evaluation = build_evaluation(step=0, label="s", greedy=False, successes=successes)
     assert [(r.k, r.at_k.num_tasks) for r in evaluation.pass_rates] == [(1, 2), (2, 1), (4, 1)]
     # b alone: 1 - C(3,2)/C(4,2) = 1/2
     assert evaluation.pass_rates[1].at_k.value == 0.5
 
 
 def test_one_sample_a_task_has_no_pass_rates_and_none_valid_no_estimate() -> None:
-    single = build_evaluation(step=0, label="greedy", greedy=True, successes={"a": [True]}, rng=rng())
+    single = build_evaluation(step=0, label="greedy", greedy=True, successes={"a": [True]})
     assert single.pass_rates == ()
-    broken = build_evaluation(step=0, label="greedy", greedy=True, successes={"a": [None, None]}, rng=rng())
+    broken = build_evaluation(step=0, label="greedy", greedy=True, successes={"a": [None, None]})
     assert broken.success.valid is None
     assert broken.pass_rates == ()
     assert broken.tasks == {"a": TaskCounts(successes=0, valid=0, samples=2)}

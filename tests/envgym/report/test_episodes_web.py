@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
 from envgym.report.build import build_evaluation
@@ -51,9 +50,7 @@ def shown(page: "Page", report: ReportData, tmp_path: Path) -> "Page":
     assert len(episodes) > 2 * EPISODES_PER_PAGE
     rewards = {f"test/{task}": reward_of(task) for task in range(NUM_TASKS)}
     successes = {task: [None if reward is None else reward == 1.0] * 2 for task, reward in rewards.items()}
-    evaluation = build_evaluation(
-        step=0, label="held-out", greedy=False, successes=successes, rng=np.random.default_rng(0)
-    )
+    evaluation = build_evaluation(step=0, label="held-out", greedy=False, successes=successes)
     recorded = {"held-out": 1200}
     data = ReportData(meta=report.meta, evaluations=(evaluation,), episodes=tuple(episodes), num_recorded=recorded)
     write_report(data, tmp_path / "report.html")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from envgym.core.turns import Ending
-from envgym.report.build import build_evaluation
+from envgym.report.build import build_comparison, build_evaluation
 from envgym.report.bundle import write_report
 from envgym.report.data import EpisodeData, Meta, MetricRow, ReportData, TurnData
 from tests.envgym.report.conftest import BROWSER
@@ -143,24 +143,32 @@ def test_warm_start_is_a_curve_over_its_own_updates(report: ReportData, tmp_path
     assert "last, update 3" in page
 
 
-def test_interval_of_another_kind_than_its_neighbours_is_marked(report: ReportData, tmp_path: Path) -> None:
-    mixed = {"a": [True, False], "b": [False, False]}
-    alike = {"a": [False, False], "b": [False, False]}
-    for successes, marks in ((mixed, 1), (alike, 4)):  # pass^2 of the mixed ones; all three, and that of the tile
-        evaluation = build_evaluation(
-            step=0, label="held-out", greedy=False, successes=successes, rng=np.random.default_rng(0)
+def test_a_figure_has_one_interval_wherever_it_stands(report: ReportData, tmp_path: Path) -> None:
+    # Success and pass@1 are one figure; the tasks are all alike, or differ.
+    for successes in ({"a": [True, False], "b": [False, False]}, {"a": [False, False], "b": [False, False]}):
+        evaluation = build_evaluation(step=0, label="held-out", greedy=False, successes=successes)
+        assert evaluation.success.valid == evaluation.pass_rates[0].at_k == evaluation.pass_rates[0].hat_k
+        comparison = build_comparison(
+            label="held-out",
+            before_step=0,
+            before=successes,
+            after_step=1,
+            after=successes,
+            rng=np.random.default_rng(),
         )
-        page = drawn(ReportData(meta=report.meta, evaluations=(evaluation,)), tmp_path)
-        assert page.count(" (Wilson)") == marks
+        assert evaluation.success.valid == comparison.before == comparison.after
+        page = drawn(ReportData(meta=report.meta, evaluations=(evaluation,), comparisons=(comparison,)), tmp_path)
+        ends = re.findall(r"([0-9.]+ to [0-9.]+)(?: %, 95 % interval)?</", page)
+        low, high = evaluation.success.valid.interval.low, evaluation.success.valid.interval.high
+        assert ends.count(f"{low * 100:.1f} to {high * 100:.1f}") >= 3
+        assert "bootstrap" not in page.lower().split("<script")[0]
 
 
 def test_numbers_are_rounded_as_on_the_command_line(report: ReportData, tmp_path: Path) -> None:
     # Ties: 0.25 %, 0.75 %; both are exact in binary.
     for solved, text in ((1, "0.2 %"), (3, "0.8 %")):
         successes = {f"t{number}": [number < solved] for number in range(400)}
-        evaluation = build_evaluation(
-            step=0, label="held-out", greedy=True, successes=successes, rng=np.random.default_rng(0)
-        )
+        evaluation = build_evaluation(step=0, label="held-out", greedy=True, successes=successes)
         page = drawn(ReportData(meta=report.meta, evaluations=(evaluation,)), tmp_path)
         assert f"<b>{text}</b>" in page
         assert f"{solved / 400:.1%}" == text.replace(" ", "")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.errors import InvalidInput
-from envgym.stats import UNIT_RANGE, PValueMethod, compare_paired, sign_flip_p_value
+from envgym.stats import IntervalMethod, PValueMethod, adjusted_wald_interval, compare_paired, sign_flip_p_value
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -90,22 +90,56 @@ def test_names_and_order_of_tasks_do_not_matter(counts: list[tuple[int, int]], s
 
 
 def test_pairing_removes_the_spread_of_difficulty() -> None:
-    # Half the tasks are always solved, half never but for 4 that the second run gains: each run alone is
-    # 0.5 -+ 0.1, yet the gain of 4 in 100 lies clear of 0.
-    before = {str(i): [int(i < 50)] for i in range(100)}
-    after = {str(i): [int(i < 54)] for i in range(100)}
-    comparison = compare_paired(before, after, rng=rng(), value_range=UNIT_RANGE)
-    assert comparison.difference.value == pytest.approx(0.04, abs=1e-12)
-    assert comparison.difference.interval.low > 0.005
-    assert comparison.difference.interval.high < 0.09
+    # Half the tasks are always solved, half never but for those that the second run gains: each run alone is
+    # 0.5 -+ 0.1, yet a gain of 8 in 100 lies clear of 0: 8/102 -+ z sqrt((9/102 - (8/102)^2)/102) = 0.0784 -+ 0.0556.
+    # A gain of 4 does not, as its p-value of 2/2^4 says too.
+    before, four, eight = ({str(i): [int(i < solved)] for i in range(100)} for solved in (50, 54, 58))
+    comparison = compare_paired(before, eight, rng=rng())
+    assert comparison.difference.value == pytest.approx(0.08, abs=1e-12)
+    ends = comparison.difference.interval
+    assert (ends.low, ends.high) == pytest.approx((0.02282, 0.13404), abs=1e-4)
+    comparison = compare_paired(before, four, rng=rng())
+    assert comparison.difference.interval.low < 0
+    assert comparison.p_value == 0.125
 
 
 def test_no_change_at_all_still_has_an_interval() -> None:
-    # 0 of 50 tasks changed: at most w = z^2/(50 + z^2) = 0.071347 did, so the difference lies in -+ w.
+    # Two tasks are added, whose squared changes are 0 + 1/2 + 1/2: sd = sqrt(1/52/52) = 1/52, times z = 1.959964.
     same = {str(i): [i % 2] for i in range(50)}
-    interval = compare_paired(same, same, rng=rng(), value_range=UNIT_RANGE).difference.interval
-    assert interval.low == pytest.approx(-0.071347, abs=1e-6)
-    assert interval.high == pytest.approx(0.071347, abs=1e-6)
+    interval = compare_paired(same, same, rng=rng()).difference.interval
+    assert interval.low == pytest.approx(-0.037692, abs=1e-6)
+    assert interval.high == pytest.approx(0.037692, abs=1e-6)
+
+
+def test_interval_of_single_successes_is_that_of_agresti_and_min() -> None:
+    # 10 tasks, 4 won, 1 lost: (4 - 1)/12 = 1/4; variance ((4 + 1 + 1)/12 - 1/16)/12 = 0.4375/12 = 0.0364583;
+    # 1/4 -+ 1.959964 * 0.190941 = 1/4 -+ 0.374237
+    interval = adjusted_wald_interval(np.array([1.0] * 4 + [-1.0] + [0.0] * 5))
+    assert (interval.low, interval.high) == pytest.approx((-0.124237, 0.624237), abs=1e-6)
+    assert interval.method is IntervalMethod.ADJUSTED_WALD_BY_TASK
+    # In other units: all scales with the largest change.
+    tenfold = adjusted_wald_interval(np.array([10.0] * 4 + [-10.0] + [0.0] * 5), max_change=10)
+    assert (tenfold.low, tenfold.high) == pytest.approx((10 * interval.low, 10 * interval.high), abs=1e-12)
+
+
+def test_interval_holds_a_change_of_all_tasks_and_stays_in_its_range() -> None:
+    for size in (1, 5, 200):
+        interval = adjusted_wald_interval(np.ones(size))
+        assert interval.low < 1.0 == interval.high
+
+
+@pytest.mark.parametrize("num_tasks, num_samples", [(100, 1), (30, 4), (10, 4)])
+def test_interval_of_the_difference_covers(num_tasks: int, num_samples: int) -> None:
+    # p ~ Beta(1, 4), mean 0.2, and 0.3 of the way to 1 after: a change of 0.24. 400 replicates: standard error 1.1.
+    generator = rng(7)
+    covered = 0
+    for _ in range(400):
+        before = generator.beta(1, 4, num_tasks)
+        after = before + 0.3 * (1 - before)
+        counts = [generator.binomial(num_samples, chance) / num_samples for chance in (before, after)]
+        interval = adjusted_wald_interval(counts[1] - counts[0])
+        covered += interval.low <= 0.24 <= interval.high
+    assert 0.92 <= covered / 400 <= 0.995
 
 
 def test_false_alarms_are_as_rare_as_alpha_says() -> None:
@@ -127,6 +161,11 @@ def test_differing_tasks_are_refused_unless_intersected() -> None:
     comparison = compare_paired(before, after, rng=rng(), intersect=True)
     assert (comparison.num_tasks, comparison.num_left_out) == (2, 3)
     assert comparison.difference.value == 0.5
+
+
+def test_changes_beyond_the_largest_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"differences must be of some tasks and at most 1.0, got 3.0"):
+        compare_paired({"a": [0]}, {"a": [3]}, rng=rng())
 
 
 def test_runs_without_a_common_task_are_refused() -> None:

@@ -22,7 +22,7 @@ from envgym.envs.code._function_guest import answers_to, note_calls, num_passed,
 from envgym.envs.code.humaneval import HumanEval
 from envgym.records import StepRecord
 from envgym.seeds import generator
-from envgym.stats.intervals import UNIT_RANGE, estimate_task_values
+from envgym.stats import estimate_mean
 
 ADD = FunctionProblem(
     prompt='def plus(x, y):\n    """Add.\n    >>> plus(1, 2)\n    3\n    """\n',
@@ -139,7 +139,7 @@ def test_declared_chance_is_what_returning_false_earns_with_partial_credit() -> 
     for index in generator("chance").choice(164, 24, replace=False):
         env.reset(options={"split": "test", "index": int(index)})
         paid.append(env.step("    return False\n").reward)
-    measured = estimate_task_values(paid, num_samples=24, rng=generator("chance"), value_range=UNIT_RANGE).interval
+    measured = estimate_mean({str(at): [reward] for at, reward in enumerate(paid)}, rng=generator("chance")).interval
     assert measured.low <= env.chance_score <= measured.high
     assert (max(paid) < 1.0, HumanEval().chance_score) == (True, 0.0)
 

@@ -22,7 +22,7 @@ from envgym.errors import InvalidInput, UnknownName
 from envgym.records import StepRecord
 from envgym.sandbox import has_program
 from envgym.seeds import generator
-from envgym.stats.intervals import UNIT_RANGE, estimate_task_values
+from envgym.stats import estimate_mean
 
 TESTS: list[JsonValue] = [
     {"input": f"{a} {b}\n", "output": str(a + b)} for a, b in ((1, 2), (30, 4), (-5, 5), (7, -9), (100, 200))
@@ -168,7 +168,7 @@ def test_declared_chance_is_what_printing_none_earns_with_partial_credit() -> No
     for index in range(12):
         env.reset(options={"split": "test", "index": index})
         paid.append(env.step(block("echo none")).reward)
-    measured = estimate_task_values(paid, num_samples=12, rng=generator("chance"), value_range=UNIT_RANGE).interval
+    measured = estimate_mean({str(at): [reward] for at, reward in enumerate(paid)}, rng=generator("chance")).interval
     assert measured.low <= env.chance_score <= measured.high
 
 

@@ -49,7 +49,7 @@ EG.evaluation = (() => {
     if (!estimate) return h("td", { class: "num" }, "\u2013");
     const { low, high } = estimate.interval;
     const ends = `${f.fixed(low * 100, 1)} to ${f.fixed(high * 100, 1)}`;
-    return h("td", { class: "num", title: estimate.interval.method }, f.percent(estimate.value), h("small", {}, ends, f.ofAnotherKind(estimate)));
+    return h("td", { class: "num", title: estimate.interval.method }, f.percent(estimate.value), h("small", {}, ends));
   }
 
   function invalidCell({ num_invalid, num_samples, as_failure, as_success }) {
@@ -117,7 +117,7 @@ EG.evaluation = (() => {
   function render({ comparisons, evaluations, episodes }) {
     if (!evaluations.length && !comparisons.length) return null;
     const domain = comparisons.length ? differenceDomain(comparisons) : null;
-    const note = "Intervals are 95 %, clustered by task: tasks are resampled, each with all its samples. Where all tasks came out alike, that would claim certainty: Wilson's interval for the number of tasks stands there, marked. pass@k: at least one of k samples succeeds; pass^k: all k do. Under each evaluation: tasks \u00d7 samples.";
+    const note = "Intervals are 95 % and clustered by task, as samples of one task are not independent: Wilson's for success and pass rates, the adjusted Wald interval, paired by task, for differences. pass@k: at least one of k samples succeeds; pass^k: all k do. Under each evaluation: tasks \u00d7 samples.";
     return section(
       "evaluation",
       "Held-out evaluation",

@@ -55,12 +55,9 @@ EG.format = (() => {
     return KINDS[kind](value);
   }
 
-  // Where all tasks came out alike resampling them would claim certainty; such an interval is of another kind.
-  const ofAnotherKind = ({ interval: { method } }) => (method.startsWith("wilson") ? " (Wilson)" : "");
-
   function interval(estimate) {
     const { low, high, level } = estimate.interval;
-    return `${fixed(low * 100, 1)} to ${fixed(high * 100, 1)} %, ${fixed(level * 100, 0)} % interval${ofAnotherKind(estimate)}`;
+    return `${fixed(low * 100, 1)} to ${fixed(high * 100, 1)} %, ${fixed(level * 100, 0)} % interval`;
   }
 
   function pValue(value) {
@@ -95,5 +92,5 @@ EG.format = (() => {
     return rest.length ? `${head}: ${rest.join(" ")}` : head;
   }
 
-  return { number, percent, points, seconds, count, as, interval, pValue, plural, keyName, ending, fixed, when, evaluation, ofAnotherKind };
+  return { number, percent, points, seconds, count, as, interval, pValue, plural, keyName, ending, fixed, when, evaluation };
 })();

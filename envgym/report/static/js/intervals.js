@@ -45,7 +45,7 @@ EG.intervals = (() => {
         s("path", { class: "whisker strong", stroke: color, d: `M${x(low)} ${y}H${x(high)}M${x(low)} ${y - 6}v12M${x(high)} ${y - 6}v12` }),
         EG.frame.marker(mark, x(estimate.value), y, color),
         values ? s("text", { class: "row-value", x: width - valueWidth + 12, y: y - 1 }, value) : null,
-        values ? s("text", { class: "tick", x: width - valueWidth + 12, y: y + 13 }, `${ends[0]} to ${ends[1]}${EG.format.ofAnotherKind(estimate)}`) : null,
+        values ? s("text", { class: "tick", x: width - valueWidth + 12, y: y + 13 }, `${ends[0]} to ${ends[1]}`) : null,
       );
     }
 
