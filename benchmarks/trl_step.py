@@ -114,7 +114,8 @@ class Ours:
         """Do one step of training."""
         optimizer = type(self._bench.learner.optimizer)
         with (
-            timed(Learner, {"learn": "learn", "_loss": "forward"}) as spent,
+            timed(Learner, {"train_step": "learn"}) as spent,
+            timed(torch.Tensor, {"backward": "backward"}) as back,
             timed(optimizer, {"step": "update"}) as own,
         ):
             self._loop._train_step(self._runner)
@@ -122,8 +123,8 @@ class Ours:
         phases = {
             "generate": seen["time/collect_s"],
             "score": seen["time/learn_s"] - spent["learn"],
-            "forward": spent["forward"],
-            "backward": spent["learn"] - spent["forward"] - own["update"],
+            "forward": spent["learn"] - back["backward"] - own["update"],
+            "backward": back["backward"],
             "update": own["update"],
             "other": seen["time/step_s"] - seen["time/collect_s"] - seen["time/learn_s"],
         }

@@ -3,9 +3,9 @@
 Positions and masks are made here, by the row, so rows of any lengths lie side by side.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,63 +18,9 @@ from envgym.agents.policies._cache import (
     grouped,
     needs_additive_mask,
 )
+from envgym.agents.policies._llama_forward import Forward, LlamaForward, computes_the_same, llama_forward
+from envgym.agents.policies._packed_linears import PackedLinears
 from envgym.errors import InvalidInput, sentence
-
-_ROWS: Final = 16
-"""Rows that the copies are laid out for; any number works."""
-
-
-class PackedLinears:
-    """The linear layers of a model and bfloat16 copies of their weights that lie as the kernels of a CPU read them.
-
-    The product with a plain weight rearranges all of it at every call, which for the few rows of a decoding step takes
-    as long as the product. Results are the same bit by bit; the copies take as much memory as the weights, and are made
-    at the first use after `forget`.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        """Find the layers; nothing is copied yet."""
-        self._layers = [layer for layer in module.modules() if type(layer) is nn.Linear]
-        self._forwards: list[tuple[nn.Linear, Callable[[Tensor], Tensor]]] | None = None
-        """None: to be copied anew."""
-
-    def forget(self) -> None:
-        """Free the copies: the weights are new, or nobody samples for a while."""
-        self._forwards = None
-
-    @contextmanager
-    def serving(self) -> Iterator[None]:
-        """Let the layers multiply by the copies, and put everything back; without gradients."""
-        if self._forwards is None:
-            self._forwards = [(layer, _packed_forward(layer)) for layer in self._layers if can_pack(layer.weight)]
-        forwards = self._forwards
-        try:
-            for layer, forward in forwards:
-                layer.forward = forward  # type: ignore[assignment, method-assign]  # of this layer alone, and only for a while
-            yield
-        finally:
-            for layer, _ in forwards:
-                layer.__dict__.pop("forward", None)
-
-
-def can_pack(weight: Tensor) -> bool:
-    """Return whether products with `weight` gain from a copy: bfloat16 on a CPU whose kernels know it."""
-    if weight.device.type != "cpu" or weight.dtype != torch.bfloat16:
-        return False
-    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def _packed_forward(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
-    """Return what multiplies by a copy of the layer's weight."""
-    packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), _ROWS)
-    multiply, bias = torch.ops.mkldnn._linear_pointwise, layer.bias
-
-    def forward(states: Tensor) -> Tensor:
-        product: Tensor = multiply(states, packed, bias, "none", [], "")
-        return product
-
-    return forward
-
 
 PREFILL_TOKENS = 8192
 """Most tokens of one forward pass, padding included; more are computed in several."""
@@ -97,6 +43,9 @@ class CachedModel:
         self._additive = needs_additive_mask(self._configs)
         config = module.config.get_text_config()  # type: ignore[union-attr, operator]  # nn.Module types attributes as tensors
         self._windows = _windows(config)
+        self._run: Forward = self._run_modules
+        self._candidate = None if self._additive or autocast else llama_forward(module, list(self._windows))
+        """What is to be proved before it replaces the model's own forward pass."""
         self.vocabulary: int = config.vocab_size
         self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
         self.cache = SlotCache()
@@ -110,11 +59,13 @@ class CachedModel:
     def forget(self) -> None:
         """Free the cache and the copies of weights."""
         self.cache = SlotCache()
-        self._packed.forget()
+        self.forget_weights()
 
     def forget_weights(self) -> None:
         """Free the copies of weights, as these are new."""
         self._packed.forget()
+        if isinstance(self._run, LlamaForward):
+            self._run.forget()
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -131,9 +82,11 @@ class CachedModel:
                 grouped(self._configs),
                 torch.inference_mode(),
                 torch.autocast(self.device.type, dtype=self._autocast, enabled=is_cast),
-                nullcontext() if is_cast else self._packed.serving(),
             ):
-                yield
+                if self._candidate is not None:
+                    self._choose(self._candidate)
+                with nullcontext() if is_cast else self._packed.serving():
+                    yield
         finally:
             if was_training:
                 self.module.train()
@@ -168,7 +121,7 @@ class CachedModel:
     ) -> Iterator[tuple[int, Tensor]]:
         """Run `rows` from `starts` on, at most `max_tokens` a pass; yield (tokens before, logits) of each pass.
 
-        The logits are those of all the pass's tokens, or of its last column alone.
+        The logits are those of all the pass's tokens, or none.
         """
         num_rows, device = len(rows), self.device
         width = max(len(row) - start for row, start in zip(rows, starts, strict=True))
@@ -188,7 +141,7 @@ class CachedModel:
             else:
                 positions = positions.minimum(ends)  # padding goes where the row's next token will
                 self.cache.writing(first_row, num_rows, int(positions.max()) + 1, positions)
-            yield begin, self._forward(ids[:, begin:end], positions, keep=end - begin if keep_all else 1)
+            yield begin, self._forward(ids[:, begin:end], positions, keep=end - begin if keep_all else 0)
 
     def decode(self, tokens: Tensor, positions: Tensor, width: int) -> Tensor:
         """Append a token to each of the first rows; return [B, V] float32 logits of what follows.
@@ -205,6 +158,12 @@ class CachedModel:
         """Return [B, keep, V] the logits of the last `keep` tokens of `ids` [B, T], at `positions` [B or 1, T]."""
         width = self.cache.layout.width
         masks = {kind: attention_mask(positions, width, window) for kind, window in self._windows.items()}
+        return self._run(ids, positions, masks, self.cache, keep=keep)
+
+    def _run_modules(
+        self, ids: Tensor, positions: Tensor, masks: Mapping[str, Tensor], cache: SlotCache, *, keep: int
+    ) -> Tensor:
+        """Run the model's own forward pass; see `Forward`."""
         if self._additive:
             dtype = next(self.module.parameters()).dtype
             masks = {kind: as_additive(mask, dtype) for kind, mask in masks.items()}
@@ -212,12 +171,19 @@ class CachedModel:
             input_ids=ids,
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
             position_ids=positions.expand(len(ids), -1),
-            past_key_values=self.cache,
+            past_key_values=cache,
             use_cache=True,
-            logits_to_keep=keep,
+            logits_to_keep=max(keep, 1),  # of 0, transformers would return all
         )
         logits: Tensor = output.logits
-        return logits
+        return logits[:, logits.shape[1] - keep :]
+
+    def _choose(self, candidate: LlamaForward) -> None:
+        """Use the candidate from now on if it computes what the model's modules compute."""
+        self._candidate = None
+        if computes_the_same(self._run_modules, candidate, self._windows, self.device):
+            self._run = candidate
+            self._packed = PackedLinears(self.module, leave_out=candidate.linears())
 
 
 def _windows(config: Any) -> dict[str, int | None]:  # a transformers config

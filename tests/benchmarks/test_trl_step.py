@@ -1,9 +1,13 @@
 """The comparison with TRL's trainer: what is counted, and what both sides begin with."""
 
+import argparse
+from pathlib import Path
+
 import pytest
 
 from benchmarks._trl_side import phases
-from benchmarks.trl_step import Case, Step, compare, system_text
+from benchmarks.trl_step import ENV_ID, Case, Ours, Step, compare, system_text
+from envgym.registry import register
 
 
 def step(seconds: float, new_tokens: int = 100) -> Step:
@@ -29,3 +33,17 @@ def test_a_step_samples_every_turn_of_the_group() -> None:
 
 def test_the_system_message_is_cut_out_of_a_prompt() -> None:
     assert system_text("<|im_start|>system\nBe\nkind.<|im_end|>\n<|im_start|>user\n?<|im_end|>\n") == "Be\nkind."
+
+
+def test_a_step_of_ours_is_timed_by_phase(tmp_path: Path) -> None:
+    register(ENV_ID, "benchmarks._talks:Ledger")
+    case = Case(turns=3, tokens=8, group=4)
+    side = Ours(case, argparse.Namespace(steps=1, model="tiny", threads=1), tmp_path)
+    try:
+        found = side.step()
+    finally:
+        side.close()
+    assert found.new_tokens == case.new_tokens
+    assert min(found.phases.values()) >= 0
+    assert sum(found.phases.values()) == pytest.approx(found.seconds)
+    assert found.phases["backward"] > 0 < found.phases["update"]

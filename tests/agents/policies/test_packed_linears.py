@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from envgym.agents.policies._cached_model import PackedLinears, can_pack
+from envgym.agents.policies._packed_linears import PackedLinears, can_pack
 
 needs_kernels = pytest.mark.skipif(
     not can_pack(torch.zeros(1, dtype=torch.bfloat16)), reason="this CPU's kernels do not know bfloat16"
