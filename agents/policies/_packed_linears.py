@@ -23,8 +23,7 @@ class PackedLinears:
 
     def __init__(self, module: nn.Module, *, leave_out: Collection[nn.Module] = ()) -> None:
         """Find the layers; nothing is copied yet."""
-        ids = {id(layer) for layer in leave_out}
-        self._layers = [layer for layer in module.modules() if type(layer) is nn.Linear and id(layer) not in ids]
+        self._layers = [layer for layer in module.modules() if type(layer) is nn.Linear and layer not in leave_out]
         self._products: list[tuple[nn.Linear, Product]] | None = None
         """None: to be copied anew."""
 
@@ -57,7 +56,7 @@ def can_pack(weight: Tensor) -> bool:
 def packed_product(layers: Sequence[nn.Linear]) -> Product:
     """Return what multiplies by a copy of the layers' weights, the outputs one after the other."""
     weights = [layer.weight.detach() for layer in layers]
-    biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+    biases = [layer.bias.detach() for layer in layers if layer.bias is not None]  # type: ignore[redundant-expr]  # it may be
     assert len(biases) in {0, len(layers)}, "all have a bias, or none"
     packed = torch.ops.mkldnn._reorder_linear_weight(torch.cat(weights) if len(weights) > 1 else weights[0], _ROWS)
     multiply, bias = torch.ops.mkldnn._linear_pointwise, torch.cat(biases) if biases else None

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._talks import ENV_ID
 from benchmarks._trl_side import phases
-from benchmarks.trl_step import ENV_ID, Case, Ours, Step, compare, system_text
+from benchmarks.trl_step import Case, Ours, Step, compare, system_text
 from envgym.registry import register
 
 
