@@ -44,8 +44,11 @@ class LoraSettings(Settings):
     """Train low-rank adapters instead of all weights. Source: 2106.09685."""
 
     rank: int = Field(default=16, ge=1)
+    """Rank of the adapters."""
     alpha: int = Field(default=32, ge=1)
+    """Scale of the adapters: what they add is multiplied by alpha / rank."""
     target_modules: tuple[str, ...] | Literal["all-linear"] = "all-linear"
+    """Names of the linear layers that get an adapter, or all of them but the output layer."""
 
 
 class ModelSettings(Settings):
@@ -56,17 +59,17 @@ class ModelSettings(Settings):
     adapter: str | None = None
     """Directory of a LoRA adapter on top of it; an evaluation merges it, training goes on with it (see `lora`)."""
     tokenizer: str | None = None
-    """Where the tokenizer is, as `name`; None: at `name`."""
+    """Where the tokenizer is, as `name`; null: at `name`."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the weights."""
+    """Number type of the weights."""
     autocast: Literal["none", "bfloat16"] = "none"
-    """Of the matrix products, in sampling and in training alike."""
+    """Number type of the matrix products, in sampling and in training alike."""
     head_dtype: Literal["same", "float32"] = "same"
-    """Of the product that gives the logits, in every engine and in training. Source: 2506.13585."""
+    """Number type of the product that gives the logits, in every engine and in training. Source: 2506.13585."""
     tiny: TinySettings = TinySettings()
     """Shape of the `tiny` model."""
     lora: LoraSettings | None = None
-    """Adapters that training adds; None: all weights train."""
+    """Adapters that training adds; null: all weights train."""
     gradient_checkpointing: bool = False
     """Compute activations twice in training instead of keeping them."""
     train_steps: int = Field(default=0, ge=0)
@@ -81,7 +84,7 @@ class EndpointSettings(Settings):
     model: str
     """What the endpoint calls its model."""
     api_key_env: str | None = None
-    """Environment variable that holds the key; None: no key is sent."""
+    """Environment variable that holds the key; null: no key is sent."""
     timeout_s: float = Field(default=120.0, gt=0)
     """Longest wait for one answer."""
     max_retries: int = Field(default=5, ge=0)
@@ -93,7 +96,7 @@ class EndpointSettings(Settings):
     max_concurrency: int = Field(default=32, ge=1)
     """Requests under way at a time."""
     requests_per_minute: float | None = Field(default=None, gt=0)
-    """Requests are spaced evenly to keep this rate; None: as fast as they come."""
+    """Requests are spaced evenly to keep this rate; null: as fast as they come."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """How the endpoint calls the limit of a reply."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
@@ -110,7 +113,7 @@ class EngineSettings(Settings):
     `vllm_server` from a model that vLLM serves at `endpoint`, by token ids; `openai` from any OpenAI-compatible service
     at `endpoint`, by messages; or a backend of your own. Only the first two can train."""
     device: str = "auto"
-    """Of this process, for sampling and learning; `auto` takes CUDA where there is one."""
+    """Device for sampling and learning: `cpu`, `cuda`, or `auto`, which takes CUDA where there is one."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of torch, in this process and in vLLM's; the default is torch's own."""
     concurrency: int = Field(default=64, ge=1)
@@ -131,7 +134,7 @@ class EnvSettings(Settings):
     """One env of the mixture."""
 
     id: str
-    """Such as `math/arithmetic-v0`."""
+    """Id, such as `math/arithmetic-v0`, or import path, such as `my_env.py:MyEnv`."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the env."""
     weight: float = Field(default=1.0, gt=0)
@@ -141,7 +144,7 @@ class EnvSettings(Settings):
     wrappers: tuple[Choice, ...] = ()
     """Wrappers around it, the innermost first."""
     parties: Mapping[str, Choice] = Field(default_factory=dict)
-    """Who takes part beside the agent: the env's name for the party -> what plays it."""
+    """Who takes part beside the agent: the env's name for the party, such as `user` -> what plays it."""
 
     @property
     def label(self) -> str:
@@ -215,8 +218,14 @@ class EvalSettings(Settings):
     """A whole evaluation."""
 
     run: RunSettings = RunSettings(name="eval")
+    """Name, directory and seed of the evaluation."""
     model: ModelSettings = ModelSettings()
+    """The model that is evaluated."""
     engine: EngineSettings = EngineSettings()
+    """What samples, and on what device."""
     agent: AgentSettings = AgentSettings()
+    """How the model acts in the environments."""
     envs: tuple[EnvSettings, ...] = Field(min_length=1)
+    """The environments."""
     evaluation: EvaluationSettings = EvaluationSettings()
+    """Tasks, sampling and metrics."""

@@ -48,7 +48,13 @@ class ScriptedParty:
     """
 
     def __init__(self, script: Script, *, seed: int = 0) -> None:
-        """Take `script`; a list gives reply number k to a conversation that holds k replies already."""
+        """Take the script.
+
+        Args:
+            script: Replies in their order: number k goes to a conversation that holds k replies already; in code also a
+                function of the conversation and a generator.
+            seed: Seed of that generator.
+        """
         self.script: Script = script if callable(script) else tuple(script)
         self.seed = seed
 

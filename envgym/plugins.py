@@ -68,6 +68,8 @@ class PluginKind(Generic[T]):
     """Such as `credit`; entry points of the kind are in the group `envgym.credit`."""
     summary: str = ""
     """What the kind chooses, in one sentence."""
+    keys: Sequence[str] = ()
+    """Settings keys that choose a plug-in of the kind, or a list or mapping of them; as in `settings_reference`."""
     protocols: Sequence[str]
     """Import paths of the protocols, or base classes, of which an instance must meet one."""
     table: Mapping[str, str]

@@ -9,12 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from pydantic import Field
-
 from envgym.errors import SettingsError, check_known, sentence
 from envgym.plugins import Choice
 from envgym.run_trust import check_trusted
-from envgym.settings import Settings
 from envgym.trainer.learner.checkpoint import load_state, newest_checkpoint, require_checkpoint
 from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.sections import NamedModelSettings
@@ -24,12 +21,6 @@ from envgym.trainer.train import train
 _PHASE: Final = "phase:"
 Phase = Mapping[str, Any]
 """Sections of a run's settings, laid over the shared ones, and the phase's `name`."""
-
-
-class PhasesSettings(Settings):
-    """The section `phases` of a settings file, whose other sections are those that all phases share."""
-
-    phases: tuple[dict[str, Any], ...] = Field(min_length=1)
 
 
 TULU_3: Final[Sequence[Phase]] = (

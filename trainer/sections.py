@@ -1,6 +1,6 @@
 """The sections of a training run's settings that the trainer adds to those of `envgym.agents.settings`."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -46,13 +46,15 @@ class SftSettings(Settings):
 
     source: Choice = Choice(name="oracle")
     """What gives the demonstrations: `oracle` plays the envs' oracles on train tasks; `recorded` reads the episodes
-    of another run (`directory`)."""
+    of another run (`directory`); or a source of your own, such as `examples/giving_up.py:GivingUp`."""
     episodes: int = Field(default=256, ge=1)
     """Episodes to play; a source that reads them ignores it."""
     epochs: int = Field(default=1, ge=1)
+    """Passes over the demonstrations."""
     batch_size: int = Field(default=32, ge=1)
     """Episodes per update."""
     lr: float = Field(default=1e-3, gt=0)
+    """Learning rate of AdamW at its highest."""
     warmup_share: float = Field(default=0.1, ge=0, le=1)
     """Share of the updates in which the rate rises; it falls to 0 as a cosine afterwards."""
     until_success: float | None = Field(default=None, gt=0, le=1)
@@ -86,7 +88,7 @@ class RolloutSettings(Settings):
     groups: int = Field(default=8, ge=1)
     """Groups per train step."""
     group_size: int = Field(default=8, ge=1)
-    """Episodes that share a baseline."""
+    """Episodes that share a baseline; at least 2, but for a credit with a critic."""
     metrics: tuple[Choice, ...] = ()
     """What else is measured of each step's episodes: `endings`, `lengths`, or metrics of your own."""
     staleness: int = Field(default=0, ge=0)
@@ -94,7 +96,7 @@ class RolloutSettings(Settings):
     the groups of later steps are begun already; choose a `correction`, as they are off-policy."""
     deterministic: bool = True
     """Finish groups before a step learns, so that a run repeats; with `staleness` the samples are then exactly that
-    old. False: sampling, envs and learning overlap, and samples are at most that old."""
+    old. false: sampling, envs and learning overlap, and samples are at most that old."""
     oversampling: float = Field(default=1.0, ge=1)
     """Groups that are begun for each that a step trains on; it goes on when the filter keeps as many as it needs."""
     min_finished_share: float = Field(default=1.0, gt=0, le=1)
@@ -135,12 +137,17 @@ class OptimSettings(Settings):
     """AdamW and its schedule. Source: 1711.05101."""
 
     lr: float = Field(default=1e-5, gt=0)
+    """Learning rate after the warmup."""
     warmup_steps: int = Field(default=0, ge=0)
+    """Train steps over which the learning rate rises from 0."""
     decay: Literal["constant", "linear", "cosine"] = "constant"
     """After warmup, down to 0 at the last step."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """Decay rates of AdamW's first and second moment."""
     eps: float = Field(default=1e-8, gt=0)
+    """Constant that AdamW adds to its divisor."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """Decoupled weight decay of AdamW."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of the gradient of one update."""
     minibatches: int = Field(default=1, ge=1)
@@ -151,7 +158,7 @@ class OptimSettings(Settings):
     """Tokens that are computed at a time, padding included; bounds memory, changes no result. A longer row stands
     alone."""
     packing: bool = True
-    """Compute each prefix that rows share once; False: every row by itself, padded. Changes time and memory only."""
+    """Compute each prefix that rows share once; false: every row by itself, padded. Changes time and memory only."""
 
 
 class DemonstrationSettings(Settings):
@@ -169,16 +176,17 @@ class TermSettings(Settings):
     """One more term of the objective."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    """Of its metrics: `loss/<name>`, `coef/<name>`."""
+    """Names its metrics: `loss/<name>`, `coef/<name>`."""
     loss: Choice
+    """Loss of every token that the term reads; `nll` imitates."""
     coef: float | Choice = 1.0
     """What the term is multiplied with: a number (0: it is left out), or a schedule (`linear`, `cosine`, your own)."""
     aggregation: Choice | None = None
-    """How its token losses become one number; None: as those of the policy's loss."""
+    """How its token losses become one number; null: as those of the policy's loss."""
     sources: tuple[Source, ...] = (Source.POLICY, Source.REPLAY)
-    """Of the rows that it reads: who produced their episodes."""
+    """Who produced the episodes of the rows that it reads."""
     origins: tuple[Origin, ...] = (Origin.POLICY,)
-    """Of the tokens that it reads. What a prompt, a template or a hint says never trains."""
+    """Origins of the tokens that it reads: `POLICY`, `DEMONSTRATION`, `TOOL`; no prompt, template or hint trains."""
 
     @model_validator(mode="after")
     def _check_origins(self) -> "TermSettings":
@@ -203,10 +211,11 @@ class ObjectiveSettings(Settings):
     """What the loss's ratio is taken to: the policy as the step began, of which the learner computes log-probs anew; or
     the one that sampled, by the log-probs that it stated (bypass), so that the ratio corrects for it, too."""
     kl_estimator: Choice = Choice(name="k3")
-    """Of KL(policy || reference) in the loss: `k1`, `k2` or `k3`."""
+    """Estimator of KL(policy || reference) in the loss: `k1`, `k2` or `k3`."""
     kl_coef: float = Field(default=0.0, ge=0)
-    """0 keeps no reference model."""
+    """Weight of the KL term; 0: no reference model is kept."""
     entropy_coef: float = 0.0
+    """Weight of the entropy bonus; 0: there is none."""
     policy_coef: float | Choice = 1.0
     """What the policy's loss is multiplied with: a number, or a schedule over train steps."""
     terms: tuple[TermSettings, ...] = ()
@@ -225,24 +234,25 @@ class CriticSettings(Settings):
     """The value head of a credit that reads values."""
 
     model: str | None = None
-    """The model in `models`, of the kind `token_critic`, whose body the head reads; None: the policy."""
+    """The model in `models`, of the kind `token_critic`, whose body the head reads; null: the policy."""
     lr: float = Field(default=0.05, gt=0)
-    """Of the head: about how far one update moves a value; constant on the policy's body. Each update is AdamW's, with
-    the betas and eps of `optim`."""
+    """Learning rate of the head: about how far one update moves a value; constant on the policy's body. Each update is
+    AdamW's, with the betas and eps of `optim`."""
     detach: bool = True
     """The head learns from the policy's hidden states as they are, so that the policy's gradient is that of its
-    objective alone, and exact for any critic. False: the value loss trains the policy's body too. Another model's body
+    objective alone, and exact for any critic. false: the value loss trains the policy's body too. Another model's body
     always learns."""
     coef: float = Field(default=0.5, gt=0)
     """Weight of the value loss beside the policy's; it matters only without `detach`, as Adam undoes it in the head."""
     clip: float | None = Field(default=None, gt=0)
-    """How far a value may move within a train step before it stops learning; None = any."""
+    """How far a value may move within a train step before it stops learning; null: any."""
 
 
 class CanarySettings(Settings):
     """After every update: are the weights that sample those that have learned?"""
 
     enabled: bool = True
+    """Whether the check is made."""
     max_gap: float = Field(default=0.1, gt=0)
     """Largest mean difference of log-probs between sampler and learner, in nats; beyond it the run stops."""
     min_move: float = Field(default=1e-3, gt=0)
@@ -264,3 +274,23 @@ class NamedModelSettings(Settings):
     kind: Choice
     """`local` (a directory, for log-probs), `snapshot` (the policy as the run began), `endpoint` (a service that
     answers conversations), one that learns beside the policy (`token_critic` ...), or one of your own."""
+
+
+class PhasesSettings(Settings):
+    """The section `phases` of a settings file, whose other sections are those that all phases share."""
+
+    phases: tuple[dict[str, Any], ...] = Field(min_length=1)
+    """Runs in their order, each with a `name` and the sections that it lays over the shared ones."""
+
+
+class SelfTrainingSettings(Settings):
+    """The section `self_training` of a settings file, whose other sections are those of the first policy's run."""
+
+    plan: Choice
+    """The method: `rest_mcts`, `agent_prm`, or one of your own."""
+    rounds: int = Field(default=2, ge=1)
+    """Rounds of a scorer and a policy after the first policy."""
+    episodes: int = Field(default=2048, ge=1)
+    """Episodes that the scorer of each round is fitted on."""
+    scorer: dict[str, Any] = Field(default_factory=dict)
+    """Sections of the fits, such as `optim` and `critic`."""

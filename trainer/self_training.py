@@ -9,12 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import Field
-
 from envgym.errors import SettingsError, sentence
-from envgym.plugins import Choice
 from envgym.seeds import derive_seed
-from envgym.settings import Settings, build_settings
+from envgym.settings import build_settings
 from envgym.trainer.learner.checkpoint import newest_checkpoint, require_checkpoint
 from envgym.trainer.methods.self_training.base import Sections, SelfTrainingPlan
 from envgym.trainer.metrics.callbacks import Callback
@@ -24,18 +21,6 @@ from envgym.trainer.workflows.value_fit import fit_value, value_settings
 
 _REPORT = "report.html"
 """What a training run writes last."""
-
-
-class SelfTrainingSettings(Settings):
-    """The section `self_training` of a settings file, whose other sections are those of the first policy's run."""
-
-    plan: Choice
-    """The method: `rest_mcts`, `agent_prm`, or one of your own."""
-    rounds: int = Field(default=2, ge=1)
-    episodes: int = Field(default=2048, ge=1)
-    """That the scorer of each round is fitted on."""
-    scorer: dict[str, Any] = Field(default_factory=dict)
-    """Sections of the fits, such as `optim` and `critic`."""
 
 
 class RoundRuns(NamedTuple):

@@ -41,37 +41,54 @@ class Recipe(Settings):
     """What a paper chooses: a method at every plug-in point, and whatever else of a run it depends on."""
 
     curriculum: Choice = Choice(name="uniform")
+    """Which tasks come next."""
     search: Choice = Choice(name="chain")
+    """How the episodes of a group are sampled: `chain` plays each by itself, others grow trees."""
     resampling: ResamplingSettings = ResamplingSettings()
+    """Further rounds of groups, until the filter has kept enough of them."""
     allocator: Choice | None = None
-    """Extends groups that have ended, and chooses which of their episodes train; None: neither."""
+    """Extends groups that have ended, and chooses which of their episodes train; null: neither."""
     annotate: tuple[Choice, ...] = ()
     """Annotators of every group, in order; each sees what those before it wrote."""
     replay: Choice | None = None
-    """What of earlier steps, or of another run, trains again beside what a step samples; None: nothing."""
+    """What of earlier steps, or of another run, trains again beside what a step samples; null: nothing."""
     filter: Choice = Choice(name="zero_variance")
+    """Which groups train."""
     shaping: Choice = Choice(name="none")
+    """What is added to the rewards that credit sees."""
     credit: Choice = Choice(name="grpo")
+    """Advantages of the episodes of a group, or of all groups of a step."""
     weights: tuple[Choice, ...] = ()
     """Token weights: advantages spread anew over the tokens, one after the other."""
     loss: Choice = Choice(name="ppo_clip")
+    """Loss of every token of the policy."""
     correction: Choice = Choice(name="none")
+    """Weights and rejections for a sampler that is not the trainer."""
     objective: ObjectiveSettings = ObjectiveSettings()
+    """How token losses become the number that is minimised, and its further terms."""
     agent: AgentSettings = AgentSettings()
+    """How the policy acts in its environments."""
     decontamination: DecontaminationSettings | None = None
-    """None: train tasks are those of the split, which is disjoint from the held-out one by content, not by text."""
+    """Which train tasks are left out for text that held-out ones have, too; null: none, as the splits share no task."""
     sampling: RolloutSamplingSettings = RolloutSamplingSettings()
+    """How the policy samples what it learns from."""
     sft: SftSettings | None = None
+    """A warm start on demonstrations; null: none."""
     demonstrations: DemonstrationSettings | None = None
+    """Demonstrations beside the episodes of every step; null: none."""
     rollout: RolloutSettings = RolloutSettings()
+    """How many episodes a step samples, and how far sampling runs ahead of learning."""
     optim: OptimSettings = OptimSettings()
+    """The optimizer and its schedule."""
     critic: CriticSettings | None = None
     """Only with a credit that reads values; such a credit takes the defaults without it."""
     models: Mapping[str, NamedModelSettings] = Field(default_factory=dict)
     """Models beside the policy, by the name under which annotators, scores and losses ask for them. A KL term takes the
     one called `reference`, by default the policy as the run began."""
     evaluation: EvaluationSettings = EvaluationSettings()
+    """Evaluation on held-out tasks, before and after training, and every so many steps."""
     canary: CanarySettings = CanarySettings()
+    """A check after every update that the learner's weights are those that sample."""
     controllers: tuple[Choice, ...] = ()
     """What looks at the run after each step and may change how it goes on, in this order."""
 
@@ -80,10 +97,15 @@ class TrainSettings(Recipe):
     """A training run: a recipe's choices, any of them replaced, and what no recipe chooses."""
 
     recipe: str = "grpo"
+    """The recipe whose choices are the defaults of the others; `envgym recipes` lists them."""
     run: TrainRunSettings = TrainRunSettings()
+    """Name, length, checkpoints and reports of the run."""
     model: ModelSettings = ModelSettings()
+    """The policy's model."""
     engine: EngineSettings = EngineSettings()
+    """What samples, and on what device."""
     envs: tuple[EnvSettings, ...] = Field(min_length=1)
+    """The mixture of environments; the groups of a step are shared out by weight."""
 
     @model_validator(mode="after")
     def _check_sampling(self) -> "TrainSettings":

@@ -45,7 +45,7 @@ class AgentSettings(Settings):
     """How an agent acts."""
 
     name: str = "tool_calling"
-    """`plain`, `tool_calling`, `react`, `code_act`, or an `AgentKind` of your own; it decides what is left at None."""
+    """`plain`, `tool_calling`, `react`, `code_act`, or an `AgentKind` of your own; it decides what is left at null."""
     system_prompt: str | None = None
     """Standing instructions before those of the env."""
     renderer: Choice = Choice(name="auto")
@@ -55,12 +55,14 @@ class AgentSettings(Settings):
     """How thinking and tool calls are written: `hermes`, `code_block`, `xml_tags`, `react`, `plain`, one of your own,
     or `native`, the model's own."""
     thinking: bool | None = None
-    """Whether a turn opens with room to think, where the template knows the difference; None: its default."""
+    """Whether a turn opens with room to think, where the template knows the difference; null: its default."""
     max_turn_tokens: int = Field(default=256, ge=1)
     """Most tokens sampled in one turn."""
     max_context_tokens: int = Field(default=2048, ge=2)
-    """Most tokens of a context with the turn sampled behind it."""
+    """Most tokens of a context with the turn that follows it."""
     on_length: OnLength = OnLength.TRUNCATE
+    """What happens when a turn reaches `max_turn_tokens`: `truncate` ends the episode, `close` lets the env answer
+    the truncated text."""
     context: Choice | None = None
     """What is left out when another turn would not fit `max_context_tokens`: `stop` (nothing, the episode ends),
     `drop_oldest_turns`, `drop_thinking`, or one of your own."""

@@ -35,10 +35,15 @@ class TinySettings(Settings):
     seed: int = Field(default=0, ge=0)
     """Seed of the initial weights."""
     hidden_size: int = Field(default=128, ge=64, multiple_of=64)
+    """Width of the hidden states: 32, 64 or 128 times `num_heads`."""
     num_layers: int = Field(default=4, ge=1)
+    """Decoder layers."""
     num_heads: int = Field(default=4, ge=1)
+    """Attention heads."""
     num_kv_heads: int = Field(default=4, ge=1)
+    """Heads of keys and values; they divide `num_heads`."""
     intermediate_size: int = Field(default=384, ge=64, multiple_of=64)
+    """Width of the feed-forward layers."""
     max_positions: int = Field(default=4096, ge=64)
     """Longest context in tokens."""
 

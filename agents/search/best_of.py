@@ -19,9 +19,9 @@ class BestOf(TreeStrategy):
     bound: ClassVar[str] = "n"
     is_forking: ClassVar[bool] = False
     n: int | None = Field(default=8, ge=1)
-    """Episodes; at least as many as a group has. None: until the budget is spent, or episodes spend nothing of it."""
+    """Episodes; at least as many as a group has. null: until the budget is spent, or episodes spend nothing of it."""
     parallel: int = Field(default=8, ge=1)
-    """With n=None: most episodes that begin at a time; the first runs alone, to measure what one costs."""
+    """With n=null: most episodes that begin at a time; the first runs alone, to measure what one costs."""
 
     async def expand(self, tree: SearchTree, *, leaves: int | None) -> None:
         """Run the episodes side by side, and keep the best `leaves`."""

@@ -24,8 +24,11 @@ class SearchBudget(Settings):
     """Most that one search may spend on one task; None: no limit."""
 
     tokens_generated: int | None = Field(default=None, ge=1)
+    """Tokens that the policy samples."""
     tokens_prefilled: int | None = Field(default=None, ge=1)
+    """Tokens that the policy reads."""
     tool_calls: int | None = Field(default=None, ge=1)
+    """Calls of tools."""
     env_steps: int | None = Field(default=None, ge=1)
     """Steps that verify a replay count as well."""
     seconds: float | None = Field(default=None, gt=0)

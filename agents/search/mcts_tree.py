@@ -35,12 +35,13 @@ class SimulationSettings(Settings):
     """How nodes are chosen and valued."""
 
     simulations: int | None = Field(default=16, ge=1)
-    """None: until the budget is spent, or simulations spend nothing of it."""
+    """null: until the budget is spent, or simulations spend nothing of it."""
     width: int = Field(default=8, ge=1)
     """Most children of a node."""
     widening: float = Field(default=0.5, ge=0, le=1)
     """A node with N visits may have N^widening children."""
     rule: Literal["uct", "puct"] = "puct"
+    """How a branch is chosen on the way down; `puct` reads priors."""
     c: float = Field(default=1.0, ge=0)
     """Weight of exploration."""
     frontier: bool = False

@@ -33,13 +33,13 @@ class RoundStrategy(TreeStrategy):
 
     bound: ClassVar[str] = "rounds"
     trees: int | None = Field(default=None, ge=1)
-    """M; None: as many as the group needs."""
+    """M; null: as many as the group needs."""
     nodes: int = Field(default=2, ge=1)
     """N: decisions of a round."""
     rounds: int | None = Field(default=1, ge=1)
-    """L; None: until the budget is spent, or a round spends nothing of it."""
+    """L; null: until the budget is spent, or a round spends nothing of it."""
     keep: int | None = Field(default=None, ge=1)
-    """K: leaves of a tree that are the group's; None: as many as the group needs, and all where `rounds` is None."""
+    """K: leaves of a tree that are the group's; null: as many as the group needs, and all where `rounds` is null."""
 
     @abstractmethod
     def decide(self, tree: SearchTree, count: int, number: int) -> list[Branch]:

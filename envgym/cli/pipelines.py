@@ -43,8 +43,8 @@ def run_pipeline(data: Mapping[str, Any], args: argparse.Namespace) -> int:
 
 
 def _run_phases(data: Mapping[str, Any], args: argparse.Namespace) -> int:
-    from envgym.trainer.phases import PhasesSettings, phase_settings, train_phases, untrained_phases
-    from envgym.trainer.sections import TrainRunSettings
+    from envgym.trainer.phases import phase_settings, train_phases, untrained_phases
+    from envgym.trainer.sections import PhasesSettings, TrainRunSettings
 
     shared = {section: value for section, value in data.items() if section != PHASES}
     directory = build_settings(TrainRunSettings, {**shared.get("run", {})}, where=f"{args.config}, run").path
@@ -60,7 +60,8 @@ def _run_phases(data: Mapping[str, Any], args: argparse.Namespace) -> int:
 
 def _run_rounds(data: Mapping[str, Any], args: argparse.Namespace) -> int:
     from envgym.trainer.catalog import SELF_TRAINING as PLANS
-    from envgym.trainer.self_training import SelfTrainingSettings, self_train
+    from envgym.trainer.sections import SelfTrainingSettings
+    from envgym.trainer.self_training import self_train
     from envgym.trainer.settings import train_settings
 
     first = train_settings({key: value for key, value in data.items() if key != SELF_TRAINING}, where=args.config)

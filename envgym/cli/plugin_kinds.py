@@ -2,18 +2,20 @@
 
 import argparse
 import inspect
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from textwrap import fill
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import BaseModel
 
 from envgym.agents.catalog import KINDS as AGENT_KINDS
 from envgym.catalog import KINDS as ENV_KINDS
-from envgym.cli.common import add_json_argument, default_of, echo, print_json, styled
+from envgym.cli.common import add_json_argument, echo, print_json, styled
 from envgym.errors import EnvgymError, check_known
 from envgym.plugins import PluginKind
+from envgym.settings_reference import SettingKey, read_argument, read_sections
 from envgym.trainer.catalog import KINDS as TRAINER_KINDS
 from envgym.trainer.catalog import RECIPE
 
@@ -30,8 +32,8 @@ class PluginRow:
     """Where its class or function is."""
     summary: str
     """First line of its docstring, or why it cannot be loaded."""
-    settings: Mapping[str, str]
-    """Name -> default as Python writes it; `required` where there is none."""
+    settings: tuple[SettingKey, ...]
+    """Its settings, those of sections inside included."""
 
 
 def list_kinds(*, as_json: bool) -> None:
@@ -48,7 +50,7 @@ def list_kinds(*, as_json: bool) -> None:
 def list_plugins(kind_name: str, *, as_json: bool) -> None:
     """Print the plug-ins of a kind. Raises: UnknownName: there is no such kind; near names are listed."""
     check_known("kind", kind_name, KINDS, where="envgym list --kind")
-    rows = [_row(KINDS[kind_name], name) for name in KINDS[kind_name].names()]
+    rows = plugin_rows(KINDS[kind_name])
     if as_json:
         print_json([asdict(row) for row in rows])
         return
@@ -56,8 +58,13 @@ def list_plugins(kind_name: str, *, as_json: bool) -> None:
     for row in rows:
         echo(styled(row.name, "bold"), styled(row.path, "dim"), sep="  ")
         echo(f"    {row.summary}")
-        for setting, default in row.settings.items():
-            echo(f"    {setting} = {default}")
+        for setting in row.settings:
+            echo(f"    {setting.key} = {setting.default}", styled(setting.description, "dim"), sep="  ")
+
+
+def plugin_rows(kind: PluginKind[Any]) -> list[PluginRow]:
+    """Return the plug-ins of a kind with their settings."""
+    return [_row(kind, name) for name in kind.names()]
 
 
 def _row(kind: PluginKind[Any], name: str) -> PluginRow:
@@ -65,7 +72,7 @@ def _row(kind: PluginKind[Any], name: str) -> PluginRow:
     try:
         plugin = kind.load(name)
     except EnvgymError as error:  # one that is installed and broken hides no other
-        return PluginRow(name=name, path=path, summary=str(error), settings={})
+        return PluginRow(name=name, path=path, summary=str(error), settings=())
     return PluginRow(name=name, path=path, summary=_summary(plugin), settings=_settings(kind, plugin))
 
 
@@ -76,20 +83,30 @@ def _summary(plugin: Any) -> str:  # a class, a function, or an instance that ma
     return (text or inspect.getdoc(plugin) or "").partition("\n")[0]
 
 
-def _settings(kind: PluginKind[Any], plugin: Any) -> dict[str, str]:  # see `_summary`
-    """Return a plug-in's own settings with their defaults."""
+def _settings(kind: PluginKind[Any], plugin: Any) -> tuple[SettingKey, ...]:  # see `_summary`
+    """Return a plug-in's own settings: the fields of its model, else its keyword arguments."""
     if not kind.is_called(plugin):
-        return {}
+        return ()
     if isinstance(plugin, type) and issubclass(plugin, BaseModel):
-        return {
-            name: "required" if field.is_required() else repr(field.get_default(call_default_factory=True))
-            for name, field in plugin.model_fields.items()
-        }
-    parameters = inspect.signature(plugin).parameters.values()
+        return tuple(key for section in read_sections(plugin) for key in section.keys)
+    texts = _argument_texts(plugin)
+    return tuple(
+        read_argument(item, texts.get(name, ""))
+        for name, item in inspect.signature(plugin, eval_str=True).parameters.items()
+        if item.kind in (item.KEYWORD_ONLY, item.POSITIONAL_OR_KEYWORD)
+        and name not in kind.arguments
+        and get_origin(item.annotation) is not Callable
+    )
+
+
+def _argument_texts(plugin: Any) -> dict[str, str]:  # a class or a function
+    """Return what the docstring of a function, or of a class's constructor, says of each argument."""
+    function = plugin.__init__ if isinstance(plugin, type) else plugin  # type: ignore[misc]  # read, not called
+    text = inspect.getdoc(function) or ""
+    arguments = text.partition("Args:\n")[2].partition("\n\n")[0]
     return {
-        item.name: default_of(item)
-        for item in parameters
-        if item.name not in kind.arguments and item.kind in (item.KEYWORD_ONLY, item.POSITIONAL_OR_KEYWORD)
+        name: description[0].upper() + description[1:]
+        for name, description in re.findall(r"^    (\w+): (.*(?:\n     .*)*)", arguments, re.MULTILINE)
     }
 
 

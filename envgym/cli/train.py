@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Add CONFIG, `--set`, `--resume` and `--json`."""
     parser.add_argument("config", metavar="CONFIG", help="YAML file of settings; with --resume also a run directory")
-    add_set_argument(parser, "override a setting, such as optim.lr=1e-4 or envs.0.settings.level=2")
+    add_set_argument(parser, "override a setting, such as optim.lr=1e-4; `envgym settings` lists all")
     parser.add_argument(
         "--resume", action="store_true", help="continue from the newest checkpoint of the run directory"
     )

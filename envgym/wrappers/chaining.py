@@ -103,7 +103,15 @@ class Horizon(Wrapper):
     """
 
     def __init__(self, env: AnyEnv, num_tasks: int = 3, *, all_or_nothing: bool = False) -> None:
-        """Wrap `env`. Raises: InvalidInput: `num_tasks` is below 1."""
+        """Wrap `env`.
+
+        Args:
+            env: Any env.
+            num_tasks: Tasks of one episode.
+            all_or_nothing: Pay 1 at the last turn where every task reached the optimum, and 0 otherwise.
+
+        Raises: InvalidInput: `num_tasks` is below 1.
+        """
         super().__init__(env)
         InvalidInput.unless(num_tasks >= 1, "num_tasks", "be at least 1", num_tasks, where="Horizon", do="pass e.g. 3")
         self.num_tasks, self.all_or_nothing = num_tasks, all_or_nothing

@@ -13,7 +13,14 @@ class TurnLimit(Wrapper):
     """Ends an episode with `TRUNCATED_TURNS` at its turn number `max_turns`, where it has not ended by then."""
 
     def __init__(self, env: AnyEnv, max_turns: int) -> None:
-        """Wrap `env`. Raises: InvalidInput: `max_turns` is below 1."""
+        """Wrap `env`.
+
+        Args:
+            env: Any env.
+            max_turns: Turns after which an episode is truncated.
+
+        Raises: InvalidInput: `max_turns` is below 1.
+        """
         super().__init__(env)
         InvalidInput.unless(max_turns >= 1, "max_turns", "be at least 1", max_turns, where="TurnLimit", do="raise it")
         self.max_turns = max_turns
@@ -31,7 +38,15 @@ class TimeLimit(Wrapper):
     """
 
     def __init__(self, env: AnyEnv, limit_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Wrap `env`; `clock` gives seconds. Raises: InvalidInput: `limit_s` is not above 0."""
+        """Wrap `env`.
+
+        Args:
+            env: Any env.
+            limit_s: Seconds after which an episode is truncated.
+            clock: Gives the time in seconds.
+
+        Raises: InvalidInput: `limit_s` is not above 0.
+        """
         super().__init__(env)
         InvalidInput.unless(limit_s > 0, "limit_s", "be above 0", limit_s, where="TimeLimit", do="raise it")
         self.limit_s = limit_s

@@ -22,7 +22,14 @@ class Record(Wrapper):
     """
 
     def __init__(self, env: AnyEnv, path: str | os.PathLike[str]) -> None:
-        """Wrap `env`. Raises: InvalidInput: the folder of `path` does not exist."""
+        """Wrap `env`.
+
+        Args:
+            env: Any env.
+            path: JSONL file that the episodes are appended to.
+
+        Raises: InvalidInput: the folder of `path` does not exist.
+        """
         super().__init__(env)
         self.path = Path(path)
         if not self.path.parent.is_dir():

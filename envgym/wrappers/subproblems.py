@@ -31,7 +31,14 @@ class Subproblems(Wrapper):
     """
 
     def __init__(self, env: AnyEnv, num_problems: int = 4) -> None:
-        """Wrap `env`. Raises: InvalidInput: `num_problems` is below 1."""
+        """Wrap `env`.
+
+        Args:
+            env: Any env.
+            num_problems: Problems of one message, the task's own included.
+
+        Raises: InvalidInput: `num_problems` is below 1.
+        """
         super().__init__(env)
         do = "pass e.g. 4"
         InvalidInput.unless(

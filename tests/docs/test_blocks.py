@@ -53,10 +53,7 @@ def test_every_block_is_of_a_language_that_is_tested() -> None:
 def test_settings_load(block: Block) -> None:
     """A block that is a part of a settings file gets an environment."""
     data = yaml.safe_load(block.text)
-    is_reference = (
-        block.page.name == "train.md" and not block.title
-    )  # its blocks are one file: tests/docs/test_train.py
-    if not is_reference and not is_pipeline(data):  # pipelines: tests/envgym/cli/test_pipelines.py
+    if not is_pipeline(data):  # pipelines: tests/envgym/cli/test_pipelines.py
         train_settings({"envs": [{"id": "math/arithmetic-v0"}]} | data)
 
 

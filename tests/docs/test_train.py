@@ -3,17 +3,13 @@
 import re
 import runpy
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
-from envgym.plugins import Choice
 from envgym.runs import RunDirectory
-from envgym.trainer.settings import TrainSettings, train_settings
+from envgym.trainer.settings import train_settings
 from envgym.trainer.train import train
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "train.md"
@@ -25,68 +21,6 @@ def blocks(language: str) -> list[tuple[str | None, str]]:
     """Return (title, text) of every block of a language."""
     found = re.findall(rf'^```{language}(?: title="([^"]*)")?\n(.*?)^```$', TEXT, re.DOTALL | re.MULTILINE)
     return [(title or None, text) for title, text in found]
-
-
-def reference() -> dict[str, Any]:
-    """Return the settings that the page spells out, block by block."""
-    merged: dict[str, Any] = {}  # a YAML tree
-    for title, text in blocks("yaml"):
-        if title is None:
-            part = yaml.safe_load(text)
-            assert merged.keys().isdisjoint(part)
-            merged |= part
-    return merged
-
-
-def keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield every settings key as a dotted path; a list's entries are written as 0."""
-    for name, field in model.model_fields.items():
-        inner = _model_in(field.annotation)
-        is_mapping = "Mapping" in str(field.annotation)  # its keys are the user's
-        if inner is None or is_mapping or issubclass(inner, (Choice, model)):  # a section in itself stands once
-            yield f"{prefix}{name}"
-        else:
-            repeated = "0." if "tuple" in str(field.annotation) else ""
-            yield from keys(inner, f"{prefix}{name}.{repeated}")
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:  # any type expression
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for part in get_args(annotation) if (found := _model_in(part)) is not None), None)
-
-
-def leaves(value: Any, prefix: str = "") -> Iterator[str]:  # a YAML tree
-    """Yield every dotted path of a tree, those of sections too."""
-    pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in pairs:
-        yield f"{prefix}{key}"
-        yield from leaves(item, f"{prefix}{key}.")
-
-
-def test_page_spells_out_every_setting() -> None:
-    assert sorted(set(keys(TrainSettings)) - set(leaves(reference()))) == []
-
-
-def test_values_of_the_page_are_the_defaults() -> None:
-    data = reference()
-    endpoint = {name: data["engine"]["endpoint"][name] for name in ("base_url", "model")}
-    least = {
-        "envs": [{"id": data["envs"][0]["id"]}],
-        "sft": {},
-        "critic": {},
-        "objective": {"terms": [{"name": "exploration", "loss": "entropy", "sources": ["POLICY", "DEMONSTRATION"]}]},
-        "decontamination": {},
-        "demonstrations": {},
-        "model": {"lora": {}},
-        "engine": {"endpoint": endpoint},
-    }
-    assert train_settings(data).model_dump() == train_settings(least).model_dump()
-
-
-def test_every_key_of_the_page_has_a_comment_or_speaks_for_itself() -> None:
-    lines = [line for title, text in blocks("yaml") if title is None for line in text.splitlines() if ":" in line]
-    assert sum("#" in line for line in lines) > len(lines) / 2
 
 
 def test_first_file_is_a_run() -> None:

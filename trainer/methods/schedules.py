@@ -21,6 +21,7 @@ class Constant(Settings):
     """Always the same number."""
 
     value: float
+    """The coefficient at every step."""
 
     def __call__(self, step: int) -> float:
         """Return the number."""
@@ -31,8 +32,11 @@ class Linear(Settings):
     """From `start` to `end` in a straight line of `steps` steps, `end` afterwards."""
 
     start: float
+    """The coefficient at step 0."""
     end: float
+    """The coefficient from step `steps` on."""
     steps: int = Field(ge=1)
+    """Train steps between the two."""
 
     def __call__(self, step: int) -> float:
         """Return the number after `step` train steps."""
@@ -46,7 +50,9 @@ class Cosine(Settings):
     """
 
     peak: float
+    """The highest coefficient."""
     valley: float
+    """The coefficient at the end."""
     warmup: int = Field(default=0, ge=0)
     """Steps of the way up."""
     decay: int = Field(ge=1)

@@ -82,7 +82,13 @@ class Wandb(Callback):
     """Log to Weights & Biases."""
 
     def __init__(self, project: str) -> None:
-        """Name the project. Raises: SettingsError: the package is not installed."""
+        """Name the project.
+
+        Args:
+            project: Name of the project that the run is logged to.
+
+        Raises: SettingsError: the package is not installed.
+        """
         try:
             import wandb  # optional, and heavy
         except ImportError:

@@ -36,9 +36,9 @@ class ImplicitPrm(LearningModel):
 
         Args:
             context: of the run.
-            path: as for `LearningModel`.
+            path: model that it begins with, as `model.name`; null: a copy of the policy.
             beta: scale of rewards and margins, above 0.
-            lr: learning rate.
+            lr: learning rate of AdamW.
             grad_clip: largest norm of the gradient.
         """
         super().__init__(context, path=path, optim=OptimSettings(lr=lr, grad_clip=grad_clip))

@@ -69,8 +69,8 @@ class Opponent(LearningModel):
 
         Args:
             context: of the run.
-            path: as for `LearningModel`.
-            lr: learning rate.
+            path: model that it begins with, as `model.name`; null: a copy of the policy.
+            lr: learning rate of AdamW.
             grad_clip: largest norm of the gradient.
             refresh: train steps between copies of the policy's weights, at least 1; None: it learns instead.
         """

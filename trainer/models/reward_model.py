@@ -75,12 +75,12 @@ class RewardModel(LearningModel):
 
         Args:
             context: of the run.
-            path: as for `LearningModel`.
+            path: model that it begins with, as `model.name`; null: a copy of the policy.
             lr: learning rate of the body.
             head_lr: of the head: about how far one update moves a reward.
             grad_clip: largest norm of the gradient of the body, and of the head's.
-            pairs: which episodes are compared, as for `preference_pairs`.
-            min_margin: as for `preference_pairs`.
+            pairs: which episodes of a group are compared.
+            min_margin: least difference of the rewards of a pair.
         """
         super().__init__(context, path=path, optim=OptimSettings(lr=lr, grad_clip=grad_clip))
         self._head = CriticSettings(lr=head_lr, detach=False)

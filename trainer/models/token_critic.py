@@ -47,7 +47,7 @@ class TokenCritic(LearningModel):
 
         Args:
             context: of the run.
-            path: as for `LearningModel`.
+            path: model that it begins with, as `model.name`; null: a copy of the policy.
             run: directory of a training run; the weights and the critic's head are those of its newest checkpoint.
             model: a named model of that run instead.
             lr: learning rate of the body; that of the head is `critic.lr`.

@@ -165,8 +165,8 @@ class UtteranceCritic(LearningModel):
 
         Args:
             context: of the run.
-            path: as for `LearningModel`.
-            lr: learning rate.
+            path: model that it begins with, as `model.name`; null: a copy of the policy.
+            lr: learning rate of AdamW.
             grad_clip: largest norm of the gradient.
             discount: of later turns' rewards, in [0, 1].
             polyak: share by which the target networks move, in (0, 1].

@@ -125,6 +125,9 @@ class CriticValue:
 def critic(run: str) -> CriticValue:
     """Return the critic of a training run's newest checkpoint; a checkpoint is read once.
 
+    Args:
+        run: Directory of the training run.
+
     Raises: RunError: there is no such run, it has no checkpoint, or none with a critic that judges finished episodes.
     """
     path = Path(run)
@@ -135,7 +138,14 @@ class CriticModel(Model):
     """The critic of a training run as a named model: it scores the turns of finished episodes."""
 
     def __init__(self, context: ModelContext, *, run: str) -> None:
-        """Read the critic of the newest checkpoint of `run`. Raises: RunError: as `critic`."""
+        """Read the critic of the newest checkpoint.
+
+        Args:
+            context: Of the run that trains.
+            run: Directory of the training run whose critic it is.
+
+        Raises: RunError: as `critic`.
+        """
         self._tokenizer = context.tokenizer
         self._critic = critic(run)
         self._one_at_a_time = threading.Lock()

@@ -142,7 +142,11 @@ class RewrittenDemonstrations(StepDemonstrations):
     """
 
     def __init__(self, annotation: str = "rewrite") -> None:
-        """Name the annotations."""
+        """Name the annotations.
+
+        Args:
+            annotation: Name of the annotations whose texts are imitated.
+        """
         self.annotation = annotation
         self._agent: Agent | None = None
 

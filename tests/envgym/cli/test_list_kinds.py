@@ -23,14 +23,18 @@ def test_plugins_of_a_kind_are_listed_with_path_summary_and_settings(capsys: Cap
     lines = capsys.readouterr().out.splitlines()
     place = lines.index("gigpo  envgym.trainer.methods.credit.gigpo:Gigpo")
     assert lines[place + 1].startswith("    ")
-    assert "    discount = 0.95" in lines[place + 2 : place + 6]
+    assert "    discount = 0.95  Of rewards to come, per turn." in lines[place + 2 : place + 6]
 
 
 def test_list_of_a_kind_is_json_too(capsys: Capture) -> None:
     assert main(["list", "--kind", "wrapper", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["horizon"]["settings"] == {"num_tasks": "3", "all_or_nothing": "False"}
-    assert rows["turn_limit"]["settings"] == {"max_turns": "required"}
+    defaults = {name: {key["key"]: key["default"] for key in row["settings"]} for name, row in rows.items()}
+    assert defaults["horizon"] == {"num_tasks": "3", "all_or_nothing": "false"}
+    assert defaults["turn_limit"] == {"max_turns": "required"}
+    (limit,) = rows["time_limit"]["settings"]  # its clock can be given in code alone
+    assert (limit["key"], limit["type"]) == ("limit_s", "number")
+    assert limit["description"] == "Seconds after which an episode is truncated."
 
 
 def test_unknown_kind_is_refused_with_near_ones(capsys: Capture) -> None:

@@ -26,8 +26,9 @@ class ReinforceAda(Settings):
     """
 
     exit: Literal["balanced", "positive_focused"] = "balanced"
+    """When sampling ends: with enough of both results, or with one success."""
     keep: int = Field(default=4, ge=2)
-    """n."""
+    """Number n of episodes that are kept."""
     rounds: int = Field(default=4, ge=1)
     """Most rounds, the first included."""
     threshold: float = 0.7

@@ -29,6 +29,7 @@ class ScafGrpo(Settings):
     key: str = "hints"
     """Key of the tiers in a task's metadata: name -> list of texts, from weak to strong."""
     warmup_steps: int = Field(default=50, ge=0)
+    """Train steps without hints."""
     threshold: float = 0.5
     """An episode succeeds when its reward is above this."""
 

@@ -40,7 +40,7 @@ class Writer(JudgeSettings, ABC):
     """Keeps the words of a model about every valid episode that earned enough, as the `verdict` of an annotation."""
 
     min_reward: float | None = None
-    """Least reward of the episodes that are written about; None: all are."""
+    """Least reward of the episodes that are written about; null: all are."""
 
     async def __call__(self, group: Group, context: AnnotateContext) -> Group:
         """Return the group with what was written."""
@@ -102,7 +102,7 @@ class Rewriter(Writer):
     template: str = REWRITE_TEMPLATE
     """The prompt; `{task}`, `{transcript}` and `{reference}` are filled in."""
     min_reward: float | None = 1.0
-    """Least reward of the episodes that are rewritten; None: all are."""
+    """Least reward of the episodes that are rewritten; null: all are."""
 
     def value(self, text: str, episode: Trajectory, task: Task) -> float:
         """Return whether an accepted answer is in the text. Raises: InvalidInput: the task has none."""

@@ -29,7 +29,9 @@ class EntropyTarget(Settings):
     target: float | None = Field(default=None, ge=0)
     """Nats, the mean over trained tokens."""
     rate: float = Field(default=1e-3, gt=0)
+    """How much the coefficient changes per nat off the target."""
     max_coef: float = Field(default=0.01, gt=0)
+    """Highest coefficient of the bonus."""
     _target: float | None = PrivateAttr(default=None)
 
     def planned(self, settings: TrainSettings) -> Sequence[Mapping[str, Any]]:

@@ -28,10 +28,13 @@ class ReferenceReset(Settings):
     metric: str = "train/success"
     """Of each step, or LABEL/METRIC of the newest evaluation, such as `during/success`."""
     window: int = Field(default=10, ge=1)
+    """Values of the metric over which its mean is taken."""
     patience: int = Field(default=50, ge=1)
     """Steps without a new best."""
     min_gain: float = Field(default=0.0, ge=0)
+    """How far a new best must lie above the old one."""
     reset_optimizer: bool = True
+    """Forget the optimizer's moments, too."""
     _values: list[float] = PrivateAttr(default_factory=list)
     _best: float | None = PrivateAttr(default=None)
     _since: int = PrivateAttr(default=0)

@@ -47,10 +47,13 @@ class Stage(Settings):
     """What begins once its condition holds."""
 
     after: StageCondition
+    """Condition on which the stage begins."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Sections or dotted paths -> values, as in a file of settings."""
     reset_reference: bool = False
+    """Make the policy of now the reference."""
     reset_optimizer: bool = False
+    """Forget the optimizer's moments."""
     stop: bool = False
     """End the run instead."""
 

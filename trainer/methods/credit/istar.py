@@ -29,7 +29,7 @@ class Istar(Settings):
     annotation: str = "prm"
     """Name of the annotations that hold the process rewards."""
     step_weight: float = Field(default=1.0, ge=0)
-    """w."""
+    """Weight w of the process rewards."""
     baseline: Literal["first", "all"] = "first"
     """The turns that the process rewards are compared with."""
     norm: Literal["batch", "none"] = "batch"

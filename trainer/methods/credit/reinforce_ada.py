@@ -21,6 +21,7 @@ class ReinforceAdaCredit(Settings):
     """
 
     norm: Literal["none", "deviation", "rate"] = "none"
+    """What the difference to the success rate is divided by."""
     threshold: float = 0.7
     """An episode succeeds when its reward is above this; as in the allocator."""
 

@@ -70,7 +70,7 @@ class AgentPrm(StepTargets):
     """
 
     discount: float = Field(default=0.95, ge=0, le=1)
-    """Per turn."""
+    """Discount per turn."""
 
     def assign(self, groups: Sequence[Group], context: CreditContext) -> list[TrajectoryCredit]:
         """Return the targets of every valid episode."""

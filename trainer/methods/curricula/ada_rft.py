@@ -23,7 +23,7 @@ class AdaRft(LearningCurriculum):
     start: float = Field(default=0.0, ge=0, le=100)
     """T at the beginning."""
     rate: float = Field(default=50.0, gt=0)
-    """η."""
+    """η: step by which the target difficulty moves."""
     sensitivity: float = Field(default=2.0, gt=0)
     """a: how steeply T follows the reward."""
     reward: float = 0.5

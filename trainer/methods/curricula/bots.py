@@ -57,14 +57,17 @@ class Bots(LearningCurriculum):
     weak: str = "weak"
     """Key of the weak reference's success rate in a task's metadata."""
     strong: str = "strong"
+    """Key of the strong reference's success rate in a task's metadata."""
     target: float = Field(default=0.5, ge=0, le=1)
+    """Success rate that is preferred."""
     decay: float = Field(default=0.1, ge=0, le=1)
-    """λ."""
+    """λ: how fast what was observed is forgotten."""
     rho: float = Field(default=0.1, ge=0, le=1)
     """Share of what is inferred from other tasks."""
     adaptive_rho: bool = False
+    """Halve `rho` while inferred and observed rates differ by 0.25 or more in the mean."""
     temperature: float = Field(default=0.0, ge=0)
-    """τ."""
+    """Temperature τ of the draw; 0: the best tasks are taken."""
     sample: bool = True
     """Draw p; False: take the mean."""
     _references: dict[str, References] = PrivateAttr(default_factory=dict)

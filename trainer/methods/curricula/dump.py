@@ -28,8 +28,9 @@ class Dump(LearningCurriculum):
 
     name: ClassVar[str] = "dump"
     window: int = Field(default=300, ge=1)
+    """Newest episodes of an env over which the size of advantages is averaged."""
     temperature: float = Field(default=0.1, gt=0)
-    """τ."""
+    """Temperature τ of the softmax over scores."""
     _sizes: dict[str, deque[float]] = PrivateAttr(default_factory=dict)
     """Env -> |A| of its last episodes."""
     _counts: dict[str, int] = PrivateAttr(default_factory=dict)

@@ -49,11 +49,13 @@ class ExIt(Settings):
 
     needs_start_states: ClassVar[bool] = True
     probability: float = Field(default=0.5, ge=0, le=1)
-    """p."""
+    """Probability p of a group from a state of the buffer."""
     kappa: float = 1.0
-    """κ."""
+    """κ: how much states of a large score are preferred."""
     least: int = Field(default=8, ge=1)
+    """States in the buffer before any is asked for."""
     capacity: int = Field(default=256, ge=1)
+    """Most states in the buffer."""
     solved_at: float = 1.0
     """Reward from which an episode is solved."""
     _states: list[MetState] = PrivateAttr(default_factory=list)

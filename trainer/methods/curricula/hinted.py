@@ -22,9 +22,11 @@ class Hinted(Settings):
     key: str = "hint"
     """Key of the hint in a task's metadata; tasks without one are asked as they are."""
     share: float = Field(default=1.0, ge=0, le=1)
+    """Share of the groups with a hint at the first step."""
     until: int = Field(default=100, ge=0)
     """Train steps done after which no one gets hints; 0: no one ever does."""
     keep_as: str | None = None
+    """Name in `Tree.prompts` of the first context with the hint; null: it is not kept."""
 
     def share_at(self, step: int) -> float:
         """Return the share of hinted groups after so many train steps."""

@@ -41,10 +41,14 @@ class R3(Settings):
     run: str | None = None
     """Directory of a run that saved its train episodes."""
     form: Literal["mixed", "staged"] = "mixed"
+    """Which state of a demonstration a group begins at: any (`mixed`), or an earlier one with each stage
+    (`staged`)."""
     stages: int = Field(default=4, ge=1)
-    """S."""
+    """Number S of stages of the form `staged`."""
     stage_steps: int = Field(default=50, ge=1)
+    """Train steps of each stage."""
     share: float = Field(default=1.0, ge=0, le=1)
+    """Share of the groups that begin inside a demonstration."""
     success_at: float = 1.0
     """Reward from which an episode is a demonstration."""
     _solutions: dict[tuple[str, int], Trajectory] = PrivateAttr(default_factory=dict)

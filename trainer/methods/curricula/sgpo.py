@@ -31,8 +31,11 @@ class Sgpo(LearningCurriculum):
 
     name: ClassVar[str] = "sgpo"
     samples: int = Field(default=8, ge=2)
+    """Episodes of each task in the profile."""
     epochs: int = Field(default=1, ge=1)
+    """Passes over the tasks of each phase."""
     unsolved: float = Field(default=0.1, ge=0, le=1)
+    """Share of the tasks that no profiled episode solved that trains, too."""
     success_at: float = 1.0
     """Reward from which an episode succeeds."""
     _rates: dict[TaskName, float] = PrivateAttr(default_factory=dict)

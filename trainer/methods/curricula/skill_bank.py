@@ -24,11 +24,13 @@ class Skill(Settings):
     """Some advice on tasks, in words."""
 
     name: str
+    """Names the skill in metrics."""
     text: str
+    """The advice itself."""
     envs: tuple[str, ...] = ()
     """Names of the envs in the mixture that it is for; () = all."""
     task: int | None = None
-    """Index of the one task of its env that it is for; None = all."""
+    """Index of the one task of its env that it is for; null: all."""
 
     def is_for(self, env: str, task: int | None = None) -> bool:
         """Return whether it is for an env's tasks, or for one of them."""
@@ -67,7 +69,7 @@ class SkillBank(Settings):
     skills: tuple[Skill, ...] = ()
     """Those that are given."""
     annotation: str | None = None
-    """Name of the annotations whose words are skills, such as `skill`; None: none are written."""
+    """Name of the annotations whose words are skills, such as `skill`; null: none are written."""
     scope: Literal["task", "env"] = "task"
     """What a written skill is for: the task that it was written from, or all tasks of its env."""
     capacity: int = Field(default=8, ge=1)

@@ -29,8 +29,11 @@ class SubGoals(LearningCurriculum):
     key: str = "sub_goals"
     """Key of the parts in a task's metadata: a list of texts, each the solution of one part."""
     first: int = Field(default=1, ge=0)
+    """Parts that are left to be solved at first."""
     window: int = Field(default=16, ge=1)
+    """Groups over which the mean reward is taken."""
     rise_at: float = 0.7
+    """Mean reward from which one part more is left to be solved."""
     _levels: dict[str, int] = PrivateAttr(default_factory=dict)
     """Env -> n."""
     _recent: dict[str, deque[float]] = PrivateAttr(default_factory=dict)

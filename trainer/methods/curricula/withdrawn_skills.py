@@ -32,9 +32,11 @@ class WithdrawnSkills(Settings):
     """
 
     skills: tuple[Skill, ...] = Field(min_length=1)
+    """The skills to begin with."""
     budgets: tuple[int, ...] = Field(default=(6, 3, 0), min_length=1)
     """Most skills in the context, phase by phase."""
     phase_steps: int = Field(default=60, ge=1)
+    """Train steps of each phase."""
     review_every: int = Field(default=10, ge=1)
     """Steps between reviews of what helps."""
     share_without: float = Field(default=0.25, ge=0, lt=1)

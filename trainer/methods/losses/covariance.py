@@ -44,11 +44,11 @@ class ClipCov(Settings):
     scope: ClassVar[str] = "update"
 
     share: float = Field(default=2e-4, gt=0, le=1)
-    """Of the trained tokens, those that are drawn at most."""
+    """Largest share of the trained tokens that is drawn."""
     low: float = 1.0
     """Least covariance of a token that may be drawn."""
     high: float = 5.0
-    """Largest one."""
+    """Largest covariance of a token that may be drawn."""
     clip_low: float = Field(default=1.0, ge=0, le=1)
     """As in PPO."""
     clip_high: float = Field(default=1.0, ge=0)

@@ -26,6 +26,7 @@ class GuideLoss(Settings):
     clip: float = Field(default=0.2, ge=0, le=1)
     """How far the ratio of plain rows may move from 1 before a token stops training."""
     quantile: float = Field(default=0.9, ge=0, le=1)
+    """Quantile of the ratios of hinted tokens that scales them."""
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
         """Return the loss of every token. Raises: InvalidInput: hinted rows without the sampler's log-probs."""

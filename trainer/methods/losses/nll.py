@@ -14,7 +14,7 @@ class NegativeLogLikelihood(Settings):
     """
 
     min_reward: float | None = None
-    """Least reward of the episodes that are imitated; None: all are."""
+    """Least reward of the episodes that are imitated; null: all are."""
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
         """Return the loss of every token."""

@@ -47,7 +47,7 @@ class PpoClip(Settings):
     clip_high: float = Field(default=0.2, ge=0)
     """How far above 1 the ratio may rise before a token with A > 0 stops training."""
     dual_clip: float | None = Field(default=None, gt=1)
-    """Bound c on the ratio of tokens with A < 0; None = none."""
+    """Bound c on the ratio of tokens with A < 0; null: none."""
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
         """Return the clipped loss of every token."""

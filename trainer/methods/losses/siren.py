@@ -31,7 +31,7 @@ class Siren(Settings):
     quantile: float = Field(default=0.8, gt=0, lt=1)
     """Share of a response's tokens below which none counts."""
     target: float | None = Field(default=None, ge=0)
-    """H₀, nats; None: that of the first update."""
+    """H₀, nats; null: that of the first update."""
     _first: float | None = PrivateAttr(default=None)
 
     def __call__(self, batch: LossBatch) -> TokenLoss:

@@ -65,7 +65,7 @@ class BufferedReplay(Settings, ABC):
     capacity: int = Field(default=4096, ge=1)
     """Most trees that are kept; beyond it those of least priority leave, of them the oldest."""
     max_age: int | None = Field(default=None, ge=0)
-    """Train steps after which a tree is not replayed any more; None: never."""
+    """Train steps after which a tree is not replayed any more; null: never."""
     _buffer: ReplayBuffer = PrivateAttr(default=ReplayBuffer())
 
     def check_agent(self, agent: Agent) -> None:

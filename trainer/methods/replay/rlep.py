@@ -31,7 +31,7 @@ class Rlep(BufferedReplay):
     draws: int = Field(default=2, ge=1)
     """Most replayed episodes of a group."""
     directory: str | None = None
-    """A run that saved its train episodes, whose successes the pool begins with; None: it begins empty."""
+    """A run that saved its train episodes, whose successes the pool begins with; null: it begins empty."""
     collect: bool = True
     """Whether the successes of this run are added to the pool."""
     success_at: float = 1.0

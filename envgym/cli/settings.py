@@ -1,0 +1,118 @@
+"""`envgym settings`: every key of a settings file; and the same as tables of the documentation."""
+
+import argparse
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from envgym.cli.common import add_json_argument, echo, print_json, styled
+from envgym.errors import check_known
+
+if TYPE_CHECKING:
+    from envgym.plugins import PluginKind
+    from envgym.settings_reference import SettingKey, SettingSection
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("key", metavar="KEY", nargs="?", help="a section, such as optim, or a key, such as optim.lr")
+    add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print all keys, or one, or those of a section."""
+    sections = read_settings_file_sections()
+    keys = [key for section in sections for key in section.keys]
+    if args.key is not None:
+        wanted = re.sub(r"\.\d+(?=\.|$)", ".0", args.key)
+        known = {*(key.key for key in keys), *(section.key for section in sections)} - {""}
+        check_known("settings key", wanted, known, where="envgym settings")
+        keys = [key for key in keys if f"{key.key}.".startswith(f"{wanted}.")]
+    if args.json:
+        print_json([asdict(key) for key in keys])
+        return 0
+    chosen = _kinds_by_key()
+    for key in keys:
+        kind = chosen.get(key.key)
+        names = "" if kind is None else f"one of: {', '.join(kind.names())} (envgym list --kind {kind.name})"
+        default = f" = {key.default}" if key.default else ""
+        value = ", ".join(filter(None, (key.type, key.range)))
+        echo(styled(key.key, "bold"), default, styled(f"  {value}", "dim"), sep="")
+        for text in filter(None, (key.description, names)):
+            echo(fill(text, 100, initial_indent="    ", subsequent_indent="    "))
+    return 0
+
+
+def read_settings_file_sections() -> "list[SettingSection]":
+    """Return the sections of a settings file of `envgym train`, those that describe several runs included."""
+    from envgym.settings_reference import read_sections
+    from envgym.trainer.sections import PhasesSettings, SelfTrainingSettings
+    from envgym.trainer.settings import TrainSettings
+
+    phases = (replace(section, key="phases") for section in read_sections(PhasesSettings))
+    return [*read_sections(TrainSettings), *phases, *read_sections(SelfTrainingSettings, "self_training")]
+
+
+def _kinds_by_key() -> "dict[str, PluginKind[Any]]":
+    """Return for every key that chooses a plug-in the kind of it."""
+    from envgym.cli.plugin_kinds import KINDS
+
+    return {key: kind for kind in KINDS.values() for key in kind.keys}
+
+
+# ---- the page of the documentation ----------------------------------------------------------------------------------
+
+
+def settings_tables() -> str:
+    """Return a table for every section, then one for every kind of plug-in, in Markdown."""
+    from envgym.cli.plugin_kinds import KINDS
+
+    sections = (line for section in read_settings_file_sections() for line in _section_lines(section))
+    kinds = (line for kind in KINDS.values() if kind.keys for line in _kind_lines(kind))
+    return "\n".join(["## Sections", "", *sections, "## Plug-ins", "", *kinds])
+
+
+def _section_lines(section: "SettingSection") -> Iterator[str]:
+    kinds = _kinds_by_key()
+    yield from (f"### {f'`{section.key}`' if section.key else 'The file'} {{ #{_anchor(section.key)} }}", "")
+    yield from (section.summary, "")
+    yield from _table_head("key")
+    for key in section.keys:
+        kind = kinds.get(key.key)
+        of_kind = key.type if kind is None else key.type.replace("plug-in", f"[plug-in](#kind-{kind.name})")
+        links = of_kind.replace("section", f"[section](#{_anchor(key.key)})")
+        yield _row(key, links)
+    yield ""
+
+
+def _kind_lines(kind: "PluginKind[Any]") -> Iterator[str]:
+    from envgym.cli.plugin_kinds import plugin_rows
+
+    chosen_by = " or ".join(f"`{key}`" for key in kind.keys)
+    yield from (f"### {kind.title} {{ #kind-{kind.name} }}", "", f"{kind.summary} Chosen by {chosen_by}.", "")
+    yield from _table_head("plug-in and its settings")
+    for plugin in plugin_rows(kind):
+        yield _cells(f"**`{plugin.name}`**", "", "", plugin.summary)
+        for key in plugin.settings:
+            yield _row(key, key.type)
+    yield ""
+
+
+def _anchor(key: str) -> str:
+    """Return the id of a section's heading; a list or a mapping of sections is one section."""
+    return "-".join(["section", *(part for part in key.split(".") if part not in ("0", "NAME", ""))])
+
+
+def _table_head(first: str) -> Sequence[str]:
+    return _cells(first, "value", "default", "meaning"), "|---|---|---|---|"
+
+
+def _row(key: "SettingKey", kind: str) -> str:
+    value = ", ".join(filter(None, (kind, key.range)))
+    return _cells(f"`{key.key}`", value, f"`{key.default}`" if key.default else "", key.description)
+
+
+def _cells(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
