@@ -6,6 +6,7 @@ arrived or arrived in part, adapters that were not applied, a cache of old weigh
 distribution than the one sampled from.
 """
 
+import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ TEXT: Final = (
 )
 """The prompt: long enough to fill several blocks of a cache, plain enough for any tokenizer."""
 MAX_PROMPT: Final = 192
-NUM_TOKENS: Final = 16
+NUM_SAMPLES: Final = 4
+NUM_TOKENS: Final = 4
+"""Of each sample; side by side, 4 samples of 4 tokens cost an engine a quarter of one sample of 16."""
 _MIN_MOVED_SHARE: Final = 0.1
 """A policy that moves by less than this share of what the learner moves does not have the weights."""
 
@@ -34,10 +37,13 @@ ComputeLogprobs = Callable[[Sequence[TrainRow]], Sequence[Sequence[float]]]
 
 @dataclass(frozen=True, slots=True)
 class _CanaryReading:
-    """The continuation, and its log-probs by the learner, when the policy last moved."""
+    """The continuations, and the log-probs of their tokens by policy and learner, when the policy last moved."""
 
-    generation: Generation
+    token_ids: tuple[tuple[int, ...], ...]
+    policy_logprobs: list[float]
+    """[tokens of all samples]."""
     learner_logprobs: list[float]
+    """[tokens of all samples]."""
 
 
 class WeightCanary:
@@ -53,15 +59,19 @@ class WeightCanary:
 
         Raises: RunError: the policy's weights are not the learner's. PolicyFailure: the engine died twice.
         """
-        generation = await self._sample(policy)
+        samples = await asyncio.gather(*[self._sample(policy, seed) for seed in range(NUM_SAMPLES)])
+        token_ids = tuple(sample.token_ids for sample in samples)
+        policy_logprobs = [logprob for sample in samples for logprob in sample.behavior_logprobs]
         last, where = self._last, f"canary, step {step}"
-        logprobs = self._logprobs(compute_logprobs, generation)
-        gap = _mean_distance(generation.behavior_logprobs, logprobs)
+        learner_logprobs = self._logprobs(compute_logprobs, token_ids)
+        gap = _mean_distance(policy_logprobs, learner_logprobs)
         metrics = {"canary/gap": gap}
+        policy_moved = math.inf
         if last is not None:
-            moved = _mean_distance(self._logprobs(compute_logprobs, last.generation), last.learner_logprobs)
-            metrics["canary/moved"] = moved
-            policy_moved = _distance_moved(generation, last.generation)
+            is_same = token_ids == last.token_ids
+            now = learner_logprobs if is_same else self._logprobs(compute_logprobs, last.token_ids)
+            metrics["canary/moved"] = moved = _mean_distance(now, last.learner_logprobs)
+            policy_moved = _mean_distance(policy_logprobs, last.policy_logprobs) if is_same else math.inf
             if moved > self._settings.min_move and policy_moved < _MIN_MOVED_SHARE * moved:
                 do = "the new weights did not reach the sampler: look at its update_weights and its cache"
                 got = f"no change while the learner's moved by {moved:.3g} nats"
@@ -70,33 +80,27 @@ class WeightCanary:
             must, got = f"match the learner's within {self._settings.max_gap:g} nats", f"{gap:.3g}"
             do = "see docs/engines.md for what differs, or raise canary.max_gap if the engines compute so coarsely"
             raise RunError(sentence("the sampler's log-probs", must, got, where=where, do=do))
-        if last is None or _distance_moved(generation, last.generation) > 0:
-            self._last = _CanaryReading(generation, logprobs)
+        if policy_moved > 0:
+            self._last = _CanaryReading(token_ids, policy_logprobs, learner_logprobs)
         return metrics
 
-    async def _sample(self, policy: Policy) -> Generation:
+    async def _sample(self, policy: Policy, seed: int) -> Generation:
         """Continue the prompt; an engine that died gets a second request, as it may be started again."""
         sampling = Sampling(max_new_tokens=NUM_TOKENS)
-        request = GenerateRequest(token_ids=self._prompt, sampling=sampling, seed=0)
+        request = GenerateRequest(token_ids=self._prompt, sampling=sampling, seed=seed)
         try:
             return await policy.generate(request)
         except PolicyFailure:
             return await policy.generate(request)
 
-    def _logprobs(self, compute_logprobs: ComputeLogprobs, generation: Generation) -> list[float]:
-        """Return the learner's log-probs of a continuation.
+    def _logprobs(self, compute_logprobs: ComputeLogprobs, samples: Sequence[tuple[int, ...]]) -> list[float]:
+        """Return the learner's log-probs of the tokens of all samples.
 
-        Each continuation is a batch of its own: a resumed run has no earlier one, and must get the same bits.
+        The samples of a step are a batch of their own: a resumed run has no earlier ones, and must get the same bits.
         """
-        row = scored_row(self._prompt + generation.token_ids, first=len(self._prompt))
-        return list(compute_logprobs([row])[0][len(self._prompt) : len(row)])
-
-
-def _distance_moved(now: Generation, before: Generation) -> float:
-    """Return how far the policy's log-probs moved; other tokens are infinitely far."""
-    if now.token_ids != before.token_ids:
-        return math.inf
-    return _mean_distance(now.behavior_logprobs, before.behavior_logprobs)
+        rows = [scored_row(self._prompt + tokens, first=len(self._prompt)) for tokens in samples]
+        found = zip(compute_logprobs(rows), rows, strict=True)
+        return [logprob for logprobs, row in found for logprob in logprobs[len(self._prompt) : len(row)]]
 
 
 def _mean_distance(left: Sequence[float], right: Sequence[float]) -> float:

@@ -14,7 +14,7 @@ from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.errors import PolicyFailure, RunError
 from envgym.trainer.batch.rows import TrainRow
-from envgym.trainer.checks.weight_canary import NUM_TOKENS, ComputeLogprobs, WeightCanary
+from envgym.trainer.checks.weight_canary import NUM_SAMPLES, NUM_TOKENS, ComputeLogprobs, WeightCanary
 from envgym.trainer.sections import CanarySettings
 from tests.agents.policies.small_models import llama, raw_logprobs
 
@@ -146,14 +146,24 @@ def test_an_engine_that_died_is_asked_again_and_not_for_ever() -> None:
     scene = Scene()
     scene.policy = Dying(scene.model)
     assert scene.look(0)["canary/gap"] < 1e-5
-    scene.policy.deaths = 2
+    scene.policy.deaths = 2 * NUM_SAMPLES  # every request twice
     with pytest.raises(PolicyFailure, match="the engine died"):
         scene.look(1)
 
 
-def test_the_probe_holds_enough_tokens_to_mean_something() -> None:
-    scene = Scene()
-    scene.look(0)
+def test_the_samples_differ_and_are_scored_once_a_step_while_they_stay_the_same() -> None:
+    scene, scored = Scene(), []
+
+    def score(rows: Sequence[TrainRow]) -> Sequence[Sequence[float]]:
+        scored.append([row.token_ids[len(PROMPT) :] for row in rows])
+        return learner_of(scene.model)(rows)
+
+    for step in range(2):
+        asyncio.run(scene.canary.check(scene.policy, score, step=step))
+    first, second = scored
+    assert first == second
+    assert [len(tokens) for tokens in first] == [NUM_TOKENS] * NUM_SAMPLES
+    assert len(set(first)) > 1
     last = scene.canary._last
     assert last is not None
-    assert len(last.learner_logprobs) == len(last.generation.token_ids) == NUM_TOKENS
+    assert len(last.learner_logprobs) == len(last.policy_logprobs) == NUM_TOKENS * NUM_SAMPLES
