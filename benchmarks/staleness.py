@@ -18,6 +18,8 @@ from envgym.runs import RunDirectory
 
 SEEDS: Final = (20, 21, 22)
 STEPS: Final = 40
+WARM_START: Final = 9000
+"""Oracle episodes: what examples/demo.yaml had when the study was declared."""
 MARKS: Final = (0, 10, 20, 30, 40)
 """Steps after which a policy is evaluated."""
 CORRECTIONS: Final = {"none": "envgym.trainer.methods.corrections.base:NoCorrection", "tis": "tis"}
@@ -63,7 +65,7 @@ def run(out: Path) -> None:
     for seed in SEEDS:
         warm = out / f"warm-{seed}"
         seeds = {"run.seed": seed, "model.tiny.seed": seed}
-        train(config, warm, {**seeds, "run.steps": 0}, is_whole=evaluated_after(0))
+        train(config, warm, {**seeds, "run.steps": 0, "sft.episodes": WARM_START}, is_whole=evaluated_after(0))
         own = {
             **seeds,
             "run.steps": STEPS,
