@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         name = _command_of(words)
-        parser = build_parser(name)
+        parser = build_parser(*filter(None, [name]))
         args = parser.parse_args(words)
         if name is None:
             parser.print_help()
@@ -67,8 +67,8 @@ def _command_of(words: Sequence[str]) -> str | None:
     return name
 
 
-def build_parser(selected: str | None) -> Parser:
-    """Build the parser, with the arguments of the selected command only."""
+def build_parser(*selected: str) -> Parser:
+    """Build the parser, with the arguments of the selected commands only."""
     help_traceback = "show the traceback of an error"
     parser = Parser(
         prog="envgym",
@@ -81,7 +81,7 @@ def build_parser(selected: str | None) -> Parser:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, command in COMMANDS.items():
         own = subparsers.add_parser(name, help=command["help"], formatter_class=argparse.RawDescriptionHelpFormatter)
-        if name == selected:
+        if name in selected:
             own.description = f"{command['help'][0].upper()}{command['help'][1:]}."
             own.epilog = f"examples:\n{command['examples']}"
             module = import_module(command["module"])

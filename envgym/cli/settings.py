@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json([asdict(key) for key in keys])
         return 0
-    chosen = _kinds_by_key()
+    chosen = kinds_by_key()
     for key in keys:
         kind = chosen.get(key.key)
         names = "" if kind is None else f"one of: {', '.join(kind.names())} (envgym list --kind {kind.name})"
@@ -55,7 +55,7 @@ def read_settings_file_sections() -> "list[SettingSection]":
     return [*read_sections(TrainSettings), *phases, *read_sections(SelfTrainingSettings, "self_training")]
 
 
-def _kinds_by_key() -> "dict[str, PluginKind[Any]]":
+def kinds_by_key() -> "dict[str, PluginKind[Any]]":
     """Return for every key that chooses a plug-in the kind of it."""
     from envgym.cli.plugin_kinds import KINDS
 
@@ -75,7 +75,7 @@ def settings_tables() -> str:
 
 
 def _section_lines(section: "SettingSection") -> Iterator[str]:
-    kinds = _kinds_by_key()
+    kinds = kinds_by_key()
     yield from (f"### {f'`{section.key}`' if section.key else 'The file'} {{ #{_anchor(section.key)} }}", "")
     yield from (section.summary, "")
     yield from _table_head("key")

@@ -15,8 +15,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 def command_lines(page: Path) -> list[str]:
     """Return the lines of a page's shell blocks that call envgym."""
     shell = re.findall(r"^```(?:bash|sh|console)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    lines = [line.partition(" #")[0].strip() for block in shell for line in block.splitlines()]
-    return [line.removeprefix(".venv/bin/") for line in lines if re.match(r"(\.venv/bin/)?envgym ", line)]
+    commands = [re.split(r" (?:#|>|&&)", line)[0].strip() for block in shell for line in block.splitlines()]
+    return [line.removeprefix(".venv/bin/") for line in commands if re.match(r"(\.venv/bin/)?envgym ", line)]
 
 
 LINES = [pytest.param(line, id=f"{page.name}: {line}") for page in PAGES for line in command_lines(page)]
