@@ -5,6 +5,7 @@ module when one of its functions is first used.
 """
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from os import PathLike
@@ -57,12 +58,13 @@ def train(
 
     Raises: SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then.
     """
+    started = time.perf_counter()
     from envgym.trainer.catalog import TRACKER
     from envgym.trainer.train import train as run_training  # torch is heavy
 
     chosen = read_train_settings(settings, overrides, resume=resume)
     trackers = [TRACKER.build(choice) for choice in chosen.run.trackers] if callbacks is None else callbacks
-    return run_training(chosen, callbacks=trackers, resume=resume)
+    return run_training(chosen, callbacks=trackers, resume=resume, started=started)
 
 
 def evaluate(
@@ -95,11 +97,12 @@ def evaluate(
         engine: settings of what samples, as in YAML.
         evaluation: further settings of the evaluation, as in YAML.
         directory: written to; None: `runs/eval-MODEL-ENV`.
-        resume: go on with the directory, whose settings must be these.
+        resume: go on with the directory, whose settings must be these; `tasks` and `samples` may be raised.
         on_progress: called with (phase, done, total) as episodes end.
 
     Raises: SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then.
     """
+    started = time.perf_counter()
     envs = [env] if isinstance(env, str | Mapping) else env
     if temperature is None:
         temperature = float(samples > 1)
@@ -118,7 +121,7 @@ def evaluate(
         evaluation={**chosen, **evaluation},
         where="evaluate",
     )
-    return run_evaluation(settings, resume=resume, on_progress=on_progress)
+    return run_evaluation(settings, resume=resume, on_progress=on_progress, started=started)
 
 
 def play_episode(

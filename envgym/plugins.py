@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 _PATH = re.compile(r"(?P<place>.+):(?P<attribute>[A-Za-z_][\w.]*)")
 _import_lock = threading.RLock()
+_FILE_MODULE = "envgym_plugin_"
+"""How the name of a module from a file begins."""
 
 
 def _or_bare_name(schema: dict[str, Any]) -> None:
@@ -177,6 +179,15 @@ def read_kinds(catalog: Path) -> Mapping[str, PluginKind[Any]]:  # each kind mak
     return {name: PluginKind(name=name, **row) for name, row in rows.items()}
 
 
+def path_of(cls: type) -> str:
+    """Return the import path of a class as settings have it: `package.module:Class`, or `path/to/file.py:Class`."""
+    place = cls.__module__
+    if place.startswith(_FILE_MODULE):
+        file = Path(inspect.getfile(cls))
+        place = str(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)
+    return f"{place}:{cls.__qualname__}"
+
+
 def import_path(path: str) -> Any:  # whatever stands there
     """Import what `package.module:name` or `path/to/file.py:name` names.
 
@@ -194,7 +205,7 @@ def _import_file(file: Path) -> ModuleType:
     """Import a file once per path; its module stays known to pickle under a name that is derived from the path."""
     resolved = file.expanduser().resolve()
     digest = hashlib.sha256(str(resolved).encode()).hexdigest()[:12]
-    name = f"envgym_plugin_{re.sub(r'[^A-Za-z0-9]', '_', resolved.stem)}_{digest}"
+    name = f"{_FILE_MODULE}{re.sub(r'[^A-Za-z0-9]', '_', resolved.stem)}_{digest}"
     with _import_lock:
         if name in sys.modules:
             return sys.modules[name]

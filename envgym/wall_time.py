@@ -16,7 +16,7 @@ class ProcessTime(NamedTuple):
     device: str
     """In words, such as '2 CPU cores'; empty where the model is elsewhere."""
     seconds: float
-    """From the call that began the work."""
+    """From the start of the process where a command of one run did the work, else from the call."""
 
 
 class WallClock:

@@ -69,7 +69,13 @@ class TrainResult:
     evaluations: tuple[EvalRecord, ...]
 
 
-def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume: bool = False) -> TrainResult:
+def train(
+    settings: TrainSettings,
+    *,
+    callbacks: Sequence[Callback] = (),
+    resume: bool = False,
+    started: float | None = None,
+) -> TrainResult:
     """Train as `settings` say and write a run directory.
 
     Args:
@@ -77,11 +83,12 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = (), resume
         callbacks: called as it goes on.
         resume: go on from the newest checkpoint of the run directory, which may have moved. Its settings must be these,
             but for how long it goes on (`preflight.EXTENDABLE`); what changes is recorded.
+        started: what `time.perf_counter()` was when the work began, for its wall time; None: now.
 
     Raises:
         SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then.
     """
-    started = time.perf_counter()
+    started = time.perf_counter() if started is None else started
     build_method(settings)
     run = open_run_directory(settings, resume=resume)
     with ExitStack() as held:

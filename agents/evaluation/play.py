@@ -116,7 +116,7 @@ class EvalRecord:
     costs: Mapping[str, float]
     """Mean per episode; after a search, all that the search spent."""
     seconds: float
-    """Wall time of the whole evaluation."""
+    """From the first episode's beginning to the last one's end, without imports and loading."""
     search: str = "chain"
     """The search that chose each episode; costs are those of the whole search."""
     selected_by: str | None = None

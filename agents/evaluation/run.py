@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from envgym.agents.catalog import METRIC, SEARCH
 from envgym.agents.evaluation.play import (
@@ -27,8 +27,8 @@ from envgym.agents.search import Strategy
 from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.settings import EnvSettings, EvalSettings
 from envgym.core.tree import Tree
-from envgym.episodes import episode_rows
-from envgym.errors import InvalidInput, SettingsError, UnknownName
+from envgym.episodes import episode_rows, trees_of
+from envgym.errors import InvalidInput, RunError, SettingsError, UnknownName
 from envgym.event_loop import run_coroutine
 from envgym.files import sole_writer
 from envgym.journal import Journal
@@ -43,6 +43,8 @@ _LOADS_MODEL = ("transformers", "vllm")
 """Backends that read the model of its name from a directory or the hub."""
 JOURNAL = "finished.jsonl"
 """Episodes of an evaluation that is not over yet."""
+EXTENDABLE: Final = ("tasks", "samples")
+"""Settings of the evaluation that may be raised when it is resumed."""
 
 Progress = Callable[[str, int, int], None]
 """Called with (phase, done, total)."""
@@ -58,20 +60,26 @@ class EvalResult:
 
 
 def run_evaluation(
-    settings: EvalSettings, *, resume: bool = False, on_progress: Progress = lambda phase, done, total: None
+    settings: EvalSettings,
+    *,
+    resume: bool = False,
+    on_progress: Progress = lambda phase, done, total: None,
+    started: float | None = None,
 ) -> EvalResult:
     """Evaluate as `settings` say and write a run directory.
 
     Args:
         settings: of the evaluation.
-        resume: go on with the directory, whose settings must be these. Episodes that infrastructure ended run again.
+        resume: go on with the directory, whose settings must be these, but for more tasks or samples: the new episodes
+            are played, and `history.jsonl` records the change. Episodes that infrastructure ended run again.
         on_progress: called as episodes end.
+        started: what `time.perf_counter()` was when the work began, for its wall time; None: now.
 
     Raises:
         SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then. RunError: too
             many invalid episodes; what was finished is kept.
     """
-    started = time.perf_counter()
+    started = time.perf_counter() if started is None else started
     agent_kind(settings.agent)
     run = _open(settings, resume=resume)
     check_labels((env.label for env in settings.envs), where="envs")
@@ -80,8 +88,7 @@ def run_evaluation(
     with ExitStack() as held:
         if run is not None:
             held.enter_context(sole_writer(run.path))
-        done = set() if run is None else {data["label"] for data in run.evals()}
-        missing = [plan for plan in plans if plan.title not in done]
+        missing = [plan for plan in plans if run is None or not _is_recorded(run, plan)]
         if run is None or missing:
             if settings.engine.backend.name in _LOADS_MODEL:
                 check_model(settings.model.name)
@@ -107,6 +114,8 @@ async def _evaluate_plans(
         if run is None:
             held.enter_context(sole_writer(settings.run.path))
             run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(settings))
+        else:
+            run.change_config(_config(settings), step=settings.model.train_steps)
         clock = WallClock(run.path, device=_device(settings), started=started)
         stack.callback(clock.record)
         journal = Journal(run.path / JOURNAL)
@@ -129,9 +138,12 @@ async def _evaluate_plan(
     settings: EvalSettings, run: RunDirectory, journal: Journal, plan: EvalPlan, play: Player, on_progress: Progress
 ) -> None:
     """Play what is missing of a plan, and write all of it."""
-    finished = [tree for tree in journal.of(plan.label) if not invalid_reasons(tree)]
-    total, done = len(plan.tasks) * plan.settings.samples, len(finished)
-    phase, seconds_before = f"evaluate {plan.label}", journal.seconds.get(plan.label, 0.0)
+    record = _record(run, plan)  # of fewer tasks or samples
+    recorded = [] if record is None else trees_of(run.episodes(label=plan.title))
+    finished = [tree for tree in (*recorded, *journal.of(plan.label)) if not invalid_reasons(tree)]
+    total, done = len(plan.tasks) * plan.settings.samples, len({tree.id for tree in finished})
+    phase = f"evaluate {plan.label}"
+    seconds_before = journal.seconds.get(plan.label, 0.0 if record is None else record["seconds"])
     started = time.perf_counter() - seconds_before
 
     def on_finished(tree: Tree) -> None:
@@ -151,6 +163,18 @@ async def _evaluate_plan(
         seconds_before=seconds_before,
     )
     write_evaluation(run, evaluation)
+
+
+def _record(run: RunDirectory, plan: EvalPlan) -> dict[str, Any] | None:
+    """Return what the run recorded of a plan, if it did."""
+    return next((data for data in run.evals() if data["label"] == plan.title), None)
+
+
+def _is_recorded(run: RunDirectory, plan: EvalPlan) -> bool:
+    """Tell whether the run has recorded all samples of all tasks of a plan."""
+    record = _record(run, plan)
+    samples = plan.settings.samples
+    return record is not None and all(len(record["rewards"].get(task.id, ())) >= samples for task in plan.tasks)
 
 
 def write_evaluation(run: RunDirectory, evaluation: Evaluation) -> None:
@@ -173,7 +197,12 @@ def _open(settings: EvalSettings, *, resume: bool) -> RunDirectory | None:
     check_trusted(path, {})  # what is written there must stay there
     theirs = build_settings(EvalSettings, run.config, where=str(path / "config.json"))
     engine = (f"engine.{name}" for name in ("device", "threads", "concurrency", "max_batch", "cache_gib"))
-    check_same(_config(theirs), _config(settings), where=path, but=("run.directory", *engine))
+    raised = (f"evaluation.{name}" for name in EXTENDABLE)
+    check_same(_config(theirs), _config(settings), where=path, but=("run.directory", *raised, *engine))
+    for name in EXTENDABLE:
+        before, now = getattr(theirs.evaluation, name), getattr(settings.evaluation, name)
+        must, do = f"be at least the {before} of the run", "raise it, or start another evaluation"
+        RunError.unless(now >= before, f"evaluation.{name}", must, now, where=str(path), do=do)
     return run
 
 

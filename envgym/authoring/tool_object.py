@@ -3,7 +3,7 @@
     class Safe:
         def reset(self, code: str) -> str: ...      # takes the fields of the payload; returns the first observation
         def turn(self, digit: int) -> str: ...      # a tool
-        def score(self) -> float: ...               # read when the episode ends
+        def score(self) -> float: ...               # read when the episode ends; a bool or a Verdict will do as well
 
 The object is the state, so a fork copies it. A message without a tool call ends the episode; so does `is_over` (an
 attribute, a property or a method), where the object has one.
@@ -23,6 +23,8 @@ from envgym.errors import InvalidInput
 from envgym.party import Party
 from envgym.records import Reply
 from envgym.tools import Tool, public_tools
+from envgym.verifiers.base import Verdict
+from envgym.verifiers.functions import verdict_of
 
 LIFECYCLE = frozenset({"reset", "score", "is_over", "oracle", "close"})
 """Methods that are not tools."""
@@ -36,8 +38,8 @@ class ToolObject(Protocol):
         """`reset(**payload)`, with a parameter `rng` where the object wants a NumPy generator."""
         ...
 
-    def score(self) -> float:
-        """Return the reward of the episode, in [0, 1]."""
+    def score(self) -> float | Verdict:
+        """Return the reward of the episode: a number in [0, 1], a bool or a `Verdict`."""
         ...
 
 
@@ -120,7 +122,7 @@ class ToolObjectEnv(Env[ObjectT]):
 
     def respond(self, action: Action) -> Reply:
         """End the episode: a message without a call is the last one."""
-        return Reply(reward=self.state.score(), terminated=True)
+        return Reply(reward=self._score(), terminated=True)
 
     def after_tools(self, observation: Observation) -> Reply:
         """Pay the score where the object is over, and at the turn limit."""
@@ -129,9 +131,13 @@ class ToolObjectEnv(Env[ObjectT]):
         is_last = self.max_turns is not None and self._turn + 1 >= self.max_turns
         return Reply(
             observation=observation,
-            reward=self.state.score() if is_over or is_last else 0.0,
+            reward=self._score() if is_over or is_last else 0.0,
             terminated=is_over,
         )
+
+    def _score(self) -> float:
+        """Return the object's score. Raises: InvalidInput: it returns none."""
+        return verdict_of(self.state.score(), f"{self.object_class.__name__}.score", task=self.task).score
 
     def oracle(self) -> str:
         """Return the best next action, if the object knows it."""

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from envgym.agents.settings import EvalSettings
 
 _WHERE = "envgym eval"
+_ENGINE = ("device", "threads", "concurrency", "max_batch", "cache_gib")
+"""Options of the section `engine`; they may change when an evaluation is resumed."""
+_SIZE = ("tasks", "samples")
+"""Options that may be raised then."""
+_NO_SETTINGS = ("command", "run_command", "started", "traceback", "model", "out", "resume", "trust", "json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,43 +38,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_env = "environment; repeatable (default: those of the run)"
     what.add_argument("--env", metavar="ID", action="append", default=[], help=help_env)
     _add_pairs(what, "--env-set", "keyword argument of every environment, such as level=3")
-    what.add_argument("--split", default=Split.TEST.value, help="test or train (default: test)")
-    what.add_argument("--tasks", type=int, default=100, metavar="N", help="distinct tasks (default: 100)")
-    what.add_argument("--samples", type=int, default=1, metavar="K", help="episodes per task (default: 1)")
+    what.add_argument("--split", help="test or train (default: test)")
+    what.add_argument("--tasks", type=int, metavar="N", help="distinct tasks (default: 100)")
+    what.add_argument("--samples", type=int, metavar="K", help="episodes per task (default: 1)")
     help_temperature = "0: greedy (default: 0 for one sample, 1 for several or a search)"
     what.add_argument("--temperature", type=float, metavar="T", help=help_temperature)
-    what.add_argument(
-        "--top-p", type=float, default=1.0, metavar="P", help="probability mass to sample from (default: 1)"
-    )
+    what.add_argument("--top-p", type=float, metavar="P", help="probability mass to sample from (default: 1)")
     help_top_k = "number of most probable tokens to sample from; 0: all (default: 0)"
-    what.add_argument("--top-k", type=int, default=0, metavar="K", help=help_top_k)
+    what.add_argument("--top-k", type=int, metavar="K", help=help_top_k)
     help_metric = "endings, lengths, or your own, such as my_metric.py:MyMetric; repeatable"
     what.add_argument("--metric", metavar="NAME", action="append", default=[], help=help_metric)
     what.add_argument(
         "--success-at", type=float, metavar="R", help="an episode succeeds from this reward on (default: 1)"
     )
     help_invalid = "stop above this share of invalid episodes (default: 0.5)"
-    what.add_argument("--max-invalid", type=float, default=0.5, metavar="R", help=help_invalid)
-    what.add_argument("--seed", type=int, default=0, help="seed of environments and sampling (default: 0)")
+    what.add_argument("--max-invalid", type=float, metavar="R", help=help_invalid)
+    what.add_argument("--seed", type=int, help="seed of environments and sampling (default: 0)")
     search = parser.add_argument_group("search")
     help_search = "search strategy: chain (default: one episode per sample), best_of, mcts, my_search.py:MySearch ..."
-    search.add_argument("--search", default="chain", metavar="NAME", help=help_search)
+    search.add_argument("--search", metavar="NAME", help=help_search)
     _add_pairs(search, "--search-set", "setting of the search, such as n=8 or budget.tokens_generated=4096")
     how = parser.add_argument_group("execution")
-    how.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
+    how.add_argument("--device", help="cpu, cuda or auto (default)")
     how.add_argument("--dtype", help="float32 (default) or bfloat16")
     how.add_argument("--threads", type=int, metavar="N", help="CPU threads")
-    how.add_argument("--concurrency", type=int, default=64, metavar="N", help="concurrent episodes (default: 64)")
-    how.add_argument(
-        "--max-batch", type=int, default=64, metavar="N", help="sequences per sampling batch (default: 64)"
-    )
+    how.add_argument("--concurrency", type=int, metavar="N", help="concurrent episodes (default: 64)")
+    how.add_argument("--max-batch", type=int, metavar="N", help="sequences per sampling batch (default: 64)")
     help_backend = "transformers (default), vllm (with --endpoint: a vLLM server), or path/to/file.py:Class"
-    how.add_argument("--backend", default="transformers", help=help_backend)
-    how.add_argument(
-        "--cache-gib", type=float, default=2.0, metavar="X", help="vllm: memory of the key-value cache (default: 2)"
-    )
+    how.add_argument("--backend", help=help_backend)
+    how.add_argument("--cache-gib", type=float, metavar="X", help="vllm: memory of the key-value cache (default: 2)")
     how.add_argument("--out", metavar="DIR", help="write here (default: runs/eval-MODEL-ENV)")
-    how.add_argument("--resume", action="store_true", help="continue the evaluation in --out, with its own settings")
+    help_resume = "continue the evaluation in --out with its own settings; --tasks and --samples may be raised"
+    how.add_argument("--resume", action="store_true", help=help_resume)
     add_trust_argument(how)
     add_json_argument(parser)
 
@@ -81,13 +81,13 @@ def _add_pairs(group: "argparse._ArgumentGroup", name: str, text: str) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate, and print the results."""
     from envgym.agents.evaluation.run import run_evaluation
-    from envgym.cli.results import print_evaluations, run_json
+    from envgym.cli.results import print_end, print_evaluations, run_json
 
     settings = _settings(args)
     import_from_here(settings.model_dump(mode="json"))
     try:
         with ProgressDisplay() as progress:
-            result = run_evaluation(settings, resume=args.resume, on_progress=progress)
+            result = run_evaluation(settings, resume=args.resume, on_progress=progress, started=args.started)
     except KeyboardInterrupt:
         if (settings.run.path / "run.json").exists():
             echo(f"interrupted; continue with: envgym eval --out {settings.run.path} --resume", file=sys.stderr)
@@ -96,60 +96,87 @@ def run(args: argparse.Namespace) -> int:
         print_json(run_json(result.directory, result.report))
         return 0
     print_evaluations(result.directory)
-    echo(f"report: {result.report}")
+    print_end(result.directory, result.report)
     return 0
 
 
 def _settings(args: argparse.Namespace) -> "EvalSettings":
     """Return the settings that the arguments, and the run that `--model` names, give."""
-    from envgym.agents.settings import EvalSettings
     from envgym.api import eval_settings
     from envgym.runs import RunDirectory
 
     if args.resume and args.model is None and args.out is not None:
-        config = RunDirectory.open(args.out, trusted=args.trust).trusted_config()
-        return build_settings(EvalSettings, config, where=args.out)
+        return _resumed_settings(args)
     if args.model is None:
         do = "name a model, a model directory or a run"
         raise SettingsError.of("--model", "be given", "nothing", where=_WHERE, do=do)
-    numbers = {name: value for name in ("dtype", "tokenizer") if (value := getattr(args, name)) is not None}
-    agent = {} if args.agent is None else {"name": args.agent}
     evaluation = {
-        "tasks": args.tasks,
-        "samples": args.samples,
+        **_given_values(args, *_SIZE, "top_p", "top_k", "success_at"),
         "temperature": _temperature(args),
-        "top_p": args.top_p,
-        "top_k": args.top_k,
-        "split": Split.parse(args.split, where="--split"),
-        "max_invalid_rate": args.max_invalid,
         "metrics": args.metric,
-        "search": apply_overrides({"name": args.search}, args.search_set, option="--search-set"),
+        "search": apply_overrides({"name": args.search or "chain"}, args.search_set, option="--search-set"),
     }
-    if args.success_at is not None:
-        evaluation["success_at"] = args.success_at
-    return eval_settings(
+    if args.split is not None:
+        evaluation["split"] = Split.parse(args.split, where="--split")
+    if args.max_invalid is not None:
+        evaluation["max_invalid_rate"] = args.max_invalid
+    settings = eval_settings(
         args.model,
         _envs(args),
-        run={"directory": args.out, "seed": args.seed},
-        numbers=numbers,
-        agent=apply_overrides(agent, args.agent_set, option="--agent-set"),
+        run={"directory": args.out, **_given_values(args, "seed")},
+        numbers=_given_values(args, "dtype", "tokenizer"),
+        agent=apply_overrides({"name": args.agent} if args.agent else {}, args.agent_set, option="--agent-set"),
         engine=_engine(args),
         evaluation=evaluation,
         trusted=args.trust,
         where=_WHERE,
         given=_given(args),
     )
+    if not args.resume:
+        return settings
+    of_run = RunDirectory.open(settings.run.path).config["evaluation"]
+    kept = {name: of_run[name] for name in _SIZE if getattr(args, name) is None}
+    return settings.model_copy(update={"evaluation": settings.evaluation.model_copy(update=kept)})
+
+
+def _resumed_settings(args: argparse.Namespace) -> "EvalSettings":
+    """Return the settings of the evaluation in `--out`, with what may change in place.
+
+    Raises: SettingsError: another option is given, or one that does not hold. RunError: no such run.
+    """
+    from envgym.agents.settings import EvalSettings
+    from envgym.runs import RunDirectory
+
+    free = (*_SIZE, *_ENGINE)
+    names = [name for name in vars(args) if name not in (*free, *_NO_SETTINGS)]
+    if fixed := [_option(name) for name, value in _given_values(args, *names).items() if value != []]:
+        must = f"be among {', '.join(map(_option, free))} when an evaluation is resumed"
+        do = "leave out the others, or start another evaluation"
+        raise SettingsError.of("options", must, ", ".join(fixed), where=f"{_WHERE} --resume", do=do)
+    config = RunDirectory.open(args.out, trusted=args.trust).trusted_config()
+    for section, options in (("evaluation", _SIZE), ("engine", _ENGINE)):
+        config[section] = {**config[section], **_given_values(args, *options)}
+    return build_settings(EvalSettings, config, where=args.out, given=_given(args))
+
+
+def _given_values(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return the values of those of the options that were given."""
+    return {name: value for name in names if (value := getattr(args, name)) is not None}
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _given(args: argparse.Namespace) -> dict[str, str]:
     """Return for the settings that an argument gave directly what gave them."""
     sections = {
-        "evaluation": ("tasks", "samples", "temperature", "top_p", "top_k"),
-        "engine": ("threads", "concurrency", "max_batch", "cache_gib"),
+        "evaluation": (*_SIZE, "temperature", "top_p", "top_k"),
+        "engine": _ENGINE,
         "model": ("dtype",),
     }
     options = [(section, name) for section, names in sections.items() for name in names]
-    given = {f"{section}.{name}": f"--{name.replace('_', '-')}" for section, name in options}
+    given = {f"{section}.{name}": _option(name) for section, name in options}
     for part, option in (("agent", "agent"), ("evaluation.search", "search"), ("engine.endpoint", "endpoint")):
         words = getattr(args, f"{option}_set")
         given |= places(words, option=f"--{option}-set", under=f"{part}.")
@@ -160,16 +187,16 @@ def _temperature(args: argparse.Namespace) -> float:
     """Return the temperature that was given; else 1 where several different episodes are wanted, and 0 for one."""
     if args.temperature is not None:
         return float(args.temperature)
-    return float(args.samples > 1 or args.search != "chain")
+    return float((args.samples or 1) > 1 or args.search not in (None, "chain"))
 
 
 def _engine(args: argparse.Namespace) -> dict[str, Any]:
     """Return what samples; vLLM at an endpoint samples by token ids, any other service by messages."""
-    names = ("backend", "device", "threads", "concurrency", "max_batch", "cache_gib")
-    engine: dict[str, Any] = {name: getattr(args, name) for name in names}
+    engine = _given_values(args, "backend", *_ENGINE)
     if args.endpoint is not None:
         served = {"transformers": "openai", "vllm": "vllm_server"}
-        engine["backend"] = served.get(args.backend, args.backend)
+        backend = args.backend or "transformers"
+        engine["backend"] = served.get(backend, backend)
         endpoint = {"base_url": args.endpoint, "model": args.model}
         engine["endpoint"] = apply_overrides(endpoint, args.endpoint_set, option="--endpoint-set")
     elif args.endpoint_set or args.tokenizer:

@@ -7,13 +7,14 @@ module of the command that was asked for is imported.
 import argparse
 import os
 import sys
+import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
 from envgym import __version__
-from envgym.cli.common import Parser, echo, import_from_here
+from envgym.cli.common import Parser, echo, import_from_here, process_start
 from envgym.errors import EnvgymError, sentence, unknown_name
 
 EXIT_BAD_INPUT = 2
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name is None:
             parser.print_help()
             return 0
+        args.started = time.perf_counter() if argv is not None else process_start()
         import_from_here(list(vars(args).values()))
         code: int = args.run_command(args)
         sys.stdout.flush()

@@ -8,6 +8,7 @@ from typing import Any
 
 from envgym.cli.common import echo, styled
 from envgym.core.json_types import JsonValue
+from envgym.progress import duration
 from envgym.report.data import ComparisonData, EvaluationData, to_json
 from envgym.report.from_run import comparisons_of_run, declare, evaluations_of_run
 from envgym.runs import RunDirectory
@@ -23,10 +24,15 @@ def run_json(directory: Path, report: Path) -> dict[str, JsonValue]:
     return {
         "directory": str(directory),
         "report": str(report),
-        "wall_time_s": sum(process.seconds for process in read_wall_time(directory)),
+        "wall_time_s": _wall_time(directory),
         "evaluations": [_evaluation_json(*pair) for pair in _with_records(run)],
         "comparisons": to_json(comparisons_of_run(run)),
     }
+
+
+def _wall_time(directory: Path) -> float:
+    """Return the seconds of all processes that worked on a run."""
+    return sum(process.seconds for process in read_wall_time(directory))
 
 
 def _with_records(run: RunDirectory) -> list[tuple[EvaluationData, Mapping[str, Any]]]:
@@ -43,7 +49,7 @@ def _evaluation_json(evaluation: EvaluationData, record: Mapping[str, Any]) -> J
         **data,
         "env_id": record["env_id"],
         "temperature": record["temperature"],
-        "seconds": record["seconds"],
+        "episodes_s": record["seconds"],
         "num_tasks": tasks,
         "samples_per_task": samples,
         "minimum_detectable_effect": declare(tasks, samples).minimum_detectable_effect,
@@ -99,6 +105,12 @@ def print_run(directory: Path, report: Path) -> None:
         print_untrained(directory)
     else:
         print_evaluations(directory)
+    print_end(directory, report)
+
+
+def print_end(directory: Path, report: Path) -> None:
+    """Print how long all processes of a run took together, and where its report is."""
+    echo(_line("wall time", duration(_wall_time(directory))))
     echo(f"report: {report}")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from envgym.cli.common import add_env_arguments, add_json_argument, default_of, echo, make_env, print_json, styled
 from envgym.core.tasks import Split
 from envgym.env import NoOracle
+from envgym.plugins import path_of
 from envgym.registry import creator_of, parameters
 from envgym.wrappers import AnyEnv
 
@@ -57,7 +58,7 @@ def describe(env: AnyEnv, creator: Callable[..., object]) -> dict[str, Any]:  # 
     text = inspect.getdoc(creator) or inspect.getdoc(type(inner)) or ""
     return {
         "id": env.name,
-        "class": f"{type(inner).__module__}:{type(inner).__qualname__}",
+        "class": path_of(type(inner)),
         "summary": " ".join(text.split("\n\n")[0].split()),
         "splits": {split.value: inner.tasks.size(split) for split in Split},
         "max_turns": inner.max_turns,

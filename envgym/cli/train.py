@@ -97,7 +97,7 @@ def _run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
 
     trackers = [TRACKER.build(choice) for choice in settings.run.trackers]
     try:
-        result = train(settings, callbacks=trackers, resume=args.resume)
+        result = train(settings, callbacks=trackers, resume=args.resume, started=args.started)
     except KeyboardInterrupt:
         if (settings.run.path / "run.json").exists():
             directory = shlex.quote(str(settings.run.path))  # it knows all settings, overrides too

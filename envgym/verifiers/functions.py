@@ -50,12 +50,17 @@ class CheckedFunction:
     def __call__(self, attempt: Attempt) -> Verdict:
         """Score an attempt. Raises: InvalidInput: the function returns no score. What the function raises."""
         result: object = self.function(**{name: getattr(attempt, name) for name in self._taken})
-        if isinstance(result, Verdict):
-            return result
-        if not isinstance(result, (Real, np.bool_)) or not 0.0 <= float(result) <= 1.0:
-            what, must = f"reward function {self.name}", "return a number in [0, 1], a bool or a Verdict"
-            raise InvalidInput.of(what, must, repr(result), where=f"task {attempt.task.id}", do="correct it")
-        return Verdict(score=float(result), reason=f"{self.name} returned {result}")
+        return verdict_of(result, f"reward function {self.name}", task=attempt.task)
+
+
+def verdict_of(result: object, name: str, *, task: Task) -> Verdict:
+    """Return as a verdict what `name` returned. Raises: InvalidInput: no number in [0, 1], no bool and no `Verdict`."""
+    if isinstance(result, Verdict):
+        return result
+    if not isinstance(result, (Real, np.bool_)) or not 0.0 <= float(result) <= 1.0:
+        must = "return a number in [0, 1], a bool or a Verdict"
+        raise InvalidInput.of(name, must, repr(result), where=f"task {task.id}", do="correct it")
+    return Verdict(score=float(result), reason=f"{name} returned {result}")
 
 
 def _taken_parameters(function: RewardFunction, name: str) -> tuple[str, ...]:

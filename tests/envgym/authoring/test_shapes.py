@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
 from envgym.authoring import RubricEnv, TaskDraft, ToolObjectEnv, from_object, from_rubric
 from envgym.core.messages import Action, ToolCall
 from envgym.core.tasks import Split
-from envgym.core.turns import Ending, Scored
+from envgym.core.turns import Ending, Invalid, Scored
 from envgym.env import Env, NoOracle
 from envgym.errors import EnvFailure, InvalidInput
 from envgym.parsing import parse_action
@@ -22,6 +23,7 @@ from envgym.records import StepRecord
 from envgym.rubric import Rubric
 from envgym.tools import tool
 from envgym.verifiers import Exact, Math, Numeric
+from envgym.verifiers.base import Verdict
 from tests.support import env_shapes as shapes
 
 AnyEnv = Env[Any]  # each env has its own state type
@@ -108,6 +110,38 @@ def test_the_object_shape_pays_its_score_at_the_turn_limit() -> None:
     first, second = play(env, call("put"), call("put"))
     assert (first.reward, first.ending) == (Scored(value=0.0), None)
     assert (second.reward, second.ending) == (Scored(value=0.2), Ending.TRUNCATED_TURNS)
+
+
+@pytest.mark.parametrize(
+    "result, reward",
+    [
+        (0.25, 0.25),
+        (True, 1.0),
+        (np.True_, 1.0),
+        (Verdict(score=0.5, reason="half of it"), 0.5),
+        (1.5, None),
+        (None, None),
+        ("yes", None),
+    ],
+)
+def test_score_of_an_object_has_the_forms_of_a_reward_function(result: Any, reward: float | None) -> None:
+    class Jar:
+        def reset(self) -> str:
+            return "Fill it."
+
+        def score(self) -> Any:
+            return result
+
+    env = from_object(Jar, [TaskDraft(prompt="Fill the jar.", payload={})])
+    env.reset(options={"task": env.tasks.task(Split.TEST if env.tasks.size(Split.TEST) else Split.TRAIN, 0)})
+    (step,) = play(env, "Done.")
+    if reward is not None:
+        assert step.reward == Scored(value=reward)
+        assert type(step.reward.value) is float
+    else:
+        assert isinstance(step.reward, Invalid)
+        must = f"Jar.score must return a number in [0, 1], a bool or a Verdict, got {result!r} (task "
+        assert must in step.reward.reason
 
 
 def test_a_fork_copies_the_object() -> None:

@@ -134,6 +134,13 @@ def test_show_as_json_holds_the_same(out: Any) -> None:
     assert facts["example"][-1] == ["env", "Right. [TERMINATED, reward 1]"]
 
 
+def test_show_names_the_file_of_a_class(out: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(f"from {SUMS.replace(':', ' import ')}\nclass Mine(Sums):\n    pass\n")
+    assert out("show", f"{tmp_path}/mine.py:Mine").splitlines()[0] == f"mine.py:Mine   {tmp_path}/mine.py:Mine"
+    monkeypatch.chdir(tmp_path)
+    assert json.loads(out("show", "mine.py:Mine", "--json"))["class"] == "mine.py:Mine"
+
+
 def test_show_tells_what_a_factory_takes_and_does(out: Any, tmp_path: Any) -> None:
     path = tmp_path / "games.py"
     path.write_text(

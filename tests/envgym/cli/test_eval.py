@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -48,6 +49,7 @@ def test_evaluation_prints_what_it_found(command: Command) -> None:
         "success", "k = 1", "k = 2", "k = 4", "endings", "per episode", "detectable",
     ]  # fmt: skip
     assert lines[5].split(maxsplit=1)[1] == "TERMINATED 20"
+    assert re.fullmatch(r"wall time    \d+ s", lines[-2])
     assert lines[-1] == "report: out/report.html"
     assert err.splitlines()[-1].startswith("evaluate held-out: 20/20, ")
 
@@ -356,8 +358,8 @@ def test_directory_that_is_taken_is_refused(command: Command, files: Files, fold
 
 def test_resuming_another_evaluation_is_refused(command: Command, files: Files) -> None:
     command(*VOWELS, "--tasks", 2)
-    assert refused(command, files, *VOWELS, "--tasks", 3, "--resume").startswith(
-        "envgym: resumed settings must be those of the run, got changes in ['evaluation.tasks'] (out); "
+    assert refused(command, files, *VOWELS, "--tasks", 3, "--top-k", 5, "--resume").startswith(
+        "envgym: resumed settings must be those of the run, got changes in ['evaluation.top_k'] (out); "
     )
     assert command(*VOWELS, "--tasks", 2, "--max-batch", 2, "--resume")[0] == 0  # how it is computed may change
 
