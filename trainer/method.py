@@ -117,7 +117,10 @@ def build_method(settings: TrainSettings) -> Method:
     check_score_names(method.scores, settings.models)
     check_combination(settings, method.credit)
     if settings.critic is not None and not isinstance(method.credit, CriticCredit):
-        rule, do = "go with a credit that reads values", "choose such as credit.name=gae_turn, or leave the section out"
+        rule, do = (
+            "be used with a credit that uses a critic",
+            "choose such as credit.name=gae_turn, or leave the section out",
+        )
         raise SettingsError(sentence("critic", rule, f"credit {settings.credit.name}", where="settings", do=do))
     check_critic_model(settings)
     return method

@@ -117,7 +117,7 @@ class TrainSettings(Recipe):
         readers = [term.name for term in self.objective.terms if Source.DEMONSTRATION in term.sources]
         if self.demonstrations is not None and not readers:
             do = "add one with sources=[DEMONSTRATION], such as loss nll, or leave the section out"
-            must = "go with a term of the objective that reads them"
+            must = "be used with a term of the objective that reads them"
             raise ValueError(sentence("demonstrations", must, "none", where="objective.terms", do=do))
         return self
 

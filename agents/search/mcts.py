@@ -38,7 +38,7 @@ class Mcts(SimulationSettings, TreeStrategy):
         """Refuse what cannot work. Raises: SettingsError."""
         if self.backup == "decayed" and self.value is not None:
             do = "set backup=mean, or leave value out"
-            raise SettingsError.of("backup=decayed", "go with rewards", "a value", where=self.name, do=do)
+            raise SettingsError.of("backup=decayed", "be used with rewards", "a value", where=self.name, do=do)
         super().check(env, agent, group_size=group_size)
 
     @property

@@ -127,7 +127,7 @@ class TreeStrategy(Settings, ABC):
             return ANSWER_SCORER.build(self.select)
         if self.value_fn is None:
             do = "set value.name, or choose by majority or likelihood"
-            raise SettingsError.of("select=value", "go with a value", "none", where=self.name, do=do)
+            raise SettingsError.of("select=value", "be used with a value", "none", where=self.name, do=do)
         return ValueScorer(self.value_fn)
 
     @cached_property
@@ -151,7 +151,7 @@ class TreeStrategy(Settings, ABC):
         """Refuse a search without an end, an env or a group that does not fit, and a budget that is too small."""
         if getattr(self, self.bound) is None and not self.budget.is_limited:
             do = "set its budget, such as budget.tokens_generated=4096"
-            raise SettingsError.of(f"{self.bound}=None", "go with a budget", "none", where=self.name, do=do)
+            raise SettingsError.of(f"{self.bound}=None", "be used with a budget", "none", where=self.name, do=do)
         if self.is_forking:
             resolve_branching(env, self.branching, where=self.name)
         parts = 1 if group_size is None else self.num_trees(group_size)

@@ -92,7 +92,7 @@ class Likelihood:
         logprobs = [observation.logprob for observation in observations if observation.logprob is not None]
         if len(logprobs) < len(observations):
             do = "sample at temperature 1 without top-k and top-p, or choose by majority"
-            must, got = "go with log-probs at temperature 1", "a policy that does not give them"
+            must, got = "be used with log-probs at temperature 1", "a policy that does not give them"
             raise RunError.of("likelihood", must, got, where="select", do=do)
         return logprobs
 

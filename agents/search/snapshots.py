@@ -40,7 +40,7 @@ def resolve_branching(env: Env[Any], branching: Branching, *, where: str) -> Bra
         do = "use a strategy that begins every episode anew, such as chain or best_of"
         raise SettingsError.of("env", "declare fork capability state or replay", got, where=where, do=do)
     if branching is Branching.FORK and capability is not ForkCapability.STATE:
-        must = "go with an env that copies its state"
+        must = "be used with an env that copies its state"
         raise SettingsError.of("branching=fork", must, got, where=where, do="set branching=auto")
     if branching is Branching.AUTO:
         return Branching.FORK if capability is ForkCapability.STATE else Branching.REPLAY

@@ -19,7 +19,7 @@ from envgym.agents.search.surprisal_fork import branchable_turns, surprisals
 
 
 class TurnUncertainty(RoundStrategy):
-    """Continue from the `nodes` least sure turns, `rounds` times; a state that was branched before counts less."""
+    """Continue from the `nodes` turns of highest uncertainty, `rounds` times; a state that was branched before ranks lower."""
 
     name: ClassVar[str] = "turn_uncertainty"
     penalty: float = Field(default=0.1, ge=0)

@@ -201,7 +201,7 @@ def _engine(args: argparse.Namespace) -> dict[str, Any]:
         engine["endpoint"] = apply_overrides(endpoint, args.endpoint_set, option="--endpoint-set")
     elif args.endpoint_set or args.tokenizer:
         do, what = "give its URL with --endpoint", "--endpoint-set" if args.endpoint_set else "--tokenizer"
-        raise SettingsError.of(what, "go with an endpoint", "none", where=_WHERE, do=do)
+        raise SettingsError.of(what, "be used with an endpoint", "none", where=_WHERE, do=do)
     return engine
 
 

@@ -76,5 +76,5 @@ def test_dry_run_counts_the_pass_of_the_critic(tmp_path: Path) -> None:
 
 
 def test_critic_without_a_credit_that_reads_it_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="critic must go with a credit that reads values, got credit grpo"):
+    with pytest.raises(SettingsError, match="critic must be used with a credit that uses a critic, got credit grpo"):
         build_method(settings(tmp_path, credit={"name": "grpo"}, critic={"lr": 0.1}))

@@ -85,7 +85,7 @@ def tree_credit_needs_branches(settings: TrainSettings, credit: AnyCredit) -> Fa
     """A chain has no branch to compare: what these credits read off a tree is 0 for all of it."""
     if settings.credit.name not in ("tree_grpo", "tree_po", "tree_rl", "spo") or settings.search.name != "chain":
         return None
-    must = "go with a search that grows trees, as a chain has no branches to compare"
+    must = "be used with a search that grows trees, as a chain has no branches to compare"
     return Fault(
         f"credit {settings.credit.name}", must, "search chain", "set search.name=random_expand, or credit=grpo"
     )
@@ -96,7 +96,7 @@ def deep_search_needs_mcts(settings: TrainSettings, credit: AnyCredit) -> Fault 
     others = ("chain", "best_of", "random_expand", "surprisal_fork", "turn_uncertainty")
     if settings.credit.name != "deep_search" or settings.search.name not in others:
         return None
-    must = "go with search mcts, which backs up the values that it reads"
+    must = "be used with search mcts, which backs up the values that it uses"
     return Fault("credit deep_search", must, f"search {settings.search.name}", "set search.name=mcts")
 
 
@@ -104,7 +104,7 @@ def sibling_needs_rows_per_path(settings: TrainSettings, credit: AnyCredit) -> F
     """Its weights share a node out among the rows through it already; `once` would divide a second time."""
     if settings.credit.name != "sibling" or settings.objective.shared_tokens != "once":
         return None
-    must = "be per_path with credit sibling, whose weights divide shared tokens already"
+    must = "be per_path with credit sibling, whose weights already account for shared tokens"
     return Fault("objective.shared_tokens", must, "once", "set objective.shared_tokens=per_path")
 
 
@@ -113,7 +113,7 @@ def old_samples_need_a_correction(settings: TrainSettings, credit: AnyCredit) ->
     is_weighed = settings.correction.name != "none" or settings.objective.old_policy == "rollout"
     if settings.rollout.staleness < 2 or is_weighed:
         return None
-    must = "be at most 1 where nothing corrects for samples of an older policy"
+    must = "be at most 1 without a correction for off-policy samples"
     do = "set correction.name=tis, or objective.old_policy=rollout"
     return Fault("rollout.staleness", must, str(settings.rollout.staleness), do)
 
@@ -122,7 +122,7 @@ def critic_needs_all_groups(settings: TrainSettings, credit: AnyCredit) -> Fault
     """Tasks that always or never succeed are those whose value a critic must learn; the filter keeps them from it."""
     if settings.filter.name != "zero_variance" or not isinstance(credit, CriticCredit):
         return None
-    must = "keep groups of equal rewards for a credit with a critic, which else never learns their value"
+    must = "keep groups with zero reward variance for a credit with a critic, which must learn their values"
     return Fault("filter", must, "zero_variance", "set filter.name=keep_all")
 
 
@@ -131,7 +131,7 @@ def variance_needs_two_episodes(settings: TrainSettings, credit: AnyCredit) -> F
     is_by_variance = settings.filter.name in ("zero_variance", "top_variance")
     if settings.rollout.group_size > 1 or not is_by_variance or settings.allocator is not None:
         return None
-    must = f"be at least 2 with filter {settings.filter.name}, which drops groups of equal rewards"
+    must = f"be at least 2 with filter {settings.filter.name}, which drops groups with zero reward variance"
     return Fault("rollout.group_size", must, "1", "raise it, or set filter.name=keep_all")
 
 
@@ -139,7 +139,7 @@ def reinforce_needs_one_epoch(settings: TrainSettings, credit: AnyCredit) -> Fau
     """A second pass over the rows is off-policy, and this loss has no ratio that would say so."""
     if settings.loss.name != "reinforce" or settings.optim.epochs == 1:
         return None
-    must = "be 1 with loss reinforce, which has no ratio to the policy that sampled"
+    must = "be 1 with loss reinforce, which has no importance ratio"
     return Fault("optim.epochs", must, str(settings.optim.epochs), "set it to 1, or loss.name=ppo_clip")
 
 
@@ -147,7 +147,7 @@ def reinforce_needs_one_minibatch(settings: TrainSettings, credit: AnyCredit) ->
     """After the first update of a step the rows are off-policy, and this loss has no ratio that would say so."""
     if settings.loss.name != "reinforce" or settings.optim.minibatches == 1:
         return None
-    must = "be 1 with loss reinforce, which has no ratio to the policy that sampled"
+    must = "be 1 with loss reinforce, which has no importance ratio"
     return Fault("optim.minibatches", must, str(settings.optim.minibatches), "set it to 1, or loss.name=ppo_clip")
 
 
@@ -156,7 +156,7 @@ def reinforce_has_no_old_policy(settings: TrainSettings, credit: AnyCredit) -> F
     is_read = settings.loss.name != "reinforce" or settings.correction.name != "none" or settings.objective.terms
     if settings.objective.old_policy != "rollout" or is_read:
         return None
-    must = "be recomputed with loss reinforce, which has no ratio that could correct"
+    must = "be recomputed with loss reinforce, which has no importance ratio"
     return Fault("objective.old_policy", must, "rollout", "set loss.name=ppo_clip, or a correction")
 
 
@@ -165,7 +165,7 @@ def value_clip_needs_several_updates(settings: TrainSettings, credit: AnyCredit)
     clip = None if settings.critic is None else settings.critic.clip
     if clip is None or settings.optim.epochs * settings.optim.minibatches > 1:
         return None
-    must = "go with several updates a step, as values have not moved before the first"
+    must = "be used with several updates per step, as values have not changed before the first"
     return Fault("critic.clip", must, "optim.epochs=1 and optim.minibatches=1", "leave it out, or raise one of them")
 
 
@@ -192,7 +192,7 @@ def terms_need_their_sources(settings: TrainSettings, credit: AnyCredit) -> Faul
     sources = ", ".join(lone[0].sources)
     has_replayed = Source.REPLAY in lone[0].sources
     do = "set replay.name=rlep" if has_replayed else "add the section demonstrations, or a replay that brings them"
-    must = f"go with what gives it tokens of {sources}"
+    must = f"be used with a source of {sources} tokens"
     return Fault(f"objective term {lone[0].name}", must, "none", f"{do}, or add POLICY to its sources")
 
 
@@ -225,7 +225,7 @@ def states_need_their_prompts(settings: TrainSettings, credit: AnyCredit) -> Fau
         loss = LOSS.build(choice)
         missing = [prompt for prompt in getattr(loss, "state_prompts", ()) if prompt not in known]
         if missing and name in CURRICULUM.table:
-            must = f"go with a curriculum that keeps its prompt {missing[0]}"
+            must = f"be used with a curriculum that renders its prompt {missing[0]}"
             got = f"{name} with {', '.join(known) or 'none'}"
             do = f"set curriculum.name=reworded and curriculum.prompts.{missing[0]}, or name those in its prompts"
             return Fault(f"loss {choice.name}", must, got, do)

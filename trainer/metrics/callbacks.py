@@ -93,7 +93,9 @@ class Wandb(Callback):
             import wandb  # optional, and heavy
         except ImportError:
             do = "run `pip install wandb`, or leave it out of run.trackers"
-            text = sentence("tracker wandb", "go with the wandb package", "no such package", where="settings", do=do)
+            text = sentence(
+                "tracker wandb", "have the wandb package installed", "no such package", where="settings", do=do
+            )
             raise SettingsError(text) from None
         self._wandb, self._project = wandb, project
 

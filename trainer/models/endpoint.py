@@ -18,7 +18,7 @@ from envgym.trainer.models.base import ModelContext
 
 
 class EndpointModel(Model):
-    """Answers conversations from a service, within its limits; takes the keys of `engine.endpoint` as well."""
+    """Answers conversations through an OpenAI-compatible service; also takes the keys of `engine.endpoint`."""
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ _Conversation = tuple[tuple[Role, str], ...]
 
 
 class Opponent(LearningModel):
-    """Play a seat of the run's games with weights of its own, and learn from what it was paid there.
+    """Play the other side of the run's games with its own weights, and learn from its rewards.
 
     Its episodes of a task are a group of GRPO. With `refresh=n` it does not learn: it takes the policy's weights before
     the first step and after every n-th, which is self-play against the policy as it was.

@@ -52,7 +52,7 @@ def preference_loss(
 
 
 class RewardModel(LearningModel):
-    """Say r of a conversation after its last token; preferred episodes of a group learn to have more than the others.
+    """Predict the reward r of a conversation after its last token; preferred episodes of a group get a higher one.
 
     One update a step, by the mean loss over all pairs of episodes of a group with different rewards. r is read from the
     state of the last sampled token, by a head as a critic's, so that a `token_critic` may begin with it.

@@ -22,7 +22,7 @@ from envgym.trainer.settings import TrainSettings
 
 
 class TokenCritic(LearningModel):
-    """Say V(s_t) of the prefix before every sampled token; body and head learn the credit's value targets.
+    """Predict V(s_t) of the prefix before every sampled token; body and head learn the credit's value targets.
 
     It begins as a copy of the policy, as a model from a directory, or as what another run has trained: its critic, or a
     named model with a value head, such as a reward model. A head that is not taken over begins at 0. Every step it

@@ -141,9 +141,9 @@ def test_what_cannot_choose_is_refused() -> None:
         BestOf(select=Choice(name="majorty")).check(Quiz(), char_agent().settings, group_size=None)
     with pytest.raises(SettingsError, match=r"answer_scorer\.name must name an importable class"):
         BestOf(select=Choice(name="no.such:thing")).check(Quiz(), char_agent().settings, group_size=None)
-    with pytest.raises(SettingsError, match="select=value must go with a value, got none"):
+    with pytest.raises(SettingsError, match="select=value must be used with a value, got none"):
         BestOf(select=Choice(name="value")).check(Quiz(), char_agent().settings, group_size=None)
-    with pytest.raises(SettingsError, match="n=None must go with a budget"):
+    with pytest.raises(SettingsError, match="n=None must be used with a budget"):
         BestOf(n=None).check(Quiz(), char_agent().settings, group_size=None)
     with pytest.raises(SettingsError, match="group must hold at least 2 episodes"):
         BestOf().check(Quiz(), char_agent().settings, group_size=1)

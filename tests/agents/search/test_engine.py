@@ -285,7 +285,7 @@ def test_env_without_forks_is_refused_in_a_sentence(strategy: TreeStrategy) -> N
 
 
 def test_copies_are_not_made_of_an_env_that_only_replays() -> None:
-    with pytest.raises(SettingsError, match="branching=fork must go with an env that copies its state"):
+    with pytest.raises(SettingsError, match="branching=fork must be used with an env that copies its state"):
         RandomExpand(branching=Branching.FORK).check(Moody(), char_agent().settings, group_size=6)
 
 

@@ -255,9 +255,9 @@ def test_decayed_values_of_a_success_stand_on_its_path() -> None:
 
 def test_what_cannot_be_searched_is_refused() -> None:
     agent = char_agent().settings
-    with pytest.raises(SettingsError, match="simulations=None must go with a budget"):
+    with pytest.raises(SettingsError, match="simulations=None must be used with a budget"):
         Mcts(simulations=None).check(Ladder(), agent, group_size=None)
-    with pytest.raises(SettingsError, match="backup=decayed must go with rewards"):
+    with pytest.raises(SettingsError, match="backup=decayed must be used with rewards"):
         Mcts(backup="decayed", value=Choice(name=CLIMBER)).check(Ladder(), agent, group_size=None)
     with pytest.raises(UnknownName, match="value must be a known name"):
         Mcts(value=Choice(name="nothing")).check(Ladder(), agent, group_size=None)

@@ -39,7 +39,7 @@ class Sealed(Parrot):
         (Parrot, Branching.REPLAY, Branching.REPLAY),
         (Replaying, Branching.AUTO, Branching.REPLAY),
         (Replaying, Branching.REPLAY, Branching.REPLAY),
-        (Replaying, Branching.FORK, "branching=fork must go with an env that copies its state"),
+        (Replaying, Branching.FORK, "branching=fork must be used with an env that copies its state"),
         (Sealed, Branching.AUTO, "env must declare fork capability state or replay"),
         (Sealed, Branching.REPLAY, "env must declare fork capability state or replay"),
     ],

@@ -180,5 +180,5 @@ def test_likelihood_is_of_the_policy_at_temperature_1_whatever_it_was_sampled_at
 def test_likelihood_without_the_log_probs_of_temperature_1_is_refused(sampling: Sampling) -> None:
     observation = samples_at(sampling, raw_logprobs=None, behavior=(-0.3, -0.1))
     assert observation.logprob is None
-    with pytest.raises(RunError, match="likelihood must go with log-probs at temperature 1"):
+    with pytest.raises(RunError, match="likelihood must be used with log-probs at temperature 1"):
         asyncio.run(ANSWER_SCORER.build(Choice(name="likelihood")).score([observation]))

@@ -325,7 +325,10 @@ def test_endpoint_that_is_not_there_stops_the_evaluation(command: Command) -> No
         ),
         (["--dtype", "float8"], "model.dtype must be 'float32' or 'bfloat16', got float8 (--dtype)"),
         (["--device", "tpu"], "device must be available, got tpu (settings); use cpu, cuda or auto."),
-        (["--endpoint-set", "timeout_s=3"], "--endpoint-set must go with an endpoint, got none (envgym eval); give"),
+        (
+            ["--endpoint-set", "timeout_s=3"],
+            "--endpoint-set must be used with an endpoint, got none (envgym eval); give",
+        ),
         (["--resume"], "run must be a directory, got no such directory (out); name a directory that"),
     ],
 )

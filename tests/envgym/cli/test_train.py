@@ -228,7 +228,7 @@ def test_batch_without_a_difference_cannot_be_overfitted(command: Command, folde
         ),
         (
             "run.trackers=[{name: wandb, project: p}]",
-            "tracker wandb must go with the wandb package, got no such package (settings); run `pip ",
+            "tracker wandb must have the wandb package installed, got no such package (settings); run `pip ",
         ),
     ],
 )

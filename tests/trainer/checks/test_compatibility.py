@@ -18,18 +18,22 @@ STATES = {"terms": [{"name": "states", "loss": {"name": "contrastive", "prompts"
 IN_XML = {"name": "reworded", "prompts": {"xml": "<task>{task}</task>"}}
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("tree_credit_needs_branches", {"credit": "tree_grpo"}, "credit tree_grpo must go with a search that grows trees"),
-    ("tree_credit_needs_branches", {"credit": "tree_rl"}, "credit tree_rl must go with a search that grows trees"),
+    (
+        "tree_credit_needs_branches",
+        {"credit": "tree_grpo"},
+        "credit tree_grpo must be used with a search that grows trees",
+    ),
+    ("tree_credit_needs_branches", {"credit": "tree_rl"}, "credit tree_rl must be used with a search that grows trees"),
     ("tree_credit_needs_branches", {"recipe": "tree_rl", "search": CHAIN}, "got search chain"),
-    ("tree_credit_needs_branches", {"credit": "spo"}, "credit spo must go with"),
-    ("tree_credit_needs_branches", {"credit": "tree_po"}, "credit tree_po must go with"),
+    ("tree_credit_needs_branches", {"credit": "spo"}, "credit spo must be used with"),
+    ("tree_credit_needs_branches", {"credit": "tree_po"}, "credit tree_po must be used with"),
     ("guide_needs_its_ratio", {"allocator": "guide"}, "loss must be guide with allocator guide, got ppo_clip"),
     (
         "guide_needs_its_ratio",
         {"allocator": "guide", "loss": "guide", "correction": "tis"},
         "correction must be none with allocator guide",
     ),
-    ("deep_search_needs_mcts", {"credit": "deep_search"}, "credit deep_search must go with search mcts"),
+    ("deep_search_needs_mcts", {"credit": "deep_search"}, "credit deep_search must be used with search mcts"),
     ("deep_search_needs_mcts", {"recipe": "deep_search", "search": "random_expand"}, "got search random_expand"),
     (
         "sibling_needs_rows_per_path",
@@ -37,7 +41,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "objective.shared_tokens must be per_path with credit sibling",
     ),
     ("old_samples_need_a_correction", {"rollout": {"staleness": 4}}, "rollout.staleness must be at most 1"),
-    ("critic_needs_all_groups", {"credit": "gae_turn"}, "filter must keep groups of equal rewards"),
+    ("critic_needs_all_groups", {"credit": "gae_turn"}, "filter must keep groups with zero reward variance"),
     (
         "variance_needs_two_episodes",
         {"recipe": "starpo_s", "rollout": {"group_size": 1}},
@@ -53,7 +57,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "value_clip_needs_several_updates",
         {"credit": "gae_turn", "filter": "keep_all", "critic": {"clip": 0.2}},
-        "critic.clip must go with several updates a step",
+        "critic.clip must be used with several updates per step",
     ),
     (
         "dual_clip_lies_beyond_the_clip",
@@ -63,17 +67,17 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "terms_need_their_sources",
         {"objective": {"terms": [REPLAYED]}},
-        "objective term again must go with what gives it tokens of REPLAY",
+        "objective term again must be used with a source of REPLAY tokens",
     ),
     (
         "terms_need_their_sources",
         {"objective": {"terms": [{**REPLAYED, "sources": ["DEMONSTRATION"]}]}},
-        "objective term again must go with what gives it tokens of DEMONSTRATION",
+        "objective term again must be used with a source of DEMONSTRATION tokens",
     ),
     (
         "states_need_their_prompts",
         {"objective": STATES},
-        "loss contrastive must go with a curriculum that keeps its prompt xml, got uniform with none",
+        "loss contrastive must be used with a curriculum that renders its prompt xml, got uniform with none",
     ),
     (
         "states_need_their_prompts",

@@ -95,7 +95,9 @@ def test_tensorboard_holds_every_number(tmp_path: Path) -> None:
 
 def test_wandb_that_is_not_installed_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(SettingsError, match=r"tracker wandb must go with the wandb package.*run `pip install wandb`"):
+    with pytest.raises(
+        SettingsError, match=r"tracker wandb must have the wandb package installed.*run `pip install wandb`"
+    ):
         Wandb("project")
 
 

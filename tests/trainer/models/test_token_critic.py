@@ -224,7 +224,7 @@ def test_dry_run_counts_its_weights_and_passes(tmp_path: Path) -> None:
             "model value must be a critic with weights of its own, got",
         ),
         ({**OWN, "critic": None}, "critic value must be read by a credit, got critic.model=None"),
-        ({**OWN, "credit": "grpo"}, "critic must go with a credit that reads values, got credit grpo"),
+        ({**OWN, "credit": "grpo"}, "critic must be used with a credit that uses a critic, got credit grpo"),
         ({**OWN, "credit": "grpo", "critic": None}, "critic value must be read by a credit"),
         (own(path="tiny", run="elsewhere"), "a critic's beginning must be one, got path=tiny, run=elsewhere"),
         (own(model="value"), "a critic's beginning must be one"),

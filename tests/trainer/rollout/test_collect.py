@@ -84,7 +84,7 @@ def test_concurrency_changes_no_chain(tmp_path: Path) -> None:
         (1, {"name": "random_expand"}, "group must hold at least 2 episodes, got 1"),
         (4, {"name": "random_expnd"}, "did you mean random_expand"),
         (4, {"name": "random_expand", "node": 3}, "did you mean nodes"),
-        (4, {"name": "random_expand", "rounds": None}, "rounds=None must go with a budget"),
+        (4, {"name": "random_expand", "rounds": None}, "rounds=None must be used with a budget"),
         (4, {"name": "random_expand", "budget": {"tokens_generated": 7}}, "budget must hold at least one chain"),
     ],
 )

@@ -103,5 +103,5 @@ def test_what_a_tool_said_can_be_memorised(tmp_path: Path) -> None:
 
 
 def test_demonstrations_that_nothing_reads_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="demonstrations must go with a term of the objective that reads them"):
+    with pytest.raises(SettingsError, match="demonstrations must be used with a term of the objective that reads them"):
         train_settings(settings(tmp_path, objective={}))

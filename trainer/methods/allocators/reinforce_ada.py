@@ -11,7 +11,7 @@ from envgym.trainer.methods.protocols import TaskRequest
 
 
 class ReinforceAda(Settings):
-    """Sample rounds of `rollout.group_size` episodes until the group is good for training, and keep n of them.
+    """Sample rounds of `rollout.group_size` episodes until the group can train, and keep n of them.
 
     With P successes and F failures so far, sampling ends after a round in which
 

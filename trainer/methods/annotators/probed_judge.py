@@ -18,7 +18,7 @@ KEYS: Final = (
 
 
 class ProbedJudge(Judge):
-    """The annotator `judge`, refused where it accepts answers that hold nothing. Source: 2507.08794.
+    """The annotator `judge`, refused if it accepts answers without content. Source: 2507.08794.
 
     Before the run begins every key is put to the judge as the answer to each of `tasks` train tasks. Its false-positive
     rate is the share of the keys that it accepts, among those that it gives a verdict on; accepted is what gets more

@@ -70,7 +70,7 @@ class Writer(JudgeSettings, ABC):
 
 
 class SkillWriter(Writer):
-    """Write a skill from every episode, whose value is the episode's reward; the curriculum `skill_bank` takes it up.
+    """Write a skill from every episode, whose value is the episode's reward; the curriculum `skill_bank` uses it.
 
     Source: 2604.10674 (Skill-SD): what worked, what went wrong, the workflow. The prompt is ours.
     """
@@ -89,7 +89,7 @@ class SkillWriter(Writer):
 
 
 class Rewriter(Writer):
-    """Rewrite right episodes as if nothing had to be looked up; 1 where an accepted answer is in the text, else 0.
+    """Rewrite successful episodes as if nothing had been retrieved; 1 where an accepted answer is in the text, else 0.
 
     The demonstrations `rewritten` let the policy imitate the texts of value 1, and so memorise what it found.
     Source: 2505.17005 (R1-Searcher++). The prompt is ours.

@@ -16,7 +16,7 @@ from envgym.trainer.settings import TrainSettings
 
 
 class ReferenceReset(Settings):
-    """Make the policy of now the reference of the KL term, and forget the optimizer's moments, when progress stalls.
+    """Make the current policy the reference of the KL term, and reset the optimizer's moments, when progress stalls.
 
     With m_t the mean of the last `window` values of the metric, the best so far b and the number of steps s since it
     was reached: b = m_t and s = 0 where m_t > b + min_gain, else s + 1. At s = patience the reference is reset, and s
@@ -43,7 +43,7 @@ class ReferenceReset(Settings):
         """Plan no settings. Raises: SettingsError: there is no KL term, so a reset would change nothing."""
         if not settings.objective.kl_coef:
             do = "set objective.kl_coef=0.001, or leave the controller out"
-            must = "go with a KL term to the reference"
+            must = "be used with a KL term to the reference"
             raise SettingsError.of("reference_reset", must, "objective.kl_coef=0", where="controllers", do=do)
         return ()
 

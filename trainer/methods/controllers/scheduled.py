@@ -13,7 +13,7 @@ from envgym.trainer.settings import TrainSettings
 
 
 class Scheduled(Settings):
-    """Give a setting that is a number the value of a schedule, such as `sampling.temperature` or `optim.lr`.
+    """Set a numeric setting from a schedule, such as `sampling.temperature` or `optim.lr`.
 
     The first step runs with the setting as the run states it; step n + 1 with the schedule's value after n steps.
     """

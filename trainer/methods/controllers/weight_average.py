@@ -17,7 +17,7 @@ Weights = Mapping[str, Tensor]
 
 
 class WeightAverage(Settings):
-    """Keep an average of the policy's weights w, and give it to the policy at the last step, or at times before.
+    """Keep an average of the policy's weights w, and copy it to the policy at the last step, or periodically.
 
     With `decay` d it is exponential: m_1 = w_1, m_t = d m_(t-1) + (1 - d) w_t. With `last` k it is the mean of the last
     k weights, m_t = (w_(t-k+1) + ... + w_t) / k, or of all where there are fewer. t counts the steps that are averaged,

@@ -51,7 +51,7 @@ class Rejection(GapCorrection):
 
 
 class Mis(Rejection):
-    """Reject rows whose importance ratio leaves a range, and weigh the others with theirs.
+    """Reject rows whose importance ratio leaves a range, and weight the others by theirs.
 
     With ρ = π_old/π_behavior: w = ∏_t ρ_t where low ≤ ∏_t ρ_t ≤ high, else the row stops training. A product grows with
     its row, so long rows are rejected more often; `geometric` judges them by their mean.
@@ -73,7 +73,7 @@ class Mis(Rejection):
 
 
 class IcePop(Rejection):
-    """Weigh a token with its importance ratio, and reject it where that leaves a range.
+    """Weight a token by its importance ratio, and reject it where that leaves a range.
 
     With ρ = π_old/π_behavior: w_t = ρ_t where low ≤ ρ_t ≤ high, else 0. Unlike a cap, this also lets go of tokens that
     the sampler found likely and the trainer does not.
@@ -95,7 +95,7 @@ class IcePop(Rejection):
 
 
 class Geometric(Rejection):
-    """Reject rows whose tokens are on average likelier or less likely to the trainer than to the sampler.
+    """Reject rows whose mean importance ratio (geometric) leaves a range.
 
     With ρ = π_old/π_behavior: a row trains where low ≤ exp(mean_t log ρ_t) ≤ high, whatever its length. Gaps of both
     signs cancel; `divergence` does not let them. With `weights: token` this is Seq-Mask-TIS.

@@ -21,7 +21,7 @@ class TisLevel(StrEnum):
 
 
 class Tis(GapCorrection):
-    """Weigh a token with how much likelier the trainer's policy makes it than the sampler did, up to a cap.
+    """Weight a token by its truncated importance ratio: its probability under the trainer over the sampler's.
 
     With ρ = π_old/π_behavior (logarithms clamped to ±20): w = min(ρ_t, C), or min(∏_t ρ_t, C) for the whole row.
     The truncation bounds the variance and biases the gradient. Behavior log-probabilities must belong to the

@@ -1,4 +1,4 @@
-"""AT2PO: outcomes standardised in the tree and backed up, where uncertain children weigh more."""
+"""AT2PO: outcomes standardised in the tree and backed up, with more weight for uncertain children."""
 
 import math
 import statistics

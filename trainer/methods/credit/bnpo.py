@@ -1,4 +1,4 @@
-"""BNPO: the spread of a task's rewards is read off a Beta distribution that is fitted to the whole batch."""
+"""BNPO: rewards are normalised by a Beta density that is fitted to the whole batch."""
 
 import math
 import statistics

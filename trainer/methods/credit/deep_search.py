@@ -1,4 +1,4 @@
-"""DeepSearch: what a search has backed up on a node, softly clipped."""
+"""DeepSearch: the outcomes that a search backed up to a node, softly clipped."""
 
 import math
 import statistics

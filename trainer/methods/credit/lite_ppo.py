@@ -13,7 +13,7 @@ from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit
 class LitePpo(Settings):
     """Divide by the spread of the batch: A_i = (r_i - mean of its group) / (std + 1e-6), one std for all groups.
 
-    A group of equal rewards gets 0 and enlarges no other group's advantages, as a division by its own spread would.
+    A group of equal rewards gets 0; small differences are not amplified, as by a division by the group's own std.
     The std is one of two, which differ (settings). Source: 2508.08221; the first is that of the authors' framework
     (ROLL), the second AReaL's. Each group's advantages sum to 0; a single group with `raw` gets GRPO's.
     """

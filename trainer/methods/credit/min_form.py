@@ -1,4 +1,4 @@
-"""PURE: an episode is worth its worst turn, not the sum of its turns."""
+"""PURE: the return of an episode is a soft minimum of its turn rewards, not their sum."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Pass@k training: an episode is worth what it adds to the best of k."""
+"""Pass@k training: the advantage is an episode's contribution to the best of k."""
 
 import math
 

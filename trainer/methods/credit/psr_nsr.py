@@ -1,4 +1,4 @@
-"""Positive and negative reinforcement apart: how much right episodes pull, and how much wrong ones push."""
+"""Separate weights for positive and negative samples, without a baseline."""
 
 from collections.abc import Sequence
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""SPO: a segment is worth what the tree's value gains by it."""
+"""SPO: the advantage of a segment is its gain in the tree's value."""
 
 import statistics
 

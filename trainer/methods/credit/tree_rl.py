@@ -1,4 +1,4 @@
-"""TreeRL: what a step adds to the value of the tree, besides where it stands."""
+"""TreeRL: the global advantage of a step plus its local one."""
 
 import statistics
 from itertools import pairwise

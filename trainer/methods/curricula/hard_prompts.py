@@ -11,7 +11,7 @@ from envgym.trainer.methods.protocols import CurriculumContext, TaskRequest, Tas
 
 
 class HardPrompts(Settings):
-    """Draw as `uniform` does, and prefer tasks whose mean reward is at most `at_most`, or that were tried too seldom.
+    """Draw as `uniform` does, and prefer tasks whose mean reward is at most `at_most`, or that have too few attempts.
 
     `spare` times as many tasks are drawn as are wanted. Hard ones come first, in the order of their draws, then the
     others, those of least mean reward first. With rewards of 0 and 1 the mean reward is the pass rate.

@@ -15,7 +15,7 @@ ENDLESS = 2**31
 
 
 class Uniform(Settings):
-    """Draw tasks without looking at how they went.
+    """Draw tasks uniformly, independent of their results.
 
     An env whose tasks end is drawn from in shuffled epochs, each task once an epoch; an endless one at random. (A step
     that may resample draws for all its rounds, so an epoch passes over the tasks of rounds that were not needed.) Envs

@@ -11,7 +11,7 @@ from envgym.trainer.methods.losses.base import LossBatch, TokenLoss
 
 
 class Chord(Settings):
-    """Imitate where the policy is undecided: l = -w log π, with w = π (1 - π) (`phi`) or w = π (`probability`).
+    """Imitate where the policy is uncertain: l = -w log π, with w = π (1 - π) (`phi`) or w = π (`probability`).
 
     The weight carries no gradient. It fades at tokens that the policy knows, and at those that would upset it. With
     `none` it is the negative log-likelihood. The whole is (1 - μ) L_policy + μ L_demonstrations, with a `cosine` for

@@ -14,7 +14,7 @@ from envgym.trainer.methods.tensors import masked_sum
 
 
 class Cispo(Settings):
-    """Weigh the policy gradient with the bounded ratio, so that no token stops training.
+    """Weight the policy gradient by the bounded ratio, so that no token loses its gradient.
 
     With ρ = π/π_old (its logarithm clamped to ±20): l = -A sg(clip(ρ, 1 - clip_low, 1 + clip_high)) log π.
     Without a lower bound, the default, it is the loss of ScaleRL; the share of weights that were bounded is measured as
@@ -22,7 +22,7 @@ class Cispo(Settings):
     """
 
     clip_low: float = Field(default=1.0, ge=0, le=1)
-    """How far below 1 the weight may fall; 1 = as far as it likes."""
+    """How far below 1 the weight may fall; 1 = no lower bound."""
     clip_high: float = Field(default=4.0, ge=0)
     """How far above 1 the weight may rise."""
 

@@ -1,4 +1,4 @@
-"""Clip-Cov and KL-Cov: hold back the few tokens whose training costs the most entropy.
+"""Clip-Cov and KL-Cov: limit the training of the few tokens that reduce entropy most.
 
 Entropy falls by the covariance of advantage and log-prob: a token adds (A - mean A) (log π - mean log π), with means
 over all trained tokens of the update. The numbers choose tokens and carry no gradient. Source: 2505.22617.
@@ -34,7 +34,7 @@ def _count(share: float, batch: LossBatch) -> int:
 
 
 class ClipCov(Settings):
-    """PPO's clipped objective, from whose gradient a few tokens of large covariance are taken out.
+    """PPO's clipped objective, without the gradient of a few tokens of large covariance.
 
     Of the tokens that PPO does not clip and whose covariance lies between `low` and `high`, `share` of all trained
     tokens (at least one) are drawn at random; their loss is 0, and they go on counting in the denominator. The

@@ -1,4 +1,4 @@
-"""DRO: the policy gradient with a quadratic pull to the old policy."""
+"""DRO: the policy gradient with a quadratic penalty on the log-ratio to the old policy."""
 
 import torch
 from pydantic import Field

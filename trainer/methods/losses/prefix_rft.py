@@ -10,7 +10,7 @@ from envgym.trainer.methods.losses.base import LossBatch, TokenLoss, log_ratio
 
 
 class PrefixRft(Settings):
-    """Return l = -A ρ at the prefix tokens at which the policy is least sure, 0 at the others.
+    """Return l = -A ρ at the prefix tokens with the highest entropy of the policy, 0 at the others.
 
     A is the mean advantage of the tokens that the policy sampled after the prefix, ρ = π/π_old unclipped. It is a term
     for the tokens of demonstrations (`origins: [DEMONSTRATION]`) in episodes that go on from one.

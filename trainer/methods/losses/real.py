@@ -14,7 +14,7 @@ from envgym.trainer.methods.tensors import masked_sum
 
 
 class Real(Settings):
-    """Raise the scores of right episodes above those of wrong ones; advantages are not read.
+    """Raise the scores of right episodes above those of wrong ones; advantages are not used.
 
     The score of an episode is s = mean of log π/π_old over its trained tokens (each clamped to ±20), over tau. A group
     with right and wrong episodes has the loss log(1 + Σ_wrong e^s) + log(1 + Σ_right e^-s), any other 0. It is laid on

@@ -1,4 +1,4 @@
-"""SAPO: a gate that fades with the ratio in place of a clip."""
+"""SAPO: a smooth gate of the ratio in place of a clip."""
 
 import torch
 from pydantic import Field

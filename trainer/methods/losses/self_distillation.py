@@ -1,4 +1,4 @@
-"""Self-distillation: the policy without a hint is drawn to what it would say with it."""
+"""Self-distillation: the policy without a hint imitates itself with the hint."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""SIREN: the entropy of a response's least sure tokens stays where it was."""
+"""SIREN: the entropy of a response's highest-entropy tokens is kept at its initial value."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ _FILE: Final = "target.json"
 
 
 class Siren(Settings):
-    """Return (H̄ - H₀)² at every trained token of an update: too much entropy is pulled down, too little up.
+    """Return (H̄ - H₀)² at every trained token of an update: entropy above H₀ is lowered, below it raised.
 
     H̄ is the mean over responses of the mean entropy of their peaks: the tokens above the `quantile` of the response's
     own entropies. A row is a response; one without a peak is left out, and where none has any the loss is 0. H₀ is H̄

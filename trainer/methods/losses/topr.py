@@ -1,4 +1,4 @@
-"""TOPR: right samples imitated as they are, wrong ones with a tapered weight."""
+"""TOPR: positive samples without an importance weight, negative ones with a truncated one."""
 
 from typing import Literal
 
@@ -18,7 +18,7 @@ from envgym.trainer.methods.tensors import LOG_RATIO_BOUND
 
 
 class Topr(Settings):
-    """Pull tokens with A > 0 whatever their ratio, and push the others only as far as the policy still makes them.
+    """Train tokens with A > 0 without a ratio, and weight the others by their truncated importance ratio.
 
     l = -A log π where A > 0, else -A sg(min(ρ, 1)) log π. `level=sequence` takes the ratio of all trained tokens of the
     row, their product, as in the paper; `token` that of each, as in ROLL. Meant for samples of another policy:

@@ -17,7 +17,7 @@ REPLAYED = "replayed"
 
 
 class Solutions(BufferedReplay):
-    """Keep the solved paths of hard prompts; a prompt that has some gets them and few direct episodes, no search.
+    """Keep the solved paths of hard prompts; a prompt with solutions gets them and a few direct episodes, no search.
 
     With c solutions of a prompt in the buffer and a group of B episodes, d = max(1, round(β (B - c))) episodes are
     played directly, and min(c, B - d) solutions, drawn without replacement, join them. A prompt without a solution is

@@ -1,4 +1,4 @@
-"""Entropy weights: right episodes are paid more where the policy was unsure, wrong ones blamed less."""
+"""Entropy weights: at tokens of high entropy, positive advantages are raised and negative ones reduced."""
 
 import torch
 from jaxtyping import Float

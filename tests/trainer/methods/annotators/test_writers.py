@@ -188,5 +188,5 @@ def test_run_memorises_what_was_rewritten(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="rewrite"):  # nothing writes them
         train_steps(tmp_path / "nobody", demonstrations={"source": "rewritten"}, objective={"terms": [memory]})
     assert not (tmp_path / "nobody").exists()
-    with pytest.raises(SettingsError, match="demonstrations must go with a term"):
+    with pytest.raises(SettingsError, match="demonstrations must be used with a term"):
         train_steps(tmp_path / "no_term", demonstrations={"source": "rewritten"})

@@ -106,7 +106,7 @@ def test_progress_never_resets_the_reference() -> None:
 
 
 def test_reset_without_a_reference_is_refused_at_the_start(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"reference_reset must go with a KL term .*, got objective.kl_coef=0"):
+    with pytest.raises(SettingsError, match=r"reference_reset must be used with a KL term .*, got objective.kl_coef=0"):
         build_run_context(tiny_run(tmp_path, credit="grpo", controllers=["reference_reset"]))
 
 
