@@ -39,7 +39,7 @@ class Sampling:
     max_new_tokens: int = 256
     stop_token_ids: tuple[int, ...] = ()
     top_logprobs: int = 0
-    """So many of the likeliest tokens are recorded beside each sampled one; 0: none, which costs nothing."""
+    """So many of the most probable tokens are recorded beside each sampled one; 0: none, which costs nothing."""
 
     def check(self, where: str, *, max_top_logprobs: int | None = None) -> None:
         """See that every setting is in range. Raises: InvalidInput: one is not.
@@ -99,7 +99,7 @@ class Generation:
     context_is_full: bool = False
     """The context is longer than the model takes; nothing was sampled."""
     top_logprobs: tuple[TopLogprobs, ...] | None = None
-    """[T] the likeliest tokens of each place, at most as many as were asked for, under the distribution sampled from
+    """[T] the most probable tokens of each place, at most as many as requested, under the distribution sampled from
     (greedy: at temperature 1); None where none were asked for."""
 
     @property
@@ -143,7 +143,7 @@ class Policy(PolicyLifecycle, Protocol):
     accepts_weights: bool = True
     """Whether `update_weights` can change the weights; False: they belong to a server."""
     max_top_logprobs: int | None = 0
-    """Most of the likeliest tokens that it can state beside a sampled one; None: any number."""
+    """Most of the most probable tokens that it can state beside a sampled one; None: any number."""
 
     _version: int = 0
 

@@ -180,7 +180,7 @@ class RolloutSamplingSettings(SamplingSettings):
     """How a policy samples what it learns from."""
 
     top_logprobs: int = Field(default=0, ge=0)
-    """Record so many of the likeliest tokens beside each sampled one; 0: none. `transformers` gives any number, `vllm`
+    """Record so many of the most probable tokens beside each sampled one; 0: none. `transformers`: any number, `vllm`
     up to 20, endpoints none."""
 
     @property

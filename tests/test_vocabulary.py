@@ -61,6 +61,14 @@ BANNED_PHRASES: Mapping[str, str] = {
     r"stopped; go on with": "interrupted; continue with",
     r"^#+ What (it|this|they) says?$": "conclusions",
     r"^#+ What goes wrong$": "error messages",
+    r"\b[Ll]ess (the|their|its) (group's |batch's )?mean\b": "minus the mean",
+    r"\b[Ll]east sure\b": "most uncertain; of highest entropy",
+    r"\b[Ll]ikeli(er|est)\b": "more probable; most probable",
+    r"\bpaid alike\b": "zero reward variance; equal rewards",
+    r"\banew\b": "again",
+    r"\b[Mm]end(s|ed)?\b": "fix",
+    r"\bmust go with\b": "must be used with",
+    r"\bmeaned over\b": "averaged over",
     r"\b([Cc]rew|[Pp]urse|[Ww]arden|[Ll]essons?|[Tt]urnstile|[Ww]orkbench)\b": "see BANNED_NAMES",
 }
 """Phrases that no page, help text, message of a command or label of the report has -> what the field says instead."""
@@ -96,9 +104,10 @@ def test_no_name_is_a_word_of_the_old_vocabulary(folder: str) -> None:
 
 
 def prose() -> list[Path]:
-    """Return what users read: pages, but for results and lists that are as they were written; commands; the report."""
+    """Return what users read: pages, except results and generated lists; commands; plug-in summaries; the report."""
     pages = [path for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")) if not path.is_symlink()]
-    spoken = (*(ROOT / "envgym/cli").glob("*.*"), *(ROOT / "envgym/report/static/js").glob("*.js"))
+    catalogs = (*ROOT.glob("*/catalog.toml"), ROOT / "trainer/recipes.yaml")
+    spoken = (*(ROOT / "envgym/cli").glob("*.*"), *(ROOT / "envgym/report/static/js").glob("*.js"), *catalogs)
     return [path for path in (*pages, *spoken) if path.name not in ("CHANGELOG.md", "papers.md", "environments.md")]
 
 

@@ -75,7 +75,7 @@ class BatchRows(Generic[TicketT]):
         self._numbers: Floats = np.zeros((capacity, 0))
         self._sampled: Floats = np.zeros((3, capacity, 0))
         self._top: list[list[TopLogprobs]] = []
-        """Of each row in use, the likeliest tokens at every place sampled so far, where it asks for them."""
+        """Of each row in use, the most probable tokens at every place sampled so far, where it asks for them."""
         self._all: Ints = np.arange(capacity)
 
     def __len__(self) -> int:
@@ -116,7 +116,7 @@ class BatchRows(Generic[TicketT]):
         return over
 
     def take_top(self, tokens: list[list[int]], logprobs: list[list[float]]) -> None:
-        """Append the likeliest tokens [B, k] of the place that is sampled now to the rows that ask for some.
+        """Append the most probable tokens [B, k] of the place that is sampled now to the rows that ask for some.
 
         What cannot be sampled (top-k, top-p) is left out.
         """

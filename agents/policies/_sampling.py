@@ -26,7 +26,7 @@ class SampledTokens(NamedTuple):
     raw_logprobs: Tensor
     """[B] nats at temperature 1 over the whole vocabulary; not finite where the logits were not."""
     top: torch.return_types.topk | None
-    """[B, k] the likeliest tokens (`indices`) and their log-probs (`values`); None where no row asks for any."""
+    """[B, k] the most probable tokens (`indices`) and their log-probs (`values`); None where no row asks for any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class SamplingRules:
     has_temperature: bool
     """Whether any temperature differs from 1."""
     num_top: int
-    """Most of the likeliest tokens that a row asks for."""
+    """Most of the most probable tokens that a row asks for."""
 
     @classmethod
     def of(cls, samplings: Sequence[Sampling], vocabulary: int, device: torch.device) -> Self:

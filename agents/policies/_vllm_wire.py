@@ -62,7 +62,7 @@ def read_generation(request: GenerateRequest, answer: Any, *, version: int) -> G
 
 
 def _top(logprobs: Mapping[int, float], count: int) -> TopLogprobs:
-    """Return the likeliest of some tokens, the likeliest first; what cannot be sampled is left out."""
+    """Return the most probable of some tokens, the most probable first; what cannot be sampled is left out."""
     ordered = sorted(logprobs.items(), key=lambda item: (-item[1], item[0]))
     return tuple((token, value) for token, value in ordered[:count] if value > -math.inf)
 

@@ -41,7 +41,7 @@ class Selection:
     """True where that is hidden from the agent: such a result must be called oracle-selected."""
     uses_ending: bool = False
     """True where how an episode ended comes first, or whether it ended before a budget was spent, which short episodes,
-    often the successful ones, are likelier to do: such a result must be called selected by ending."""
+    often the successful ones, are more likely to do: such a result must be called selected by ending."""
 
 
 @runtime_checkable

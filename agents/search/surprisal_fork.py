@@ -1,4 +1,4 @@
-"""`surprisal_fork`: branch where the policy was least sure.
+"""`surprisal_fork`: branch where the policy was most uncertain.
 
 `where: token` (TreeRL's EPTree; source 2506.11902): each of L rounds takes the N tokens of highest surprisal
 -log pi(token) among all that were sampled in the tree, and samples T continuations from the text before each. The first
@@ -74,7 +74,7 @@ class SurprisalFork(RoundStrategy):
         return branches + [tree.add_branch(tree.root) for _ in range(num_missing)]
 
     def _fork_tokens(self, tree: SearchTree) -> list[ForkPoint]:
-        """Return the fork points inside turns that were not taken yet, the least sure first."""
+        """Return the fork points inside turns that were not taken yet, the most uncertain first."""
         taken = {(branch.prefix.turn, branch.prefix.num_tokens) for branch in tree.branches if branch.prefix}
         branched = {branch.start for branch in tree.branches}
         points = [

@@ -1,4 +1,4 @@
-"""`turn_uncertainty`: branch at the turns that the policy was least sure of. Source: 2601.04767 (AT2PO).
+"""`turn_uncertainty`: branch at the turns of highest uncertainty. Source: 2601.04767 (AT2PO).
 
 Each of L rounds takes N times the state with the highest u - penalty b: u is the mean surprisal of the tokens that were
 sampled there (-log pi, over all turns from the state), b how many branches it was given beyond the first
@@ -19,7 +19,7 @@ from envgym.agents.search.surprisal_fork import branchable_turns, surprisals
 
 
 class TurnUncertainty(RoundStrategy):
-    """Continue from the `nodes` turns of highest uncertainty, `rounds` times; a state that was branched before ranks lower."""
+    """Continue from the `nodes` turns of highest uncertainty, `rounds` times; branched states rank lower."""
 
     name: ClassVar[str] = "turn_uncertainty"
     penalty: float = Field(default=0.1, ge=0)

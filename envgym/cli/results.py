@@ -135,7 +135,7 @@ def _what_helps(rows: Sequence[Mapping[str, float]]) -> str:
     """Return why no group of these steps could teach, and what to change."""
     rewards = [row["reward/mean"] for row in rows if not math.isnan(row.get("reward/mean", math.nan))]
     if not rewards:
-        return "no episode had a valid reward: mend the env, whose errors are with the episodes in the report"
+        return "no episode had a valid reward: fix the env, whose errors are with the episodes in the report"
     why = f"the episodes of a group earned the same, {sum(rewards) / len(rewards):.2g} on average"
     if sum(row.get("train/success", 0.0) for row in rows) > len(rows) / 2:
         return f"{why}: choose harder tasks, as these are solved"

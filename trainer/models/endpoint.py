@@ -33,7 +33,7 @@ class EndpointModel(Model):
 
         Args:
             context: of the run; nothing of it is used.
-            temperature: of the answers; 0 takes the likeliest.
+            temperature: of the answers; 0 takes the most probable.
             deadline_s: longest wait for one answer with all further attempts, above 0.
             check_retries: further attempts before a service is refused at the start of a run.
             endpoint: of `EndpointSettings`: `base_url`, `model`, `timeout_s`, `max_retries` and the others.

@@ -44,7 +44,7 @@ def test_run_of_which_one_step_trained_says_nothing(folder: Path, capsys: pytest
         {"step": 1, "optim/updates": 0.0, "filter/kept": 0.0, "filter/too_long": 1.0, "filter/none": 0.0}
     )
     print_untrained(run.path)
-    told = "no step trained anything: every group was dropped (too long); no episode had a valid reward: mend the env"
+    told = "no step trained anything: every group was dropped (too long); no episode had a valid reward: fix the env"
     assert capsys.readouterr().out.startswith(told)
     run.append_metrics({"step": 2, "optim/updates": 1.0})
     print_untrained(run.path)

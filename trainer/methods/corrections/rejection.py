@@ -132,7 +132,7 @@ class Divergence(Rejection):
     """Reject tokens or rows at which an estimate of KL(π_behavior || π_old) is above a bound.
 
     With ρ = π_old/π_behavior, k2 = (log ρ)²/2 and k3 = ρ - 1 - log ρ. Neither is ever negative, so gaps of both signs
-    add up. k3 punishes a token that the trainer finds likelier more than one that it finds less likely.
+    add up. k3 penalises a token that is more probable under the trainer more than a less probable one.
 
     Source: http://joschu.net/blog/kl-approx.html (the estimators), verl's rollout correction (as a bound).
     """

@@ -22,7 +22,7 @@ VARIANCE_FLOOR = 1e-8
 class ReinforcePlusPlus(Settings):
     """Whiten returns: A_t = (G_t - mean) / sqrt(var + 1e-8), both over all sampled tokens of the batch.
 
-    G_t is what the episode is paid from the token's turn on; with `baseline: group`, its reward less the mean of its
+    G_t is what the episode is paid from the token's turn on; with `baseline: group`, its reward minus the mean of its
     group, on all its tokens (REINFORCE++-baseline, for several episodes a task). Long episodes weigh more in the mean,
     so that a group of equal rewards gets advantages that are not 0 where lengths differ. Over tokens they sum to 0.
 

@@ -92,7 +92,7 @@ class _Values:
 
     @cached_property
     def advantages(self) -> dict[NodeKey, dict[int, float]]:
-        """Node with siblings -> turn -> what is paid from the turn on, less the mean of the siblings."""
+        """Node with siblings -> turn -> what is paid from the turn on, minus the mean of the siblings."""
         found: dict[NodeKey, dict[int, float]] = {ROOT: {}}
         for siblings in self.group_tree.children.values():
             if len(siblings) > 1:
@@ -124,7 +124,7 @@ def _means(returns: Sequence[dict[int, float]]) -> dict[int, float]:
 
 
 def _against_others(returns: Sequence[dict[int, float]]) -> list[dict[int, float]]:
-    """Return for every node and turn the value less the mean of the others' values; of two nodes or more."""
+    """Return for every node and turn the value minus the mean of the others' values; of two nodes or more."""
     found: list[dict[int, float]] = [{} for _ in returns]
     for turn, values in _by_turn(returns).items():
         for of_node, value in zip(found, values, strict=True):

@@ -1,4 +1,4 @@
-"""Turn-level GRPO: the return from each turn on, less the mean of the other episodes' returns from that turn on."""
+"""Turn-level GRPO: the return from each turn on, minus the mean of the other episodes' returns from that turn on."""
 
 from pydantic import Field
 

@@ -23,7 +23,7 @@ class Chord(Settings):
     weight: Literal["phi", "probability", "none"] = "phi"
     """Weight of a token: π (1 - π) (`phi`), π (`probability`), or 1 (`none`)."""
     cutoff: float = Field(default=1.0, gt=0, le=1)
-    """Tokens likelier than this have no gradient."""
+    """Tokens more probable than this have no gradient."""
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
         """Return the loss of every token."""

@@ -22,7 +22,7 @@ class Siren(Settings):
     own entropies. A row is a response; one without a peak is left out, and where none has any the loss is 0. H₀ is H̄
     of the first update that has one, or `target`. Measured: `peak_entropy`, H̄.
 
-    Source: 2509.25133, a term beside Dr. GRPO's with a coefficient of 0.005. There H is that of the likeliest tokens
+    Source: 2509.25133, a term beside Dr. GRPO's with a coefficient of 0.005. There H is of the most probable tokens
     that hold 0.8 of the mass, here that of the whole distribution.
     """
 

@@ -47,7 +47,7 @@ EG.treeMap = (() => {
       const size = Math.max(4, Math.min(20, Math.floor(MOST_HEIGHT / levels)));
       const { wide, left } = places(items);
       const unit = WIDTH / wide[0];
-      // The scale holds 0, so that a tree whose episodes were all paid alike has the colour of that pay.
+      // The scale holds 0, so that a tree with equal rewards has the colour of that reward.
       const ends = EG.scale.extent([0, ...items.map(({ node }) => node.mean_reward)]);
       boxes = items.map((item) =>
         s(
