@@ -5,11 +5,15 @@ waits for it.
 """
 
 import asyncio
+import signal
+import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from contextvars import copy_context
 from typing import Any, Protocol, Self, TypeVar
+
+from envgym.interrupts import interrupt, interrupts_passed_on
 
 T = TypeVar("T")
 
@@ -30,7 +34,8 @@ def make_runner() -> AbstractContextManager[Runner]:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.Runner()
+        is_main = threading.current_thread() is threading.main_thread()
+        return _ProgramRunner() if is_main and signal.getsignal(signal.SIGINT) is interrupt else asyncio.Runner()
     return _ThreadRunner()
 
 
@@ -38,6 +43,30 @@ def run_coroutine(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end and return its result, as `asyncio.run` does, also inside a running loop."""
     with make_runner() as runner:
         return runner.run(work)
+
+
+class _ProgramRunner:
+    """A runner for `envgym.interrupts`: while its loop runs, Ctrl-C cancels what runs there."""
+
+    def __enter__(self) -> Self:
+        self._runner = asyncio.Runner()
+        return self
+
+    def run(self, coro: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end."""
+
+        async def work() -> T:
+            with interrupts_passed_on():
+                return await coro
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # in place of which the runner puts its own
+        try:
+            return self._runner.run(work())
+        finally:
+            signal.signal(signal.SIGINT, interrupt)
+
+    def __exit__(self, *error: object) -> None:
+        self._runner.close()
 
 
 class _ThreadRunner:

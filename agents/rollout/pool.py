@@ -120,9 +120,11 @@ class RolloutPool:
             pending.tree.cancel()
             raise
         except Exception as error:  # noqa: BLE001  # whoever waits for the tree gets it
-            pending.tree.set_exception(error)
+            settle = partial(pending.tree.set_exception, error)
         else:
-            pending.tree.set_result(tree)
+            settle = partial(pending.tree.set_result, tree)
+        if not pending.tree.cancelled():  # else nobody waits any more
+            settle()
 
 
 async def run_pool(

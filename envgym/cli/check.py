@@ -24,6 +24,7 @@ from envgym.conformance.suite import run_check
 from envgym.core.json_types import visible
 from envgym.error_log import log_error
 from envgym.errors import InfrastructureError, InvalidInput, check_known
+from envgym.interrupts import describe_interrupt_by
 from envgym.progress import ProgressDisplay, duration
 
 _MAKE = "make"
@@ -48,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
         check_known("check", name, CHECKS, where="envgym check --only")
     kwargs, ids, started = env_kwargs(args.settings), _ids(args), time.monotonic()
     results: dict[str, Sequence[Check]] = {}
+    describe_interrupt_by(lambda: f"{len(results)} of {len(ids)} environments were checked")
     for env_id in ids:
         subject = EnvUnderTest(make=partial(envgym.make, env_id, **kwargs), num_tasks=args.num_tasks, seed=args.seed)
         detail = _place(len(results), len(ids), time.monotonic() - started)

@@ -16,9 +16,9 @@ from pathlib import Path
 from envgym import __version__
 from envgym.cli.common import Parser, echo, import_from_here, process_start
 from envgym.errors import EnvgymError, sentence, unknown_name
+from envgym.interrupts import describe_interrupt_by, end_interrupted, handle_signals, tell_interrupt
 
 EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 130
 
 
 _TABLE = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
@@ -27,7 +27,14 @@ COMMANDS: Mapping[str, Mapping[str, str]] = _TABLE["commands"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code: 0 done, 1 a check failed, 2 bad input."""
+    """Run a command line and return its exit code: 0 done, 1 a check failed, 2 bad input, 130 interrupted.
+
+    Args:
+        argv: the words after `envgym`; None: this process is the program, and signals are handled as its own.
+    """
+    if argv is None:
+        handle_signals()
+    describe_interrupt_by()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         name = _command_of(words)
@@ -51,7 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         echo(f"envgym: {told}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        if argv is None:
+            end_interrupted()
+        return tell_interrupt()
 
 
 def _of_the_system(error: OSError) -> str:

@@ -2,13 +2,14 @@
 
 import argparse
 import shlex
-import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envgym.cli.common import echo, print_json, styled
 from envgym.errors import SettingsError
+from envgym.interrupts import describe_interrupt_by
 from envgym.progress import ProgressDisplay
 from envgym.settings import build_settings
 
@@ -34,12 +35,7 @@ def run_pipeline(data: Mapping[str, Any], args: argparse.Namespace) -> int:
     if args.overfit_one_batch is not None:
         must, do = "be given the settings of one run", "leave it out, or name a file without phases and self_training"
         raise SettingsError.of("--overfit-one-batch", must, args.config, where="envgym train", do=do)
-    try:
-        return _run_phases(data, args) if PHASES in data else _run_rounds(data, args)
-    except KeyboardInterrupt:
-        words = [args.command, args.config, *(word for text in args.settings for word in ("--set", text)), "--resume"]
-        echo(f"interrupted; continue with: envgym {shlex.join(words)}", file=sys.stderr)
-        raise
+    return _run_phases(data, args) if PHASES in data else _run_rounds(data, args)
 
 
 def _run_phases(data: Mapping[str, Any], args: argparse.Namespace) -> int:
@@ -88,6 +84,15 @@ def _check_folder(directory: Path, args: argparse.Namespace) -> None:
 
     if not args.resume:
         check_new(directory)
+    describe_interrupt_by(partial(_describe_runs, directory, args))
+
+
+def _describe_runs(directory: Path, args: argparse.Namespace) -> str:
+    """Say what runs that are interrupted have saved, and how to go on."""
+    if not directory.exists():
+        return "nothing was written"
+    words = [args.command, args.config, *(word for text in args.settings for word in ("--set", text)), "--resume"]
+    return f"all checkpoints are saved; continue with: envgym {shlex.join(words)}"
 
 
 def _trackers(settings: "TrainSettings") -> list[Any]:  # Callback, of the trainer

@@ -57,7 +57,8 @@ def main() -> None:
         control.close()
         os.waitpid(clone, 0)
         return
-    control.send(json.dumps({"enclosed": clone == 0}).encode())
+    with suppress(BrokenPipeError):  # the host process has ended meanwhile
+        control.send(json.dumps({"enclosed": clone == 0}).encode())
     _Launcher(control).serve()
 
 

@@ -83,7 +83,13 @@ class LauncherClient:
         argv = [sys.executable, "-I", "-S", str(_SCRIPT), str(there.fileno()), json.dumps(self._root)]
         with there:
             self._process = subprocess.Popen(
-                argv, pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env={}, cwd="/"
+                argv,
+                pass_fds=[there.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={},
+                cwd="/",
+                start_new_session=True,  # a terminal's Ctrl-C is for this process, which ends that one
             )
         self._control = here
         try:

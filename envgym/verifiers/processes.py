@@ -57,6 +57,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=environment,
+            start_new_session=True,  # a terminal's Ctrl-C is for this process, which ends that one
         )
         self._unread = b""
         self.num_requests = 0

@@ -122,10 +122,10 @@ def fit_value(
         load_value_head(checkpoint, critic)
     held_back, learned = split_by_task(groups, seed=settings.run.seed)
     with sole_writer(settings.run.path):
-        run = RunDirectory.create(settings.run.path, name=settings.run.name, config=settings.model_dump(mode="json"))
         _fit(context, settings, _rows(context, learned, _silent), on_progress)
         judged = _rows(context, held_back, context.compute_scores)
         metrics = PaddedValueTargets.of_rows(judged, dtype=torch.float64, device=context.device).metrics()
+        run = RunDirectory.create(settings.run.path, name=settings.run.name, config=settings.model_dump(mode="json"))
         run.append_metrics({"step": 1, **metrics})
         run.write_episodes(1, episode_rows([tree for group in groups for tree in group.trees], step=1))
         save_checkpoint(

@@ -1,6 +1,7 @@
 """Rollouts that are submitted while others run, and those that are aborted."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Awaitable, Callable
 
@@ -175,3 +176,20 @@ def test_rollout_that_is_submitted_as_another_ends_is_run() -> None:
         return [tree.id for tree in trees]
 
     assert asyncio.run(asyncio.wait_for(work(), 10)) == ["t0", "t1", "t2"]
+
+
+def test_a_tree_that_nobody_waits_for_any_more_ends_without_an_error() -> None:
+    errors: list[object] = []
+
+    async def work() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+        pool = RolloutPool(concurrency=1)
+        pending = pool.submit(rollout(job(1), ScriptedPolicy(lambda request: said("bye"))))
+        pending.tree.cancel()  # as an interrupt cancels what waits
+        after = pool.submit(rollout(job(2), ScriptedPolicy(lambda request: said("bye"))))
+        assert (await after.tree).id == "t2", "the next one has its turn"
+        await pool.close()
+
+    asyncio.run(work())
+    gc.collect()  # what was never retrieved is told then
+    assert errors == []

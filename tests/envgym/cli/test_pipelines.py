@@ -105,8 +105,8 @@ def test_stopped_pipeline_says_how_to_go_on(command: Command, phases: str, folde
     (folder / "stops.py").write_text(lines + "        os.kill(os.getpid(), signal.SIGINT)\n")
     code, _, err = command("train", phases, "--set", "envs.0.id=stops:Stops")
     assert code == 130
-    told = "interrupted; continue with: envgym train all.yaml --set envs.0.id=stops:Stops --resume"
-    assert err.splitlines()[-1] == told
+    told = "continue with: envgym train all.yaml --set envs.0.id=stops:Stops --resume"
+    assert err.splitlines()[-1] == f"interrupted; all checkpoints are saved; {told}"
 
 
 @pytest.mark.parametrize(

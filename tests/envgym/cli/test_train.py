@@ -77,7 +77,8 @@ def test_stopped_run_says_how_to_go_on_whatever_was_overridden(command: Command,
     (folder / "stops.py").write_text(lines + kill)
     code, _, err = command("train", "run.yaml", "--set", "envs.0.id=stops:Stops", "--set", "run.name=my cat")
     assert code == 130
-    assert err.splitlines()[-1] == "interrupted; continue with: envgym train 'runs/my cat' --resume"
+    told = "interrupted; the checkpoint of step 0 is saved; continue with: envgym train 'runs/my cat' --resume"
+    assert err.splitlines()[-1] == told
 
 
 def test_run_directory_may_move_before_it_is_resumed(command: Command, folder: Path) -> None:

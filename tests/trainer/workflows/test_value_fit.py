@@ -106,3 +106,15 @@ def test_what_is_held_back_is_of_tasks_that_are_not_learned(drawn: list[int], se
     assert not tasks[0] & tasks[1]
     assert len(tasks[0]) == max(len(set(drawn)) // 8, 1)
     assert len(held_back) + len(learned) == len(groups)
+
+
+def test_fit_that_was_interrupted_can_be_made_again(policy: Path, tmp_path: Path) -> None:
+    made = value_settings(policy, episodes=64, directory=tmp_path / "fit", overrides=("optim.epochs=1",))
+
+    def interrupt(phase: str, done: int, total: int) -> None:
+        if phase == "fit":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_value(made, policy, on_progress=interrupt)
+    assert fit_value(made, policy).directory == tmp_path / "fit"
