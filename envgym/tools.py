@@ -72,13 +72,11 @@ def run_calls(tools: Mapping[str, Tool], owner: object, action: Action, *, propa
     Raises: InfrastructureError: a service that a tool uses failed. What a tool raises of the types `propagated`.
     """
     messages: list[Message] = []
-    num_errors = 0
     for index, call in enumerate(action.tool_calls):
         content, failed = _run(tools, owner, call, propagated) if index < MAX_CALLS else (_TOO_MANY, True)
-        num_errors += failed
-        messages.append(Message(role=Role.TOOL, content=content, tool_call_id=call.id, name=call.name))
-    messages.extend(Message(role=Role.TOOL, content=reason) for reason in action.malformed)
-    return RanCalls(messages=tuple(messages), num_errors=num_errors + len(action.malformed))
+        messages.append(Message(role=Role.TOOL, content=content, tool_call_id=call.id, name=call.name, is_error=failed))
+    messages.extend(Message(role=Role.TOOL, content=reason, is_error=True) for reason in action.malformed)
+    return RanCalls(messages=tuple(messages), num_errors=sum(message.is_error for message in messages))
 
 
 _TOO_MANY = f"Not run: at most {MAX_CALLS} calls are run for one message. Send the others in your next message."

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from envgym.agents.evaluation.metrics import Metric, compute_metrics
+from envgym.agents.evaluation.metrics import Metric, compute_metrics, count_tool_failures
 from envgym.agents.loop.agent import Agent, AgentSettings, resolve_text_format
 from envgym.agents.protocols import Policy
 from envgym.agents.rollout.episode import EpisodeJob
@@ -24,6 +24,7 @@ from envgym.core.tree import Tree
 from envgym.core.turns import Cost, Ending, Invalid
 from envgym.env import Env
 from envgym.errors import RunError, SettingsError
+from envgym.report.data import ToolFailure
 from envgym.seeds import derive_seed
 
 ORACLE_SELECTED = "oracle-selected"
@@ -127,6 +128,8 @@ class EvalRecord:
     """True where how an episode ended came before the scorer."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the metrics that the settings choose, called `metric/<name>`."""
+    tool_failures: tuple[ToolFailure, ...] = ()
+    """Failed calls of tools by tool and answer."""
 
     def to_json(self) -> dict[str, Any]:
         """Write the record as plain JSON types."""
@@ -135,7 +138,9 @@ class EvalRecord:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "EvalRecord":
         """Read what `to_json` wrote."""
-        return cls(**{**data, "rewards": {task_id: tuple(rewards) for task_id, rewards in data["rewards"].items()}})
+        rewards = {task_id: tuple(rewards) for task_id, rewards in data["rewards"].items()}
+        failures = tuple(ToolFailure(**failure) for failure in data.get("tool_failures", ()))
+        return cls(**{**data, "rewards": rewards, "tool_failures": failures})
 
 
 def record_evaluation(plan: EvalPlan, trees: Sequence[Tree], *, step: int, seconds: float) -> EvalRecord:
@@ -164,6 +169,7 @@ def record_evaluation(plan: EvalPlan, trees: Sequence[Tree], *, step: int, secon
         is_oracle=selection is not None and selection.is_oracle,
         uses_ending=selection is not None and selection.uses_ending,
         metrics=compute_metrics(plan.metrics, episodes),
+        tool_failures=count_tool_failures(episodes),
     )
 
 

@@ -9,13 +9,15 @@ from typing import Any
 from envgym.cli.common import echo, styled
 from envgym.core.json_types import JsonValue
 from envgym.progress import duration
-from envgym.report.data import ComparisonData, EvaluationData, to_json
+from envgym.report.data import ComparisonData, EvaluationData, ToolFailure, to_json
 from envgym.report.from_run import comparisons_of_run, declare, evaluations_of_run
 from envgym.runs import RunDirectory
 from envgym.stats import Estimate
 from envgym.wall_time import read_wall_time
 
 _WIDTH = 13
+_MAX_FAILURES = 5
+_MAX_MESSAGE = 120
 
 
 def run_json(directory: Path, report: Path) -> dict[str, JsonValue]:
@@ -95,7 +97,18 @@ def evaluation_lines(evaluation: EvaluationData) -> list[str]:
     lines.append(_line("endings", ", ".join(f"{ending.value} {count}" for ending, count in endings)))
     costs = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in evaluation.costs.items())
     lines.append(_line("per episode", costs))
-    return lines
+    return lines + _tool_lines(evaluation.tool_failures)
+
+
+def _tool_lines(failures: Sequence[ToolFailure]) -> list[str]:
+    """Return the most frequent failures of tools, a line each."""
+    lines = [
+        f"{item.calls} in {item.episodes} episode(s): {item.tool or 'malformed call'}: {item.message[:_MAX_MESSAGE]}"
+        for item in failures[:_MAX_FAILURES]
+    ]
+    if more := len(failures) - len(lines):
+        lines.append(f"and {more} other(s), which the report lists")
+    return [_line("" if number else "tool errors", line) for number, line in enumerate(lines)]
 
 
 def print_run(directory: Path, report: Path) -> None:

@@ -68,6 +68,8 @@ class Message:
     """For `TOOL`: the id of the call that this message answers."""
     name: str | None = None
     """For `TOOL`: the name of the tool that answers. For `USER`: `GUIDE`, where a guide wrote the message."""
+    is_error: bool = False
+    """For `TOOL`: whether the call was refused, raised, or could not be read."""
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class Message:
         tool_calls: tuple[ToolCall, ...] = (),
         tool_call_id: str | None = None,
         name: str | None = None,
+        is_error: bool = False,
     ) -> None:
         """Take the content as plain text or as parts. Raises: InvalidInput: both are given."""
         if parts is None:
@@ -96,6 +99,7 @@ class Message:
         _set(self, "tool_calls", tool_calls)
         _set(self, "tool_call_id", tool_call_id)
         _set(self, "name", name)
+        _set(self, "is_error", is_error)
 
 
 def text_of(message: Message) -> str:

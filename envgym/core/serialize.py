@@ -204,6 +204,7 @@ def message_to_json(message: Message) -> Json:
             tool_calls=[_call_to_json(call) for call in message.tool_calls] or None,
             tool_call_id=message.tool_call_id,
             name=message.name,
+            is_error=message.is_error or None,
         ),
     }
 

@@ -26,6 +26,7 @@ from envgym.report.data import (
     PassRates,
     SegmentData,
     TaskCounts,
+    ToolFailure,
     TreeData,
     TurnData,
 )
@@ -70,6 +71,7 @@ def build_evaluation(
     successes: Successes,
     endings: Mapping[Ending, int] | None = None,
     costs: Mapping[str, float] | None = None,
+    tool_failures: Sequence[ToolFailure] = (),
 ) -> EvaluationData:
     """Return an evaluation with its intervals, and pass@k, pass^k at k = 1, 2, 4 ... up to the samples of a task.
 
@@ -90,6 +92,7 @@ def build_evaluation(
             for task_id, values in successes.items()
         },
         costs=dict(costs or {}),
+        tool_failures=tuple(tool_failures),
     )
 
 

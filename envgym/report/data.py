@@ -93,6 +93,19 @@ class TaskCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFailure:
+    """Calls of a tool that failed in the same words."""
+
+    tool: str
+    """Empty where a call could not be read."""
+    message: str
+    """What the agent was answered, in a line."""
+    calls: int
+    episodes: int
+    """In which they happened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationData:
     """One evaluation on held-out tasks."""
 
@@ -110,6 +123,8 @@ class EvaluationData:
     """By task id, in the order of the evaluation."""
     costs: Mapping[str, float] = field(default_factory=dict)
     """Mean per episode, such as 'turns', 'tokens_generated', 'seconds'."""
+    tool_failures: tuple[ToolFailure, ...] = ()
+    """The most frequent ones first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,17 @@ from envgym.episodes import trees_of
 from envgym.errors import RunError, UnknownName, near_names
 from envgym.report.build import build_comparison, build_episode, build_evaluation, build_metric_row, build_tree, view_id
 from envgym.report.bundle import write_report
-from envgym.report.data import TRAIN, ComparisonData, Declared, EpisodeData, EvaluationData, Meta, ReportData, TreeData
+from envgym.report.data import (
+    TRAIN,
+    ComparisonData,
+    Declared,
+    EpisodeData,
+    EvaluationData,
+    Meta,
+    ReportData,
+    ToolFailure,
+    TreeData,
+)
 from envgym.runs import RunDirectory, file_label, reading
 from envgym.seeds import generator
 from envgym.stats import minimum_detectable_effect, paired_variance, successes_of, task_mean_variance
@@ -106,6 +116,7 @@ def evaluation_data(data: Mapping[str, Any]) -> EvaluationData:
         successes=_successes(data),
         endings={Ending(ending): count for ending, count in data["endings"].items()},
         costs=data["costs"],
+        tool_failures=[ToolFailure(**failure) for failure in data.get("tool_failures", ())],
     )
 
 

@@ -171,6 +171,7 @@ def test_calls_run_in_order_and_each_gets_one_message() -> None:
     assert [message.name for message in ran.messages] == ["add", "add", "no", None]
     assert {message.role for message in ran.messages} == {Role.TOOL}
     assert ran.messages[3].content == "Broken JSON."
+    assert [message.is_error for message in ran.messages] == [False, False, True, True]
     assert ran.num_errors == 2
 
 

@@ -24,7 +24,16 @@ from envgym.report.build import (
     build_metric_row,
     build_tree,
 )
-from envgym.report.data import ComparisonData, Declared, EpisodeData, EvaluationData, Meta, MetricRow, ReportData
+from envgym.report.data import (
+    ComparisonData,
+    Declared,
+    EpisodeData,
+    EvaluationData,
+    Meta,
+    MetricRow,
+    ReportData,
+    ToolFailure,
+)
 from tests.envgym.report.search_tree import HOSTILE, outcome_advantages, search_tree, segment
 
 if TYPE_CHECKING:
@@ -211,6 +220,10 @@ def make_evaluations(rng: np.random.Generator) -> tuple[tuple[EvaluationData, ..
                         Ending.ERROR_TOOL_INFRA: broken,
                     },
                     costs={"turns": 2.1, "tokens_generated": 96.4 - step / 4},
+                    tool_failures=(
+                        ToolFailure(tool="calculator", message="Division by zero.", calls=9, episodes=4),
+                        ToolFailure(tool="", message="A call holds no JSON object.", calls=2, episodes=2),
+                    ),
                 )
             )
         if steps is whole:

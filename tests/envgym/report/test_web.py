@@ -11,7 +11,7 @@ import pytest
 from envgym.core.turns import Ending
 from envgym.report.build import build_comparison, build_evaluation
 from envgym.report.bundle import write_report
-from envgym.report.data import EpisodeData, Meta, MetricRow, ReportData, TurnData
+from envgym.report.data import EpisodeData, Meta, MetricRow, ReportData, ToolFailure, TurnData
 from tests.envgym.report.conftest import BROWSER
 
 pytestmark = [
@@ -162,6 +162,19 @@ def test_a_figure_has_one_interval_wherever_it_stands(report: ReportData, tmp_pa
         low, high = evaluation.success.valid.interval.low, evaluation.success.valid.interval.high
         assert ends.count(f"{low * 100:.1f} to {high * 100:.1f}") >= 3
         assert "bootstrap" not in page.lower().split("<script")[0]
+
+
+def test_failed_calls_of_tools_are_listed_with_their_number(report: ReportData, tmp_path: Path) -> None:
+    failures = [ToolFailure(tool="sql", message="no such column: <b>nam</b>", calls=12, episodes=9)]
+    evaluation = build_evaluation(
+        step=0, label="held-out", greedy=True, successes={"a": [True]}, tool_failures=failures
+    )
+    page = drawn(ReportData(meta=report.meta, evaluations=(evaluation,)), tmp_path)
+    assert "<summary>Tool errors</summary>" in page
+    assert re.search(r'>sql</td><td class="num">12</td><td class="num">9</td>', page)
+    assert "no such column: &lt;b&gt;nam&lt;/b&gt;" in page
+    without = build_evaluation(step=0, label="held-out", greedy=True, successes={"a": [True]})
+    assert "Tool errors" not in drawn(ReportData(meta=report.meta, evaluations=(without,)), tmp_path)
 
 
 def test_numbers_are_rounded_as_on_the_command_line(report: ReportData, tmp_path: Path) -> None:

@@ -109,6 +109,16 @@ EG.evaluation = (() => {
     return h("details", { class: "more" }, h("summary", {}, "Mean cost of an episode"), table(heads, rows));
   }
 
+  function toolErrors(evaluations) {
+    const failed = evaluations.filter((e) => e.tool_failures.length);
+    if (!failed.length) return null;
+    const text = (value) => h("td", { class: "asked" }, EG.tokens.safe(value));
+    const rows = failed.flatMap((e) => e.tool_failures.map(({ tool, message, calls, episodes }) =>
+      [named(e), h("td", {}, EG.tokens.safe(tool || "malformed call")), h("td", { class: "num" }, f.count(calls)), h("td", { class: "num" }, f.count(episodes)), text(message)]));
+    const heads = ["Step", "Evaluation", "Tool", "Failed calls", "Episodes", "Answer to the agent"];
+    return h("details", { class: "more" }, h("summary", {}, "Tool errors"), table(heads, rows));
+  }
+
   function endingsLegend(evaluations) {
     const seen = palette.endingOrder.filter((name) => evaluations.some((e) => e.endings[name]));
     return h("ul", { class: "legend" }, seen.map((name) => h("li", {}, EG.frame.swatch({ color: palette.ending(name), mark: "block" }), h("span", {}, f.ending(name)))));
@@ -123,7 +133,7 @@ EG.evaluation = (() => {
       "Held-out evaluation",
       note,
       h("div", { class: "compares" }, comparisons.map((item) => comparison(item, domain))),
-      evaluations.length ? [results(evaluations), endingsLegend(evaluations), costs(evaluations)] : null,
+      evaluations.length ? [results(evaluations), endingsLegend(evaluations), costs(evaluations), toolErrors(evaluations)] : null,
       evaluations.some(({ tasks }) => Object.keys(tasks).length) ? EG.tasks.render(evaluations, episodes) : null,
     );
   }
