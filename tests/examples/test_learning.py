@@ -1,4 +1,4 @@
-"""Every training example, in `examples/` and in the documentation, says what it learns, or that it does not."""
+"""Every training example says what it learns: in `examples/`, in the documentation, and of `envgym new`."""
 
 import re
 from pathlib import Path
@@ -15,6 +15,7 @@ FILES = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if path.name != "decl
 STATEMENT = re.compile(
     r"\d+\.\d % to .*\d+\.\d % of \d+ held-out|none|not measured|a part of a comparison; docs/results/"
 )
+SCAFFOLD = ROOT / "envgym/cli/templates/new/train.yaml.tmpl"
 RESULTS = re.compile(r"docs/results/\w+\.md")
 PERCENT = re.compile(r"\d+\.\d %")
 
@@ -28,7 +29,7 @@ def can_be_trained(block: Block) -> bool:
 
 def training_examples() -> list[Any]:
     shown = [block for block in BLOCKS if can_be_trained(block)]
-    files = [pytest.param(path.read_text("utf-8"), id=path.relative_to(ROOT).as_posix()) for path in FILES]
+    files = [pytest.param(path.read_text("utf-8"), id=path.relative_to(ROOT).as_posix()) for path in [*FILES, SCAFFOLD]]
     return files + [pytest.param(block.text, id=f"{block.page.name}-{block.title}") for block in shown]
 
 
