@@ -4,7 +4,9 @@ import re
 from operator import attrgetter
 from pathlib import Path
 
-from envgym.settings import apply_overrides
+import yaml
+
+from envgym.settings import apply_overrides, read_value
 from envgym.trainer.catalog import RECIPE
 from envgym.trainer.method import build_method
 from envgym.trainer.settings import recipe_settings, train_settings
@@ -38,4 +40,8 @@ def test_compositions_can_be_set() -> None:
     assert len(rows) == 8
     for row in rows:
         overrides = re.findall(r"`([\w.]+=[^`]+)`", row)
-        build_method(train_settings(apply_overrides({"envs": [{"id": "math/arithmetic-v0"}]}, overrides)))
+        settings = train_settings(apply_overrides({"envs": [{"id": "math/arithmetic-v0"}]}, overrides))
+        build_method(settings)
+        for path, _, value in (override.partition("=") for override in overrides):
+            got = read_value(settings.model_dump(mode="json"), path)
+            assert (got["name"] if isinstance(got, dict) else got) == yaml.safe_load(value), row

@@ -1,5 +1,6 @@
 """The page of settings: every field of every settings model is on it, with what it means."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,8 +9,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from envgym.agents.settings import EvalSettings
-from envgym.cli.main import main
+from envgym.agents.settings import EnvSettings, EvalSettings
+from envgym.cli.completion import actions_by_command
+from envgym.cli.main import build_parser, main
 from envgym.cli.plugin_kinds import KINDS, plugin_rows
 from envgym.cli.settings import read_settings_file_sections, settings_tables
 from envgym.plugins import Choice
@@ -69,6 +71,23 @@ def test_fields_of_the_models_are_the_keys_of_the_page() -> None:
 
 def test_an_evaluation_has_no_key_of_its_own() -> None:
     assert {key.key for section in read_sections(EvalSettings) for key in section.keys} <= FILE_KEYS.keys()
+
+
+def test_options_of_eval_have_the_defaults_of_the_settings_and_say_so() -> None:
+    settings = EvalSettings(envs=(EnvSettings(id="math/arithmetic-v0"),))
+    sections = (settings.evaluation, settings.engine, settings.run)
+    renamed = {"max_invalid": "max_invalid_rate"}
+    compared = set()
+    for action in actions_by_command(build_parser("eval"))["eval"]:
+        name = renamed.get(action.dest, action.dest)
+        default = next((getattr(section, name) for section in sections if hasattr(section, name)), None)
+        told = re.search(r"default: ([\w.]+)\)", action.help or "")
+        if action.default not in (None, []) and isinstance(default, int | float | str):
+            assert action.default == default, action.dest
+            compared.add(action.dest)
+        if told is not None and isinstance(default, int | float):
+            assert float(told[1]) == default, action.dest
+    assert {"tasks", "samples", "top_p", "top_k", "max_invalid", "seed", "device", "concurrency"} <= compared
 
 
 def test_every_choice_of_a_file_is_of_one_kind() -> None:
