@@ -279,7 +279,7 @@ class NamedModelSettings(Settings):
 class PhasesSettings(Settings):
     """The section `phases` of a settings file, whose other sections are those that all phases share."""
 
-    phases: tuple[dict[str, Any], ...] = Field(min_length=1)
+    phases: tuple[dict[str, Any], ...] = Field(default=(), min_length=1)
     """Runs in their order, each with a `name` and the sections that it lays over the shared ones."""
 
 

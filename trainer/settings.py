@@ -29,8 +29,10 @@ from envgym.trainer.sections import (
     NamedModelSettings,
     ObjectiveSettings,
     OptimSettings,
+    PhasesSettings,
     ResamplingSettings,
     RolloutSettings,
+    SelfTrainingSettings,
     SftSettings,
     TrainRunSettings,
     check_trainable,
@@ -134,6 +136,13 @@ class TrainSettings(Recipe):
             do = "add model.lora to train the adapter further, or merge it into the model"
             raise ValueError(sentence("model.lora", "be set to train an adapter", "nothing", where="model", do=do))
         return self
+
+
+class SettingsFile(TrainSettings, PhasesSettings):
+    """Everything that a file may hold: the settings of a training run, or of several that follow one another."""
+
+    self_training: SelfTrainingSettings | None = None
+    """Rounds of a scorer and a policy, which begin with the policy of the other sections; null: none."""
 
 
 def load_train_settings(path: Path, overrides: Sequence[str] = ()) -> TrainSettings:

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the schema."""
     from envgym.agents.settings import EvalSettings
-    from envgym.trainer.settings import TrainSettings
+    from envgym.trainer.settings import SettingsFile
 
-    print_json((TrainSettings if args.of == "train" else EvalSettings).model_json_schema())
+    print_json((SettingsFile if args.of == "train" else EvalSettings).model_json_schema())
     return 0

@@ -3,7 +3,7 @@
 import argparse
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -48,11 +48,9 @@ def run(args: argparse.Namespace) -> int:
 def read_settings_file_sections() -> "list[SettingSection]":
     """Return the sections of a settings file of `envgym train`, those that describe several runs included."""
     from envgym.settings_reference import read_sections
-    from envgym.trainer.sections import PhasesSettings, SelfTrainingSettings
-    from envgym.trainer.settings import TrainSettings
+    from envgym.trainer.settings import SettingsFile
 
-    phases = (replace(section, key="phases") for section in read_sections(PhasesSettings))
-    return [*read_sections(TrainSettings), *phases, *read_sections(SelfTrainingSettings, "self_training")]
+    return read_sections(SettingsFile)
 
 
 def kinds_by_key() -> "dict[str, PluginKind[Any]]":

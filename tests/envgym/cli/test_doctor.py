@@ -35,12 +35,22 @@ def test_doctor_tells_what_can_be_used_and_what_to_install(command: Command, mon
     assert any(line.split()[:2] == ["math/arithmetic-v0", "yes"] for line in lines)
 
 
-@pytest.mark.parametrize("name", ["demo.yaml", "smollm2_arithmetic.yaml", "methods/guess_number.yaml"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "demo.yaml",
+        "smollm2_arithmetic.yaml",
+        "methods/guess_number.yaml",
+        "pipelines/phases.yaml",
+        "pipelines/rest_mcts.yaml",
+    ],
+)
 def test_examples_fit_the_schema(command: Command, name: str) -> None:
     schema = json.loads(command("schema")[1])
     data = read_settings_file(EXAMPLES / name)
     jsonschema.validate(data, schema)
     jsonschema.validate({**data, "credit": "rloo"}, schema)
+    assert schema["$defs"]["OptimSettings"]["properties"]["lr"]["description"] == "Learning rate after the warmup."
     with pytest.raises(jsonschema.ValidationError, match="stepz"):
         jsonschema.validate({**data, "run": {"stepz": 3}}, schema)
 
