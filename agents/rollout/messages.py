@@ -1,13 +1,14 @@
 """Drive episodes at the level of messages, for models that are reached without tokens (hosted, or served elsewhere).
 
-Their trees hold actions, observations, rewards and costs, and no segments: they can be evaluated, not trained on. When
-the context is full the episode ends as TRUNCATED_TOKENS; what to leave out cannot be decided without counting tokens.
+Their trees hold the first messages, actions, observations, rewards and costs, and no segments: they can be evaluated,
+not trained on. When the context is full the episode ends as TRUNCATED_TOKENS; what to leave out cannot be decided
+without counting tokens.
 The loop, its handling of failures and the recorder are those of `driver`; here is only what messages do differently.
 """
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol
 
 from envgym.agents.loop.agent import Agent, AgentSettings, first_messages, own_system_prompt, resolve_text_format
@@ -86,12 +87,17 @@ async def run_message_episode(
         text_format=resolve_text_format(settings),
     )
 
+    first: tuple[Message, ...] = ()
+
     async def generate(request: GenerateRequest) -> Generation:
+        nonlocal first
         assert isinstance(request, MessageRequest), "made by the agent"
+        first = first or request.messages
         return await policy.reply(request)
 
     env = EpisodeEnv(job)
-    return await drive_episode(env, agent, sampling=sampling, generate=generate, clock=clock, abort=abort)
+    tree = await drive_episode(env, agent, sampling=sampling, generate=generate, clock=clock, abort=abort)
+    return replace(tree, messages=first)
 
 
 class _NoTokens:

@@ -38,6 +38,7 @@ def tree_to_json(tree: Tree) -> Json:
         **_without_absent(
             annotations=[_annotation_to_json(item) for item in tree.annotations] or None,
             prompts={name: list(ids) for name, ids in tree.prompts.items()} or None,
+            messages=[message_to_json(message) for message in tree.messages] or None,
             prefix=tree.prefix and tree.prefix._asdict(),
         ),
     }
@@ -57,6 +58,7 @@ def tree_from_json(data: Mapping[str, Any]) -> Tree:
         "annotations": tuple(Annotation(**{"value": None, **item}) for item in data.get("annotations", ())),
     }
     record["prompts"] = {name: tuple(ids) for name, ids in data.get("prompts", {}).items()}
+    record["messages"] = tuple(map(message_from_json, data.get("messages", ())))
     record["prefix"] = RecordedPrefix(**data["prefix"]) if "prefix" in data else None
     del record["schema"]
     return Tree(**record)

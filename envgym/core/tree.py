@@ -13,6 +13,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
+from envgym.core.messages import Message
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split
 from envgym.core.turns import Cost, Ending, TurnOutcome
@@ -154,12 +155,14 @@ class Tree:
     seed: int
     """The env's reset seed."""
     nodes: tuple[Node, ...]
-    """Parents before children; `nodes[0]` is the root, whose edge holds the prompt (nothing, at text level)."""
+    """Parents before children; `nodes[0]` is the root, whose edge holds the prompt (nothing where `messages` do)."""
     source: Source = Source.POLICY
     annotations: tuple[Annotation, ...] = ()
     """Values that were computed after the tree had grown."""
     prompts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """The tokens of the root's context rendered in other ways, by name: `plain` without the hint that it has."""
+    messages: tuple[Message, ...] = ()
+    """The prompt of a policy of messages, whose tokens are not known; nothing where the root's edge holds them."""
     prefix: RecordedPrefix | None = None
     """What its first turns repeat; their actions are context, and were not sampled here. None: nothing."""
 

@@ -3,14 +3,12 @@
 A tree is shown with every node once, and with what a search and training knew of it.
 """
 
-import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from envgym.core.messages import Action, ToolCall
 from envgym.core.segments import Origin, Segment
 from envgym.core.trajectory import Trajectory, Turn, trajectories
 from envgym.core.tree import Annotation, Node, Rewrite, Tree
@@ -21,6 +19,7 @@ from envgym.report.data import (
     ComparisonData,
     EpisodeData,
     EvaluationData,
+    MessageData,
     MetricRow,
     NodeData,
     PassRates,
@@ -30,6 +29,7 @@ from envgym.report.data import (
     TreeData,
     TurnData,
 )
+from envgym.report.text import action_line, last_line, question_line, whole_characters
 from envgym.stats import (
     Samples,
     bound_invalid,
@@ -47,15 +47,9 @@ Successes = Mapping[str, Sequence[bool | None]]
 NodeAdvantage = float | tuple[float, ...]
 """Of a node: one value for every sampled token of its edge, or one per such token."""
 
+_ACTION_ORIGINS = (Origin.POLICY, Origin.INJECTED, Origin.DEMONSTRATION)
 _DIGITS = 6
 """Decimals kept of per-token numbers: a viewer shows four, and it halves the file."""
-
-_LINE_LENGTH = 160
-"""Characters of what stands in a list."""
-_TEMPLATE_MARK = re.compile(r"<\|[^<>|\s]{1,40}\|>|</?(?:start|end)_of_turn>|\[/?INST\]")
-"""What chat templates put between messages."""
-_ROLE = re.compile(r"\A\s*(?:system|developer|user|assistant|model|tool)\s*\n")
-"""The first line of a message, in templates that name its role there."""
 
 
 def build_metric_row(step: int, values: Mapping[str, float]) -> MetricRow:
@@ -153,7 +147,7 @@ def build_episode(
         tree_id=tree.id,
         env_id=tree.env_id,
         task_id=tree.task_id,
-        question=_question(tree.nodes[path[0]].edge.segments),
+        question=question_line(tree),
         answer=turns[-1].summary if turns else "",
         step=step,
         source=source,
@@ -162,8 +156,14 @@ def build_episode(
         components=dict(reward.components) if isinstance(reward, Scored) else {},
         error=tree.nodes[trajectory.leaf].error or ("" if isinstance(reward, Scored) else reward.reason),
         prompt=edge_segments(tree.nodes[path[0]].edge.segments, trained=trained, advantage=None),
+        messages=prompt_messages(tree),
         turns=turns,
     )
+
+
+def prompt_messages(tree: Tree) -> tuple[MessageData, ...]:
+    """Return the messages of a tree's prompt, where its policy was given those and no tokens."""
+    return tuple(MessageData(role=message.role, text=message.content) for message in tree.messages)
 
 
 def _turn(trajectory: Trajectory, turn: Turn, trained: bool, by_node: Mapping[int, NodeAdvantage]) -> TurnData:
@@ -177,13 +177,22 @@ def _turn(trajectory: Trajectory, turn: Turn, trained: bool, by_node: Mapping[in
 
 
 def turn_data(
-    segments: tuple[SegmentData, ...], outcome: TurnOutcome | None, rewrite: Rewrite | None = None
+    segments: tuple[SegmentData, ...],
+    outcome: TurnOutcome | None,
+    rewrite: Rewrite | None = None,
+    *,
+    is_whole: bool = True,
 ) -> TurnData:
     """Return a turn, or a part of one, as it is shown; without an outcome the env has not replied."""
+    if outcome is not None and (is_whole or outcome.action.tool_calls):
+        summary = action_line(outcome.action)
+    else:
+        written = (segment for segment in segments if segment.origin in _ACTION_ORIGINS)
+        summary = last_line("".join("".join(segment.token_strings) for segment in written))
     scored = outcome.reward if outcome is not None and isinstance(outcome.reward, Scored) else None
     return TurnData(
         segments=segments,
-        summary="" if outcome is None else _summary(outcome.action),
+        summary=summary,
         action="" if outcome is None else str(outcome.action),
         observation="" if outcome is None else str(outcome.observation),
         reward=None if scored is None else scored.value,
@@ -191,35 +200,6 @@ def turn_data(
         tool_errors=0 if outcome is None else outcome.tool_errors,
         rewrite=rewrite,
     )
-
-
-def _summary(action: Action) -> str:
-    """Return an action in a line: its tool calls, or the end of what it says."""
-    if action.tool_calls:
-        return _line("; ".join(map(_call, action.tool_calls)))[:_LINE_LENGTH]
-    line = _line(action.content or action)
-    return line if len(line) <= _LINE_LENGTH else f"\u2026{line[-_LINE_LENGTH:]}"
-
-
-def _call(call: ToolCall) -> str:
-    """Write a call as in Python; a lone argument without its name."""
-    values = {name: value if isinstance(value, str) else json.dumps(value) for name, value in call.arguments.items()}
-    named = values.values() if len(values) == 1 else (f"{name}={value}" for name, value in values.items())
-    return f"{call.name}({', '.join(named)})"
-
-
-def _question(prompt: Iterable[Segment]) -> str:
-    """Return the beginning of the last message of a prompt, without the marks and the role of its chat template."""
-    text = "".join(
-        "".join(segment.token_strings or ()) if segment.origin is Origin.PROMPT else "<|template|>"
-        for segment in prompt
-    )
-    messages = (_line(_ROLE.sub("", message)) for message in reversed(_TEMPLATE_MARK.split(text)))
-    return next(filter(None, messages), "")[:_LINE_LENGTH]
-
-
-def _line(text: str) -> str:
-    return " ".join(_TEMPLATE_MARK.sub(" ", text).split())
 
 
 def edge_segments(
@@ -238,7 +218,8 @@ def edge_segments(
             SegmentData(
                 origin=segment.origin,
                 token_ids=segment.token_ids,
-                token_strings=segment.token_strings or tuple(f"⟨{token_id}⟩" for token_id in segment.token_ids),
+                token_strings=whole_characters(segment.token_strings)
+                or tuple(f"⟨{token_id}⟩" for token_id in segment.token_ids),
                 logprobs=_rounded(segment.behavior_logprobs or ()),
                 trained=(True,) * size if trained and segment.trains else (),
                 advantages=_rounded(spread),
@@ -284,6 +265,17 @@ def build_tree(
     by_node = _by_node(tree, advantages or {})
     rewards = _rewards_below(tree)
     turns = _turns(tree)
+    root, *others = (
+        _node(
+            node,
+            turns[i],
+            rewards[i],
+            by_node[i],
+            [item for item in tree.annotations if item.node == i],
+            is_whole=not node.parent or tree.nodes[node.parent].edge.ends_turn,
+        )
+        for i, node in enumerate(tree.nodes)
+    )
     return TreeData(
         id=view_id(source, step, tree.id),
         tree_id=tree.id,
@@ -294,10 +286,7 @@ def build_tree(
         step=step,
         source=source,
         dropped=dropped,
-        nodes=tuple(
-            _node(node, turns[i], rewards[i], by_node[i], [item for item in tree.annotations if item.node == i])
-            for i, node in enumerate(tree.nodes)
-        ),
+        nodes=(replace(root, content=replace(root.content, summary=question_line(tree))), *others),
         cost=tree.cost,
     )
 
@@ -313,6 +302,8 @@ def _node(
     rewards: Sequence[float | None],
     entries: Mapping[int, NodeAdvantage],
     annotations: Sequence[Annotation],
+    *,
+    is_whole: bool,
 ) -> NodeData:
     edge = node.edge
     sampled = sum(len(segment) for segment in edge.segments if segment.trains)
@@ -324,7 +315,7 @@ def _node(
         parent=node.parent,
         turn=turn,
         ends_turn=edge.ends_turn,
-        content=turn_data(segments, node.outcome, edge.rewrite),
+        content=turn_data(segments, node.outcome, edge.rewrite, is_whole=is_whole),
         ending=node.ending,
         error=node.error or "",
         num_episodes=len(rewards),

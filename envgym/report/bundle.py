@@ -23,7 +23,7 @@ from envgym.files import write_atomic
 from envgym.report.data import TRAIN, ReportData, TreeData, to_json
 
 EPISODES_PER_PAGE = 64
-_BODY = ("prompt", "turns")
+_BODY = ("prompt", "messages", "turns")
 """The large fields of an episode."""
 _SLOT = re.compile(r"\{\{([A-Z]+)\}\}")
 
@@ -52,8 +52,8 @@ def write_report(data: ReportData, path: Path, *, view: Literal["report", "tree"
 def pack(data: ReportData) -> dict[str, JsonValue]:
     """Return the JSON of a report as its page holds it, so that one of thousands of episodes opens quickly.
 
-    What a list of episodes shows stands as it is. `prompt` and `turns` of every `EPISODES_PER_PAGE` episodes are one
-    entry of `pages`: their JSON, deflated, in base 64. The page inflates what is looked at, and all for a search.
+    What a list of episodes shows stands as it is. The large fields of every `EPISODES_PER_PAGE` episodes are one entry
+    of `pages`: their JSON, deflated, in base 64. The page inflates what is looked at, and all for a search.
     """
     packed = to_json(data)
     assert isinstance(packed, dict), "a record's JSON"

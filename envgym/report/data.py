@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pydantic_core import to_jsonable_python
 
 from envgym.core.json_types import JsonValue
+from envgym.core.messages import Role
 from envgym.core.segments import Origin
 from envgym.core.tasks import Split
 from envgym.core.tree import Annotation, Rewrite, SearchStats
@@ -17,7 +18,7 @@ from envgym.core.turns import Cost, Ending
 from envgym.errors import InvalidInput
 from envgym.stats import Estimate, InvalidBounds, PairedComparison
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """Raised by every change of the JSON form."""
 
 TRAIN = "train"
@@ -170,13 +171,22 @@ class SegmentData:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessageData:
+    """A message of the prompt."""
+
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnData:
     """One action and the env's reply."""
 
     segments: tuple[SegmentData, ...]
     """Empty for a policy of messages: then the two texts are all there is."""
     summary: str = ""
-    """The action in a line: its tool calls, as 'guess(720)', or the end of what it says."""
+    """The action in a line: its tool calls, as 'guess(720)', or the end of what it says; of a part of
+    a turn without calls, its own end; of a tree's root, `EpisodeData.question`."""
     action: str = ""
     observation: str = ""
     reward: float | None = None
@@ -198,7 +208,7 @@ class EpisodeData:
     env_id: str
     task_id: str
     question: str = ""
-    """The beginning of the prompt's last message, in a line; empty for a policy of messages."""
+    """The beginning of the prompt's last message, in a line."""
     answer: str = ""
     """`TurnData.summary` of the last turn."""
     step: int
@@ -212,6 +222,8 @@ class EpisodeData:
     error: str = ""
     """For an `ERROR_` ending: what failed."""
     prompt: tuple[SegmentData, ...] = ()
+    messages: tuple[MessageData, ...] = ()
+    """The prompt of a policy of messages, whose tokens are not known."""
     turns: tuple[TurnData, ...] = ()
 
 

@@ -67,6 +67,8 @@ def test_native_calls_are_run_and_the_conversation_grows() -> None:
     first, second = policy.requests
     assert [spec.name for spec in first.tools] == ["look"]
     assert contents(first.messages) == [("system", "Own.\n\nS"), ("user", "Q")]
+    assert trajectory.tree.messages == first.messages
+    assert tree_from_json(tree_to_json(trajectory.tree)).messages == first.messages
     assert second.messages[2:] == (
         Message(role=Role.ASSISTANT, content="", tool_calls=(call,)),
         Message(role=Role.TOOL, content="a cat", tool_call_id="c1", name="look"),

@@ -34,7 +34,7 @@ from envgym.report.data import (
     ReportData,
     ToolFailure,
 )
-from tests.envgym.report.search_tree import HOSTILE, outcome_advantages, search_tree, segment
+from tests.envgym.report.search_tree import HOSTILE, outcome_advantages, search_tree, segment, spoken
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -117,7 +117,8 @@ def make_episodes(rng: np.random.Generator) -> tuple[EpisodeData, ...]:
         trained = trajectory.is_valid
         given = advantages if trained else ()
         episodes.append(build_episode(trajectory, step=version, trained=trained, advantages=given))
-    return tuple(episodes)
+    (of_messages,) = trajectories(spoken("What is 6 * 34?"))
+    return (*episodes, build_episode(of_messages, step=NUM_STEPS, source="held-out"))
 
 
 def make_metrics(rng: np.random.Generator) -> tuple[MetricRow, ...]:

@@ -1,4 +1,5 @@
-"""A made-up search for a hidden number: forks after turns and inside them, pruned, broken and unfinished."""
+"""A made-up search for a hidden number: forks after turns and inside them, pruned, broken and unfinished; an episode
+of messages."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from envgym.core.builder import TreeBuilder
-from envgym.core.messages import Action, Observation
+from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import trajectories
@@ -154,3 +155,15 @@ def outcome_advantages(tree: Tree) -> dict[int, Sequence[NodeAdvantage]]:
     rewards = {item.leaf: item.reward.value for item in trajectories(tree) if isinstance(item.reward, Scored)}
     mean = sum(rewards.values()) / max(len(rewards), 1)
     return {leaf: (0.0, *[reward - mean] * (len(tree.path(leaf)) - 1)) for leaf, reward in rewards.items()}
+
+
+def spoken(*texts: str) -> Tree:
+    """An episode of a policy of messages whose turns say these texts and are answered with them."""
+    task = Task(id="train/hard", prompt="", payload={}, split=Split.TRAIN)
+    builder = TreeBuilder(id="hard", env_id="texts", task=task, seed=0, prompt=())
+    node = builder.root
+    for number, text in enumerate(texts, start=1):
+        outcome = TurnOutcome(action=Action(text), observation=Observation(text))
+        ending = Ending.TERMINATED if number == len(texts) else None
+        node = builder.add(node, Edge(segments=(), ends_turn=True), outcome=outcome, ending=ending)
+    return replace(builder.freeze(), messages=tuple(Message(role=Role.USER, content=text) for text in texts))

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envgym.report.build import build_evaluation
+from envgym.core.trajectory import trajectories
+from envgym.report.build import build_episode, build_evaluation
 from envgym.report.bundle import EPISODES_PER_PAGE, write_report
 from envgym.report.data import ReportData
 from tests.envgym.report.conftest import BROWSER
+from tests.envgym.report.search_tree import search_tree
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -95,3 +97,13 @@ def test_tasks_are_listed_failures_first_and_lead_to_their_episodes(shown: "Page
     assert names(shown) == ["test/34 #0", "test/34 #1"]
     shown.get_by_text("Task test/34 alone").click()
     assert len(names(shown)) == 100
+
+
+def test_episodes_of_one_tree_are_named_by_where_they_ended(page: "Page", report: ReportData, tmp_path: Path) -> None:
+    made = search_tree()
+    assert len(made.leaves) > 2
+    of_tree = tuple(build_episode(trajectory, step=2) for trajectory in trajectories(made))
+    chain = replace(report.episodes[0], id="train/2/chain/1", tree_id="chain/3", task_id="train/1", step=2)
+    write_report(replace(report, episodes=(*of_tree, chain), trees=()), tmp_path / "report.html")
+    page.goto((tmp_path / "report.html").as_uri())
+    assert names(page) == [*(f"train/37 #0, node {leaf}" for leaf in made.leaves), "train/1 #3"]

@@ -63,7 +63,11 @@ EG.data = (() => {
   }
 
   const wordsOf = (episode) =>
-    [...tokensOf(episode)].map(({ token_strings }) => token_strings.join("")).concat(episode.turns.flatMap(({ action, observation }) => [action, observation])).join("\n");
+    [
+      ...[...tokensOf(episode)].map(({ token_strings }) => token_strings.join("")),
+      ...episode.messages.map(({ text }) => text),
+      ...episode.turns.flatMap(({ action, observation }) => [action, observation]),
+    ].join("\n");
 
   // All that was said in each episode, in lower case, made once; `onPart` is told how many episodes are through.
   let texts = null;

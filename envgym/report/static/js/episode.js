@@ -7,9 +7,15 @@ EG.episode = (() => {
     return reward === null ? "invalid" : f.number(reward);
   }
 
-  // The task, and which of its samples.
-  function name({ task_id, tree_id }) {
-    return `${task_id} #${Number(tree_id.slice(tree_id.lastIndexOf("/") + 1)) || 0}`;
+  const lastOf = (path) => Number(path.slice(path.lastIndexOf("/") + 1)) || 0;
+  const treeOf = ({ source, step, tree_id }) => `${source}/${step}/${tree_id}`;
+  const numInTree = new Map();
+  for (const tree of EG.data.report.episodes.map(treeOf)) numInTree.set(tree, (numInTree.get(tree) ?? 0) + 1);
+
+  // The task, which of its samples and, where the tree of the sample has several episodes, the node where this one ended.
+  function name(episode) {
+    const sample = `${episode.task_id} #${lastOf(episode.tree_id)}`;
+    return numInTree.get(treeOf(episode)) > 1 ? `${sample}, node ${lastOf(episode.id)}` : sample;
   }
 
   function badge(ending) {
@@ -87,7 +93,8 @@ EG.episode = (() => {
   // options: {coloring: "origin" | "advantage" | "surprise", view: "tokens" | "messages"}
   function render(episode, options) {
     const position = { next: 0 };
-    const prompt = options.view === "messages" ? asText(episode.prompt) : segmentRows(episode.prompt, options, position);
+    const tokens = options.view === "messages" ? asText(episode.prompt) : segmentRows(episode.prompt, options, position);
+    const prompt = tokens.concat(episode.messages.map(({ role, text }) => block(role, "prompt", text)));
     return [
       head(episode),
       prompt.length ? h("article", { class: "turn" }, h("h4", {}, "Prompt"), prompt) : null,

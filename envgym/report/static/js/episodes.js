@@ -24,7 +24,7 @@ EG.episodes = (() => {
   // Of an evaluation one wants to know what went wrong; a training run is read from its beginning.
   const isEvaluation = all.every(({ source }) => source !== "train");
   const state = { text: "", task: null, source: "all", ending: "all", reward: "all", order: isEvaluation ? "worst" : "given", chosen: null, coloring: "origin", view: "tokens" };
-  const list = h("ol", { class: "episode-list", tabindex: 0, "aria-label": "Episodes" });
+  const list = h("ol", { class: "episode-list", tabindex: 0, "aria-label": "Episodes", on: { keydown: onListKey } });
   const pane = h("div", { class: "episode-pane", "aria-live": "off" });
   const found = h("p", { class: "muted found", role: "status" });
   const legend = h("div", {});
@@ -133,6 +133,13 @@ EG.episodes = (() => {
     if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
     if (event.key === "j") move(1);
     else if (event.key === "k") move(-1);
+  }
+
+  function onListKey(event) {
+    const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    move(by);
   }
 
   const options = (key) => [["all", "all"], ...[...new Set(all.map((episode) => episode[key]))].map((name) => [name, key === "ending" ? f.ending(name) : name])];

@@ -24,7 +24,7 @@ EG.header = (() => {
 
   function differenceTile({ paired }) {
     const { value, interval } = paired.difference;
-    const clear = interval.low > 0 ? "clear of 0" : interval.high < 0 ? "below 0" : "holds 0";
+    const clear = interval.low > 0 ? "above 0" : interval.high < 0 ? "below 0" : "includes 0";
     return tile(
       "Paired difference",
       [h("b", {}, f.points(value)), h("small", {}, " points")],

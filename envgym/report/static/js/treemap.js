@@ -5,6 +5,7 @@ EG.treeMap = (() => {
   const f = EG.format;
   const WIDTH = 1000;
   const MOST_HEIGHT = 132;
+  const NARROW = 4;
 
   function places(items) {
     const wide = items.map(() => 0);
@@ -56,6 +57,7 @@ EG.treeMap = (() => {
           s("title", {}, [item.title, item.status, item.says].filter(Boolean).join(": ")),
         ),
       );
+      drawing.classList.toggle("is-dense", unit < NARROW); // else the gaps would hide the boxes
       drawing.setAttribute("viewBox", `0 0 ${WIDTH} ${levels * size}`);
       drawing.style.height = `${levels * size}px`;
       replace(drawing, boxes);

@@ -6,7 +6,7 @@ EG.treeModel = (() => {
   // A label leaves out the marks of chat templates, such as <|im_end|>; the pane shows every token.
   const TEMPLATE_MARK = /<\|\w+\|>/g;
   const oneLine = (text) => EG.tokens.safe(text.slice(0, LONGEST_LABEL).replace(TEMPLATE_MARK, " ").replace(/\s+/g, " ").trim());
-  const joined = (segments, origins) => segments.filter(({ origin }) => origins.includes(origin)).map(({ token_strings }) => token_strings.join("")).join(" ");
+  const repliesIn = (segments) => segments.filter(({ origin }) => origin === "TOOL").map(({ token_strings }) => token_strings.join("")).join(" ");
 
   // What became of a node, in one word; the style sheet has a shape for each.
   function kindOf(node, index, children) {
@@ -69,9 +69,8 @@ EG.treeModel = (() => {
       item.title = titleOf(item);
       item.status = statusOf(item);
       const { segments, summary, observation } = node.content;
-      const isWhole = node.ends_turn && (parent.index === 0 || parent.node.ends_turn);
-      item.says = oneLine((isWhole && summary) || joined(segments, index === 0 ? ["PROMPT"] : ["POLICY", "INJECTED", "DEMONSTRATION"]));
-      item.reply = oneLine(observation || joined(segments, ["TOOL"]));
+      item.says = oneLine(summary);
+      item.reply = oneLine(observation || repliesIn(segments));
     }
     for (const { node, last } of items.slice().reverse()) if (node.parent !== null) items[node.parent].last = Math.max(items[node.parent].last, last);
     return { tree, items, columns: columnsOf(tree.nodes), texts: null };

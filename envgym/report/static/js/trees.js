@@ -34,7 +34,7 @@ EG.trees = (() => {
       ["sampled", `${tree.source}, step ${f.count(tree.step)}`],
       ["size", `${f.plural(tree.nodes.length, "node")}, ${f.plural(tree.nodes[0].num_episodes, "episode")}, ${f.count(pruned)} pruned`],
       ["spent", EG.node.cost(tree.cost)],
-      ["dropped", tree.dropped],
+      ["dropped", tree.dropped && f.keyName(tree.dropped)],
     ].filter(([, value]) => value);
   }
 
