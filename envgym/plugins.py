@@ -93,7 +93,8 @@ class PluginKind(Generic[T]):
     def path(self, name: str, *, where: str = "settings") -> str:
         """Return the import path, or file and class, that `name` stands for.
 
-        Raises: UnknownName: no table, no entry point and no path has it; near names are listed.
+        Raises: UnknownName: no table, no entry point and no path has it; near names are listed. SettingsError: two
+            distributions have it.
         """
         if name in self.table:
             return self.table[name]
@@ -101,6 +102,11 @@ class PluginKind(Generic[T]):
             return name
         installed = self._entry_points()
         if name in installed:
+            points = entry_points(group=f"envgym.{self.name}", name=name)
+            if len({point.value for point in points}) > 1:
+                got = " and ".join(f"{point.value} of {point.dist.name}" for point in points if point.dist)
+                do = "write the import path of the one that is meant"
+                raise SettingsError.of(f"{self.title} {name}", "be of one plug-in", got, where=where, do=do)
             return installed[name]
         raise unknown_name(self.title, name, [*self.table, *installed], where=where)
 

@@ -347,7 +347,8 @@ def _register_all() -> None:
         try:
             _add(entry)
         except EnvgymError as error:
-            warnings.warn(str(error), stacklevel=2)
+            text = f"the plug-in {entry.id} of {entry.origin} is left out: {error}"
+            warnings.warn_explicit(text, UserWarning, filename=entry.origin, lineno=0)  # no line of ours says more
 
 
 _register_all()

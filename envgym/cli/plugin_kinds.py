@@ -68,10 +68,11 @@ def plugin_rows(kind: PluginKind[Any]) -> list[PluginRow]:
 
 
 def _row(kind: PluginKind[Any], name: str) -> PluginRow:
-    path = kind.path(name)
+    path = ""
     try:
+        path = kind.path(name)
         plugin = kind.load(name)
-    except EnvgymError as error:  # one that is installed and broken hides no other
+    except EnvgymError as error:  # one that is installed and cannot be used hides no other
         return PluginRow(name=name, path=path, summary=str(error), settings=())
     return PluginRow(name=name, path=path, summary=_summary(plugin), settings=_settings(kind, plugin))
 

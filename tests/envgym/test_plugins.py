@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from envgym.cli.plugin_kinds import plugin_rows
 from envgym.core.trajectory import Group
 from envgym.errors import InvalidInput
 from envgym.plugins import Choice
@@ -143,3 +144,22 @@ def test_keyword_that_a_function_does_not_take_is_refused(package: str) -> None:
     text = refusal("credit", choice(f"{package}:of_function", size=2))
     assert text.startswith(f"settings must fit {package}:of_function, got ")
     assert "size" in text
+
+
+def test_name_of_two_distributions_is_refused_and_names_both(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "other" / "other_methods-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-methods\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[envgym.credit]\nbest = {package}:of_function\n")
+    monkeypatch.syspath_prepend(str(info.parent))
+    told = refusal("credit", choice("best"))
+    assert (
+        f"credit best must be of one plug-in, got {package}:of_function of other-methods and {package}:Best of" in told
+    )
+    assert told.endswith("write the import path of the one that is meant.")
+    assert refusal("credit", choice("gone")).startswith("credit.name must name an importable class"), "others go on"
+    rows = {row.name: row.summary for row in plugin_rows(CREDIT)}
+    assert rows["best"] == told
+    assert rows["grpo"], "the list shows the rest"

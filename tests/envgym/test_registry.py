@@ -239,7 +239,8 @@ def test_installed_package_registers_by_its_entry_point(tmp_path: Path) -> None:
     )
     first, second = result.stdout.splitlines()
     assert first == "my-games my_games/count-v0"
-    assert "must have the form family/name-vN, got badly named (my-games)" in second
+    told = "the plug-in badly named of my-games is left out: env id must have the form family/name-vN, got badly named"
+    assert told in second
 
 
 def test_parameters_are_read_through_a_constructor_that_passes_them_on() -> None:
