@@ -250,10 +250,11 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     for search in (method.search, evaluation_search):
         if isinstance(search, TreeStrategy):
             search.check_tokenizer(tokenizer)
-    critic = None
+    critic, rates = None, ["optim.lr"]
     chosen = settings.critic or CriticSettings()
     if isinstance(method.credit, CriticCredit) and chosen.model is None:
         critic = Critic(model, chosen, settings.optim, device=device)
+        rates.append("critic.lr")
     learner = Learner(
         model,
         optim=settings.optim,
@@ -261,6 +262,7 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
         device=device,
         autocast=autocast_dtype(settings.model),
         critic=critic,
+        rates=rates,
     )
     policy = build_trained_policy(
         settings.model, settings.engine, learner_model=model, deterministic=settings.rollout.deterministic

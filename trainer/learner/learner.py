@@ -83,6 +83,7 @@ class Learner:
         autocast: torch.dtype | None = None,
         critic: Critic | None = None,
         reference: OpenReference | None = None,
+        rates: Sequence[str] = ("optim.lr",),
     ) -> None:
         """Take over the model's trainable parameters.
 
@@ -94,9 +95,10 @@ class Learner:
             autocast: dtype of the matrix products; None = that of the weights.
             critic: on this model; None = there is none.
             reference: opens the frozen model of the KL term; None = there is none.
+            rates: the settings of its learning rates, the critic's among them: what to lower where numbers overflow.
         """
         self.model, self.optim, self.device, self.autocast = model, optim, device, autocast
-        self.critic, self.reference = critic, reference
+        self.critic, self.reference, self.rates = critic, reference, rates
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = adamw(model, optim)
         self.forward = ForwardPass(model, optim, device=device, autocast=autocast)
@@ -143,16 +145,13 @@ class Learner:
             loss = loss_fn(batch)
             if not torch.isfinite(loss):
                 self.zero_grad()
-                do = "lower optim.lr, or look at the rows with --dry-run"
-                raise InvalidInput(sentence("loss", "be finite", loss.item(), where="learner", do=do))
+                raise not_finite("loss", loss.item(), self.rates)
             loss.backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.grad_clip).item()
         norm_of_all = norm if self.critic is None else math.hypot(norm, self.critic.clip_gradient())
         if not math.isfinite(norm_of_all):
             self.zero_grad()
-            raise InvalidInput(
-                sentence("gradient norm", "be finite", norm_of_all, where="learner", do="lower optim.lr")
-            )
+            raise not_finite("gradient norm", norm_of_all, self.rates)
         self.optimizer.step()
         if self.critic is not None:
             self.critic.optimizer.step()
@@ -264,6 +263,18 @@ class Learner:
                 return states.logprobs(temperature=objective.temperature).logprobs_BT
 
         return objective.old_logprobs(scored.logprobs_BT.detach(), batch, self.reference, reference_logprobs)
+
+
+def not_finite(what: str, value: float, rates: Sequence[str]) -> InvalidInput:
+    """Return the error of an update whose loss or gradient is not finite.
+
+    Args:
+        what: of the two.
+        value: its value.
+        rates: the settings of the learning rates to lower.
+    """
+    do = f"lower {' or '.join(rates)}, or look at the rows with --dry-run"
+    return InvalidInput(sentence(what, "be finite", value, where="learner", do=do))
 
 
 def needs_old_logprobs_pass(optim: OptimSettings, objective: Objective) -> bool:

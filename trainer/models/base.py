@@ -1,7 +1,7 @@
 """What a named model is built from, and how those of a run are built and checked before it begins."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,8 @@ class ModelContext:
     policy: Policy
     device: torch.device
     settings: TrainSettings
+    name: str = ""
+    """Of the model, in `models`."""
 
 
 def check_models(settings: TrainSettings, plugins: Mapping[str, object]) -> None:
@@ -110,6 +112,6 @@ def build_models(context: ModelContext) -> dict[str, Model]:
     """Build the named models of a run, and see that each can be used. Raises: InvalidInput: one cannot."""
     models: dict[str, Model] = {}
     for name, chosen in context.settings.models.items():
-        models[name] = MODEL.build(chosen.kind, context, where=f"models.{name}")
+        models[name] = MODEL.build(chosen.kind, replace(context, name=name), where=f"models.{name}")
         models[name].check()
     return models

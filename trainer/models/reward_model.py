@@ -89,6 +89,10 @@ class RewardModel(LearningModel):
     def _critic_on(self, module: nn.Module) -> Critic:
         return Critic(module, self._head, self._optim, device=self._context.device)
 
+    @property
+    def _rates(self) -> Sequence[str]:
+        return (self._setting("lr"), self._setting("head_lr"))
+
     async def compute_values(self, token_ids: Sequence[tuple[int, ...]], is_over: Sequence[bool]) -> list[float]:
         """Return r of each prefix, after its last token, whether the episode ended there or not."""
         del is_over

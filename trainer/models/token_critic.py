@@ -97,6 +97,10 @@ class TokenCritic(LearningModel):
             load_value_head(self._folder, critic)
         return critic
 
+    @property
+    def _rates(self) -> Sequence[str]:
+        return (self._setting("lr"), "critic.lr")
+
     def learn(self, rows: Sequence[TrainRow], like: OptimSettings, *, step: int) -> Metrics:
         """Make the updates of a step on the value targets of its rows, as many as `like` says.
 

@@ -112,7 +112,16 @@ class LearningModel(Model):
             device=self._context.device,
             autocast=autocast_dtype(settings.model),
             critic=self._critic_on(module),
+            rates=self._rates,
         )
+
+    @property
+    def _rates(self) -> Sequence[str]:
+        """The settings of its learning rates. Default: one of the model, none of a head."""
+        return (self._setting("lr"),)
+
+    def _setting(self, key: str) -> str:
+        return f"models.{self._context.name}.kind.{key}"
 
     def _critic_on(self, module: nn.Module) -> Critic | None:
         """Return the value head that learns with the model. Default: there is none."""

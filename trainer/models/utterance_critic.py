@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from envgym.core.trajectory import Group, Trajectory
 from envgym.seeds import derive_seed, generator
 from envgym.trainer.learner.causal_lm import hidden_states, lm_head_of
-from envgym.trainer.learner.learner import adamw
+from envgym.trainer.learner.learner import adamw, not_finite
 from envgym.trainer.methods.credit.paths import turn_rewards
 from envgym.trainer.methods.replay.buffer import ReplayBuffer, ReplayEntry, keep_leaves
 from envgym.trainer.metrics.update import Metrics
@@ -266,7 +267,9 @@ class UtteranceCritic(LearningModel):
         loss = loss + (self.network(fresh).v_2S - v_targets_2S).square().mean(1).sum()
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        nn.utils.clip_grad_norm_(self.network.parameters(), self._optim.grad_clip)
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), self._optim.grad_clip).item()
+        if not math.isfinite(norm):
+            raise not_finite("gradient norm", norm, self._rates)
         self._optimizer.step()
         with torch.no_grad():
             pairs = zip(self._target.parameters(), self.network.parameters(), strict=True)

@@ -68,6 +68,7 @@ def overfit(
         device=context.device,
         autocast=context.learner.autocast,
         critic=context.learner.critic,
+        rates=context.learner.rates,
     )
     objective = context.method.objective.without_reference
     points: list[OverfitPoint] = []

@@ -132,6 +132,7 @@ async def _fit(
         num_steps=num_updates,
         device=context.device,
         autocast=context.learner.autocast,
+        rates=["sft.lr"],
     )
     losses: list[float] = []
     success: float | None = None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from envgym.agents.models.loading import load
 from envgym.agents.models.tiny import TinySettings
-from envgym.errors import EnvgymError
+from envgym.errors import EnvgymError, InvalidInput
 from envgym.runs import RunDirectory
 from envgym.trainer.batch.rows import TrainRow, scored_row
 from envgym.trainer.build import RunContext, build_run_context
@@ -117,6 +117,20 @@ def test_alone_it_learns_what_a_shared_body_would_learn_from_the_value_loss_alon
     assert same(weights(own_critic(apart).learner.model), weights(shared.model))
     assert same(weights(head_of(apart).head), weights(head_of(shared).head))
     assert not same(first, weights(shared.model))
+
+
+@pytest.mark.parametrize(
+    "sections, rates",
+    [(own(), "models.value.kind.lr or critic.lr"), ({"credit": "gae_token"}, "optim.lr or critic.lr")],
+)
+def test_update_that_overflows_names_the_learning_rates_of_body_and_head(
+    sections: dict[str, Any], rates: str, tmp_path: Path
+) -> None:
+    context, rows = begun(tmp_path, **sections)
+    with torch.no_grad():
+        head_of(context).head.weight_D.fill_(torch.nan)
+    with pytest.raises(InvalidInput, match=rf"loss must be finite, got nan \(learner\); lower {rates}, or look at"):
+        context.train_step(rows, step=0)
 
 
 def test_policy_learns_as_if_there_were_no_critic(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Models that learn beside the policy: they score, learn, are kept, and a resumed run goes on with them."""
 
 import asyncio
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from envgym.core.trajectory import Group
-from envgym.errors import SettingsError, UnknownName
+from envgym.errors import InvalidInput, SettingsError, UnknownName
 from envgym.runs import RunDirectory
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.models.implicit_prm import ImplicitPrm
@@ -75,6 +76,27 @@ def test_dry_run_asks_a_model_that_has_not_begun(kind: str, tmp_path: Path) -> N
     values = [item.value for group in found.batch.groups for tree in group.trees for item in tree.annotations]
     assert len(values) == 16  # eight episodes of two turns
     assert None not in values
+
+
+@pytest.mark.parametrize(
+    "kind, rates",
+    [
+        ("implicit_prm", "models.own.kind.lr"),
+        ("reward_model", "models.own.kind.lr or models.own.kind.head_lr"),
+        ("utterance_critic", "models.own.kind.lr"),
+    ],
+)
+def test_update_that_overflows_names_the_learning_rates_of_the_model(kind: str, rates: str, tmp_path: Path) -> None:
+    context, groups = begun(tmp_path, models={"own": {"kind": kind}})
+    model: Any = context.models["own"]
+    module = model.network if kind == "utterance_critic" else model.learner.model
+    with torch.no_grad():
+        next(module.parameters()).fill_(torch.nan)
+    before = [parameter.clone() for parameter in module.parameters()]
+    with pytest.raises(InvalidInput, match=rf"be finite, got nan \(learner\); lower {re.escape(rates)}, or look at"):
+        model.train_step(groups, step=0)
+    pairs = zip(before, module.parameters(), strict=True)
+    assert all(torch.equal(old, new) for old, new in pairs if not old.isnan().any())
 
 
 def test_copy_of_a_policy_with_adapters_is_refused(tmp_path: Path) -> None:
