@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--speeds", type=Path, help="a file with the table of speeds")
     args = parser.parse_args()
     old = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    sections = {match["id"]: match["text"].strip() for match in _SECTION.finditer(old)}
+    sections = sections_of(old)
     ids = [env_id for env_id in envgym.list_ids() if find(env_id).origin == "envgym"]
     for env_id in args.envs or ids:
         try:
@@ -66,6 +66,11 @@ def main() -> None:
     speeds = args.speeds.read_text(encoding="utf-8") if args.speeds else found["text"] if found else _NO_SPEEDS
     parts = [_INTRO, overview(ids), *(f"## `{env_id}`\n\n{sections[env_id]}\n" for env_id in ids if env_id in sections)]
     PAGE.write_text("\n".join([*parts, f"## Speed\n\n{speeds.strip()}\n"]), encoding="utf-8")
+
+
+def sections_of(page: str) -> dict[str, str]:
+    """Return the text about each environment."""
+    return {match["id"]: match["text"].strip() for match in _SECTION.finditer(page)}
 
 
 def overview(ids: Sequence[str]) -> str:

@@ -1,216 +1,140 @@
-"""Code blocks of all pages: a run has their settings, what programs name of envgym exists, and so do commands."""
+"""The inventory of fenced blocks: every block of every page is run, loaded or compared, and a table names the test."""
 
 import ast
 import inspect
+import json
 import re
-import runpy
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Final
 
 import pytest
 import yaml
-from pydantic import BaseModel, ValidationError
 
-import envgym
-from envgym.cli.pipelines import PHASES, SELF_TRAINING
-from envgym.cli.settings import kinds_by_key
-from envgym.core.turns import Ending, Scored
-from envgym.errors import EnvgymError
-from envgym.plugins import Choice, PluginKind
-from envgym.registry import creator_of, parameters
-from envgym.trainer.catalog import SELF_TRAINING as PLAN
+from envgym.cli.main import main
+from envgym.cli.plugin_kinds import KINDS
+from envgym.plugins import import_path
 from envgym.trainer.methods import protocols
-from envgym.trainer.sections import SelfTrainingSettings
-from envgym.trainer.settings import train_settings
+from scripts import papers
+from tests.agents.policies.fake_server import running
+from tests.examples.test_plugins import plugin
+from tests.support.pages import BLOCKS, ROOT, blocks_of, read_blocks
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PROGRAMS = {"curl", "docker", "source", "systemd-run", "python3"}
-"""Programs of the system."""
-
-
-class Block(NamedTuple):
-    """A code block of a page."""
-
-    page: Path
-    language: str
-    title: str
-    text: str
-
-
-def read_blocks(page: Path) -> list[Block]:
-    pattern = r'^```(\w+)(?: title="([^"]*)")?\n(.*?)^```$'
-    text = re.sub(r"^````.*?^````$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    return [Block(page, *found) for found in re.findall(pattern, text, re.DOTALL | re.MULTILINE)]
-
-
-BLOCKS = [block for page in PAGES if not page.is_symlink() for block in read_blocks(page)]
-
-
-def of(*languages: str) -> list[Any]:
-    chosen = [block for block in BLOCKS if block.language in languages]
-    return [pytest.param(block, id=f"{block.page.name}-{number}") for number, block in enumerate(chosen)]
-
-
-def test_every_block_is_of_a_language_that_is_tested() -> None:
-    assert {block.language for block in BLOCKS} == {"bash", "python", "text", "toml", "yaml"}
-    assert len(BLOCKS) > 70
-
-
-def parts_of(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the settings of a run that a block has: its own, and those that each phase lays over them."""
-    alone = {section: value for section, value in data.items() if section not in (PHASES, SELF_TRAINING)}
-    phases = ({key: value for key, value in phase.items() if key != "name"} for phase in data.get(PHASES, ()))
-    return [alone, *phases]
-
-
-def values_of(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:  # YAML
-    """Yield every path of a tree with what stands there, sections and lists before what they hold."""
-    yield path, value
-    pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in pairs:
-        yield from values_of(inner, (*path, key))
-
-
-def kind_at(path: Sequence[str | int]) -> PluginKind[Any] | None:
-    """Return the kind of plug-in that is chosen at a path, if one is."""
-    keys = ["0" if isinstance(key, int) else key for key in path]
-    if keys[:1] == ["models"]:
-        keys[1:2] = ["NAME"]
-    in_list_or_mapping = keys[-1:] == ["0"] or keys[-2:-1] == ["parties"]
-    return None if keys[-1:] == ["parties"] else kinds_by_key().get(".".join(keys[:-1] if in_list_or_mapping else keys))
-
-
-def check_choice(kind: PluginKind[Any], value: Any) -> None:  # a name, or a mapping with one
-    """See that a plug-in of ours takes the settings that stand beside its name. Raises: whatever refuses them."""
-    choice = Choice.model_validate(value)
-    if ":" in choice.name:  # a class of the page, which its own test runs
-        return
-    plugin = kind.load(choice.name)
-    if isinstance(plugin, type) and issubclass(plugin, BaseModel):
-        assert choice.settings.keys() <= plugin.model_fields.keys()
-        if not any(str(value).startswith("runs/") for value in choice.settings.values()):  # a run that is not here
-            plugin.model_validate(choice.settings)
-    elif kind.is_called(plugin):
-        inspect.signature(plugin).bind(*kind.arguments, **choice.settings)
-    else:
-        assert choice.settings == {}
-
-
-def check_settings(data: Mapping[str, Any]) -> None:
-    """See that a run has every value of a block, and that its plug-ins and envs take what is meant for them."""
-    settings = train_settings({"envs": [{"id": "math/arithmetic-v0"}], **data}).model_dump(mode="json")
-    for path, value in values_of(data):
-        kind = kind_at(path)
-        if kind is not None and isinstance(value, str | Mapping):
-            check_choice(kind, value)
-        got: Any = settings  # a YAML tree
-        for key in path:
-            got = got[key]
-        if not isinstance(value, Mapping | list):
-            assert (got["name"] if isinstance(got, Mapping) else got) == value, path
-    for env in data.get("envs", ()):
-        if ":" not in env["id"]:
-            known = parameters(creator_of(env["id"]))
-            assert known is None or env.get("settings", {}).keys() <= known.keys(), env["id"]
-
-
-@pytest.mark.parametrize("block", of("yaml"))
-def test_settings_of_a_block_are_those_of_the_run(block: Block) -> None:
-    """A block that is a part of a settings file gets an environment."""
-    data = yaml.safe_load(block.text)
-    for part in parts_of(data):
-        check_settings(part)
-    if SELF_TRAINING in data:
-        SelfTrainingSettings.model_validate(data[SELF_TRAINING])
-        check_choice(PLAN, data[SELF_TRAINING]["plan"])
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "optim: {lrr: 0.1}",
-        "credit: {name: gigpo, discuont: 0.9}",
-        "credit: {name: gigpo, discount: 2.0}",
-        "loss: ppo_clipp",
-        "objective: {terms: [{name: a, loss: {name: nll, min_rewrad: 1}}]}",
-        "run: {trackers: [progress, {name: wandb}]}",
-        "models: {judge: {kind: {name: local}}}",
-        "envs: [{id: math/arithmetic-v0, settings: {levle: 2}}]",
-        "envs: [{id: math/arithmetic-v0, wrappers: [{name: turn_limit, turns: 3}]}]",
-        "optim: {lr: 1e-4}",  # YAML 1.1 reads a text, so that the page and the run would differ
-    ],
+SHELL: Final = "tests/docs/test_shell_blocks.py::test_lines_of_a_page_run"
+SETTINGS: Final = "tests/docs/test_blocks.py::test_settings_show_a_batch"
+PROGRAMS: Final = "tests/docs/test_programs.py::test_programs_of_a_page_run"
+SHOWN: Final = "tests/docs/test_shown_output.py"
+DRAWING: Final = "none: a drawing or a formula"
+RUNNERS: Final = MappingProxyType(
+    {
+        ("bash", ""): SHELL,  # an empty page: every page that has no entry of its own
+        ("yaml", ""): SETTINGS,
+        ("python", ""): PROGRAMS,
+        ("bash", "docs/first_task.md"): "tests/docs/test_first_task.py::test_every_block_of_the_page_runs",
+        ("yaml", "docs/first_task.md"): "tests/docs/test_first_task.py::test_every_block_of_the_page_runs",
+        ("python", "docs/first_task.md"): "tests/docs/test_first_task.py::test_every_block_of_the_page_runs",
+        ("text", "docs/first_task.md"): "tests/docs/test_first_task.py::test_every_block_of_the_page_runs",
+        ("bash", "examples/third_party_env/README.md"): "tests/examples/test_third_party_env.py::test_commands_run",
+        ("yaml", "examples/third_party_env/README.md"): "tests/examples/test_third_party_env.py::test_train_accepts_it",
+        ("python", "docs/train.md"): "tests/docs/test_train.py::test_programs_run",
+        ("python", "docs/notebooks.md"): "tests/docs/test_notebooks.py::test_blocks_run_inside_a_running_loop",
+        ("python", "docs/evaluate.md"): "tests/docs/test_evaluate.py::test_program_runs",
+        ("python", "docs/sandbox.md"): "tests/docs/test_sandbox.py::test_program_runs_and_shows_what_its_comments_say",
+        ("python", "docs/write_an_environment.md"): "tests/docs/test_write_an_environment.py::my_games",
+        ("python", "docs/curricula.md"): "tests/docs/test_blocks.py::test_signatures_of_a_page_are_those_of_the_code",
+        ("toml", "docs/write_an_environment.md"): (
+            "tests/docs/test_write_an_environment.py::test_entry_point_of_the_guide_names_the_registered_env"
+        ),
+        ("toml", "docs/plugins.md"): "tests/docs/test_blocks.py::test_entry_point_is_of_a_kind_and_names_a_credit",
+        ("toml", "CONTRIBUTING.md"): "tests/docs/test_blocks.py::test_row_of_a_paper_is_one",
+        ("text", "docs/environments.md"): "tests/docs/test_environments.py::test_page_shows_the_episode_of_the_oracle",
+        ("text", "docs/evaluate.md"): f"{SHOWN}::test_results_have_the_form_that_the_page_shows",
+        ("text", "docs/runs.md"): f"{SHOWN}::test_progress_and_the_error_have_the_form_that_the_page_shows",
+        ("text", "docs/architecture.md"): f"{SHOWN}::test_commands_of_the_architecture_page_are_those_of_the_program",
+        ("text", "docs/objective.md"): DRAWING,
+        ("text", "docs/packing.md"): DRAWING,
+    }
 )
-def test_a_block_that_a_run_would_not_have_is_noticed(text: str) -> None:
-    with pytest.raises((AssertionError, EnvgymError, ValidationError, TypeError)):
-        check_settings(yaml.safe_load(text))
+"""(language, page) -> the test that runs the blocks, loads them, or compares them with what is printed."""
+PROGRAMS_OF_THE_SYSTEM: Final = {"curl", "docker", "source", "systemd-run", "python3"}
+SMALL: Final = (
+    "run.steps=1",
+    "model={name: tiny, tiny: {hidden_size: 64, num_layers: 1, num_heads: 2, num_kv_heads: 2, intermediate_size: 64}}",
+    "agent.max_turn_tokens=8",
+    "rollout.groups=2",
+    "evaluation.tasks=1",
+)
+"""Laid over the settings of a page; all that is not named here stays."""
 
 
-@pytest.mark.parametrize("block", of("python"))
-def test_program_compiles_and_what_it_names_of_envgym_exists(block: Block) -> None:
-    tree = ast.parse(block.text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "envgym":
-            assert hasattr(envgym, node.attr), f"envgym.{node.attr}"
-        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.split(".")[0] == "envgym":
-            names: dict[str, Any] = {}
-            exec(f"from {node.module} import {', '.join(alias.name for alias in node.names)}", names)
+def runner_of(language: str, page: str) -> str | None:
+    """Return the test of the blocks of a language on a page; None: there is none."""
+    return RUNNERS.get((language, page), RUNNERS.get((language, "")))
 
 
-def page_blocks(name: str) -> list[str]:
-    return [block.text for block in BLOCKS if block.page.name == name and block.language == "python"]
+def test_every_block_has_a_test_that_runs_it() -> None:
+    told = "needs a test that runs it, loads it, or compares what it shows: name the test in RUNNERS"
+    missing = [block for block in BLOCKS if runner_of(block.language, block.page) is None]
+    assert [f"{block.where} ({block.language}) {told}" for block in missing] == []
+    assert len(BLOCKS) > 140
 
 
-def test_first_program_of_the_site_prints_a_task(capsys: pytest.CaptureFixture[str]) -> None:
-    (program,) = page_blocks("index.md")
-    space: dict[str, Any] = {}
-    exec(compile(program, "index.md", "exec"), space)
-    task = space["info"]["envgym"].task
-    assert len(task.prompt) > 10
-    assert task.prompt in capsys.readouterr().out
+def test_every_fence_of_a_page_opens_or_closes_a_block() -> None:
+    """No block is missed because it is indented, of another fence, or of a language written in another way."""
+    for page in {block.page for block in BLOCKS}:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        inside = "".join(block.text for block in read_blocks(page))
+        fences = re.findall(r"^ *(?:`{3,}|~{3,})", text, re.MULTILINE)
+        of_blocks = re.findall(r"^ *(?:`{3,}|~{3,})", inside, re.MULTILINE)
+        assert len(fences) - len(of_blocks) == 2 * len(read_blocks(page)), page
 
 
-def test_program_of_the_architecture_page_runs() -> None:
-    (program,) = page_blocks("architecture.md")
-    space: dict[str, Any] = {"env": envgym.make("math/arithmetic-v0")}
-    exec(compile(program, "architecture.md", "exec"), space)
-    record = space["record"]
-    assert (record.ending, space["terminated"], space["truncated"]) == (Ending.TERMINATED, True, False)
-    assert record.action.content == "the answer is 12"
-    assert isinstance(record.reward, Scored)
-    assert record.reward.value == space["reward"]
+@pytest.mark.parametrize("runner", sorted(set(RUNNERS.values()) - {DRAWING}))
+def test_runner_exists(runner: str) -> None:
+    path, _, name = runner.partition("::")
+    assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")
 
 
-def test_program_of_the_retrieval_page_finds_a_document(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("bm25s")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ENVGYM_CACHE", str(tmp_path / "cache"))
-    texts = {"baikal": "Lake Baikal is the deepest lake of the world.", "nile": "The Nile is a river."}
-    lines = [f'{{"id": "{name}", "title": "{name}", "text": "{text}"}}\n' for name, text in texts.items()]
-    (tmp_path / "wiki.jsonl").write_text("".join(lines), encoding="utf-8")
-    (program,) = page_blocks("search_envs.md")
-    (tmp_path / "program.py").write_text(program, encoding="utf-8")
-    runpy.run_path("program.py")
-    assert "baikal" in capsys.readouterr().out.splitlines()[0]
+def test_every_entry_is_of_a_block() -> None:
+    there = {(block.language, block.page) for block in BLOCKS}
+    assert [key for key in RUNNERS if key[1] and key not in there] == []
 
 
-def commands() -> list[Any]:
-    lines = [
-        (block.page.name, line) for block in BLOCKS if block.language == "bash" for line in block.text.splitlines()
-    ]
-    kept = [(page, line.partition(" #")[0].strip()) for page, line in lines]
-    return [pytest.param(line, id=f"{page}: {line}") for page, line in kept if line and "envgym " not in line]
+def settings_blocks() -> list[object]:
+    chosen = [block for block in BLOCKS if block.language == "yaml" and runner_of("yaml", block.page) == SETTINGS]
+    return [pytest.param(block.text, id=block.where) for block in chosen]
 
 
-@pytest.mark.parametrize("line", commands())
+@pytest.mark.parametrize("text", settings_blocks())
+@pytest.mark.usefixtures("folder")
+def test_settings_show_a_batch(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A block that is a part of a settings file gets an environment, and models that are served a server."""
+    with running() as server:
+        server.script = [{"choices": [{"message": {"role": "assistant", "content": "YES"}, "finish_reason": "stop"}]}]
+        data = yaml.safe_load(text.replace("http://localhost:8000/v1", server.url))
+        Path("block.yaml").write_text(yaml.safe_dump({"envs": [{"id": "math/arithmetic-v0"}]} | data))
+        capsys.readouterr()
+        words = ["train", "block.yaml", "--dry-run", "--json", *(word for item in SMALL for word in ("--set", item))]
+        code = main(words)
+    out, err = capsys.readouterr()
+    assert code == 0, out + err
+    told = json.loads(out)
+    assert all(found["episodes"] for found in ([told] if "episodes" in told else told.values()))
+
+
+def other_commands() -> list[object]:
+    lines = [(block.page, line) for block in BLOCKS if block.language == "bash" for line in block.commands]
+    return [pytest.param(line, id=f"{page}: {line}") for page, line in lines if "envgym " not in line]
+
+
+@pytest.mark.parametrize("line", other_commands())
 def test_command_names_a_target_a_script_or_a_program_that_exists(line: str) -> None:
     """Commands of envgym: tests/docs/test_commands.py."""
     words = [word for word in shlex.split(line) if not re.fullmatch(r"[A-Z_]+=\S*", word)]
-    program = re.sub(r"^\.venv[\w-]*/bin/", "", words[0])
+    program = words[0].removeprefix(".venv-vllm/bin/")
     if program == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     elif program == "pip":
@@ -223,18 +147,38 @@ def test_command_names_a_target_a_script_or_a_program_that_exists(line: str) -> 
         is_shown = any(block.title == named for block in BLOCKS)
         assert path.exists() or is_shown or named == "pytest", named
     else:
-        assert program in PROGRAMS, program
+        assert program in PROGRAMS_OF_THE_SYSTEM, program
     files = [word for word in words[1:] if re.match(r"(tests|constraints|benchmarks|docker|scripts)/", word)]
     assert all((ROOT / name).exists() for name in files), line
 
 
-def test_protocols_of_the_page_on_curricula_are_those_of_the_code() -> None:
-    shown_of = {"Curriculum": protocols.ObservingCurriculum, "Allocator": protocols.Allocator}
-    shown = [node for text in page_blocks("curricula.md") for node in ast.parse(text).body]
-    assert [node.name for node in shown if isinstance(node, ast.ClassDef)] == list(shown_of)
-    for node in shown:
-        assert isinstance(node, ast.ClassDef)
+SIGNATURES: Final[Mapping[str, Mapping[str, type]]] = {
+    "docs/curricula.md": {"Curriculum": protocols.ObservingCurriculum, "Allocator": protocols.Allocator},
+    "docs/engines.md": {"ContinuousBackend": import_path(plugin("continuous_batching.py:ContinuousBackend"))},
+}
+
+
+@pytest.mark.parametrize("page", SIGNATURES)
+def test_signatures_of_a_page_are_those_of_the_code(page: str) -> None:
+    nodes = [node for block in blocks_of(page, "python") for node in ast.parse(block.text).body]
+    shown = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+    assert shown.keys() == SIGNATURES[page].keys()
+    for name, node in shown.items():
         for method in node.body:
             assert isinstance(method, ast.FunctionDef)
             arguments = [argument.arg for argument in (*method.args.args, *method.args.kwonlyargs)]
-            assert arguments == list(inspect.signature(getattr(shown_of[node.name], method.name)).parameters)
+            written = getattr(SIGNATURES[page][name], method.name)
+            assert arguments == list(inspect.signature(written).parameters)
+
+
+def test_entry_point_is_of_a_kind_and_names_a_credit() -> None:
+    (block,) = blocks_of("docs/plugins.md", "toml")
+    ((group, named),) = tomllib.loads(block.text)["project"]["entry-points"].items()
+    assert group.removeprefix("envgym.") in KINDS
+    assert named == {"best_of_group": "my_package.credit:BestOfGroup"}
+
+
+def test_row_of_a_paper_is_one() -> None:
+    (block,) = blocks_of("CONTRIBUTING.md", "toml")
+    ((key, row),) = tomllib.loads(block.text).items()
+    assert papers.faults_of({"losses": {key: papers.Row.model_validate(row)}}) == []

@@ -1,25 +1,19 @@
 """Every command line in the documentation is one that the program understands."""
 
-import re
 import shlex
-from pathlib import Path
 
 import pytest
 
 from envgym.cli.main import build_parser
+from tests.support.pages import BLOCKS
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
-
-def command_lines(page: Path) -> list[str]:
-    """Return the lines of a page's shell blocks that call envgym."""
-    shell = re.findall(r"^```(?:bash|sh|console)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    commands = [re.split(r" (?:#|>|&&)", line)[0].strip() for block in shell for line in block.splitlines()]
-    return [line.removeprefix(".venv/bin/") for line in commands if re.match(r"(\.venv/bin/)?envgym ", line)]
-
-
-LINES = [pytest.param(line, id=f"{page.name}: {line}") for page in PAGES for line in command_lines(page)]
+LINES = [
+    pytest.param(line, id=f"{block.page}: {line}")
+    for block in BLOCKS
+    if block.language == "bash"
+    for line in block.commands
+    if line.startswith("envgym ")
+]
 
 
 @pytest.mark.parametrize("line", LINES)

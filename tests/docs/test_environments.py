@@ -1,27 +1,35 @@
 """The page of environments shows each one that ships, with an episode; `scripts/environment_pages.py` writes it."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 import envgym
+from envgym.errors import EnvgymError
 from envgym.registry import find
+from scripts import environment_pages
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
 IDS = [env_id for env_id in envgym.list_ids() if find(env_id).origin == "envgym"]
 
 
-@pytest.mark.parametrize("env_id", IDS)
-def test_page_shows_an_episode_that_earns_the_optimum(env_id: str) -> None:
+@pytest.mark.parametrize(
+    "env_id", [pytest.param(env_id, marks=[pytest.mark.web] * env_id.startswith("web/")) for env_id in IDS]
+)
+def test_page_shows_the_episode_of_the_oracle(env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment_pages, "IMAGES", shutil.copytree(ROOT / "docs" / "images", tmp_path / "images"))
     told = f"run `python scripts/environment_pages.py {env_id}`"
     assert f"| [`{env_id}`](#{env_id.replace('/', '')}) | {find(env_id).summary} |" in PAGE, told
-    found = re.search(rf"^## `{env_id}`\n(.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL)
-    assert found is not None, told
-    assert "\nenv:    " in found[1], told
-    assert "\nagent:  " in found[1], told
-    assert "[TERMINATED, reward 1]\n````" in found[1], told
+    shown = environment_pages.sections_of(PAGE)[env_id]
+    assert "[TERMINATED, reward 1]\n````" in shown, told
+    try:
+        played = environment_pages.section(env_id)
+    except EnvgymError as error:
+        pytest.skip(str(error))  # its packages, or the sandbox, are not here
+    assert shown == played, told
 
 
 def test_pictures_are_there_and_small() -> None:

@@ -1,6 +1,5 @@
 """The tutorial: its files and commands, in the order of the page, with fewer tasks and a shorter training run."""
 
-import re
 import runpy
 import shlex
 from pathlib import Path
@@ -10,10 +9,9 @@ import yaml
 
 from envgym.cli.main import main
 from envgym.runs import RunDirectory
+from tests.support.pages import form_of, read_blocks
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "first_task.md"
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2}
-BLOCK = re.compile(r'^```(?P<language>\w+)(?: title="(?P<title>[^"]*)")?\n(?P<text>.*?)^```$', re.DOTALL | re.MULTILINE)
 
 
 def shorter(text: str) -> str:
@@ -29,19 +27,23 @@ def shorter(text: str) -> str:
 
 
 @pytest.mark.slow
-def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_of_the_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     num_commands = 0
-    for block in BLOCK.finditer(PAGE.read_text(encoding="utf-8")):
-        language, title, text = block["language"], block["title"], block["text"]
-        if language == "text":
+    for block in read_blocks("docs/first_task.md"):
+        if block.language == "text":  # the end of what the command before it prints
+            shown = form_of(block.text)
+            assert form_of(capsys.readouterr().out)[-len(shown) :] == shown
             continue
-        if title:
-            Path(title).write_text(shorter(text) if language == "yaml" else text, encoding="utf-8")
+        if block.title:
+            text = shorter(block.text) if block.language == "yaml" else block.text
+            Path(block.title).write_text(text, encoding="utf-8")
             continue
-        assert language == "bash", text
-        for line in text.splitlines():
+        assert block.language == "bash", block.where
+        for line in block.commands:
             program, *words = shlex.split(line.replace("--tasks 100", "--tasks 2"))
             words += ["-n", "3"] if words[0] == "check" else []
             if program == "python":

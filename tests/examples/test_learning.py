@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.docs.test_blocks import BLOCKS, Block
+from tests.support.pages import BLOCKS, Block
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -30,7 +30,7 @@ def can_be_trained(block: Block) -> bool:
 def training_examples() -> list[Any]:
     shown = [block for block in BLOCKS if can_be_trained(block)]
     files = [pytest.param(path.read_text("utf-8"), id=path.relative_to(ROOT).as_posix()) for path in [*FILES, SCAFFOLD]]
-    return files + [pytest.param(block.text, id=f"{block.page.name}-{block.title}") for block in shown]
+    return files + [pytest.param(block.text, id=block.where) for block in shown]
 
 
 @pytest.mark.parametrize("text", training_examples())

@@ -8,8 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from tests.support.pages import blocks_of
 
 PACKAGE = Path(__file__).resolve().parents[2] / "examples" / "third_party_env"
+PAGE = "examples/third_party_env/README.md"
 ENV_ID = "word_games/backwards-v0"
 
 
@@ -25,21 +29,22 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(folder / "target")}
 
 
-def envgym(environment: dict[str, str], *arguments: str) -> str:
+def envgym(environment: dict[str, str], *arguments: str, answer: str = "") -> str:
     command = [sys.executable, "-m", "envgym", *arguments]
-    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, input=answer)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_entry_point_is_listed(installed: dict[str, str]) -> None:
-    assert ENV_ID in envgym(installed, "list")
-
-
-def test_check_accepts_it(installed: dict[str, str]) -> None:
-    report = json.loads(envgym(installed, "check", ENV_ID, "-n", "5", "--json"))
+def test_commands_run(installed: dict[str, str]) -> None:
+    (block,) = blocks_of(PAGE, "bash")
+    install, listed, checked, played = block.commands
+    assert install == "pip install ./examples/third_party_env"  # the fixture, without an index
+    assert ENV_ID in envgym(installed, *listed.split()[1:])
+    report = json.loads(envgym(installed, *checked.split()[1:], "-n", "5", "--json"))
     assert '"fail"' not in json.dumps(report).lower()
     assert '"pass"' in json.dumps(report).lower()
+    assert "TERMINATED after 1 turn" in envgym(installed, *played.split()[1:], answer="a word\n")
 
 
 def test_train_accepts_it(installed: dict[str, str], tmp_path: Path) -> None:
@@ -48,7 +53,7 @@ def test_train_accepts_it(installed: dict[str, str], tmp_path: Path) -> None:
         "model": {"name": "tiny", "tiny": {"num_layers": 1}},
         "engine": {"device": "cpu"},
         "agent": {"name": "plain", "max_turn_tokens": 8, "max_context_tokens": 256},
-        "envs": [{"id": ENV_ID}],
+        **yaml.safe_load(blocks_of(PAGE, "yaml")[0].text),
         "sft": {"episodes": 8, "batch_size": 8},
         "rollout": {"groups": 2, "group_size": 2},
         "evaluation": {"tasks": 3},

@@ -1,0 +1,34 @@
+"""Running `envgym serve-retriever` beside a test."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def serve_retriever(*words: str, cache: Path) -> Iterator[IO[str]]:
+    """Serve a corpus on a free port until the block ends, and yield what the command prints; it must end with 0."""
+    command = [sys.executable, "-m", "envgym", "serve-retriever", *words, "--port", "0"]
+    environment = {**os.environ, "ENVGYM_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
+    # a process that was started in the background ignores SIGINT, and so does what it starts
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        signal.signal(signal.SIGINT, before)
+        try:
+            assert process.stdout is not None
+            yield process.stdout
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+
+
+def served_url(line: str) -> str:
+    """Return the address in the line `CORPUS at URL; ...`."""
+    return line.split(" at ")[1].split()[0].rstrip(";")
