@@ -50,8 +50,8 @@ def test_the_demo_report_is_drawn_whole(report: ReportData, tmp_path: Path) -> N
     assert f"<b>{comparison.after.value * 100:.1f} %</b>" in page
     assert f"<b>+{comparison.paired.difference.value * 100:.1f}</b>" in page
     assert page.count("<li data-id=") == len(report.episodes)
-    # Results, costs, and the first 25 tasks.
-    assert page.count("<tr>") == 2 * (1 + len(report.evaluations)) + 1 + 25
+    # Results, costs, two tool errors each, and the first 25 tasks.
+    assert page.count("<tr>") == 2 * (1 + len(report.evaluations)) + (1 + 2 * len(report.evaluations)) + 1 + 25
     # 1 of success, 15 of known metrics; rewards, endings, time, invalid. Two others never change.
     assert page.count('<figure class="chart') == 20
     assert "calls: well-formed; errors: malformed or refused" in page
