@@ -5,6 +5,7 @@ module of the command that was asked for is imported.
 """
 
 import argparse
+import errno
 import os
 import sys
 import time
@@ -65,6 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _of_the_system(error: OSError) -> str:
     """Say in the house's form what the operating system refused."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        do = "free some space, then run the command again; a run goes on with --resume"
+        return sentence(
+            "disk", "have space left", error.strerror, where=str(error.filename or "operating system"), do=do
+        )
     what = "system" if error.filename is None else str(error.filename)
     do = "check the path, its permissions and the space left"
     return sentence(what, "be usable", error.strerror or str(error), where="operating system", do=do)

@@ -80,12 +80,12 @@ def test_port_that_is_in_use_is_told(wrong_folder: Path, command: Command) -> No
 @pytest.mark.usefixtures("folder")
 def test_full_disk_is_one_sentence(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(handle: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/vowels")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a write names no file
 
     monkeypatch.setattr(os, "fsync", refuse)
     code, _, err = command("train", "run.yaml")
     assert code == 2
     assert err.splitlines()[-1] == (
-        "envgym: runs/vowels must be usable, got No space left on device (operating system); "
-        "check the path, its permissions and the space left."
+        "envgym: disk must have space left, got No space left on device (operating system); "
+        "free some space, then run the command again; a run goes on with --resume."
     )
