@@ -35,7 +35,7 @@ def test_results_have_the_form_that_the_page_shows(folder: Path, capsys: pytest.
     printed = form_of(out.replace("flaky.py:Flaky, train-split", "math/arithmetic-v0, held-out"))
     cut = evaluated.index("...")
     assert (code, printed[:cut]) == (0, evaluated[:cut])
-    # Flaky has no tools; tests/envgym/cli/test_eval.py has the line of their errors
+    # Flaky has no tools; tests/agents/test_tool_failures.py has the line of their errors
     rest = [line for line in evaluated[cut + 1 :] if not line.startswith("tool errors ")]
     assert [line for line in rest if line not in printed[cut:]] == []
     code, out, _ = said(["train", "runs/first", "--resume"], capsys)
@@ -44,7 +44,7 @@ def test_results_have_the_form_that_the_page_shows(folder: Path, capsys: pytest.
 
 @pytest.mark.usefixtures("folder")
 def test_progress_and_the_error_have_the_form_that_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    progress, error = blocks_of("docs/runs.md", "text")
+    progress, _, error = blocks_of("docs/runs.md", "text")  # the line between: test_interrupts.py
     chosen = (*SMALL, "run.steps=2", "run.checkpoint_every=1", "run.directory=runs/two")
     words = ["train", "first.yaml", *(word for setting in chosen for word in ("--set", setting))]
     code, _, err = said(words, capsys)
