@@ -30,8 +30,12 @@ _SECTION = re.compile(r"^## `(?P<id>[^`]+)`\n(?P<text>.*?)(?=^## |\Z)", re.MULTI
 _SPEEDS = re.compile(r"^## Speed\n(?P<text>.*)", re.MULTILINE | re.DOTALL)
 _INTRO = """# Environments
 
-Every environment that ships with envgym, each with an episode that its oracle played. Written by
-`scripts/environment_pages.py`; `envgym show ENV` prints the card of one, `envgym play ENV` lets you be the agent.
+All environments that ship with envgym, each with an episode that its oracle played. `envgym show ENV` prints the
+complete description of one; with `envgym play ENV` you play it yourself. `scripts/environment_pages.py` writes this
+page.
+
+*Fork* is how an episode is copied: by its state, or by replaying its actions. The *chance score* is the highest mean
+reward of random baselines, which ignore the task.
 """
 _NO_SPEEDS = "Not measured yet: `envgym bench envs --markdown` writes the table.\n"
 _QUESTION = {
@@ -103,14 +107,14 @@ def _settings(env_id: str, folder: str) -> Mapping[str, Any]:  # the env's own k
 
 def _facts(facts: Mapping[str, Any]) -> str:  # JSON
     sizes = ", ".join(
-        f"{name} {'without end' if size is None else f'{size:,}'}" for name, size in facts["splits"].items()
+        f"{name} {'unlimited' if size is None else f'{size:,}'}" for name, size in facts["splits"].items()
     )
     tools = ", ".join(f"`{name}`" for name in facts["tools"]) or "none"
     low, high = facts["reward_range"]
     return "\n".join(
         [
             f"- Tasks: {sizes}. Turns: at most {facts['max_turns'] or 'any number'}. Fork: {facts['fork']}.",
-            f"- Rewards: {low:g} to {high:g}; without reading the task at most {facts['chance_score']:.2g}.",
+            f"- Rewards: {low:g} to {high:g}. Chance score: {facts['chance_score']:.2g}.",
             f"- Tools: {tools}.",
         ]
     )
