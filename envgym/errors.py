@@ -70,19 +70,19 @@ class InfrastructureError(EnvgymError):
 
 
 class EnvFailure(InfrastructureError):
-    """The world or its verifier broke."""
+    """The environment or its verifier failed."""
 
 
 class ToolInfraFailure(InfrastructureError):
-    """A sandbox or a service behind a tool broke."""
+    """A sandbox or a service behind a tool failed."""
 
 
 class PolicyFailure(InfrastructureError):
-    """The sampling engine or endpoint broke."""
+    """The sampling engine or endpoint failed."""
 
 
 class PartyFailure(InfrastructureError):
-    """A simulated user, opponent or judge broke."""
+    """A simulated user, opponent or judge failed."""
 
 
 def sentence(what: str, must: str, got: object, *, where: str, do: str) -> str:
@@ -111,7 +111,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, where: str) -> U
     elif names:
         do = f"choose one of: {', '.join(names[:20])}" + (" ..." if len(names) > 20 else "")
     else:
-        do = f"no {kind} is known here"
+        do = f"no {kind} is registered"
     return UnknownName.of(kind, "be a known name", repr(name), where=where, do=do)
 
 

@@ -85,9 +85,9 @@ def sole_writer(folder: Path) -> Iterator[None]:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            do = "see to it that no other process writes there"
+            do = "make sure that no other process writes there"
             got = error.strerror
-            warnings.warn(sentence("file system", "have locks", got, where=str(folder), do=do), stacklevel=3)
+            warnings.warn(sentence("file system", "support file locks", got, where=str(folder), do=do), stacklevel=3)
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()

@@ -140,10 +140,10 @@ class BoundedHandler(BaseHTTPRequestHandler, ABC):
         """Return why a request is not answered, if it is not."""
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         if self.server.is_local and not is_loopback(_name(host)):
-            do = "ask for it by its address"
+            do = "request it by the address of the server"
             return HTTPStatus.FORBIDDEN, sentence("Host", "name this machine", host, where=self.server.url, do=do)
         if origin is not None and origin.lower() != f"http://{host}".lower():
-            do = "ask without a browser"
+            do = "send the request without a browser"
             return HTTPStatus.FORBIDDEN, sentence("Origin", "be this server", origin, where=self.server.url, do=do)
         given = self.headers.get("Authorization", "").encode(errors="replace")
         if self.server.token and not compare_digest(given, f"Bearer {self.server.token}".encode()):
@@ -238,10 +238,10 @@ class _Incoming(io.RawIOBase):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # a BufferedReader passes a memoryview
         """Receive. Raises: TimeoutError: the time is over. ConnectionError: it is too much."""
         if self._left <= 0:
-            raise ConnectionAbortedError("the head of the request is too long")
+            raise ConnectionAbortedError("the request header is too long")
         wait_s = self._server.idle_s if self._deadline is None else self._deadline - time.monotonic()
         if wait_s <= 0:
-            raise TimeoutError("the request takes too long")
+            raise TimeoutError("the request took too long")
         self._connection.settimeout(wait_s)
         count = self._connection.recv_into(buffer, min(len(buffer), self._left))
         if self._deadline is None:

@@ -194,7 +194,7 @@ def _broken(env_id: str, error: Exception) -> InvalidInput:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         file, line, reason = frame.filename, frame.lineno, str(error)
     got = f"{type(error).__name__}: {reason}"
-    return InvalidInput.of(f"the code of {env_id}", "be importable", got, where=f"{file}, line {line}", do="mend it")
+    return InvalidInput.of(f"the code of {env_id}", "be importable", got, where=f"{file}, line {line}", do="fix it")
 
 
 def _checked(env: object, entry: Registration) -> "Env[Any]":  # every env has its own state type

@@ -53,9 +53,9 @@ def check_trusted(run: Path, config: Any) -> None:  # any part of the run's sett
     links = (f"a link, {path.relative_to(run)}" for path in run.rglob("*") if path.is_symlink())
     found = next(chain(_reaching(config, ""), links), None)
     if found is not None and not is_trusted(run):
-        do = "read its config.json, and pass --trust if you trust whoever wrote it"
+        do = "read its config.json, and pass --trust if you trust its author"
         must = "name no code, URL or file outside itself"
-        raise RunError.of("run that was not begun here", must, found, where=str(run), do=do)
+        raise RunError.of("untrusted run", must, found, where=str(run), do=do)
 
 
 def names_code(value: Any) -> bool:  # a JSON tree

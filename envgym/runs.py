@@ -52,7 +52,7 @@ def reading(where: str) -> Iterator[None]:
     except EnvgymError:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        got, do = f"{type(error).__name__}: {error}", "restore it, or move it away"
+        got, do = f"{type(error).__name__}: {error}", "restore it, or move it to another folder"
         raise RunError.of("run file", "be as envgym wrote it", got, where=where, do=do) from error
 
 
@@ -290,7 +290,7 @@ class RunDirectory:
         records = [(file, read_object(file)) for file in self._files("evals", ".json")]
         for file, data in records:
             if not (isinstance(data.get("step"), int) and isinstance(data.get("label"), str)):
-                do = "restore it, or move it away"
+                do = "restore it, or move it to another folder"
                 raise RunError.of("evaluation", "have a step and a label", list(data), where=str(file), do=do)
         return [data for _, data in records]
 

@@ -86,11 +86,11 @@ def read_yaml(text: str, *, where: str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         place = f"{where}, line {mark.line + 1}" if mark else where
         got = getattr(error, "problem", None) or "something else"
-        raise SettingsError.of("settings", "be YAML", got, where=place, do="mend that line") from None
+        raise SettingsError.of("settings", "be YAML", got, where=place, do="correct that line") from None
     except ValueError as error:  # what looks like a date, and is none
         raise SettingsError.of("settings", "be YAML", str(error), where=where, do="quote that value") from None
     except RecursionError:
-        got, do = "lists in lists without an end", "mend the brackets"
+        got, do = "lists nested too deep", "correct the brackets"
         raise SettingsError.of("settings", "be YAML", got, where=where, do=do) from None
     if data is None:
         return {}
@@ -213,7 +213,7 @@ def _fault(kind: type[BaseModel], fault: Any, where: str) -> str:  # pydantic's 
     if fault["type"] == "extra_forbidden":
         known = _fields_at(kind, fault["loc"][:-1])
         near = near_names(str(fault["loc"][-1]), known)
-        do = f"did you mean {' or '.join(near)}?" if near else f"known here: {', '.join(sorted(known)) or 'no key'}"
+        do = f"did you mean {' or '.join(near)}?" if near else f"known keys: {', '.join(sorted(known)) or 'no key'}"
         return sentence("settings key", "be known", path, where=where, do=do)
     if fault["type"] == "missing":
         return sentence(path, "be set", "nothing", where=where, do="add it to the file or pass --set")

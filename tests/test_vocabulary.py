@@ -66,12 +66,20 @@ BANNED_PHRASES: Mapping[str, str] = {
     r"\b[Ll]ikeli(er|est)\b": "more probable; most probable",
     r"\bpaid alike\b": "zero reward variance; equal rewards",
     r"\banew\b": "again",
-    r"\b[Mm]end(s|ed)?\b": "fix",
-    r"\bmust go with\b": "must be used with",
+    r"\b[Mm]end(s|ed|ing)?\b": "fix",
+    r"^go with |\bmust go with\b": "be used with",
+    r"^be there$|\bmust be there\b": "be installed, or exist",
+    r"\bsee to (it|the)\b": "make sure, or check",
+    r"\btold apart\b|\bTold apart\b|cannot be told from": "differs significantly; does not differ significantly from",
+    r"\bworse, .*\balike\b": "better, worse, unchanged",
+    r"had all of them (failed|succeeded)": "counted as failures, counted as successes",
+    r"\btrained anything\b": "updated the policy",
+    r"(not begun here|did not begin)\b": "untrusted run; a run that this user did not start",
+    r"vLLM died": "vLLM crashed",
     r"\bmeaned over\b": "averaged over",
     r"\b([Cc]rew|[Pp]urse|[Ww]arden|[Ll]essons?|[Tt]urnstile|[Ww]orkbench)\b": "see BANNED_NAMES",
 }
-"""Phrases that no page, help text, message of a command or label of the report has -> what the field says instead."""
+"""Phrases that no page, help text, message or label of the report has -> what the field says instead."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
@@ -104,8 +112,9 @@ def test_no_name_is_a_word_of_the_old_vocabulary(folder: str) -> None:
 
 
 def prose() -> list[Path]:
-    """Return what users read: pages, except results and generated lists; commands; plug-in summaries; the report."""
-    pages = [path for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")) if not path.is_symlink()]
+    """Return what users read: pages, except generated lists; commands; plug-in summaries; the report."""
+    folders = (ROOT, ROOT / "docs", ROOT / "docs" / "results")
+    pages = [path for folder in folders for path in folder.glob("*.md") if not path.is_symlink()]
     catalogs = (*ROOT.glob("*/catalog.toml"), ROOT / "trainer/recipes.yaml")
     spoken = (*(ROOT / "envgym/cli").glob("*.*"), *(ROOT / "envgym/report/static/js").glob("*.js"), *catalogs)
     return [path for path in (*pages, *spoken) if path.name not in ("CHANGELOG.md", "papers.md", "environments.md")]
@@ -118,5 +127,11 @@ def test_what_users_read_is_in_the_words_of_the_field(phrase: str, standard: str
         for path in prose()
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
         if re.search(phrase, line)
+    ]
+    found += [
+        f"{source.path}:{number}: {text}"
+        for source in (source for room in ("envgym", "agents", "trainer") for source in sources(room))
+        for number, text in source.messages
+        if re.search(phrase, text)
     ]
     assert not found, f"write {standard!r} instead:\n" + "\n".join(found)

@@ -121,14 +121,14 @@ class RolloutSettings(Settings):
     def _check_stragglers(self) -> "RolloutSettings":
         where, must = "rollout", "be false where stragglers are not waited for"
         if self.stragglers != "wait" and self.deterministic:
-            do = "set it to false: who is late depends on timing"
+            do = "set it to false: which episodes are late depends on timing"
             raise ValueError(sentence("rollout.deterministic", must, True, where=where, do=do))
         if self.stragglers == "wait" and self.min_finished_share < 1:
             do = "set stragglers to abort or carry, or leave min_finished_share at 1"
             must, got = "be 1 where all are waited for", self.min_finished_share
             raise ValueError(sentence("rollout.min_finished_share", must, got, where=where, do=do))
         if self.stragglers == "carry" and not self.staleness:
-            do = "raise it: an episode that is carried over was begun with older weights"
+            do = "raise it: an episode that is carried over was started with older weights"
             raise ValueError(sentence("rollout.staleness", "be at least 1 to carry over", 0, where=where, do=do))
         return self
 

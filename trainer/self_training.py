@@ -55,7 +55,7 @@ def self_train(
     Raises: SettingsError, RunError: settings that do not fit, or a folder that holds runs of other settings.
     """
     if rounds < 1:
-        raise SettingsError(sentence("rounds", "be at least 1", rounds, where="self_train", do="ask for one more"))
+        raise SettingsError(sentence("rounds", "be at least 1", rounds, where="self_train", do="pass at least 1"))
     root = settings.run.path
     policy = _trained(_in_directory(settings, root / "round-00" / "policy"), callbacks)
     runs: list[RoundRuns] = []

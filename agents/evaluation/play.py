@@ -229,7 +229,7 @@ async def evaluate(
         num_invalid += bool(reasons)
         if num_invalid > max_invalid_rate * len(jobs):
             got = f"{num_invalid} of {len(jobs)}, such as: {reasons[0]}"
-            do = "mend the env, its services or the endpoint, then resume"
+            do = "fix the environment, its services or the endpoint, then resume"
             must = f"stay below {max_invalid_rate:.0%}"
             raise RunError.of("invalid episodes", must, got, where=f"task {tree.task_id}", do=do)
 

@@ -55,7 +55,7 @@ def check_first_context(start: StartState, prompts: Mapping[str, tuple[int, ...]
     recorded = tree.prompts.get(PLAIN, token_ids(tree.nodes[0].edge.segments))
     if recorded and prompts.get(PLAIN, context) != recorded:
         must, got = "be that of the recorded episode", "other tokens"
-        do = "go on from episodes of the same agent and model, whose env repeats its first observation"
+        do = "use start states of the same agent and model, and an env that repeats its first observation"
         raise EnvFailure.of("first context", must, got, where=f"start state in tree {tree.id}", do=do)
 
 

@@ -289,7 +289,7 @@ def _sampled_segment(generation: Generation, strings: tuple[str, ...]) -> tuple[
     if not generation.has_tokens or (not generation.token_ids and generation.finish_reason is FinishReason.ABORT):
         return ()
     if not math.isfinite(sum(generation.behavior_logprobs)):
-        raise PolicyFailure("the policy gave a log-prob that is not finite")
+        raise PolicyFailure("the policy returned a log-prob that is not finite")
     segment = Segment(
         origin=Origin.POLICY,
         token_ids=generation.token_ids,

@@ -145,17 +145,17 @@ def _ask_hub(name: str) -> None:
 
     if isinstance(try_to_load_from_cache(name, "config.json", constants.HF_HUB_CACHE), str):
         return
-    _log.warning("%s is no directory here; asking the hub for a model of that name", name)
+    _log.warning("there is no directory %s; looking for a model of that name on the hub", name)
     must, do = "be a directory, or be found on the hub", "check the path, or the name and the network"
     try:
         HfApi(constants.ENDPOINT).model_info(name, timeout=_HUB_TIMEOUT_S)
     except RepositoryNotFoundError:
-        got = f"{name}, which neither has"
+        got = f"{name}, which is neither"
         raise InvalidInput.of("model", must, got, where="model.name", do=do) from None
     except HfHubHTTPError:
         return  # it answers: whoever loads the model says what is wrong
     except Exception as error:  # noqa: BLE001  # the client's, which differ from one version to the next
-        got = f"{name}, which is no directory, and no answer of the hub ({str(error).splitlines()[0]})"
+        got = f"{name}, which is not a directory, and no answer from the hub ({str(error).splitlines()[0]})"
         raise InvalidInput.of("model", must, got, where="model.name", do=do) from None
 
 

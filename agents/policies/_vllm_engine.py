@@ -221,7 +221,7 @@ class VllmEngine:
         await self.stop()
         if self._deaths > self._spec.restarts:
             reason = self._reason() or "no reason given"
-            raise PolicyFailure(f"vLLM died {self._deaths} times without an answer in between: {reason}")
+            raise PolicyFailure(f"vLLM crashed {self._deaths} times without an answer in between: {reason}")
         try:
             await self.start()
         except InvalidInput as error:
@@ -242,7 +242,7 @@ class VllmEngine:
                 self._deaths += 1
                 with suppress(Exception):
                     llm.shutdown(timeout=0)
-            raise PolicyFailure(f"vLLM died: {self._reason() or one_line(error)}") from error
+            raise PolicyFailure(f"vLLM crashed: {self._reason() or one_line(error)}") from error
 
     def _reason(self) -> str:
         return one_line(self._report.read_text(encoding="utf-8")) if self._report.exists() else ""

@@ -81,7 +81,7 @@ def _generation(
     if reason is None:
         raise PolicyFailure(f"vLLM ended a request with {finish}")
     if not all(map(math.isfinite, chosen)):
-        raise PolicyFailure("the model gave log-probs that are not finite")
+        raise PolicyFailure("the model returned log-probs that are not finite")
     is_greedy = request.sampling.temperature == 0
     return Generation(
         token_ids=token_ids,

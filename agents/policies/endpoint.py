@@ -118,7 +118,7 @@ class Endpoint:
                 if attempt < self.settings.max_retries:
                     await self._sleep(self._pause(attempt, requested_pause))
         tries = self.settings.max_retries + 1
-        raise PolicyFailure(f"{url} gave no answer in {tries} attempts; the last one: {reason}")
+        raise PolicyFailure(f"{url} did not answer in {tries} attempts; the last error: {reason}")
 
     def _pause(self, attempt: int, requested: float | None) -> float:
         settings = self.settings

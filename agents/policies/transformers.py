@@ -283,7 +283,7 @@ def _call_after(
 def _answered(ended: FinishedRow[_PendingRequest]) -> _Answer:
     if ended.generation is not None:
         return ended.ticket, ended.generation
-    return ended.ticket, PolicyFailure("the model gave logits that are not finite")
+    return ended.ticket, PolicyFailure("the model returned logits that are not finite")
 
 
 def _deliver(answers: Sequence[_Answer]) -> None:

@@ -49,7 +49,7 @@ class ChatTemplate:
         self._variables: dict[str, Any] = json.loads(json.dumps(dict(variables), default=str))  # any JSON
         if not tokenizer.chat_template:
             do = "put a chat_template.jinja beside its tokenizer.json, or use a model that has one"
-            raise InvalidInput.of("chat template", "be there", "none", where=self.name, do=do)
+            raise InvalidInput.of("chat template", "exist", "none", where=self.name, do=do)
         try:
             self._render([{"role": "user", "content": "?"}], (), opens_turn=True)
         except _TemplateFault as fault:

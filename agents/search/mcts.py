@@ -27,7 +27,7 @@ from envgym.plugins import Choice
 
 
 class Mcts(SimulationSettings, TreeStrategy):
-    """Search by simulations."""
+    """Monte Carlo tree search."""
 
     name: ClassVar[str] = "mcts"
     bound: ClassVar[str] = "simulations"

@@ -37,7 +37,7 @@ def resolve_branching(env: Env[Any], branching: Branching, *, where: str) -> Bra
     """Return how branches of `env` are made. Raises: SettingsError: it cannot be branched, or not in that way."""
     capability, got = env.unwrapped.fork_capability, f"{env.unwrapped.name} with {env.unwrapped.fork_capability}"
     if capability is ForkCapability.NONE:
-        do = "use a strategy that begins every episode anew, such as chain or best_of"
+        do = "use a search that starts every episode from the beginning, such as chain or best_of"
         raise SettingsError.of("env", "declare fork capability state or replay", got, where=where, do=do)
     if branching is Branching.FORK and capability is not ForkCapability.STATE:
         must = "be used with an env that copies its state"

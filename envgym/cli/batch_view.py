@@ -72,7 +72,7 @@ def _print_row(console: Console, row: BatchRow, name: str) -> None:
     paid = f"reward {reward.value:g}" if isinstance(reward, Scored) else "invalid"
     trained = sum(row.train.loss_mask)
     title = f"{name}: {visible(episode.tree.task_id)}, {paid}, {episode.ending.value}, "
-    console.print(Text(f"{title}{len(row.row)} tokens, {trained} of them train", style="bold"))
+    console.print(Text(f"{title}{len(row.row)} tokens, {trained} of them trained", style="bold"))
     place = 0
     for segment in row.row.segments:
         part = slice(place, place + len(segment))
@@ -162,8 +162,8 @@ def overfit_verdict(points: Sequence[OverfitPoint]) -> str:
         f"A<0 by {falls:+.4f}" if falls is not None else "",
     ]
     good = (rises or 0.0) - (falls or 0.0) > 0
-    verdict = "as it should" if good else "the wrong way: look at masks, advantages and optim.lr"
-    return f"mean log p moved: {', '.join(filter(None, told))}: {verdict}"
+    verdict = "in the right direction" if good else "in the wrong direction: check masks, advantages and optim.lr"
+    return f"mean log-prob changed: {', '.join(filter(None, told))}: {verdict}"
 
 
 def _moved(first: float | None, last: float | None) -> float | None:

@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Refuse the command line. Raises: InvalidInput."""
         told = next((form.format(*m.groups()) for rule, form in _COMPLAINTS if (m := rule.fullmatch(message))), message)
-        raise InvalidInput(f"{told} ({self.prog}); run `{self.prog} --help` to see what there is.")
+        raise InvalidInput(f"{told} ({self.prog}); run `{self.prog} --help` for the list of arguments.")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # Any: argparse's own overloads
         """Refuse what is not known here, where the command's own options can be offered. Raises: InvalidInput."""
@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             known = [name for action in self._actions for name in action.option_strings]
             near = near_names(unknown[0].partition("=")[0], known) if unknown[0].startswith("-") else []
-            do = f"did you mean {' or '.join(near)}?" if near else f"run `{self.prog} --help` to see what there is"
+            do = f"did you mean {' or '.join(near)}?" if near else f"run `{self.prog} --help` for the list of arguments"
             raise InvalidInput.of("argument", "be a known one", " ".join(unknown), where=self.prog, do=do)
         return found, unknown
 

@@ -89,8 +89,8 @@ def evaluation_lines(evaluation: EvaluationData) -> list[str]:
     lines = [_line("success", _interval(bounds.valid) if bounds.valid else "unknown: no episode is valid")]
     if bounds.num_invalid:
         low, high = bounds.as_failure, bounds.as_success
-        text = f"{bounds.num_invalid} of {bounds.num_samples} episodes; had all of them failed: {_interval(low)}"
-        lines += [_line("invalid", text), _line("", f"had all of them succeeded: {_interval(high)}")]
+        text = f"{bounds.num_invalid} of {bounds.num_samples} episodes; counted as failures: {_interval(low)}"
+        lines += [_line("invalid", text), _line("", f"counted as successes: {_interval(high)}")]
     for rates in evaluation.pass_rates:
         lines.append(_line(f"k = {rates.k}", f"pass@k {_interval(rates.at_k)}  pass^k {_interval(rates.hat_k)}"))
     endings = sorted(evaluation.endings.items(), key=lambda item: -item[1])
@@ -135,24 +135,24 @@ def print_comparisons(directory: Path) -> None:
 
 
 def print_untrained(directory: Path) -> None:
-    """Say where no step trained anything: the evaluations then differ by chance alone."""
+    """Say where no train step updated the policy: the evaluations then differ by chance alone."""
     rows = [row for row in RunDirectory.open(directory).metrics() if row["step"]]
     if rows and not any(row.get("optim/updates", 1.0) for row in rows):
         dropped = {name: None for row in rows for name in row if name.startswith("filter/") and row[name]}
         names = (name.removeprefix("filter/").replace("_", " ") for name in dropped)
         reasons = ", ".join(re.sub("^(zero|low) variance$", r"\1 reward variance", name) for name in names)
-        echo(f"no step trained anything: every group was dropped ({reasons}); {_what_helps(rows)}")
+        echo(f"no train step updated the policy: every group was dropped ({reasons}); {_what_helps(rows)}")
 
 
 def _what_helps(rows: Sequence[Mapping[str, float]]) -> str:
     """Return why no group of these steps could teach, and what to change."""
     rewards = [row["reward/mean"] for row in rows if not math.isnan(row.get("reward/mean", math.nan))]
     if not rewards:
-        return "no episode had a valid reward: fix the env, whose errors are with the episodes in the report"
-    why = f"the episodes of a group earned the same, {sum(rewards) / len(rewards):.2g} on average"
+        return "no episode had a valid reward: fix the environment; the report shows the error of each episode"
+    why = f"the episodes of a group had the same reward, {sum(rewards) / len(rewards):.2g} on average"
     if sum(row.get("train/success", 0.0) for row in rows) > len(rows) / 2:
-        return f"{why}: choose harder tasks, as these are solved"
-    return f"{why}: choose easier tasks, begin with a warm start (an sft section), or raise rollout.group_size"
+        return f"{why}: choose harder tasks, because the policy solves these"
+    return f"{why}: choose easier tasks, add a warm start (an sft section), or raise rollout.group_size"
 
 
 def comparison_lines(comparison: ComparisonData) -> list[str]:

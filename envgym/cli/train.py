@@ -143,7 +143,7 @@ def _overfit(settings: "TrainSettings", args: argparse.Namespace) -> int:
 
     updates = args.overfit_one_batch
     if updates < 1:
-        do = "ask for some updates"
+        do = "pass the number of updates"
         raise InvalidInput.of("--overfit-one-batch", "be at least 1", updates, where="envgym train", do=do)
 
     def show(point: OverfitPoint) -> None:

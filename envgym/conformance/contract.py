@@ -128,7 +128,7 @@ def _check_step(result: StepResult, turn: int, action: str) -> None:
     _require(set(result.info) == {"envgym"}, f"info must have the one key envgym, got {sorted(result.info)}")
     _require(record.turn == turn, f"turn must be {turn}, got {record.turn}")
     _require(type(record.action) is Action, "the record must hold an Action")
-    _require(record.action == action, "the record must hold the action that was said")
+    _require(record.action == action, "the record must hold the action that was passed to step")
     _require(str(record.observation) == str(result.observation), "record and tuple must hold one observation")
     _require({type(result.terminated), type(result.truncated)} == {bool}, "the flags must be bool")
     is_cut = record.ending is not None and record.ending is not Ending.TERMINATED
@@ -136,7 +136,7 @@ def _check_step(result: StepResult, turn: int, action: str) -> None:
     _require(result.truncated == is_cut, "truncated must mean any other ending")
     is_error = record.ending is not None and record.ending.is_error
     _require(isinstance(record.reward, Invalid) == is_error, "a reward is invalid exactly at an ERROR_ ending")
-    _require((record.error is not None) == is_error, "error is said exactly at an ERROR_ ending")
+    _require((record.error is not None) == is_error, "the record must hold an error exactly at an ERROR_ ending")
     value = record.reward.value if isinstance(record.reward, Scored) else 0.0
     _require({type(result.reward)} == {float} and math.isfinite(result.reward), "the reward must be a finite float")
     _require(result.reward == value, "record and tuple must hold one reward")

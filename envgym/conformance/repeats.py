@@ -50,8 +50,8 @@ def no_global_rng(subject: EnvUnderTest) -> str:
         after = random.getstate(), repr(np.random.get_state())  # noqa: NPY002  # likewise
     for name, was, now in zip(("random", "numpy.random"), before, after, strict=True):
         if was != now:
-            raise CheckFailed(f"an episode moves the global generator of {name}; draw from self.np_random")
-    return "the global generators did not move"
+            raise CheckFailed(f"an episode changes the global random state of {name}; draw from self.np_random")
+    return "the global random state did not change"
 
 
 def interleaved_with_another(subject: EnvUnderTest) -> str:
@@ -112,7 +112,7 @@ def survives_pickle(subject: EnvUnderTest) -> str:
                 )
             copied = _through_pickle(expected)
             if copied.first != expected.first or first_difference(expected, copied):
-                raise CheckFailed("a typed record differs after a trip through pickle")
+                raise CheckFailed("a typed record differs after it is pickled and restored")
     return f"{len(subject.scripts)} scripts, pickled in the middle"
 
 
@@ -120,7 +120,7 @@ def _through_pickle(value: ValueT) -> ValueT:
     try:
         twin: ValueT = pickle.loads(pickle.dumps(value))
     except Exception as error:
-        raise CheckFailed(f"cannot go through pickle: {type(error).__name__}: {error}") from error
+        raise CheckFailed(f"cannot be pickled: {type(error).__name__}: {error}") from error
     return twin
 
 

@@ -44,7 +44,7 @@ def splits_do_not_overlap(subject: EnvUnderTest) -> str:
             for index in range(min(len(tasks), subject.num_tasks)):
                 first, second = source.task(split, index), again.task(split, index)
                 if (first, first.key) != (second, second.key) or first != source.task(split, index):
-                    raise CheckFailed(f"task {index} of {split} is not the same when asked for again")
+                    raise CheckFailed(f"task {index} of {split} is not the same when it is requested again")
             for task in tasks:
                 if task.split is not split:
                     raise CheckFailed(f"task {task.id} of {split} says that it belongs to {task.split}")
@@ -69,7 +69,7 @@ def _check_end(subject: EnvUnderTest, split: Split) -> None:
             source.task(split, size)
         except InvalidInput:
             return
-        raise CheckFailed(f"{split} holds {size} tasks, but task number {size} is no InvalidInput")
+        raise CheckFailed(f"{split} holds {size} tasks, but task number {size} does not raise InvalidInput")
 
 
 # ---- does the prompt tell the answer? -----------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def answer_is_hidden(subject: EnvUnderTest) -> str:
         told = _words_before_answer(found)
         if told is not None:
             raise CheckFailed(f"the answer ({name}) stands in the first observation, after {told!r}")
-    return f"heuristic: {', '.join(usable)} not told in {len(episodes)} first observations"
+    return f"heuristic: {', '.join(usable)} not found in {len(episodes)} first observations"
 
 
 def _answers(episode: ObservedEpisode) -> Iterator[tuple[str, str]]:

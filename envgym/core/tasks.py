@@ -17,7 +17,7 @@ TEST_FRACTION = 0.2
 
 
 class Split(StrEnum):
-    """Which side of the wall a task is on."""
+    """Split of a task: train or held-out."""
 
     TRAIN = "train"
     TEST = "test"
@@ -105,7 +105,7 @@ def distinct_tasks(source: TaskSource, split: Split, count: int, *, start: int =
                 f"be at most what the {split} split holds ({len(seen)} found)",
                 count,
                 where="distinct_tasks",
-                do="ask for fewer tasks",
+                do="request fewer tasks",
             )
         task = source.task(split, index)
         index += 1

@@ -190,7 +190,7 @@ class Tree:
         if node.parent is not None and self.nodes[node.parent].ending is not None:
             raise self._error(f"parent of node {index}", "not have ended its episode", node.parent)
         if (node.error is not None) != (node.ending is not None and node.ending.is_error):
-            raise self._error(f"error of node {index}", "go with an ERROR_ ending", (node.ending, node.error))
+            raise self._error(f"error of node {index}", "be set only with an ERROR_ ending", (node.ending, node.error))
 
     def _check_annotations(self) -> None:
         places = [(item.name, item.level, item.node) for item in self.annotations]

@@ -63,7 +63,7 @@ def checked_query(query: str, count: int = 1) -> str:
         got, do = f"{len(stripped)} characters", "look for a few words"
         raise BadQuery(sentence("query", f"have at most {MAX_QUERY_CHARS} characters", got, where="search", do=do))
     if not 1 <= count <= MAX_HITS:
-        raise BadQuery(sentence("number of hits", f"be 1 to {MAX_HITS}", count, where="search", do="ask for e.g. 5"))
+        raise BadQuery(sentence("number of hits", f"be 1 to {MAX_HITS}", count, where="search", do="pass e.g. 5"))
     return stripped
 
 

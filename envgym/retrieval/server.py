@@ -59,7 +59,7 @@ class _RetrievalHandler(BoundedHandler):
         try:
             content = self.body(MAX_BODY_BYTES)
             if not self.server.answering.acquire(timeout=self.server.reply_s):
-                do = "ask again later"
+                do = "try again later"
                 raise InfrastructureError(sentence("server", "have time", "too many requests", where=self.path, do=do))
             try:
                 self.send_json(HTTPStatus.OK, answer(self.server.retriever, _read(content, self.path)))
@@ -113,7 +113,7 @@ def _bounded(answers: Iterable[T], documents_in: Callable[[T], Iterable[Document
         kept.append(answer)
         left -= sum(len(item.id) + len(item.title) + len(item.text) for item in documents_in(answer))
         if left < 0:
-            must, do = f"have at most {MAX_REPLY_CHARS} characters", "ask for fewer at once"
+            must, do = f"have at most {MAX_REPLY_CHARS} characters", "request fewer documents at once"
             raise InvalidInput(sentence("reply", must, "more", where=where, do=do))
     return kept
 

@@ -307,7 +307,7 @@ def _locked(directory: Path, how: int) -> int:
 
 
 def _broken(what: str, error: OSError) -> ToolInfraFailure:
-    do = "see whether another program has removed or filled it"
+    do = "check whether another program removed or filled it"
     return ToolInfraFailure.of("cgroup", f"be able to {what}", str(error), where="sandbox", do=do)
 
 

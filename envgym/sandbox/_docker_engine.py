@@ -201,8 +201,8 @@ def _answering() -> Iterator[None]:
     except (DockerException, RequestException, OSError, EOFError) as error:
         said = str(getattr(error, "explanation", "") or error).strip() or type(error).__name__
         is_refusal = isinstance(error, (APIError, EOFError))  # it runs, but not this container
-        do = "see to the image" if is_refusal else "start it (dockerd), or name another one in DOCKER_HOST"
-        raise ToolInfraFailure.of("Docker engine", "do its work", said, where="sandbox", do=do) from None
+        do = "check the image" if is_refusal else "start it (dockerd), or name another one in DOCKER_HOST"
+        raise ToolInfraFailure.of("Docker engine", "carry out the request", said, where="sandbox", do=do) from None
 
 
 def _config(image: str, shape: ContainerLimits) -> Mapping[str, object]:
@@ -248,10 +248,10 @@ def _boot(waiting: WaitingContainer) -> None:
     while len(said) < len(READY):
         answer = waiting.receive(START_S)
         if answer is None:
-            raise EOFError(f"a container that ended at once: {said.decode(errors='replace')[:200]}")
+            raise EOFError(f"a container that exited immediately: {said.decode(errors='replace')[:200]}")
         said += answer[1]
     if said != READY:
-        raise EOFError(f"a container that said: {said.decode(errors='replace')[:200]}")
+        raise EOFError(f"a container with the output: {said.decode(errors='replace')[:200]}")
 
 
 @cache

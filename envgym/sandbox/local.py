@@ -26,7 +26,7 @@ class LocalSandbox:
         """Make one. Raises: InvalidInput: `unsafe` is not written out."""
         if unsafe is not True:
             do = "use bwrap, or write unsafe=True where you trust every program"
-            raise InvalidInput.of("local sandbox", "be asked for with unsafe=True", unsafe, where="sandbox", do=do)
+            raise InvalidInput.of("local sandbox", "be requested with unsafe=True", unsafe, where="sandbox", do=do)
 
     def run(
         self,

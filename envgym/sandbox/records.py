@@ -109,7 +109,7 @@ class Program:
                 raise InvalidInput.of("file", "lie in the working directory", path, where="sandbox", do=do)
             is_long = any(len(part.encode()) > MAX_NAME for part in path.split("/"))
             if is_long or len(path.encode()) > MAX_PATH or path in directories:
-                must = f"have a name of {MAX_NAME} bytes at most, that is no directory's"
+                must = f"have a name of at most {MAX_NAME} bytes that is not a directory"
                 raise InvalidInput.of("file", must, path, where="sandbox", do="rename it")
         if len(self.files) > MAX_FILES:
             do = "put them into one archive"

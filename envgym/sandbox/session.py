@@ -313,5 +313,5 @@ def _answer(remote: RemoteSession, max_blob: int, seconds: float) -> tuple[Field
 
 
 def _unforkable(got: str) -> ForkUnsupported:
-    do = "end threads, child processes and shared memory before a fork"
-    return ForkUnsupported.of("session", "stand alone to be forked", got, where=WORK, do=do)
+    do = "end threads and child processes and release shared memory before a fork"
+    return ForkUnsupported.of("session", "be a single process with one thread at a fork", got, where=WORK, do=do)

@@ -31,7 +31,7 @@ def task_mean_variance(success: float, samples_per_task: int, task_correlation: 
     _check_unit("success", success)
     _check_unit("task_correlation", task_correlation)
     if samples_per_task < 1:
-        raise InvalidInput.of("samples_per_task", "be at least 1", samples_per_task, where="power", do="draw a sample")
+        raise InvalidInput.of("samples_per_task", "be at least 1", samples_per_task, where="power", do="pass e.g. 1")
     return success * (1 - success) * (task_correlation + (1 - task_correlation) / samples_per_task)
 
 
@@ -44,7 +44,7 @@ def paired_variance(variance_before: float, variance_after: float, run_correlati
         run_correlation: r in [-1, 1], between the task means of the two runs; 0 where pairing gains nothing.
     """
     if not -1 <= run_correlation <= 1:
-        do = "give a correlation"
+        do = "pass a correlation"
         raise InvalidInput.of("run_correlation", "lie in [-1, 1]", run_correlation, where="power", do=do)
     _check_variance(variance_before)
     _check_variance(variance_after)
@@ -64,7 +64,7 @@ def minimum_detectable_effect(
         variance: of one task's value or difference (not of the mean).
     """
     _check_variance(variance)
-    InvalidInput.unless(num_tasks >= 1, "num_tasks", "be at least 1", num_tasks, where="power", do="evaluate on tasks")
+    InvalidInput.unless(num_tasks >= 1, "num_tasks", "be at least 1", num_tasks, where="power", do="pass e.g. 100")
     return _z_total(alpha, power) * math.sqrt(variance / num_tasks)
 
 
@@ -74,7 +74,7 @@ def required_tasks(
     """Return the fewest tasks at which `effect` is detectable: the inverse of `minimum_detectable_effect`."""
     _check_variance(variance)
     if not (effect > 0 and math.isfinite(effect)):
-        raise InvalidInput.of("effect", "be above 0", effect, where="power", do="give the size of a difference")
+        raise InvalidInput.of("effect", "be above 0", effect, where="power", do="pass the size of a difference")
     exact = (_z_total(alpha, power) / effect) ** 2 * variance
     # The relative slack keeps an effect made by minimum_detectable_effect(n) at n tasks.
     return max(1, math.ceil(exact * (1 - 1e-12)))
@@ -87,9 +87,9 @@ def _z_total(alpha: float, power: float) -> float:
 
 
 def _check_unit(name: str, value: float) -> None:
-    InvalidInput.unless(0 <= value <= 1, name, "lie in [0, 1]", value, where="power", do="give a share")
+    InvalidInput.unless(0 <= value <= 1, name, "lie in [0, 1]", value, where="power", do="pass a number from 0 to 1")
 
 
 def _check_variance(variance: float) -> None:
     if not (variance >= 0 and math.isfinite(variance)):
-        raise InvalidInput.of("variance", "be finite and not negative", variance, where="power", do="check it")
+        raise InvalidInput.of("variance", "be finite and not negative", variance, where="power", do="correct it")

@@ -49,7 +49,7 @@ class Pattern:
             if matched is None:
                 return wrong(f"matching the answer took more than {self.cpu_s} s")
             is_match = bool(matched["is_match"])
-        return right("the form is right") if is_match else wrong("the form is not the one asked for")
+        return right("the form is correct") if is_match else wrong("the form is not the required one")
 
 
 def ask_within(cpu_s: int, request: JsonObject) -> Mapping[str, Any] | None:  # Any: decoded JSON

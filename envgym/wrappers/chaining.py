@@ -21,7 +21,7 @@ _INTEGER = re.compile(r"(?<![\d.,])\d+(?![\d]|[.,]\d)")
 
 
 class TryAgain(Wrapper):
-    """Starts the task anew when its episode ends below the optimum, as long as attempts are left.
+    """Restarts the task when its episode ends below the optimum, as long as attempts are left.
 
     The episode earns its best attempt, where attempt k (from 0) counts discount^k (1 - repeat_penalty)^r of what it
     earned, after r attempts that ended with an action said before. A truncated or invalid attempt is the last.

@@ -129,7 +129,7 @@ def _own(task: Task, given: JsonValue) -> list[Task]:
     for number, item in enumerate(items, start=1):
         prompt, payload = (item.get("prompt"), item.get("payload")) if isinstance(item, Mapping) else (None, None)
         if not isinstance(prompt, str) or not isinstance(payload, Mapping):
-            must, do = "be a list of mappings with `prompt` and `payload`", "mend the data"
+            must, do = "be a list of mappings with `prompt` and `payload`", "correct the data"
             raise InvalidInput.of(f"payload {PAYLOAD}", must, item, where=f"task {task.id}", do=do)
         found.append(Task(id=f"{task.id}/p{number}", prompt=prompt, payload=payload, split=task.split))
     return found

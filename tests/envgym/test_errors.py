@@ -46,4 +46,4 @@ def test_unknown_name_is_repeated_as_it_was_said_and_the_advice_ends_with_one_ma
     elif known:
         assert said == f"{told}choose one of: {', '.join(sorted(known))}."
     else:
-        assert said == f"{told}no env is known here."
+        assert said == f"{told}no env is registered."

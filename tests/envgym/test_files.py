@@ -78,5 +78,8 @@ def test_file_system_without_locks_is_said_and_used(tmp_path: Path, monkeypatch:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.warns(UserWarning, match="file system must have locks, got No locks available"), sole_writer(tmp_path):
+    with (
+        pytest.warns(UserWarning, match="file system must support file locks, got No locks"),
+        sole_writer(tmp_path),
+    ):
         pass

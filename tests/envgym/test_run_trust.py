@@ -36,8 +36,8 @@ def test_own_run_may_name_anything_and_one_of_somebody_else_may_not(tmp_path: Pa
     with pytest.raises(RunError) as caught:
         run.trusted_config()
     assert str(caught.value) == (
-        "run that was not begun here must name no code, URL or file outside itself, got envs.0.id: worlds:Vowels "
-        f"({run.path}); read its config.json, and pass --trust if you trust whoever wrote it."
+        "untrusted run must name no code, URL or file outside itself, got envs.0.id: worlds:Vowels "
+        f"({run.path}); read its config.json, and pass --trust if you trust its author."
     )
     assert run.config == CODE, "reading is free"
     trust(run.path)

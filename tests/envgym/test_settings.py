@@ -70,7 +70,9 @@ def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 def test_malformed_yaml_names_its_line(tmp_path: Path) -> None:
     path = tmp_path / "car.yaml"
     path.write_text("name: car\nengine: {power: 1\nspares: []\n")
-    with pytest.raises(SettingsError, match=r"settings must be YAML, got .* \(.*car\.yaml, line 3\); mend that line\."):
+    with pytest.raises(
+        SettingsError, match=r"settings must be YAML, got .* \(.*car\.yaml, line 3\); correct that line\."
+    ):
         read_settings_file(path)
 
 
@@ -79,7 +81,7 @@ def test_key_that_stands_twice_is_refused_with_its_line() -> None:
     with pytest.raises(SettingsError) as caught:
         read_yaml(text, where="run.yaml")
     assert str(caught.value) == (
-        "settings must be YAML, got the key 'optim' a second time (run.yaml, line 3); mend that line."
+        "settings must be YAML, got the key 'optim' a second time (run.yaml, line 3); correct that line."
     )
     for deep in ("envs:\n- {id: a, id: b}", "run: {a: [{b: {c: 1, 'c': 2}}]}"):
         with pytest.raises(SettingsError, match="a second time"):
@@ -197,7 +199,7 @@ def test_unknown_key_in_a_section_names_that_section() -> None:
         "settings key must be known, got engine.powr (car.yaml); did you mean power?"
     )
     assert fault({"name": "car", "spares": [{}, {"zzz": 1}]}) == (
-        "settings key must be known, got spares.1.zzz (car.yaml); known here: fuel, power."
+        "settings key must be known, got spares.1.zzz (car.yaml); known keys: fuel, power."
     )
 
 
@@ -306,5 +308,5 @@ def test_aliases_are_read_as_what_they_name() -> None:
 
 
 def test_lists_in_lists_without_an_end_are_refused() -> None:
-    with pytest.raises(SettingsError, match="must be YAML, got lists in lists without an end"):
+    with pytest.raises(SettingsError, match="must be YAML, got lists nested too deep"):
         read_yaml("[" * 2000, where="run.yaml")

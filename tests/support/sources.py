@@ -1,7 +1,7 @@
 """What tests ask of the project's source files, each of which is read once per process."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,6 +38,8 @@ class Source:
     """Arguments, and fields or variables with an annotation."""
     imports: frozenset[str]
     """Names imported from envgym, inside functions too; for type checkers alone, not."""
+    messages: tuple[tuple[int, str], ...]
+    """Line and text of every string of several words that is no docstring; of an f-string, its constant parts."""
 
     @property
     def folder(self) -> str:
@@ -86,7 +88,17 @@ def _read(path: Path) -> Source:
         ),
         variables=frozenset(name for node in nodes for name in _variables(node)),
         imports=frozenset(name for node in nodes if node not in unused for name in _imports(node)),
+        messages=tuple(_messages(nodes)),
     )
+
+
+def _messages(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
+    docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if not isinstance(node, ast.Constant) or node in docstrings:
+            continue
+        if isinstance(node.value, str) and " " in node.value.strip():
+            yield node.lineno, node.value
 
 
 def _variables(node: ast.AST) -> Iterator[str]:

@@ -142,7 +142,7 @@ def test_planned_change_that_cannot_be_is_refused_before_anything_is_written(tmp
 @pytest.mark.parametrize(
     "change, sentence",
     [
-        ({"model.lora.rank": 4}, r"one that can change while a run goes on \(it is loaded when the run starts\)"),
+        ({"model.lora.rank": 4}, r"one that can change during a run \(it is loaded when the run starts\)"),
         ({"rollout.staleness": 1}, r"\(groups that are under way depend on it\), got rollout.staleness"),
         ({"replay.name": "rlep"}, r"\(what it keeps is that of the whole run\), got replay.name"),
         ({"annotate": ["tarl"]}, r"\(groups that are under way are annotated by it\), got annotate"),

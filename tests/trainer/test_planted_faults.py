@@ -153,5 +153,7 @@ def test_rewritten_contexts_are_counted_and_every_row_is_accounted_for(tmp_path:
 
 
 def test_a_rewritten_context_stops_a_run_that_must_have_none(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"contexts must go on from what was given and sampled, .* \(TURNS_DROPPED\)"):
+    with pytest.raises(
+        RunError, match=r"contexts must continue the tokens of earlier turns unchanged, .* \(TURNS_DROPPED\)"
+    ):
         run(tmp_path / "run", canary={"on_rewrite": "fail"}, **GAME)

@@ -45,7 +45,9 @@ def assign_credits(
 def _compute_nothing(
     rows: Sequence[TrainRow], quantities: Mapping[str, Collection[Quantity]]
 ) -> dict[tuple[str, Quantity], list[list[float]]]:
-    raise InvalidInput.of("scores", "have what computes them", dict(quantities), where="build_batch", do="pass compute")
+    raise InvalidInput.of(
+        "scores", "be computed", dict(quantities), where="build_batch", do="pass a function as compute"
+    )
 
 
 def build_batch(
@@ -127,7 +129,7 @@ def reweighted(rows: Sequence[TrainRow], weights: TokenWeights, *, step: int) ->
     check_rows(whole.loss_mask_BT, {"advantages": advantages_NT}, where=where)
     advantages_NT = torch.where(whole.loss_mask_BT, advantages_NT, 0.0)
     if not torch.isfinite(advantages_NT).all():
-        do = "look at the scores that the weights read"
+        do = "check the scores that the token weights read"
         raise InvalidInput(sentence("advantages", "be finite", "some that are not", where=where, do=do))
     return [
         replace(row, advantages=tuple(values[: len(row)]))

@@ -100,7 +100,7 @@ def _as_sampled(request: ScoreRequest, row: Row, under: TrainRow, values: Sequen
     kept = tuple(values[: len(under)])
     if not all(map(math.isfinite, kept)):
         place = next(place for place, value in enumerate(kept) if not math.isfinite(value))
-        do = "look at the model that computes it"
+        do = "check the model that computes it"
         where = f"tree {row.tree_id}, leaf {row.leaf}, token {place}"
         raise InvalidInput(sentence(f"score {request.name}", "be finite", kept[place], where=where, do=do))
     if len(under) == len(row) and under.token_ids == row.token_ids:

@@ -111,7 +111,7 @@ def _check_changeable(path: str, settings: TrainSettings, where: str) -> None:
     if not any(f"{path}.".startswith(f"{known}.") for known in CHANGEABLE):
         reason = _REASONS.get(path.partition(".")[0], "there is no such section")
         known = near_names(path, CHANGEABLE) or CHANGEABLE
-        must = f"be one that can change while a run goes on ({reason})"
+        must = f"be one that can change during a run ({reason})"
         raise SettingsError.of("setting", must, path, where=where, do=f"choose {' or '.join(known)}")
     if path == "sampling.temperature" and settings.rollout.staleness:
         got = f"rollout.staleness={settings.rollout.staleness}"

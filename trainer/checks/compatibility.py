@@ -40,7 +40,7 @@ def check_critic_stays(before: AnyCredit, after: AnyCredit, settings: TrainSetti
     had_critic = isinstance(before, CriticCredit)
     if isinstance(after, CriticCredit) != had_critic:
         must = f"{'read' if had_critic else 'not read'} a critic's values, as the one before"
-        do = "begin another run with it: the critic is built with the model"
+        do = "start a new run with it: the critic is built with the model"
         raise SettingsError.of("credit", must, settings.credit.name, where="controllers", do=do)
 
 
@@ -203,7 +203,7 @@ def guide_needs_its_ratio(settings: TrainSettings, credit: AnyCredit) -> Fault |
     if settings.loss.name != "guide":
         return Fault("loss", "be guide with allocator guide", settings.loss.name, "set loss.name=guide")
     if settings.correction.name != "none":
-        must = "be none with allocator guide, as the sampler's log-probs are those of another context"
+        must = "be none with allocator guide, because the sampler's log-probs belong to another context"
         return Fault("correction", must, settings.correction.name, "set correction.name=none")
     return None
 

@@ -85,7 +85,7 @@ class MaskAudit:
         Raises: RunError: one was not sampled in its context, a turn is cut, or a row of another source is not declared.
         """
         for number, row in enumerate(rows):
-            where, do = f"mask audit, step {step}, row {number}", "look at the row with --dry-run"
+            where, do = f"mask audit, step {step}, row {number}", "inspect the row with --dry-run"
             if row.id.source is not Source.POLICY:
                 self._check_declared(row, where)
                 continue

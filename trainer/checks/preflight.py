@@ -64,7 +64,7 @@ def check_invalid(groups: Sequence[Group], *, limit: float, step: int) -> None:
     reasons = [reward.reason for reward in invalid if reward.cause is not Ending.ERROR_ABORTED]
     if len(reasons) > limit * len(episodes):
         got = f"{len(reasons)} of {len(episodes)}, such as: {reasons[0]}"
-        do = "mend the env or its services, then resume"
+        do = "fix the environment or its services, then resume"
         raise RunError(sentence("invalid episodes", f"stay below {limit:.0%}", got, where=f"step {step}", do=do))
 
 
@@ -76,5 +76,5 @@ def check_annotations(groups: Sequence[Group], *, limit: float, step: int) -> No
         errors = [item.error for item in of_name if item.error is not None]
         if len(errors) > limit * len(of_name):
             got = f"{len(errors)} of {len(of_name)}, such as: {errors[0]}"
-            must, do = f"stay below {limit:.0%}", "mend the model that it asks, then resume"
+            must, do = f"stay below {limit:.0%}", "fix the model that it calls, then resume"
             raise RunError(sentence(f"failed annotations of {name}", must, got, where=f"step {step}", do=do))

@@ -73,12 +73,12 @@ class WeightCanary:
             metrics["canary/moved"] = moved = _mean_distance(now, last.learner_logprobs)
             policy_moved = _mean_distance(policy_logprobs, last.policy_logprobs) if is_same else math.inf
             if moved > self._settings.min_move and policy_moved < _MIN_MOVED_SHARE * moved:
-                do = "the new weights did not reach the sampler: look at its update_weights and its cache"
+                do = "the new weights did not reach the sampler: check its update_weights and its cache"
                 got = f"no change while the learner's moved by {moved:.3g} nats"
                 raise RunError(sentence("the sampler's log-probs", "move with the learner's", got, where=where, do=do))
         if not gap <= self._settings.max_gap:
             must, got = f"match the learner's within {self._settings.max_gap:g} nats", f"{gap:.3g}"
-            do = "see docs/engines.md for what differs, or raise canary.max_gap if the engines compute so coarsely"
+            do = "see docs/engines.md for what differs, or raise canary.max_gap if this is numerical precision"
             raise RunError(sentence("the sampler's log-probs", must, got, where=where, do=do))
         if policy_moved > 0:
             self._last = _CanaryReading(token_ids, policy_logprobs, learner_logprobs)

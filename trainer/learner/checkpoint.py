@@ -109,7 +109,7 @@ def _telling_of_space(place: Path) -> Iterator[None]:
     except (SafetensorError, RuntimeError) as error:
         do = "free some space, then resume the run"
         reason = str(error).splitlines()[0]
-        raise RunError.of("checkpoint", "be written whole", reason, where=str(place), do=do) from error
+        raise RunError.of("checkpoint", "be written completely", reason, where=str(place), do=do) from error
 
 
 def _write_model(model: Any, folder: Path) -> None:
@@ -134,12 +134,12 @@ def newest_checkpoint(run: Path) -> Path | None:
     if fault is None:
         return saved[-1] if saved else None
     place = next((place for place in range(len(saved) - 2, -1, -1) if _fault(saved[place]) is None), None)
-    do = "begin the run anew"
+    do = "start a new run"
     if place is not None:
         moves = [("mv", str(path), str(path.with_name(f"broken-{path.name}"))) for path in saved[place + 1 :]]
         words = " && ".join(map(shlex.join, [*moves, ("envgym", "train", str(run), "--resume")]))
-        do = f"to go on from {saved[place].name}, run `{words}`"
-    raise RunError.of("checkpoint", "be whole", fault, where=str(saved[-1]), do=do)
+        do = f"to continue from {saved[place].name}, run `{words}`"
+    raise RunError.of("checkpoint", "be complete", fault, where=str(saved[-1]), do=do)
 
 
 def require_checkpoint(run: Path) -> Path:
@@ -205,7 +205,7 @@ def load_parts(checkpoint: Path, parts: Mapping[str, Checkpointed]) -> None:
     for name, part in parts.items():
         folder = part_folder(checkpoint, name)
         if not folder.is_dir():
-            do = "start the run anew, or resume with the version that wrote it"
+            do = "start a new run, or resume with the version that wrote it"
             raise RunError.of("checkpoint", f"hold the state of {name}", "none", where=str(folder), do=do)
         try:
             part.load(folder)
@@ -233,7 +233,7 @@ def load_critic(checkpoint: Path, critic: Critic) -> None:
     """
     path = checkpoint / _CRITIC
     if not path.exists():
-        do = "start the run anew"
+        do = "start a new run"
         raise RunError.of("checkpoint", f"hold {_CRITIC}", "none", where=str(checkpoint), do=do)
     _load_into(critic, path)
 

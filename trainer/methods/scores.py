@@ -34,7 +34,7 @@ class ScoreRequest:
     def __post_init__(self) -> None:
         """Refuse a value of another model. Raises: SettingsError."""
         if self.quantity == "values" and (self.model != POLICY_MODEL or self.prompt is not None):
-            got, do = f"{self.model} under prompt {self.prompt}", "ask for log-probs or entropies there"
+            got, do = f"{self.model} under prompt {self.prompt}", "request log-probs or entropies there"
             where = f"score {self.name}"
             raise SettingsError(sentence("values", "be the critic's, as sampled", got, where=where, do=do))
 
@@ -63,5 +63,5 @@ def required_scores(plugins: Mapping[str, object]) -> tuple[ScoreRequest, ...]:
             if found.setdefault(request.name, request) != request:
                 do = "give one of them another name"
                 got = f"{found[request.name]} and {request}"
-                raise SettingsError(sentence(f"score {request.name}", "mean one thing", got, where=where, do=do))
+                raise SettingsError(sentence(f"score {request.name}", "have one meaning", got, where=where, do=do))
     return tuple(found.values())

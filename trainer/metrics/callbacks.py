@@ -159,7 +159,7 @@ class LiveProgress(Callback):
     def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
         """Print one line."""
         text = "{success:.1%} [{success_low:.1%}, {success_high:.1%}]".format(**metrics)
-        self._shown.print(f"held out after {step} steps ({label}, {int(metrics['tasks'])} tasks): success {text}")
+        self._shown.print(f"evaluation after {step} steps ({label}, {int(metrics['tasks'])} tasks): success {text}")
 
     def on_end(self, report: Path | None) -> None:
         """Close the display."""

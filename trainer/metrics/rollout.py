@@ -216,8 +216,8 @@ def check_context_rewrites(groups: Sequence[Group], *, step: int) -> None:
     if found := _rewritten(groups):
         episode, turn = found[0]
         got = f"{len(found)} turns of others, the first in turn {turn.index} of {episode.tree.id} ({turn.rewrite})"
-        do = "take a template and an agent.context that leave earlier turns alone, or set canary.on_rewrite=row"
-        must = "go on from what was given and sampled, as canary.on_rewrite=fail asks"
+        do = "use a template and an agent.context that do not change earlier turns, or set canary.on_rewrite=row"
+        must = "continue the tokens of earlier turns unchanged, as canary.on_rewrite=fail requires"
         raise RunError(sentence("contexts", must, got, where=f"step {step}", do=do))
 
 

@@ -59,7 +59,7 @@ class EndpointModel(Model):
             try:
                 await self._ask(policy, hello, seed=0, max_new_tokens=8)
             except PartyFailure as error:
-                do = "start the service, or mend base_url, model and api_key_env"
+                do = "start the service, or correct base_url, model and api_key_env"
                 where = f"{self._settings.model} at {self._settings.base_url}"
                 raise SettingsError(sentence("served model", "answer", str(error), where=where, do=do)) from error
 

@@ -19,7 +19,7 @@ def begin_models(models: Mapping[str, Model], run: Path, *, reference_step: int)
     """
     kept = reference_folder(run, reference_step)
     if reference_step and not kept.exists():
-        do = "restore it, or begin the run anew"
+        do = "restore it, or start a new run"
         raise RunError.of("reference", "be kept in the run directory", "none", where=str(kept), do=do)
     for name, model in models.items():
         model.begin(kept if name == REFERENCE else run / "models" / name)

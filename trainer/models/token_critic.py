@@ -57,8 +57,10 @@ class TokenCritic(LearningModel):
         """
         if (run is not None and path is not None) or (model is not None and run is None):
             got = f"path={path}, run={run}, model={model}"
-            do = "name one of path and run, and model only with run"
-            raise SettingsError(sentence("a critic's beginning", "be one", got, where="model token_critic", do=do))
+            do = "set either path or run, and model only with run"
+            raise SettingsError(
+                sentence("initial weights of a critic", "come from one place", got, where="model token_critic", do=do)
+            )
         self._folder = None if run is None else _folder_of(Path(run), model)
         of_run = context.settings.optim
         super().__init__(

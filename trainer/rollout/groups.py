@@ -206,7 +206,7 @@ class GroupRunner:
         where, usual = f"request of task {request.index} of {request.env}", self._context.sampling.temperature
         check_trainable(sampling, where=where)
         if sampling.temperature != usual and not self._weighs_samples:
-            must = f"be the run's {usual:g} where nothing corrects for samples of another policy"
+            must = f"be the run's {usual:g} without an off-policy correction"
             do = "set correction.name=tis, or objective.old_policy=rollout"
             raise SettingsError.of("sampling.temperature", must, sampling.temperature, where=where, do=do)
 
@@ -240,7 +240,7 @@ def _check_start(start: StartState, task: Task, env_source: EnvSource) -> None:
     tree, where = start.tree, f"start state of {env_source.label}"
     if (tree.env_id, tree.task_key) != (env_source.env_id, task.key):
         got = f"one of {tree.env_id}, task {tree.task_id}"
-        must, do = f"be recorded of {env_source.env_id}, task {task.id}", "ask for the task that was recorded"
+        must, do = f"be recorded of {env_source.env_id}, task {task.id}", "request the task that was recorded"
         raise SettingsError.of("start state", must, got, where=where, do=do)
 
 
@@ -255,5 +255,5 @@ def _check_extension(request: TaskRequest, more: TaskRequest) -> None:
     """Refuse an extension that is none. Raises: InvalidInput: it is of another task, or of no episode."""
     if (more.env, more.index) != (request.env, request.index) or more.group_size < 1:
         got = f"{more.group_size} of {more.env}, task {more.index}"
-        must, do = f"ask for episodes of {request.env}, task {request.index}", "replace group_size, hint or start alone"
+        must, do = f"request episodes of {request.env}, task {request.index}", "change only group_size, hint or start"
         raise InvalidInput.of("extension", must, got, where="allocator", do=do)

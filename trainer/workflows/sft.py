@@ -91,7 +91,7 @@ async def _run_phase(
     rows = [row for episode in demonstrations.imitated for row in likelihood_rows(episode)]
     if not rows:
         got = f"none of {demonstrations.num_episodes} episodes succeeded"
-        do = "look at the env's oracle with `envgym check`, or name another sft.source"
+        do = "check the env's oracle with `envgym check`, or choose another sft.source"
         raise SettingsError(sentence("warm start", "have successful episodes", got, where="sft", do=do))
     losses, success = await _fit(context, settings, phase, rows, on_progress)
     tenth = _tenth(losses)

@@ -81,7 +81,7 @@ def value_settings(
     data = theirs.model_dump(mode="json")
     size = data["rollout"]["group_size"]
     if episodes < size * _HELD_BACK:
-        do = "ask for more"
+        do = "raise --episodes"
         raise SettingsError(sentence("episodes", f"fill {_HELD_BACK} groups of {size}", episodes, where="value", do=do))
     data["engine"]["backend"] = {"name": "transformers"}  # samples from the learner's own weights
     data |= {name: dict(part) if isinstance(part, Mapping) else part for name, part in _PLAN.items()}

@@ -52,9 +52,9 @@ def test_a_directory_and_a_cached_hub_name_stand_for_themselves(hub_cache: Path)
 
 
 def test_a_hub_name_is_refused_at_once_without_a_network(hub_cache: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(InvalidInput, match=r"got models/qwen, which is no directory, and no answer of the hub \("):
+    with pytest.raises(InvalidInput, match=r"got models/qwen, which is not a directory, and no answer from the hub \("):
         resolve_model("models/qwen")
-    assert caplog.messages == ["models/qwen is no directory here; asking the hub for a model of that name"]
+    assert caplog.messages == ["there is no directory models/qwen; looking for a model of that name on the hub"]
 
 
 class NoSuchModel(BaseHTTPRequestHandler):
@@ -79,7 +79,7 @@ def test_a_hub_name_is_refused_where_the_hub_has_no_such_model(
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         try:
-            with pytest.raises(InvalidInput, match="got models/qwen, which neither has"):
+            with pytest.raises(InvalidInput, match="got models/qwen, which is neither"):
                 resolve_model("models/qwen")
         finally:
             server.shutdown()

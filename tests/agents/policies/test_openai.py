@@ -160,14 +160,14 @@ def test_an_answer_that_does_not_come_in_time_is_tried_again(server: Server) -> 
 
 
 def test_a_server_that_is_gone_is_a_failure_with_the_reason(server: Server) -> None:
-    with pytest.raises(PolicyFailure, match=r"gave no answer in 3 attempts; the last one: ConnectError"):
+    with pytest.raises(PolicyFailure, match=r"did not answer in 3 attempts; the last error: ConnectError"):
         ask(server, hello, base_url="http://127.0.0.1:9/v1", max_retries=2)
 
 
 def test_attempts_end(server: Server) -> None:
     server.script = [(500, {"error": {"message": "broken"}}, {})]
     pauses = Pauses()
-    with pytest.raises(PolicyFailure, match="in 4 attempts; the last one: 500 broken"):
+    with pytest.raises(PolicyFailure, match="in 4 attempts; the last error: 500 broken"):
         ask(server, hello, pauses, max_retries=3, backoff_s=8.0, max_backoff_s=20.0)
     assert pauses.seen == [6.0, 12.0, 15.0]  # 8, 16 and 20 (not 32), less a quarter
 

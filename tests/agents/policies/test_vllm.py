@@ -288,7 +288,7 @@ def test_an_engine_that_dies_fails_what_is_under_way_and_comes_back_with_the_new
 
     found = asyncio.run(die())
     assert [type(one) for one in found] == [PolicyFailure] * 3
-    assert "vLLM died" in str(found[0])
+    assert "vLLM crashed" in str(found[0])
     again = generate(policy, [item])[0]
     assert (again.token_ids, again.policy_version) == (expected.token_ids, 3)
     assert again.raw_logprobs == pytest.approx(expected.raw_logprobs, abs=1e-4)
@@ -306,7 +306,7 @@ def test_an_engine_that_keeps_dying_is_given_up() -> None:
         await waiting
 
     try:
-        for says in ("vLLM died: ", "vLLM died 1 times without an answer in between: "):
+        for says in ("vLLM crashed: ", "vLLM crashed 1 times without an answer in between: "):
             with pytest.raises(PolicyFailure, match=says):
                 asyncio.run(die())
     finally:

@@ -176,7 +176,7 @@ def test_a_model_that_is_not_served_is_named_with_those_that_are(server: Server)
 def test_what_may_pass_is_tried_again_and_ends(server: Server, trouble: object) -> None:
     timeout_s = 1.5 if trouble is HANG else 30.0
     assert ask(server, sampled(), trouble, says(), timeout_s=timeout_s).token_ids == (5, 6)
-    with pytest.raises(PolicyFailure, match=r"/v1/completions gave no answer in 2 attempts; the last one: "):
+    with pytest.raises(PolicyFailure, match=r"/v1/completions did not answer in 2 attempts; the last error: "):
         ask(server, sampled(), trouble, timeout_s=timeout_s)
 
 
@@ -188,7 +188,7 @@ def test_what_will_not_pass_fails_at_once(server: Server, status: int) -> None:
 
 
 def test_a_server_that_is_gone_or_speaks_something_else_is_a_failure_with_the_reason(server: Server) -> None:
-    with pytest.raises(PolicyFailure, match="/v1/models gave no answer in 2 attempts; the last one: ConnectError"):
+    with pytest.raises(PolicyFailure, match="/v1/models did not answer in 2 attempts; the last error: ConnectError"):
         ask(server, sampled(), base_url="http://127.0.0.1:9/v1")
     server.page = {"models": []}
 

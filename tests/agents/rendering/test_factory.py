@@ -91,7 +91,7 @@ def test_a_family_that_cannot_fetch_its_own_vocabulary_is_refused_with_the_way_o
 
 def test_a_tokenizer_without_a_template_is_refused_in_one_sentence(get_tokenizer: GetTokenizer) -> None:
     tokenizer = get_tokenizer("qwen3_6")
-    with pytest.raises(InvalidInput, match=r"^chat template must be there, got none .*; put a chat_template\.jinja"):
+    with pytest.raises(InvalidInput, match=r"^chat template must exist, got none .*; put a chat_template\.jinja"):
         AutoRendererFactory()(tokenizer)
 
 

@@ -256,7 +256,7 @@ def test_a_special_token_in_what_an_oracle_says_is_plain_text() -> None:
 def test_a_tokenizer_without_a_template_is_refused_in_one_sentence() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = None
-    with pytest.raises(InvalidInput, match=r"^chat template must be there, got none \(.*\); put a chat"):
+    with pytest.raises(InvalidInput, match=r"^chat template must exist, got none \(.*\); put a chat"):
         GenericRenderer(tokenizer, text_format("hermes"))
 
 

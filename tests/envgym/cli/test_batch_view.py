@@ -60,4 +60,4 @@ def test_verdict_compares_good_rows_with_bad_ones(
     first: tuple[float | None, float | None], last: tuple[float | None, float | None], good: bool
 ) -> None:
     text = overfit_verdict([point(0, *first), point(9, *last)])
-    assert text.endswith("as it should") is good
+    assert text.endswith("in the right direction") is good

@@ -77,9 +77,9 @@ def test_checkpoint_that_cannot_be_read_is_named_and_the_last_good_one_offered(
     commands = (("train", "run", "--resume"), ("eval", "--model", "run"), ("value", "run", "--episodes", "64"))
     for words in commands:
         sentence = told(capsys, *words)
-        assert sentence.startswith(f"envgym: checkpoint must be whole, got {reason}")
+        assert sentence.startswith(f"envgym: checkpoint must be complete, got {reason}")
         assert sentence.endswith(
-            f"(run/{NEWEST}); to go on from step-000001, run "
+            f"(run/{NEWEST}); to continue from step-000001, run "
             f"`mv run/{NEWEST} run/checkpoints/broken-step-000002 && envgym train run --resume`."
         )
 
@@ -97,7 +97,7 @@ def test_offered_command_goes_on_from_the_last_good_checkpoint(run: Path, capsys
 def test_run_without_a_good_checkpoint_says_so(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for step in (1, 2):
         half(run / f"checkpoints/step-00000{step}/optimizer.pt")
-    assert told(capsys, "train", "run", "--resume").endswith("(run/checkpoints/step-000002); begin the run anew.")
+    assert told(capsys, "train", "run", "--resume").endswith("(run/checkpoints/step-000002); start a new run.")
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def change(run: Path, *overrides: str) -> None:
 def is_refused(done: tuple[int, str, str]) -> bool:
     """Return whether a command refused the run in one sentence."""
     lines = done[2].strip().splitlines()
-    return done[0] == 2 and lines[-1].startswith("envgym: run that was not begun here must name no code")
+    return done[0] == 2 and lines[-1].startswith("envgym: untrusted run must name no code")
 
 
 @pytest.mark.parametrize("override", HOSTILE)

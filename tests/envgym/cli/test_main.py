@@ -68,9 +68,9 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         (["list", "--jsn"], "argument must be a known one, got --jsn (envgym list); did you mean --json or --kind?"),
         (
             ["list", "all", "now"],
-            "argument must be a known one, got now (envgym list); run `envgym list --help` to",
+            "argument must be a known one, got now (envgym list); run `envgym list --help` for",
         ),
-        (["show"], "ENV is missing (envgym show); run `envgym show --help` to see what there is."),
+        (["show"], "ENV is missing (envgym show); run `envgym show --help` for the list of arguments."),
         (["show", COUNTER, "--set"], "--set must be given a value, got none (envgym show); "),
         (
             ["train", "--dry-run", "--overfit-one-batch", "3"],

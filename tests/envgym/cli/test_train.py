@@ -179,7 +179,7 @@ def test_overfitting_one_batch_raises_what_was_good(command: Command, files: Fil
 
 def test_overfitting_says_which_way_it_went(command: Command) -> None:
     _, out, _ = command("train", "run.yaml", "--overfit-one-batch", 2)
-    assert out.splitlines()[-1].endswith(": as it should")
+    assert out.splitlines()[-1].endswith(": in the right direction")
     assert len(out.splitlines()) == 5  # names, three points, the verdict
 
 
@@ -337,7 +337,7 @@ def test_model_directory_without_a_chat_template_is_refused(command: Command, fi
     loaded.model.save_pretrained(folder / "bare")
     loaded.tokenizer.save_pretrained(folder / "bare")
     assert refused(command, files, "train", "run.yaml", "--set", "model.name=bare").startswith(
-        "envgym: chat template must be there, got none (bare); "
+        "envgym: chat template must exist, got none (bare); "
     )
 
 

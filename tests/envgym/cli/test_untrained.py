@@ -1,4 +1,4 @@
-"""What a run says in which no step trained anything: why, and what to change."""
+"""What a run says in which no train step updated the policy: why, and what to change."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +19,9 @@ def test_run_that_trained_nothing_says_so(command: Command, folder: Path) -> Non
         "train", "run.yaml", *(word for key in ("envs.0.id=same:Same", *few) for word in ("--set", key))
     )
     told = (
-        "no step trained anything: every group was dropped (zero reward variance); the episodes of a group earned the "
-        "same, 0 on average: choose easier tasks, begin with a warm start (an sft section), or raise rollout.group_size"
+        "no train step updated the policy: every group was dropped (zero reward variance); the episodes of a group had "
+        "the same reward, 0 on average: choose easier tasks, add a warm start (an sft section), or raise "
+        "rollout.group_size"
     )
     assert (code, out.splitlines()[-3]) == (0, told)
 
@@ -32,7 +33,8 @@ def test_run_that_had_nothing_left_to_learn_asks_for_harder_tasks(
     solved = {"optim/updates": 0.0, "filter/zero_variance": 1.0, "reward/mean": 1.0, "train/success": 1.0}
     run.append_metrics({"step": 1, **solved})
     print_untrained(run.path)
-    assert "earned the same, 1 on average: choose harder tasks, as these are solved" in capsys.readouterr().out
+    told = "had the same reward, 1 on average: choose harder tasks, because the policy solves these"
+    assert told in capsys.readouterr().out
 
 
 def test_run_of_which_one_step_trained_says_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +46,7 @@ def test_run_of_which_one_step_trained_says_nothing(folder: Path, capsys: pytest
         {"step": 1, "optim/updates": 0.0, "filter/kept": 0.0, "filter/too_long": 1.0, "filter/none": 0.0}
     )
     print_untrained(run.path)
-    told = "no step trained anything: every group was dropped (too long); no episode had a valid reward: fix the env"
+    told = "no train step updated the policy: every group was dropped (too long); no episode had a valid reward: fix"
     assert capsys.readouterr().out.startswith(told)
     run.append_metrics({"step": 2, "optim/updates": 1.0})
     print_untrained(run.path)

@@ -60,7 +60,7 @@ def test_the_demo_report_is_drawn_whole(report: ReportData, tmp_path: Path) -> N
 
 
 def test_run_whose_steps_trained_nothing_says_so_at_its_head(report: ReportData, tmp_path: Path) -> None:
-    said = "No step trained anything: every group was dropped (zero reward variance)."
+    said = "No train step updated the policy: every group was dropped (zero reward variance)."
     assert said not in drawn(report, tmp_path)
     empty = {"optim/updates": 0.0, "filter/kept": 0.0, "filter/zero_variance": 1.0, "filter/long": 0.0}
     warm = MetricRow(step=0, values={"sft/updates": 3.0, "optim/updates": 3.0})

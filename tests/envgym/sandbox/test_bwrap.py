@@ -148,7 +148,7 @@ def test_a_killed_launcher_makes_running_programs_infrastructure_failures_and_is
 
 
 def test_local_back_end_is_refused_unless_unsafe_is_written_out() -> None:
-    with pytest.raises(InvalidInput, match="local sandbox must be asked for with unsafe=True"):
+    with pytest.raises(InvalidInput, match="local sandbox must be requested with unsafe=True"):
         make_sandbox("local")
     assert make_sandbox("local", unsafe=True).run(["true"]).is_success
     with pytest.raises(UnknownName, match="did you mean bwrap"):

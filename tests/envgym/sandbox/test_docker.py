@@ -118,7 +118,7 @@ def test_a_dead_engine_is_an_infrastructure_failure_in_one_sentence(
     reason = why_unusable(DockerSandbox())
     assert reason is not None
     assert reason.startswith(
-        "Docker engine must do its work, got [Errno 2] No such file or directory (sandbox); start it"
+        "Docker engine must carry out the request, got [Errno 2] No such file or directory (sandbox); start it"
     )
 
 
@@ -322,7 +322,7 @@ def test_a_missing_image_and_one_without_python_are_infrastructure_failures(
         archive.addfile(tarfile.TarInfo("nothing"))
     engine.import_image_from_data(empty.getvalue(), repository="envgym-empty")
     try:
-        with pytest.raises(ToolInfraFailure, match=r"Docker engine must do its work, got .*python3"):
+        with pytest.raises(ToolInfraFailure, match=r"Docker engine must carry out the request, got .*python3"):
             DockerSandbox("envgym-empty").run(["true"])
         DockerSandbox("envgym-empty").close()
     finally:

@@ -246,7 +246,9 @@ def test_what_two_forks_could_share_is_refused_and_the_session_goes_on(
     if reason == "goes on":  # threads stay behind in the process that stands still
         assert shown(python.fork(), "x") == "1\n"
         return
-    with pytest.raises(ForkUnsupported, match=f"session must stand alone to be forked, got .*{reason}"):
+    with pytest.raises(
+        ForkUnsupported, match=f"session must be a single process with one thread at a fork, got .*{reason}"
+    ):
         python.fork()
     assert shown(python, "x") == "1\n"
 

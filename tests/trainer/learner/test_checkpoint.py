@@ -158,6 +158,6 @@ def test_disk_that_is_full_is_told_and_the_checkpoint_before_stays(
         raise RuntimeError("[enforce fail at inline_container.cc] . PytorchStreamWriter failed writing file data/0")
 
     monkeypatch.setattr(torch, "save", write)
-    with pytest.raises(RunError, match=r"checkpoint must be written whole, got .* failed writing file data/0 \("):
+    with pytest.raises(RunError, match=r"checkpoint must be written completely, got .* failed writing file data/0 \("):
         bench.save(tmp_path, 2)
     assert checkpoints(tmp_path) == [before]

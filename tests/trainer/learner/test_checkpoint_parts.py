@@ -73,7 +73,7 @@ def test_damaged_part_makes_a_checkpoint_unreadable(fault: str, tmp_path: Path) 
         file.write_text("{}")
     else:
         file.unlink()
-    with pytest.raises(RunError, match=f"checkpoint must be whole, got parts/curriculum/count.json: {fault}"):
+    with pytest.raises(RunError, match=f"checkpoint must be complete, got parts/curriculum/count.json: {fault}"):
         newest_checkpoint(tmp_path)
 
 

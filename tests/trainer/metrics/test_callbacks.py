@@ -64,7 +64,7 @@ def test_progress_is_one_line_per_step_where_nobody_watches(tmp_path: Path, caps
     assert out == ""
     assert re.sub(r"about \d+ s", "about 9 s", err).splitlines() == [
         "run directory: runs/cat",
-        "held out after 0 steps (held-out, 40 tasks): success 50.0% [25.0%, 75.0%]",
+        "evaluation after 0 steps (held-out, 40 tasks): success 50.0% [25.0%, 75.0%]",
         "step    1/2  success 0.25  entropy 1.25, about 9 s left",
         "step    2/2  success 0.5  entropy 1.25",
     ]

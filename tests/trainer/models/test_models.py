@@ -185,7 +185,7 @@ def test_a_service_is_asked_greedily_and_within_its_limits(server: Server) -> No
     "script, fields, sentence",
     [
         ([HANG], {"deadline_s": 0.2}, "no answer within 0.2 s"),
-        ([HANG], {"timeout_s": 0.1, "max_retries": 1}, "gave no answer in 2 attempts; the last one: ReadTimeout"),
+        ([HANG], {"timeout_s": 0.1, "max_retries": 1}, "did not answer in 2 attempts; the last error: ReadTimeout"),
         ([(400, "no \x1b[2J such model", {})], {}, "refused the request: 400 no \\u001b[2J such model"),
         ([{"choices": []}], {"max_retries": 0}, "the response holds no choice"),
     ],

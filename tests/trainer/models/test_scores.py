@@ -187,7 +187,7 @@ class Asks:
 def test_scores_of_several_plugins_are_computed_once_and_mean_one_thing() -> None:
     one, other = ScoreRequest(name="s", model="teacher"), ScoreRequest(name="t")
     assert required_scores({"credit": Asks(one), "loss": Asks(one, other), "weights.0": object()}) == (one, other)
-    with pytest.raises(SettingsError, match="score s must mean one thing"):
+    with pytest.raises(SettingsError, match="score s must have one meaning"):
         required_scores({"credit": Asks(one), "loss": Asks(replace(one, quantity="entropies"))})
     with pytest.raises(SettingsError, match="values must be the critic's, as sampled, got teacher"):
         ScoreRequest(name="s", model="teacher", quantity="values")

@@ -240,8 +240,11 @@ def test_dry_run_counts_its_weights_and_passes(tmp_path: Path) -> None:
         ({**OWN, "critic": None}, "critic value must be read by a credit, got critic.model=None"),
         ({**OWN, "credit": "grpo"}, "critic must be used with a credit that uses a critic, got credit grpo"),
         ({**OWN, "credit": "grpo", "critic": None}, "critic value must be read by a credit"),
-        (own(path="tiny", run="elsewhere"), "a critic's beginning must be one, got path=tiny, run=elsewhere"),
-        (own(model="value"), "a critic's beginning must be one"),
+        (
+            own(path="tiny", run="elsewhere"),
+            "initial weights of a critic must come from one place, got path=tiny, run=elsewhere",
+        ),
+        (own(model="value"), "initial weights of a critic must come from one place"),
         (own(run="elsewhere"), "run must be a directory"),
         (own(path="elsewhere"), "model must be a known name, got 'elsewhere'"),
         ({**own(), "model": {"lora": {"rank": 2}}}, "copy of the policy must hold all weights, got adapters"),

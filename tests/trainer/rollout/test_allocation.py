@@ -92,7 +92,7 @@ def test_every_tree_of_an_extension_is_told(built: RunContext) -> None:
 
 
 def test_extension_by_another_task_is_refused(built: RunContext) -> None:
-    with pytest.raises(InvalidInput, match="extension must ask for episodes of puzzles/guess_number-v0, task"):
+    with pytest.raises(InvalidInput, match="extension must request episodes of puzzles/guess_number-v0, task"):
         collect(built, Elsewhere(1))
 
 

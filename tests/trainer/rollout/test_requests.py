@@ -195,13 +195,13 @@ class Hotter:
         (
             "Hot",
             {},
-            r"sampling.temperature must be the run's 1 where nothing corrects for samples of another policy, got 3.0 "
+            r"sampling.temperature must be the run's 1 without an off-policy correction, got 3.0 "
             r"\(request of task 0 of .*Counter\); set correction.name=tis, or objective.old_policy=rollout",
         ),
         (
             "Shorter",
             {"allocator": {"name": f"{__name__}:Hotter"}},
-            r"sampling.temperature must be the run's 1 where nothing",
+            r"sampling.temperature must be the run's 1 without",
         ),
         ("Greedy", {}, r"sampling.temperature must be above 0 in training, got 0 "),
         ("Cut", {}, r"sampling.top_p must be 1 in training, got 0.5 \(request of "),

@@ -143,7 +143,7 @@ def read_verdict(reply: str, verdicts: Mapping[str, float]) -> float:
 
 def nonsense(reply: str, must: str) -> PartyFailure:
     """Return the failure of a judge whose reply cannot be read."""
-    do = "mend the template, or name another judge"
+    do = "correct the template, or choose another judge"
     return PartyFailure.of("the judge's reply", must, visible(reply[-_SHOWN:]) or "nothing", where="judge", do=do)
 
 

@@ -35,7 +35,7 @@ class ProbedJudge(Judge):
     async def probe(self, tasks: Sequence[Task], models: Mapping[str, object]) -> dict[str, float]:
         """Return the false-positive rate. Raises: SettingsError: it is too high, or the judge gave no verdict."""
         accepted = await accepted_keys(self, tasks[: self.tasks], models, self.keys)
-        where, do = f"annotate {self.name}", "name another judge, or mend the template"
+        where, do = f"annotate {self.name}", "choose another judge, or correct the template"
         answered = [verdicts for verdicts in accepted.values() if verdicts]
         if not answered:
             must, got = "give a verdict on some answers", "none"

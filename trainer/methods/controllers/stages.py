@@ -51,7 +51,7 @@ class Stage(Settings):
     settings: dict[str, Any] = Field(default_factory=dict)
     """Sections or dotted paths -> values, as in a file of settings."""
     reset_reference: bool = False
-    """Make the policy of now the reference."""
+    """Make the current policy the reference."""
     reset_optimizer: bool = False
     """Forget the optimizer's moments."""
     stop: bool = False

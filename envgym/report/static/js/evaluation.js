@@ -39,7 +39,7 @@ EG.evaluation = (() => {
       ),
       EG.intervals.shareBar("Tasks", [
         { name: "better after", value: paired.wins, color: palette.win },
-        { name: "alike", value: paired.ties, color: palette.tie },
+        { name: "unchanged", value: paired.ties, color: palette.tie },
         { name: "worse after", value: paired.losses, color: palette.loss },
       ]),
     );
@@ -55,7 +55,7 @@ EG.evaluation = (() => {
   function invalidCell({ num_invalid, num_samples, as_failure, as_success }) {
     if (!num_invalid) return h("td", { class: "num" }, "0");
     const bounds = `${f.fixed(as_failure.value * 100, 1)} to ${f.fixed(as_success.value * 100, 1)}`;
-    const title = "Success if every invalid sample had failed, and if every one had succeeded.";
+    const title = "Success if every invalid sample counts as a failure, and if every one counts as a success.";
     return h("td", { class: "num", title }, `${f.count(num_invalid)} of ${f.count(num_samples)}`, h("small", {}, `bounds ${bounds}`));
   }
 

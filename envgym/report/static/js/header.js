@@ -41,15 +41,15 @@ EG.header = (() => {
     return tile(
       "Same tasks, before and after",
       [h("b", {}, f.count(paired.difference.num_tasks))],
-      `${f.count(paired.wins)} better, ${f.count(paired.losses)} worse, ${f.count(paired.ties)} alike; ${f.plural(paired.difference.num_samples, "episode")}.${left}`,
+      `${f.count(paired.wins)} better, ${f.count(paired.losses)} worse, ${f.count(paired.ties)} unchanged; ${f.plural(paired.difference.num_samples, "episode")}.${left}`,
     );
   }
 
   function declaredTile(declared, comparison) {
-    if (!declared) return tile("Declared in advance", [h("b", { class: "none" }, "nothing")], "The number of tasks, seeds and the effect size were not declared for this run.");
+    if (!declared) return tile("Declared in advance", [h("b", { class: "none" }, "nothing")], "The numbers of tasks and seeds and the effect size were not declared for this run.");
     const minimum = declared.minimum_detectable_effect;
     const found = comparison ? Math.abs(comparison.paired.difference.value) : null;
-    const verdict = found === null ? "" : found >= minimum ? " The difference found is larger." : " The difference found is smaller.";
+    const verdict = found === null ? "" : found >= minimum ? " The measured difference is larger." : " The measured difference is smaller.";
     return tile(
       "Minimum detectable effect (80 % power)",
       [h("b", {}, f.fixed(minimum * 100, 1)), h("small", {}, " points")],
@@ -71,15 +71,15 @@ EG.header = (() => {
     const points = EG.data.points("train/success").filter((point) => point.y !== null);
     if (!points.length) return null;
     const last = points[points.length - 1];
-    return tile("Success on training tasks", [h("b", {}, f.percent(last.y))], `step ${f.count(last.x)}; nothing was held out`, "wide");
+    return tile("Success on training tasks", [h("b", {}, f.percent(last.y))], `step ${f.count(last.x)}; there was no held-out evaluation`, "wide");
   }
 
   function invalidTile(evaluation) {
     if (!evaluation) return null;
     const { num_invalid, num_samples, as_failure, as_success } = evaluation.success;
     const bounds = num_invalid
-      ? `Success would be ${f.percent(as_failure.value)} if all of them had failed, ${f.percent(as_success.value)} if all had succeeded.`
-      : "Infrastructure failed nowhere.";
+      ? `Success is ${f.percent(as_failure.value)} if all of them count as failures, ${f.percent(as_success.value)} if all count as successes.`
+      : "No infrastructure failure.";
     return tile(
       `Invalid samples, ${f.evaluation(evaluation.label)}, step ${f.count(evaluation.step)}`,
       [h("b", {}, f.count(num_invalid)), h("small", {}, `of ${f.count(num_samples)}`)],
@@ -103,7 +103,7 @@ EG.header = (() => {
     const updates = EG.data.points("optim/updates").filter(({ x }) => x > 0);
     if (!updates.length || updates.some(({ y }) => y !== 0)) return null;
     const reasons = EG.data.keys.filter((key) => /^filter\//.test(key) && key !== "filter/kept" && EG.data.points(key).some(({ y }) => y > 0));
-    return h("p", { class: "why", role: "note" }, `No step trained anything: every group was dropped (${reasons.map(f.keyName).join(", ")}).`);
+    return h("p", { class: "why", role: "note" }, `No train step updated the policy: every group was dropped (${reasons.map(f.keyName).join(", ")}).`);
   }
 
   function facts(meta, metrics) {

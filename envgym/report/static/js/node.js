@@ -52,7 +52,7 @@ EG.node = (() => {
     const { node } = item;
     const { content, stats } = node;
     const searched = stats
-      ? [["visits", f.count(stats.visits)], ["value", f.number(stats.value)], ["prior", stats.prior === null ? null : f.number(stats.prior)], ["repeats", stats.repeats ? `the ${stats.repeats} of an elder sibling` : null]]
+      ? [["visits", f.count(stats.visits)], ["value", f.number(stats.value)], ["prior", stats.prior === null ? null : f.number(stats.prior)], ["repeats", stats.repeats ? `the ${stats.repeats} of an earlier sibling` : null]]
       : [];
     const paid = content.reward === null ? null : [f.number(content.reward), " ", EG.episode.components(content.components)];
     const all = [

@@ -36,10 +36,10 @@ EG.treeModel = (() => {
 
   const searched = (node, key) => (node.stats ? node.stats[key] : null);
   const COLUMNS = [
-    { key: "reward", name: "reward", title: "what the turn paid", of: (node) => node.content.reward },
+    { key: "reward", name: "reward", title: "reward of the turn", of: (node) => node.content.reward },
     { key: "outcome", name: "outcome", title: "mean reward of the valid episodes through the node", of: (node) => node.mean_reward },
-    { key: "visits", name: "visits", title: "how often the search came by", of: (node) => searched(node, "visits") },
-    { key: "value", name: "value", title: "what the search expected", of: (node) => searched(node, "value") },
+    { key: "visits", name: "visits", title: "how often the search visited the node", of: (node) => searched(node, "visits") },
+    { key: "value", name: "value", title: "the value that the search estimated", of: (node) => searched(node, "value") },
     { key: "advantage", name: "adv.", title: "advantage: mean over the episodes through the node that were trained on", of: advantageOf },
   ];
 
