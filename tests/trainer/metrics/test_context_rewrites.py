@@ -41,5 +41,5 @@ def test_without_rewrites_there_is_no_drift() -> None:
 
 def test_the_first_rewritten_turn_stops_a_run_that_must_have_none() -> None:
     got = r"got 2 turns of others, the first in turn 1 of shared \(TEMPLATE\) \(step 3\)"
-    with pytest.raises(RunError, match=rf"^contexts must go on from .*, {got}; .*\.$"):
+    with pytest.raises(RunError, match=rf"^contexts must continue .*, {got}; .*\.$"):
         check_context_rewrites([cases.outcome_group(1, 0), shared_rewrite()], step=3)
