@@ -73,7 +73,7 @@ def _place(num_done: int, total: int, seconds: float) -> str:
     """Return which environment of how many is checked, and how long the others will take if they are like the first."""
     if total == 1:
         return ""
-    left = f", about {duration(seconds / num_done * (total - num_done))} left" if num_done else ""
+    left = f" (about {duration(seconds / num_done * (total - num_done))} left in all)" if num_done else ""
     return f"environment {num_done + 1} of {total}{left}"
 
 
