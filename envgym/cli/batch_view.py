@@ -125,7 +125,7 @@ def _cost_lines(cost: StepCost, steps: int) -> Iterable[str]:
         "weights": state.weights,
         "gradients": state.gradients,
         "optimizer": state.optimizer,
-        "activations (measured)": cost.activations,
+        "activations of the policy (measured)": cost.activations,
     }
     yield "memory          " + ", ".join(f"{name} {size / _MIB:.1f} MiB" for name, size in parts.items())
     yield f"                {cost.memory / _MIB:.1f} MiB at the peak of a train step, beside the sampler's cache"
