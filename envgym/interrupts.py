@@ -124,6 +124,6 @@ def _end_at_second_signal(reader: int) -> None:
 
 def _end() -> NoReturn:
     try:
-        code = tell_interrupt()
+        tell_interrupt()
     finally:
-        os._exit(code)
+        os._exit(128 + _ending.signal_number)
