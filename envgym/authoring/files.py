@@ -56,17 +56,19 @@ class FileTasks:
             source: a `.jsonl`, `.json`, `.csv` or `.parquet` file, a mapping from split to file, the directory or hub
                 name of a data set. Cells of CSV are texts.
             columns: which column is what; a mapping such as `{"prompt": "question", "answer": "solution"}` names the
-                columns of the prompt and of the payload's fields; a function makes the task of a row.
+                columns of the prompt and of the payload's fields, its keys `id`, `split` and `metadata` those that
+                `ColumnNames` has under these names; a function makes the task of a row.
             config: configuration of the data set, where it has several.
             revision: commit or tag of a hub data set; name one, so that tasks stay the same.
             splits: official split -> "train" or "test"; others are left out. None: the usual names are understood.
+
+        Raises: InvalidInput: a value of a mapping names no column.
         """
         self._source = source
         self._function = columns if callable(columns) else None
         self._columns = columns if isinstance(columns, ColumnNames) else ColumnNames()
         if isinstance(columns, Mapping):
-            fields = {name: column for name, column in columns.items() if name != "prompt"}
-            self._columns = ColumnNames(prompt=columns.get("prompt", "prompt"), payload=fields)
+            self._columns = _column_names(columns)
         self._config = config
         self._revision = revision
         self._splits = splits
@@ -171,6 +173,26 @@ class FileTasks:
     def _tables(self) -> Iterator[tuple[str, Iterable[Row]]]:
         """Yield (official split or "", rows)."""
         yield from read_tables(self._source, self._config, self._revision)
+
+
+_NAMED_COLUMNS = ("prompt", "metadata", "id", "split")
+"""Keys of a mapping of columns that are no field of the payload, but what they are in `ColumnNames`."""
+
+
+def _column_names(columns: Mapping[str, str]) -> ColumnNames:
+    """Return what a mapping from fields to columns means. Raises: InvalidInput: one of its values names no column."""
+    given: Mapping[str, object] = columns
+    for name, column in given.items():
+        if not isinstance(column, str):
+            must, do = "be the name of a column", "pass ColumnNames for more than one column"
+            raise InvalidInput.of(f"columns[{name!r}]", must, repr(column), where="FileTasks", do=do)
+    return ColumnNames(
+        prompt=columns.get("prompt", "prompt"),
+        payload={name: column for name, column in columns.items() if name not in _NAMED_COLUMNS},
+        metadata=(columns["metadata"],) if "metadata" in columns else (),
+        id=columns.get("id"),
+        split=columns.get("split"),
+    )
 
 
 def _call(function: RowFunction, row: Row, where: str) -> TaskDraft | None:

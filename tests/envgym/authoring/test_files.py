@@ -93,6 +93,23 @@ def test_a_split_column_is_official(tmp_path: Path) -> None:
     assert [source.task(Split.TEST, i).id for i in range(source.size(Split.TEST))] == ["q0", "q1", "q2"]
 
 
+def test_split_id_and_metadata_in_a_mapping_name_columns_and_are_no_fields_of_the_payload(tmp_path: Path) -> None:
+    content = [{**row, "part": "test" if i < 3 else "train", "name": f"q{i}"} for i, row in enumerate(rows(10))]
+    columns = {"prompt": "question", "answer": "result", "split": "part", "id": "name", "metadata": "level"}
+    source = FileTasks(jsonl(tmp_path / "a.jsonl", content), columns)
+    assert [source.task(Split.TEST, i).id for i in range(source.size(Split.TEST))] == ["q0", "q1", "q2"]
+    assert source.size(Split.TRAIN) == 7
+    task = source.task(Split.TEST, 1)
+    assert (task.payload, task.metadata) == ({"prompt": "1+1?", "answer": 2}, {"level": 1})
+
+
+def test_mapping_whose_value_names_no_column_is_refused(tmp_path: Path) -> None:
+    columns: Any = {"prompt": "question", "payload": {"answer": "result"}}
+    message = r"columns\['payload'\] must be the name of a column, got .*FileTasks.*; pass ColumnNames for more"
+    with pytest.raises(InvalidInput, match=message):
+        FileTasks(tmp_path / "a.jsonl", columns)
+
+
 def save(path: Path, **splits: Rows) -> str:
     """Save a data set as `datasets` does and return its directory."""
     datasets = pytest.importorskip("datasets")
