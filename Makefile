@@ -7,18 +7,28 @@ DEMO_RUN ?= runs/demo
 # An index with CPU builds of torch, where the default index serves CUDA builds that this machine does not need:
 #   make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
+# For `make gpu` on a machine without a network: the folder that `make gpu-wheels` fills for GPU_VERSION and GPU_PLATFORMS,
+# and a Python with torch (CUDA) and transformers. Where there is no such folder, the main environment runs it.
+WHEELS ?= wheels
+GPU_VERSION ?= 3.12
+GPU_PLATFORMS ?= manylinux_2_28_x86_64 manylinux_2_17_x86_64
 
 BIN := $(VENV)/bin
+HAS_WHEELS := $(wildcard $(WHEELS)/*.whl)
+GPU_PYTHON ?= $(if $(HAS_WHEELS),$(PYTHON),$(BIN)/python)
+GPU_PACKAGES := .venv-gpu
+GPU_STAMP := $(GPU_PACKAGES)/.installed
+GPU_CONSTRAINTS := constraints/gpu.txt
 STAMP := $(VENV)/.installed
 CONSTRAINTS := constraints/core.txt
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench mutation nightly docs format clean install
+.PHONY: help demo test check bench gpu gpu-wheels mutation nightly docs format clean install
 
 help:  ## print the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 	@echo "  variables: PYTHON=$(PYTHON) VENV=$(VENV) EXTRAS=$(EXTRAS) TORCH_INDEX=$(TORCH_INDEX)"
 
 install: $(STAMP)  ## make the environment in $(VENV)
@@ -55,6 +65,22 @@ check: $(STAMP)  ## format, lint, types, import contracts, documentation, fast t
 
 bench: $(STAMP)  ## run every benchmark; each prints one line of JSON
 	@for script in benchmarks/[!_]*.py; do $(BIN)/python $$script || exit 1; done
+
+# The packages go to a folder that is put before those of GPU_PYTHON: that Python may itself be of a virtual environment,
+# whose packages another one made from it would not see.
+$(GPU_STAMP): $(GPU_CONSTRAINTS) $(HAS_WHEELS)
+	rm -rf $(GPU_PACKAGES)
+	$(GPU_PYTHON) -m pip install --quiet --disable-pip-version-check --no-index --no-deps --find-links $(WHEELS) \
+		--target $(GPU_PACKAGES) --requirement $(GPU_CONSTRAINTS)
+	touch $@
+
+gpu: $(if $(HAS_WHEELS),$(GPU_STAMP),$(STAMP))  ## check and measure what runs on a GPU, in ten minutes and without a network
+	PYTHONPATH=$(CURDIR)$(if $(HAS_WHEELS),:$(CURDIR)/$(GPU_PACKAGES)) $(GPU_PYTHON) -m benchmarks.gpu
+
+gpu-wheels:  ## download what `make gpu` installs on a machine without a network into $(WHEELS), under 50 MB
+	$(PYTHON) -m pip download --quiet --disable-pip-version-check --only-binary=:all: --no-deps --dest $(WHEELS) \
+		--implementation cp --python-version $(GPU_VERSION) $(foreach platform,$(GPU_PLATFORMS),--platform $(platform)) \
+		--requirement $(GPU_CONSTRAINTS)
 
 mutation: $(STAMP)  ## break the code in 600 places and see that laws and worked examples notice 90 % (half an hour; resumable)
 	$(BIN)/python -m scripts.mutation

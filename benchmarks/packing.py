@@ -15,8 +15,11 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from envgym.trainer.batch.rows import TrainRow
 
 RESPONSE = 96
 """Tokens that each row samples after the prompt."""
@@ -60,6 +63,22 @@ def rows_of(cell: str, vocabulary: int) -> list[tuple[list[int], int]]:
     return [([*prompt, *draw(RESPONSE)], length) for _ in range(size)]
 
 
+def as_train_rows(rows: Sequence[tuple[list[int], int]]) -> "list[TrainRow]":
+    """Return rows as the learner reads them, of advantages -1 and 1 in turn; each comes with its untrained tokens."""
+    from envgym.trainer.batch.rows import TrainRow
+
+    return [
+        TrainRow(
+            token_ids=tuple(ids),
+            loss_mask=tuple(position >= fixed for position in range(len(ids))),
+            advantages=(1.0 if number % 2 else -1.0,) * len(ids),
+            behavior_logprobs=(0.0,) * len(ids),
+            weights=(1.0,) * len(ids),
+        )
+        for number, (ids, fixed) in enumerate(rows)
+    ]
+
+
 def gflops(model: Any, batches: Any) -> float:  # a transformers model; MicroBatches
     """Count layers 3 times, attention 3.5 times (its backward makes the scores again), the head 4 times (likewise)."""
     config = model.config
@@ -80,7 +99,6 @@ def measure(cell: str, packing: bool, options: argparse.Namespace) -> Side:
     import torch
 
     from envgym.agents.models.loading import load
-    from envgym.trainer.batch.rows import TrainRow
     from envgym.trainer.learner.learner import Learner
     from envgym.trainer.learner.objective import Objective
     from envgym.trainer.methods.corrections import NoCorrection
@@ -89,16 +107,7 @@ def measure(cell: str, packing: bool, options: argparse.Namespace) -> Side:
 
     torch.set_num_threads(options.threads)
     model = load(options.model, trainable=True).model
-    rows = [
-        TrainRow(
-            token_ids=tuple(ids),
-            loss_mask=tuple(position >= fixed for position in range(len(ids))),
-            advantages=(1.0 if number % 2 else -1.0,) * len(ids),
-            behavior_logprobs=(0.0,) * len(ids),
-            weights=(1.0,) * len(ids),
-        )
-        for number, (ids, fixed) in enumerate(rows_of(cell, model.config.vocab_size))
-    ]
+    rows = as_train_rows(rows_of(cell, model.config.vocab_size))
     optim = OptimSettings(lr=1e-6, packing=packing, micro_batch_tokens=options.micro_batch_tokens)
     learner = Learner(model, optim=optim, num_steps=options.repeats + 1, device=torch.device("cpu"))
     objective = Objective(loss=PpoClip(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)

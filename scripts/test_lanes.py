@@ -128,6 +128,13 @@ LANES = (
         debian=("dockerd:docker.io", "debootstrap:debootstrap"),
         starter=("scripts/with_docker.py",),
     ),
+    Lane(
+        name="gpu",
+        # Compilers warn of what their next version changes.
+        steps=(Step(markers="gpu", options=("tests/benchmarks", "--timeout=300", "-W", "default")),),
+        limit_s=600,
+        constraints="constraints/core.txt",
+    ),
 )
 
 

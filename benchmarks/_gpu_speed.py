@@ -1,0 +1,229 @@
+"""What `benchmarks/gpu.py` measures on a device: steps and sampling at the shapes of Qwen2.5, random weights.
+
+Times are wall times of work that has ended on the device. With `is_dry` everything is small enough for a CPU.
+"""
+
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+
+from benchmarks.packing import as_train_rows, rows_of
+from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.protocols import GenerateRequest, Sampling
+from envgym.trainer.batch.rows import MicroBatch
+from envgym.trainer.learner.learner import Learner
+from envgym.trainer.learner.objective import Objective
+from envgym.trainer.methods.corrections import NoCorrection
+from envgym.trainer.methods.losses import PpoClip
+from envgym.trainer.sections import ObjectiveSettings, OptimSettings
+from envgym.trainer.workflows.dry_run import peak_memory
+
+SHAPES: Final[dict[str, dict[str, Any]]] = {  # settings of Qwen2Config
+    "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
+    "1.5B": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
+}
+"""Of Qwen2.5; both have 2 heads of keys, 151,936 tokens, and one matrix for embedding and head."""
+DRY: Final[dict[str, Any]] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 211,
+}
+CELL: Final = "G16-P512"
+BATCHES: Final = (1, 8, 64)
+CONTEXT: Final = 512
+REPEATS: Final = 3
+GIB: Final = 2**30
+
+
+def shaped_model(name: str, device: torch.device, is_dry: bool) -> PreTrainedModel:
+    """Return a model of random weights in bfloat16, made on the device."""
+    shape = {"vocab_size": 151_936, **(DRY if is_dry else SHAPES[name])}
+    torch.manual_seed(0)
+    config = Qwen2Config(num_key_value_heads=2, tie_word_embeddings=True, max_position_embeddings=4096, **shape)
+    with torch.device(device):
+        model: PreTrainedModel = Qwen2ForCausalLM(config)
+    nn.Module.to(model, dtype=torch.bfloat16)
+    return model
+
+
+def wait(device: torch.device) -> None:
+    """Return when all work on the device has ended."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def timed(work: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds that `work` takes on the device."""
+    wait(device)
+    started = time.perf_counter()
+    work()
+    wait(device)
+    return time.perf_counter() - started
+
+
+# ---- the machine -----------------------------------------------------------------------------------------------------
+
+
+def copy_bandwidth(device: torch.device, is_dry: bool) -> float:
+    """Return the bytes per second, read and written, of copying from device memory to device memory."""
+    source = torch.zeros((1 << 20) if is_dry else (1 << 31), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    target.copy_(source)
+    return 2 * source.numel() / min(timed(lambda: target.copy_(source), device) for _ in range(5))
+
+
+def matmul_flops(device: torch.device, is_dry: bool) -> float:
+    """Return the floating-point operations per second of a large product in bfloat16."""
+    size = 256 if is_dry else 8192
+    left, right = (torch.randn(size, size, device=device).to(torch.bfloat16) for _ in range(2))
+    left @ right
+    return 2 * size**3 / min(timed(lambda: left @ right, device) for _ in range(5))
+
+
+# ---- a train step ----------------------------------------------------------------------------------------------------
+
+
+def model_flops(model: PreTrainedModel, batches: Sequence[MicroBatch]) -> float:
+    """Count a train step's floating-point operations: forward once, backward twice, nothing recomputed, no padding.
+
+    6 (layers' matrix weights x tokens + head's weights x scored tokens) + 12 layers x heads' width x attended pairs.
+    A pair is a token and one that it attends, itself among them: 2 operations per number for its score and 2 for its
+    part of the sum, 3 times.
+    """
+    config: Any = model.config
+    body = sum(weight.numel() for name, weight in model.named_parameters() if ".layers." in name and weight.ndim == 2)
+    head = config.hidden_size * config.vocab_size
+    total = 0.0
+    for batch in batches:
+        present_BT = batch.attention_mask_BT
+        depths = (present_BT.cumsum(1) - 1)[present_BT] if batch.pack is None else batch.pack.depths_N
+        scored = int(batch.loss_mask_BT.sum()) if batch.pack is None else len(batch.pack.trained_S)
+        pairs = int((depths + 1).sum())
+        total += 6 * (body * len(depths) + head * scored) + 12 * config.num_hidden_layers * config.hidden_size * pairs
+    return total
+
+
+class TrainStep(NamedTuple):
+    """A train step, packed or padded."""
+
+    seconds: float
+    """Median of some steps: preparation, forward, backward, update."""
+    first_s: float
+    """Of the first, which compiles."""
+    tokens: int
+    """Computed, padding included."""
+    tflops: float
+    """Operations of a step, see `model_flops`; 10^12."""
+    mfu: float
+    """Of these, the share of what the device could do in the time."""
+    peak_gib: float
+    """Most memory in a step beyond weights and what AdamW keeps."""
+    grad_norm: float
+    """Of the first step."""
+
+
+def measure_training(name: str, device: torch.device, peak_flops: float, is_dry: bool) -> dict[str, object]:
+    """Compare train steps of a cell of `benchmarks/packing.py`, packed and padded."""
+    sides = {
+        way: _train_steps(name, device, peak_flops, is_dry, packing=way == "packed") for way in ("packed", "padded")
+    }
+    packed, padded = sides["packed"], sides["padded"]
+    ratio = padded.tflops / packed.tflops
+    return {
+        "cell": "G2-P16" if is_dry else CELL,
+        "speedup": padded.seconds / packed.seconds,
+        "flop_ratio": ratio,
+        "achieved": padded.seconds / packed.seconds / ratio,
+        **{way: side._asdict() for way, side in sides.items()},
+    }
+
+
+def _train_steps(name: str, device: torch.device, peak_flops: float, is_dry: bool, *, packing: bool) -> TrainStep:
+    model = shaped_model(name, device, is_dry)
+    optim = OptimSettings(lr=1e-6, packing=packing, micro_batch_tokens=8192)
+    rows = as_train_rows(rows_of("G2-P16" if is_dry else CELL, model.config.vocab_size))
+    learner = Learner(model, optim=optim, num_steps=REPEATS + 1, device=device)
+    objective = Objective(loss=PpoClip(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)
+    norms: list[float] = []
+
+    def step() -> None:
+        norms.append(learner.train_step(rows, objective, step=len(norms))["optim/grad_norm"])
+
+    first_s = timed(step, device)  # makes AdamW's moments, too
+    with peak_memory(device) as peak:
+        seconds = statistics.median(timed(step, device) for _ in range(REPEATS))
+    batches = learner.micro_batches(rows, range(len(rows)))
+    flops = model_flops(model, batches)
+    tokens = sum(batch.num_tokens for batch in batches)
+    return TrainStep(
+        seconds=seconds,
+        first_s=first_s,
+        tokens=tokens,
+        tflops=flops / 1e12,
+        mfu=flops / seconds / peak_flops,
+        peak_gib=peak.num_bytes / GIB,
+        grad_norm=norms[0],
+    )
+
+
+# ---- sampling --------------------------------------------------------------------------------------------------------
+
+
+def step_bytes(model: PreTrainedModel, batch: int, context: int) -> int:
+    """Return the bytes that a decoding step must read: every weight once, and keys and values of all contexts."""
+    config: Any = model.config
+    width = config.hidden_size // config.num_attention_heads * config.num_key_value_heads
+    per_token: int = 2 * config.num_hidden_layers * width * model.dtype.itemsize
+    weights = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    return weights + batch * context * per_token
+
+
+def measure_sampling(name: str, device: torch.device, bandwidth: float, is_dry: bool) -> dict[str, object]:
+    """Measure decoding steps at several batch sizes against the time that reading their bytes takes.
+
+    A step's time is the difference between sampling many tokens and a few from the same contexts, by their number.
+    """
+    model = shaped_model(name, device, is_dry).eval()
+    context, few, many = (24, 2, 6) if is_dry else (CONTEXT, 8, 72)
+    config: Any = model.config
+    cells: dict[str, object] = {}
+    for batch in BATCHES[:2] if is_dry else BATCHES:
+        policy = TransformersPolicy(model, max_batch=batch, shares_weights=True)
+        rng = random.Random(0)
+        contexts = [tuple(rng.randrange(config.vocab_size) for _ in range(context)) for _ in range(batch)]
+
+        def sample(tokens: int, policy: TransformersPolicy = policy, contexts: Any = contexts) -> None:  # bound here
+            policy.clear_prefix_cache()
+            asyncio.run(_sample(policy, contexts, tokens))
+
+        sample(few)
+        with peak_memory(device) as peak:
+            short_s = min(timed(lambda: sample(few), device) for _ in range(REPEATS))
+            long_s = min(timed(lambda: sample(many), device) for _ in range(REPEATS))
+        step_s = max(long_s - short_s, 1e-9) / (many - few)
+        bound_s = step_bytes(model, batch, context + (few + many) // 2) / bandwidth
+        cells[str(batch)] = {
+            "tokens_per_s": batch / step_s,
+            "step_ms": 1e3 * step_s,
+            "bound_ms": 1e3 * bound_s,
+            "of_bound": bound_s / step_s,
+            "prefill_s": max(short_s - few * step_s, 0.0),
+            "peak_gib": peak.num_bytes / GIB,
+        }
+        policy.sleep()
+    return {"context": context, "batches": cells}
+
+
+async def _sample(policy: TransformersPolicy, contexts: Sequence[tuple[int, ...]], tokens: int) -> None:
+    sampling = Sampling(max_new_tokens=tokens)
+    requests = [GenerateRequest(token_ids=ids, sampling=sampling, seed=seed) for seed, ids in enumerate(contexts)]
+    await asyncio.gather(*[policy.generate(request) for request in requests])
