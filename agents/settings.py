@@ -4,20 +4,20 @@ Each is defined here, once, and used by every command; `EvalSettings` is an eval
 sections of the trainer to them. The agent's own section is `AgentSettings`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-import envgym
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.models.tiny import TinySettings
 from envgym.agents.protocols import Sampling
 from envgym.catalog import PARTY, WRAPPER
 from envgym.core.tasks import Split
 from envgym.plugins import Choice
+from envgym.registry import maker
 from envgym.settings import Settings
 
 if TYPE_CHECKING:
@@ -153,11 +153,25 @@ class EnvSettings(Settings):
 
     def make(self) -> "Env[Any]":  # every env has its own state type
         """Make a fresh env. Raises: UnknownName, SettingsError, InvalidInput: one of its settings does not hold."""
-        parties = {role: PARTY.build(choice) for role, choice in self.parties.items()}
-        env: Env[Any] = envgym.make(self.id, **self.settings, **({"parties": parties} if parties else {}))
-        for choice in self.wrappers:
-            env = WRAPPER.build(choice, env)  # type: ignore[assignment]  # wrappers forward the whole contract
-        return env
+        return self.maker()()
+
+    def maker(self) -> "Callable[[], Env[Any]]":  # as `make`
+        """Return what makes fresh envs, always of the code as it is now: a run keeps it while its author edits files.
+
+        Raises: UnknownName, SettingsError, InvalidInput: no such env, wrapper or party.
+        """
+        parties = {role: PARTY.maker(choice) for role, choice in self.parties.items()}
+        make_env = maker(self.id)
+        wrappers = [WRAPPER.maker(choice) for choice in self.wrappers]
+
+        def make() -> "Env[Any]":
+            made = {"parties": {role: make_party() for role, make_party in parties.items()}} if parties else {}
+            env = make_env(**self.settings, **made)
+            for wrap in wrappers:
+                env = wrap(env)  # type: ignore[assignment]  # wrappers forward the whole contract
+            return env
+
+        return make
 
 
 class SamplingSettings(Settings):

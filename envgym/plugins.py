@@ -11,11 +11,13 @@ import re
 import sys
 import threading
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import module_from_spec, spec_from_loader
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -128,7 +130,14 @@ class PluginKind(Generic[T]):
 
         Raises: UnknownName, SettingsError: as `load`, or settings that it refuses.
         """
-        plugin = self.load(choice.name, where=where)
+        return self.maker(choice, where=where)(*arguments)
+
+    def maker(self, choice: Choice, *, where: str = "settings") -> Callable[..., T]:
+        """Return what makes the plug-in from `arguments`, always of the code as it is now. Raises: as `load`."""
+        return partial(self._make, self.load(choice.name, where=where), choice)
+
+    def _make(self, plugin: Any, choice: Choice, *arguments: object) -> T:  # as `load` checked
+        """Make a plug-in that was loaded. Raises: SettingsError: settings that it refuses."""
         place = f"{self.title} {choice.name}"
         if not self.is_called(plugin):
             if choice.settings:
@@ -208,21 +217,26 @@ def import_path(path: str) -> Any:  # whatever stands there
 
 
 def _import_file(file: Path) -> ModuleType:
-    """Import a file once per path; its module stays known to pickle under a name that is derived from the path."""
+    """Import a file, once for each content that it has had.
+
+    The name of the module is derived from path and content, so that what was made before the file changed keeps its
+    classes, to pickle too.
+    """
     resolved = file.expanduser().resolve()
-    digest = hashlib.sha256(str(resolved).encode()).hexdigest()[:12]
+    if not resolved.is_file():
+        raise ImportError(f"no file {file}")
+    source = resolved.read_bytes()
+    digest = hashlib.sha256(b"%s\0%s" % (str(resolved).encode(), source)).hexdigest()[:12]
     name = f"{_FILE_MODULE}{re.sub(r'[^A-Za-z0-9]', '_', resolved.stem)}_{digest}"
     with _import_lock:
         if name in sys.modules:
             return sys.modules[name]
-        if not resolved.is_file():
-            raise ImportError(f"no file {file}")
-        spec = spec_from_file_location(name, resolved)
-        assert spec is not None, "a file ending in .py has a loader"
-        assert spec.loader is not None, "as above"
+        loader = SourceFileLoader(name, str(resolved))
+        spec = spec_from_loader(name, loader)
+        assert spec is not None, "there is a loader"
         module = sys.modules[name] = module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
+        try:  # of what was read: compiled files in a cache are told apart by whole seconds
+            exec(loader.source_to_code(source, str(resolved)), module.__dict__)
         except BaseException:
             del sys.modules[name]
             raise

@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from numbers import Integral, Real
@@ -111,13 +112,22 @@ def make(env_id: str, **kwargs: Any) -> "Env[Any]":  # the env's own keyword arg
 
     `env_id` is a registered id, one after the name of a module that registers it (`module:family/name-v0`, as
     Gymnasium reads it), or the import path `module:Class`, or `path/to/file.py:Class`, of an environment that is not
-    registered.
+    registered. A file that has changed since it was imported is imported again.
 
     Raises: UnknownName: no such id, or the environment takes no such keyword argument.
         InvalidInput: a value that it refuses, or a package it needs is not installed.
     """
+    return maker(env_id)(**kwargs)
+
+
+def maker(env_id: str) -> Callable[..., "Env[Any]"]:  # as `make`
+    """Return what makes `env_id` from keyword arguments, always of the code as it is now. Raises: as `make`."""
     entry = _resolve(env_id)
-    creator = _load(entry)
+    return partial(_make, entry, _load(entry))
+
+
+def _make(entry: Registration, creator: Callable[..., object], **kwargs: Any) -> "Env[Any]":  # as `make`
+    """Make an environment from its class or function. Raises: as `make`."""
     wanted = {**_defaults(entry), **kwargs}
     known = parameters(creator)
     taken = dict(wanted) if known is None or _RENDER_MODE in known else _without_render_mode(wanted)

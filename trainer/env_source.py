@@ -52,7 +52,8 @@ def build_env_sources(envs: Sequence[EnvSettings], evaluation: EvaluationSetting
     check_labels((spec.label for spec in envs), where="envs")
     env_sources: dict[str, EnvSource] = {}
     for spec in envs:
-        with closing(spec.make()) as env:
+        make = spec.maker()
+        with closing(make()) as env:
             tasks = env.unwrapped.tasks
         held_out = held_out_tasks(tasks, evaluation.tasks, split=evaluation.split)
         for split, is_empty in ((Split.TRAIN, tasks.size(Split.TRAIN) == 0), (evaluation.split, not held_out)):
@@ -60,7 +61,7 @@ def build_env_sources(envs: Sequence[EnvSettings], evaluation: EvaluationSetting
                 do = "choose settings, or a source of tasks, with both splits"
                 raise SettingsError(sentence(f"{split} split", "hold tasks", "none", where=spec.label, do=do))
         env_sources[spec.label] = EnvSource(
-            label=spec.label, env_id=spec.id, weight=spec.weight, make=spec.make, tasks=tasks, held_out=held_out
+            label=spec.label, env_id=spec.id, weight=spec.weight, make=make, tasks=tasks, held_out=held_out
         )
     return env_sources
 

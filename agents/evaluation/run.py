@@ -215,7 +215,8 @@ def _plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> EvalPla
 
     Raises: SettingsError: the search does not suit the env or the agent, or the split is empty.
     """
-    evaluation, made = settings.evaluation, env.make()
+    evaluation, make_env = settings.evaluation, env.maker()
+    made = make_env()
     try:
         search.check(made, settings.agent, group_size=None)
         source = made.unwrapped.tasks
@@ -228,7 +229,7 @@ def _plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> EvalPla
     label = SPLIT_LABELS[evaluation.split]
     return EvalPlan(
         env_id=env.id,
-        make_env=env.make,
+        make_env=make_env,
         tasks=tasks,
         settings=evaluation,
         seed=derive_seed(settings.run.seed, "evaluation"),

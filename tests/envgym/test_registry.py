@@ -1,6 +1,7 @@
 """Ids: lazy, strict, near names; the same environment through Gymnasium and through envgym."""
 
 import importlib.metadata
+import pickle
 import subprocess
 import sys
 import warnings
@@ -116,6 +117,24 @@ def test_env_of_a_file_is_named_by_its_file_and_made_again_by_its_spec(tmp_path:
     assert again.max_turns == 5
     with pytest.raises(InvalidInput, match=r"count er.py:no_env must make an envgym.Env, got str \(make\)"):
         envgym.make(f"{path}:no_env")
+
+
+FILE_ENV = """
+from tests.support.toys import Counter
+class Mine(Counter):
+    version = {version}
+"""
+
+
+def test_file_that_has_changed_is_imported_again_and_what_was_made_of_it_stays(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(FILE_ENV.format(version=1))
+    make_first, first = registry.maker(f"{path}:Mine"), envgym.make(f"{path}:Mine")
+    assert type(envgym.make(f"{path}:Mine")) is type(first)
+    path.write_text(FILE_ENV.format(version=2))  # as long as before, and in the same second
+    second: Any = envgym.make(f"{path}:Mine")
+    others: list[Any] = [first, first.fresh(), make_first(), pickle.loads(pickle.dumps(first))]
+    assert (second.version, [other.version for other in others]) == (2, [1, 1, 1, 1])
 
 
 def test_callers_arguments_win_over_registered_ones() -> None:

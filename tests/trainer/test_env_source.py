@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,7 @@ from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.authoring import GeneratedTasks
 from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput, SettingsError, UnknownName
+from envgym.plugins import Choice
 from envgym.trainer.catalog import CREDIT
 from envgym.trainer.checks.compatibility import check_group
 from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
@@ -32,6 +35,24 @@ def test_worlds_keep_label_and_weight() -> None:
         ("hard", 1.0, None),
     ]
     assert env_sources["hard"].make() is not env_sources["hard"].make()
+
+
+def test_run_keeps_its_envs_while_their_files_change(tmp_path: Path) -> None:
+    path = tmp_path / "edited.py"
+    source = """
+from envgym.wrappers.base import Wrapper
+from tests.support.toys import Counter
+class Mine(Counter):
+    version = {0}
+class Wrapped(Wrapper):
+    version = {0}
+"""
+    path.write_text(source.format(1))
+    spec = EnvSettings(id=f"{path}:Mine", wrappers=(Choice(name=f"{path}:Wrapped"),))
+    before = build([spec])[spec.label]
+    path.write_text(source.format(2))
+    envs: list[Any] = [before.make(), build([spec])[spec.label].make()]
+    assert [(env.version, env.unwrapped.version) for env in envs] == [(1, 1), (2, 2)]
 
 
 def test_no_train_task_has_a_held_out_text() -> None:

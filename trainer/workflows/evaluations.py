@@ -25,6 +25,7 @@ class Evaluations:
     def __init__(self, settings: TrainSettings, run: RunDirectory, context: RunContext, callbacks: Callback) -> None:
         """Join the parts; nothing runs yet."""
         self._settings, self._run, self._context, self._callbacks = settings, run, context, callbacks
+        self._metrics = tuple(METRIC.build(choice) for choice in settings.evaluation.metrics)
         self._summaries: list[EvaluationSummary] | None = None
         self._player = token_player(
             context.agent,
@@ -83,7 +84,7 @@ class Evaluations:
                 seed=derive_seed(self._settings.run.seed, "evaluation"),
                 label=label if len(env_sources) == 1 else f"{label} {env_source.label}",
                 selection=self._context.evaluation_search.selection,
-                metrics=tuple(METRIC.build(choice) for choice in evaluation.metrics),
+                metrics=self._metrics,
             )
             for env_source in env_sources
         ]
