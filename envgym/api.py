@@ -6,8 +6,9 @@ module when one of its functions is first used.
 
 import re
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +25,7 @@ from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
 from envgym.errors import SettingsError, check_known
 from envgym.event_loop import run_coroutine
+from envgym.progress import ProgressDisplay
 from envgym.registry import make
 from envgym.runs import RunDirectory
 from envgym.settings import apply_overrides, build_settings, places, read_settings_file
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from envgym.trainer.metrics.callbacks import Callback
     from envgym.trainer.settings import TrainSettings
     from envgym.trainer.train import TrainResult
+
+# Of tqdm, which transformers loads: in a notebook it would ask for widgets, which `ProgressDisplay` does not need.
+warnings.filterwarnings("ignore", message="IProgress not found")
 
 AnyPath = str | PathLike[str]
 NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -81,7 +86,7 @@ def evaluate(
     evaluation: Mapping[str, Any] = NO_SETTINGS,
     directory: AnyPath | None = None,
     resume: bool = False,
-    on_progress: Progress = lambda phase, done, total: None,
+    on_progress: Progress | None = None,
 ) -> EvalResult:
     """Measure a model on held-out tasks and write a run directory; also inside a running event loop.
 
@@ -98,7 +103,7 @@ def evaluate(
         evaluation: further settings of the evaluation, as in YAML.
         directory: written to; None: `runs/eval-MODEL-ENV`.
         resume: go on with the directory, whose settings must be these; `tasks` and `samples` may be raised.
-        on_progress: called with (phase, done, total) as episodes end.
+        on_progress: called with (phase, done, total) as episodes end; None: a progress display.
 
     Raises: SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then.
     """
@@ -121,7 +126,9 @@ def evaluate(
         evaluation={**chosen, **evaluation},
         where="evaluate",
     )
-    return run_evaluation(settings, resume=resume, on_progress=on_progress, started=started)
+    with ExitStack() as stack:
+        show = stack.enter_context(ProgressDisplay()) if on_progress is None else on_progress
+        return run_evaluation(settings, resume=resume, on_progress=show, started=started)
 
 
 def play_episode(

@@ -1,8 +1,10 @@
-"""How far long work is, phase by phase: bars on a terminal, lines where nobody watches; the same numbers on both."""
+"""How far long work is, phase by phase: bars on a terminal and in a notebook, else lines; the same numbers on all."""
 
+import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -38,12 +40,46 @@ class _Phase:
     bar: Any  # a rich.progress.TaskID
 
 
-class ProgressDisplay:
-    """Shows phases on standard error; as a context manager it is closed whatever happens.
+class _NotebookOutput:
+    """One output of a notebook's cell, which is replaced: the newest lines, and below them the bars."""
 
-    On a terminal each phase has a bar. Elsewhere it has a line as it ends, and while it goes on there is a line at
-    least every `EVERY_S`, from a thread, so that a phase that reports nothing for long is heard of too. A display that
-    is not open has the lines alone, written when it is called.
+    LINES, WIDTH = 24, 24
+
+    def __init__(self) -> None:
+        from IPython.display import display  # of the kernel
+
+        self._lines: deque[str] = deque(maxlen=self.LINES)
+        self._shown = ""
+        self._handle = display(self._content(), raw=True, display_id=True)
+
+    def print(self, line: str) -> None:
+        """Add a line; it is seen with the next `show`."""
+        self._lines.append(line)
+
+    def show(self, bars: Iterable[tuple[float, str]]) -> None:
+        """Replace what is seen, given the share that is done of each phase and its status."""
+        drawn = [f"{'█' * round(share * self.WIDTH):░<{self.WIDTH}} {status}" for share, status in bars]
+        text = "\n".join([*self._lines, *drawn])
+        if text != self._shown:
+            self._shown = text
+            self._handle.update(self._content(), raw=True)
+
+    def _content(self) -> dict[str, str]:
+        return {"text/plain": self._shown}
+
+
+def _in_notebook() -> bool:
+    """Return whether a Jupyter kernel runs this program: a shell of IPython on a terminal has none."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+class ProgressDisplay:
+    """Shows phases on standard error, or in a notebook's cell; as a context manager it is closed whatever happens.
+
+    On a terminal and in a notebook each phase has a bar. Elsewhere it has a line as it ends, and while it goes on there
+    is a line at least every `EVERY_S`, from a thread, so that a phase that reports nothing for long is heard of too. A
+    display that is not open has the lines alone, written when it is called.
     """
 
     EVERY_S = 30.0
@@ -61,15 +97,19 @@ class ProgressDisplay:
         from rich.progress import BarColumn, Progress, TextColumn
 
         self._quiet, self._clock = quiet, clock
-        self._console = Console(stderr=True, soft_wrap=True)
+        self._notebook: _NotebookOutput | None = None
+        self._console = Console(stderr=True, soft_wrap=True, force_jupyter=False)
+        self._is_terminal = self._console.is_terminal and not _in_notebook()
         status = TextColumn("{task.description}", markup=False)
-        self._bars = Progress(BarColumn(24), status, console=self._console, disable=not self._console.is_terminal)
+        self._bars = Progress(BarColumn(24), status, console=self._console, disable=not self._is_terminal)
         self._phases: dict[str, _Phase] = {}
         self._started = self._last_line = clock()
         self._lock, self._closed = threading.RLock(), threading.Event()
 
     def open(self) -> Self:
         """Begin to show, and to beat; return the display."""
+        if _in_notebook():
+            self._notebook = _NotebookOutput()
         self._bars.start()
         threading.Thread(target=self._beat_until_closed, name="progress", daemon=True).start()
         return self
@@ -85,7 +125,11 @@ class ProgressDisplay:
     def close(self) -> None:
         """Take the bars away and stop; may be called twice."""
         self._closed.set()
-        if self._console.is_terminal:  # else it would write an empty line
+        with self._lock:
+            if self._notebook is not None:
+                self._notebook.show([])
+                self._notebook = None
+        if self._is_terminal:  # else it would write an empty line
             self._bars.stop()
 
     def __call__(self, phase: str, done: int, total: int, detail: str = "") -> None:
@@ -102,13 +146,17 @@ class ProgressDisplay:
                 if phase not in self._quiet:
                     self.print(self._status(phase))
                 self._bars.remove_task(self._phases.pop(phase).bar)
-        self.beat()
+        if self._notebook is None:  # else its thread is often enough
+            self.beat()
 
     def print(self, line: str) -> None:
         """Write a line, above the bars where there are some."""
         with self._lock:
             self._last_line = self._clock()
-            self._console.print(visible(line), highlight=False, markup=False)
+            if self._notebook is not None:
+                self._notebook.print(visible(line))
+            else:
+                self._console.print(visible(line), highlight=False, markup=False)
 
     def time_left(self, phase: str) -> str:
         """Return ', about 3 min 20 s left' of a phase that is under way, or nothing where that is not known yet."""
@@ -119,11 +167,14 @@ class ProgressDisplay:
         return f", about {duration(rate * (state.total - state.done))} left"
 
     def beat(self) -> None:
-        """Renew the bars; without a terminal, write a line where the last one is `EVERY_S` ago."""
+        """Renew the bars; where there are none, write a line where the last one is `EVERY_S` ago."""
         with self._lock:
             for phase, state in self._phases.items():
                 self._bars.update(state.bar, description=self._status(phase))
-            if not self._console.is_terminal and self._clock() - self._last_line >= self.EVERY_S:
+            if self._notebook is not None:
+                shown = sorted(self._phases.items(), key=lambda item: item[1].bar)  # as they began
+                self._notebook.show((state.done / max(state.total, 1), self._status(phase)) for phase, state in shown)
+            elif not self._is_terminal and self._clock() - self._last_line >= self.EVERY_S:
                 newest = next(reversed(self._phases), None)
                 waiting = f"no result yet, {duration(self._clock() - self._started)}"
                 self.print(waiting if newest is None else self._status(newest))

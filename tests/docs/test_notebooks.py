@@ -38,4 +38,14 @@ def test_blocks_run_in_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("report.html")} == FILES
     printed = ["".join(output.get("text", "") for output in cell.outputs) for cell in notebook.cells]
     assert "agent: " in printed[1]
-    assert "RuntimeWarning" not in "".join(printed)
+    assert [output for cell in notebook.cells for output in cell.outputs if output.get("name") == "stderr"] == []
+    trained, measured = (shown_progress(notebook.cells[number]) for number in (2, 3))
+    assert "step    2/2  success " in trained
+    assert "evaluation after 2 steps (held-out, 2 tasks): success " in trained.splitlines()[-1]
+    assert measured.startswith("evaluate held-out: 6/6, ")
+
+
+def shown_progress(cell: Any) -> str:  # a NotebookNode
+    """Return the last state of the one display that a cell has."""
+    (text,) = [output["data"]["text/plain"] for output in cell.outputs if output.output_type == "display_data"]
+    return str(text)

@@ -1,8 +1,10 @@
 """Progress: a line per phase, none silent for long, and how much time is left."""
 
+import sys
 import threading
 from collections.abc import Iterator
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
@@ -125,6 +127,47 @@ def test_terminal_shows_the_same_numbers_as_lines(
     shown = capsys.readouterr().err
     assert "warm start: 1/4, loss 1.5, 5 s, about 15 s left" in shown
     assert "warm start: 4/4, loss 1, 5 s" in shown
+
+
+class Cell:
+    """The one output that a front end shows of a cell: the newest text that was sent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.num_outputs, self.texts = 0, list[str]()
+        kernel = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel="ours"))
+        monkeypatch.setitem(sys.modules, "IPython", kernel)
+        monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=self.display))
+        monkeypatch.setenv("FORCE_COLOR", "1")  # as a kernel does
+
+    def display(self, data: dict[str, str], *, raw: bool, display_id: bool) -> "Cell":
+        assert (raw, display_id) == (True, True)
+        self.num_outputs += 1
+        self.update(data, raw=raw)
+        return self
+
+    def update(self, data: dict[str, str], *, raw: bool) -> None:
+        assert raw
+        self.texts.append(data["text/plain"])
+
+
+def test_notebook_has_one_output_with_the_same_numbers(
+    clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = Cell(monkeypatch)
+    with ProgressDisplay(quiet=("collect",), clock=clock) as display:
+        display("warm start", 0, 4, "loss 2")
+        clock.now = 5.0
+        display("warm start", 1, 4, "loss 1.5")
+        display("collect", 3, 3)
+        display.beat()
+        assert cell.texts[-1] == "██████░░░░░░░░░░░░░░░░░░ warm start: 1/4, loss 1.5, 5 s, about 15 s left"
+        display("warm start", 4, 4, "loss 1")
+        for step in range(1, 101):
+            display.print(f"step {step}")
+    assert cell.num_outputs == 1
+    assert cell.texts[-1].splitlines() == [f"step {step}" for step in range(77, 101)]
+    assert len(cell.texts) < 20  # sent twice a second, not with every line
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

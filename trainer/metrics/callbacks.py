@@ -119,7 +119,7 @@ class Wandb(Callback):
 
 
 class LiveProgress(Callback):
-    """Show the run in the terminal: a bar per phase, and a line per step and evaluation. On a pipe: lines alone."""
+    """Show the run on a terminal or in a notebook: a bar per phase, a line per step and evaluation. Else: lines."""
 
     SHOWN = (
         ("success", "train/success"),
