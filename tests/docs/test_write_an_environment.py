@@ -1,6 +1,7 @@
 """The guide's Python blocks are one module: it runs, and its environments pass the conformance suite."""
 
 import importlib
+import json
 import re
 import sys
 import tomllib
@@ -11,6 +12,7 @@ from types import ModuleType
 import pytest
 
 import envgym
+from envgym import Split, Task
 from envgym.conformance import CheckStatus, check_env_conformance
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "write_an_environment.md"
@@ -55,6 +57,31 @@ def test_guide_has_its_parts() -> None:
 def test_environment_of_the_guide_passes_the_suite(my_games: ModuleType, name: str, kwargs: dict[str, int]) -> None:
     checks = check_env_conformance(lambda: envgym.make(f"{my_games.__name__}:{name}", **kwargs), num_tasks=5)
     assert [check for check in checks if check.status is CheckStatus.FAIL] == []
+
+
+def test_columns_of_the_guide_are_read_as_it_says(
+    my_games: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (shown,) = re.findall(r"^# (\{.+\})$", "\n".join(blocks("python")), re.MULTILINE)
+    kenya = {"question": "Capital of Kenya?", "capital": "Nairobi", "region": "Africa", "code": "KE", "side": "train"}
+    Path("capitals.jsonl").write_text(f"{shown}\n{json.dumps(kenya)}\n", encoding="utf-8")
+    payload = {"prompt": "Capital of Peru?", "answer": "Lima"}
+    assert my_games.capitals.task(Split.TEST, 0) == Task(
+        id="PE", prompt="Capital of Peru?", payload=payload, split=Split.TEST, metadata={"region": "America"}
+    )
+    assert my_games.capitals.task(Split.TRAIN, 0).id == "KE"
+
+
+def test_official_split_of_the_guide_is_that_of_the_files(
+    my_games: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A held-out row is left out of the other file."""
+    monkeypatch.chdir(tmp_path)
+    rows = [json.dumps({"question": f"{n}?", "solution": str(n)}) + "\n" for n in range(4)]
+    Path("old.jsonl").write_text("".join(rows), encoding="utf-8")
+    Path("new.jsonl").write_text(rows[3], encoding="utf-8")
+    assert [my_games.two_files.size(split) for split in (Split.TRAIN, Split.TEST)] == [3, 1]
 
 
 def test_entry_point_of_the_guide_names_the_registered_env(my_games: ModuleType) -> None:
