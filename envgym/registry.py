@@ -123,7 +123,11 @@ def make(env_id: str, **kwargs: Any) -> "Env[Any]":  # the env's own keyword arg
 def maker(env_id: str) -> Callable[..., "Env[Any]"]:  # as `make`
     """Return what makes `env_id` from keyword arguments, always of the code as it is now. Raises: as `make`."""
     entry = _resolve(env_id)
-    return partial(_make, entry, _load(entry))
+    creator = _load(entry)
+    tasks = getattr(creator, "tasks", None)
+    if hasattr(tasks, "current") and tasks.current() is not tasks:  # who has the old ones keeps them
+        creator.tasks = tasks.current()  # type: ignore[attr-defined]  # it has them
+    return partial(_make, entry, creator)
 
 
 def _make(entry: Registration, creator: Callable[..., object], **kwargs: Any) -> "Env[Any]":  # as `make`

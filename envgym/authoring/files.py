@@ -4,8 +4,10 @@ The data set's official split wins. Where there is none, the content decides. A 
 row is left out, so no content is on both sides.
 """
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from envgym.authoring.sources import TaskDraft, check_index, task_from_draft
@@ -39,7 +41,10 @@ class ColumnNames:
 
 
 class FileTasks:
-    """Tasks that lie in files; they are read when the first one is asked for."""
+    """Tasks that lie in files; they are read when the first one is asked for.
+
+    Where they are the `tasks` of a class, `envgym.make` and runs that begin later see files that have changed since.
+    """
 
     def __init__(
         self,
@@ -73,6 +78,8 @@ class FileTasks:
         self._revision = revision
         self._splits = splits
         self._loaded: Mapping[Split, list[Task]] | None = None
+        self._read_from: list[tuple[int, int]] = []
+        """Time of the last change, in ns, and size of each file when it was read."""
 
     def size(self, split: Split) -> int:
         """Return the number of tasks in `split`. Raises: InvalidInput: the source cannot be read."""
@@ -82,6 +89,11 @@ class FileTasks:
         """Return a task. Raises: InvalidInput: beyond the end, or the source cannot be read."""
         return self._tasks[split][check_index(index, self.size(split), f"{split} of {self._source}")]
 
+    def current(self) -> "FileTasks":
+        """Return these tasks, or, where files have changed since they were read, others that are read anew."""
+        is_current = self._loaded is None or self._read_from == self._files()
+        return self if is_current else copy.copy(self)
+
     def __getstate__(self) -> dict[str, object]:
         """Leave the rows out: another process reads them itself."""
         return {**self.__dict__, "_loaded": None}
@@ -89,8 +101,14 @@ class FileTasks:
     @property
     def _tasks(self) -> Mapping[Split, list[Task]]:
         if self._loaded is None:
+            self._read_from = self._files()
             self._loaded = self._load()
         return self._loaded
+
+    def _files(self) -> list[tuple[int, int]]:
+        sources = self._source.values() if isinstance(self._source, Mapping) else [self._source]
+        stats = [path.stat() for path in map(Path, sources) if path.is_file()]
+        return [(stat.st_mtime_ns, stat.st_size) for stat in stats]
 
     def _load(self) -> Mapping[Split, list[Task]]:
         tables = dict(self._tables())

@@ -17,6 +17,7 @@ import envgym
 from envgym import registry
 from envgym.conformance.contract import passes_gymnasium_checker
 from envgym.conformance.env_under_test import EnvUnderTest
+from envgym.core.tasks import Split, TaskSource
 from envgym.errors import InvalidInput, UnknownName
 from envgym.wrappers import TurnLimit
 from tests.support.toys import Counter
@@ -135,6 +136,26 @@ def test_file_that_has_changed_is_imported_again_and_what_was_made_of_it_stays(t
     second: Any = envgym.make(f"{path}:Mine")
     others: list[Any] = [first, first.fresh(), make_first(), pickle.loads(pickle.dumps(first))]
     assert (second.version, [other.version for other in others]) == (2, [1, 1, 1, 1])
+
+
+def test_task_file_that_has_changed_is_read_again_and_who_has_the_old_tasks_keeps_them(tmp_path: Path) -> None:
+    path, rows = tmp_path / "quiz.py", tmp_path / "rows.jsonl"
+    path.write_text(f"""
+from envgym.authoring import FileTasks, RubricEnv
+def never(answer: str) -> bool:
+    return False
+class Quiz(RubricEnv):
+    tasks, rubric = FileTasks({str(rows)!r}), never
+""")
+
+    def tasks(count: int) -> TaskSource:
+        rows.write_text('{"prompt": "a", "answer": "b"}\n' * count)
+        return envgym.make(f"{path}:Quiz").unwrapped.tasks
+
+    first = tasks(3)
+    side = Split.TRAIN if first.size(Split.TRAIN) else Split.TEST
+    assert envgym.make(f"{path}:Quiz").unwrapped.tasks is first
+    assert (tasks(5).size(side), first.size(side)) == (5, 3)
 
 
 def test_callers_arguments_win_over_registered_ones() -> None:
