@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.models.tiny import TinySettings
@@ -17,7 +17,7 @@ from envgym.agents.protocols import Sampling
 from envgym.catalog import PARTY, WRAPPER
 from envgym.core.tasks import Split
 from envgym.plugins import Choice
-from envgym.registry import maker
+from envgym.registry import id_of, maker
 from envgym.settings import Settings
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class EnvSettings(Settings):
     """One env of the mixture."""
 
     id: str
-    """Id, such as `math/arithmetic-v0`, or import path, such as `my_env.py:MyEnv`."""
+    """Id, such as `math/arithmetic-v0`, or import path, such as `my_env.py:MyEnv`; in Python also the class itself."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the env."""
     weight: float = Field(default=1.0, gt=0)
@@ -145,6 +145,11 @@ class EnvSettings(Settings):
     """Wrappers around it, the innermost first."""
     parties: Mapping[str, Choice] = Field(default_factory=dict)
     """Who takes part beside the agent: the env's name for the party, such as `user` -> what plays it."""
+
+    @field_validator("id", mode="before")
+    @classmethod
+    def _read_class(cls, value: object) -> object:
+        return id_of(value) if callable(value) else value
 
     @property
     def label(self) -> str:

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+import gymnasium
+
 from envgym.agents.evaluation.play import message_player
 from envgym.agents.evaluation.run import EvalResult, Progress, open_player, run_evaluation
 from envgym.agents.policies.function import FunctionPolicy, ReplyFunction
@@ -26,7 +28,7 @@ from envgym.core.tree import Tree
 from envgym.errors import SettingsError, check_known
 from envgym.event_loop import run_coroutine
 from envgym.progress import ProgressDisplay
-from envgym.registry import make
+from envgym.registry import id_of, make
 from envgym.runs import RunDirectory
 from envgym.settings import apply_overrides, build_settings, places, read_settings_file
 from envgym.wrappers.base import AnyEnv, Wrapper
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 warnings.filterwarnings("ignore", message="IProgress not found")
 
 AnyPath = str | PathLike[str]
+EnvId = str | Callable[..., object]
+"""An id, or a class or function that makes the env."""
 NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
 _LIMITS = ("thinking", "max_turn_tokens", "max_context_tokens", "on_length")
 """Settings of a run's agent that another agent takes over."""
@@ -74,7 +78,7 @@ def train(
 
 def evaluate(
     model: AnyPath,
-    env: "str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]" = (),
+    env: "EnvId | Mapping[str, Any] | Sequence[EnvId | Mapping[str, Any]]" = (),
     *,
     tasks: int = 100,
     samples: int = 1,
@@ -92,7 +96,7 @@ def evaluate(
 
     Args:
         model: `tiny`, `smollm2`, a model directory, a hub name, a training run, or one of its checkpoints.
-        env: one or several: ids, or mappings with `id` and `settings`; none: those of the run.
+        env: one or several: ids or classes, or mappings with `id` and `settings`; none: those of the run.
         tasks: distinct tasks per env.
         samples: episodes per task.
         temperature: 0 is greedy; None: 0 for one sample, 1 for several.
@@ -108,7 +112,7 @@ def evaluate(
     Raises: SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then.
     """
     started = time.perf_counter()
-    envs = [env] if isinstance(env, str | Mapping) else env
+    envs = env if isinstance(env, Sequence) and not isinstance(env, str) else [env]
     if temperature is None:
         temperature = float(samples > 1)
     chosen = {
@@ -119,7 +123,7 @@ def evaluate(
     }
     settings = eval_settings(
         model,
-        [{"id": item} if isinstance(item, str) else item for item in envs],
+        [item if isinstance(item, Mapping) else {"id": item} for item in envs],
         run={"directory": None if directory is None else str(directory), "seed": seed},
         agent=agent,
         engine=engine,
@@ -132,7 +136,7 @@ def evaluate(
 
 
 def play_episode(
-    env: str | AnyEnv,
+    env: EnvId | AnyEnv,
     policy: "AnyPath | MessagePolicy | ReplyFunction",
     *,
     split: str = "test",
@@ -144,7 +148,7 @@ def play_episode(
     """Let an agent play one episode, and return it; also inside a running event loop.
 
     Args:
-        env: an id, which is made and closed, or an env, which stays open.
+        env: an id or a class, which is made and closed, or an env, which stays open.
         policy: what answers: a function from the messages to the reply, a policy of messages (such as `OpenAIPolicy`),
             or a model as `evaluate` takes it, which is loaded anew for each call.
         split: of the task, `test` or `train`.
@@ -156,7 +160,7 @@ def play_episode(
 
     Raises: SettingsError, UnknownName, InvalidInput: no such env, task, model or agent.
     """
-    made = make(env) if isinstance(env, str) else env
+    made = env if isinstance(env, gymnasium.Env) else make(id_of(env))
     task = made.unwrapped.tasks.task(Split.parse(split, where="split"), index)
     job = EpisodeJob(
         make_env=lambda: _LeftOpen(made),  # type: ignore[arg-type,return-value]  # wrappers forward the whole contract
@@ -178,7 +182,7 @@ def play_episode(
     try:
         return trajectories(run_coroutine(_play(job, settings, answering)))[0]
     finally:
-        if isinstance(env, str):
+        if made is not env:
             made.close()
 
 
@@ -338,7 +342,7 @@ def _chosen_envs(
 ) -> list[dict[str, Any]]:
     """Return the envs that are named, with the run's settings where they are of the run; or all of the run's."""
     chosen: list[dict[str, Any]] = []
-    for env in given or [{}]:
+    for env in [{**item, "id": id_of(item["id"])} if "id" in item else item for item in given] or [{}]:
         named = [item for item in of_run if env.get("id") in (None, item["id"], item["name"])]
         if not named and "id" not in env:
             do = "name an environment; `envgym list` shows them"

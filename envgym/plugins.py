@@ -194,13 +194,13 @@ def read_kinds(catalog: Path) -> Mapping[str, PluginKind[Any]]:  # each kind mak
     return {name: PluginKind(name=name, **row) for name, row in rows.items()}
 
 
-def path_of(cls: type) -> str:
-    """Return the import path of a class as settings have it: `package.module:Class`, or `path/to/file.py:Class`."""
-    place = cls.__module__
+def path_of(plugin: Callable[..., object]) -> str:
+    """Return the import path of a class or function as settings have it: `package.module:Name`, or `file.py:Name`."""
+    place = plugin.__module__
     if place.startswith(_FILE_MODULE):
-        file = Path(inspect.getfile(cls))
+        file = Path(inspect.getfile(plugin))
         place = str(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)
-    return f"{place}:{cls.__qualname__}"
+    return f"{place}:{plugin.__qualname__}"
 
 
 def import_path(path: str) -> Any:  # whatever stands there

@@ -6,6 +6,7 @@ Nothing here imports an environment before it is made.
 
 import inspect
 import re
+import sys
 import tomllib
 import traceback
 import warnings
@@ -124,7 +125,7 @@ def maker(env_id: str) -> Callable[..., "Env[Any]"]:  # as `make`
     """Return what makes `env_id` from keyword arguments, always of the code as it is now. Raises: as `make`."""
     entry = _resolve(env_id)
     creator = _load(entry)
-    tasks = getattr(creator, "tasks", None)
+    tasks: Any = getattr(creator, "tasks", None)  # whatever the author wrote
     if hasattr(tasks, "current") and tasks.current() is not tasks:  # who has the old ones keeps them
         creator.tasks = tasks.current()  # type: ignore[attr-defined]  # it has them
     return partial(_make, entry, creator)
@@ -147,6 +148,23 @@ def _make(entry: Registration, creator: Callable[..., object], **kwargs: Any) ->
         disable_env_checker=True,
     )
     return env
+
+
+def id_of(env: str | Callable[..., object]) -> str:
+    """Return the id of an environment: the text itself, or the import path of a class or function that makes it.
+
+    Raises: InvalidInput: a class or function that its import path does not name.
+    """
+    if isinstance(env, str):
+        return env
+    from envgym.plugins import path_of  # settings are heavy
+
+    module, name = getattr(env, "__module__", ""), getattr(env, "__qualname__", repr(env))
+    if getattr(sys.modules.get(module), name, None) is not env:
+        must = "be an id, or a class or function that its module has at the top level under its name"
+        do = 'pass "my_env.py:MyEnv", or define it in a cell of its own'
+        raise InvalidInput.of("environment", must, f"{module}:{name}", where="id", do=do)
+    return path_of(env)
 
 
 def creator_of(env_id: str) -> Callable[..., object]:
@@ -250,7 +268,8 @@ def _load(entry: Registration) -> Callable[..., object]:
             do = f"install {missing}"
         raise InvalidInput.of(entry.id, "find what it imports", f"no {missing}", where="make", do=do) from error
     except AttributeError as error:
-        where, do = f"module {module_name}", "correct the entry point"
+        is_main = module_name == "__main__"
+        where, do = f"module {module_name}", "define it again first" if is_main else "correct the entry point"
         raise InvalidInput.of(entry.id, f"be defined as {name}", "nothing", where=where, do=do) from error
     except Exception as error:  # what runs is the author's
         raise _broken(entry.id, error) from error

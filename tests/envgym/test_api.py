@@ -12,10 +12,11 @@ import envgym
 from envgym.api import eval_settings, read_train_settings
 from envgym.core.messages import Message
 from envgym.core.turns import Ending, Invalid, Scored
-from envgym.errors import SettingsError, UnknownName
+from envgym.errors import InvalidInput, SettingsError, UnknownName
+from envgym.registry import id_of
 from envgym.runs import RunDirectory
 from envgym.trainer.train import train
-from tests.support.tiny_runs import tiny_settings
+from tests.support.tiny_runs import EvenWords, tiny_settings
 
 ENV = "tests.support.tiny_runs:EvenWords"
 
@@ -50,6 +51,11 @@ def test_function_plays_an_episode_and_sees_the_replies() -> None:
     assert [turn.outcome.action for turn in episode.turns if turn.outcome] == ["even", "odd"]
     assert episode.reward == Scored(value=0.5)
     assert episode.ending is Ending.TERMINATED
+
+
+def test_class_plays_an_episode() -> None:
+    episode = envgym.play_episode(EvenWords, lambda messages: "even", split="train", index=3)
+    assert episode.tree.env_id == ENV
 
 
 def test_function_calls_tools_in_text() -> None:
@@ -106,6 +112,27 @@ def test_several_envs_are_evaluated_each_with_its_own_settings(run: Path) -> Non
     named: list[dict[str, Any]] = [{"id": "math/arithmetic-v0", "settings": {"level": 3}}, {"id": ENV}]
     envs = eval_settings(run, named, where="test").envs
     assert [(env.id, env.settings) for env in envs] == [("math/arithmetic-v0", {"level": 3}), (ENV, {})]
+
+
+def test_class_is_taken_where_an_id_is(run: Path, tmp_path: Path) -> None:
+    (record,) = envgym.evaluate(run, EvenWords, tasks=1, directory=tmp_path / "eval").evaluations
+    settings = read_train_settings({"envs": [{"id": EvenWords}]})
+    assert [record.env_id, settings.envs[0].id, settings.model_dump(mode="json")["envs"][0]["id"]] == [ENV] * 3
+    assert eval_settings(run, [{"id": EvenWords}], where="test").envs[0].id == ENV
+    path = tmp_path / "mine.py"
+    path.write_text("from tests.support.tiny_runs import EvenWords\nclass Mine(EvenWords): ...\n")
+    assert id_of(type(envgym.make(f"{path}:Mine"))) == f"{path}:Mine"
+
+
+def test_class_that_no_import_path_names_is_refused_with_what_to_write() -> None:
+    class Inner(EvenWords): ...
+
+    for use in (
+        lambda: envgym.play_episode(Inner, lambda messages: "even"),
+        lambda: read_train_settings({"envs": [{"id": Inner}]}),
+    ):
+        with pytest.raises(InvalidInput, match=r'at the top level .*got .*Inner \(id\); pass "my_env.py:MyEnv", or'):
+            use()
 
 
 def test_checkpoint_takes_its_settings_from_its_run(run: Path) -> None:

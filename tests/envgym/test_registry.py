@@ -204,6 +204,7 @@ def test_missing_argument_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     "path, rule",
     [
         ("no_such_package.env:Env", r"no no_such_package .*check the import path"),
+        ("__main__:Gone", r"__main__:Gone must be defined as Gone, got nothing \(.*\); define it again first."),
         ("tests.support.toys:NoSuchEnv", r"must be defined as NoSuchEnv, got nothing \(module tests.support.toys\)"),
         ("a_factory:number", r"must be a class or function, got 3"),
         ("a_factory:no_env", r"must make an envgym.Env, got str"),
