@@ -17,6 +17,8 @@ from envgym.wall_time import read_wall_time
 
 _WIDTH = 13
 _MAX_FAILURES = 5
+_MOSTLY = 0.5
+"""Share of the episodes from which their ending is what to change first."""
 _MAX_MESSAGE = 120
 
 
@@ -136,15 +138,17 @@ def print_comparisons(directory: Path) -> None:
 
 def print_untrained(directory: Path) -> None:
     """Say where no train step updated the policy: the evaluations then differ by chance alone."""
-    rows = [row for row in RunDirectory.open(directory).metrics() if row["step"]]
+    run = RunDirectory.open(directory)
+    rows = [row for row in run.metrics() if row["step"]]
     if rows and not any(row.get("optim/updates", 1.0) for row in rows):
         dropped = {name: None for row in rows for name in row if name.startswith("filter/") and row[name]}
         names = (name.removeprefix("filter/").replace("_", " ") for name in dropped)
         reasons = ", ".join(re.sub("^(zero|low) variance$", r"\1 reward variance", name) for name in names)
-        echo(f"no train step updated the policy: every group was dropped ({reasons}); {_what_helps(rows)}")
+        helps = _what_helps(rows, has_warm_start=run.config.get("sft") is not None)
+        echo(f"no train step updated the policy: every group was dropped ({reasons}); {helps}")
 
 
-def _what_helps(rows: Sequence[Mapping[str, float]]) -> str:
+def _what_helps(rows: Sequence[Mapping[str, float]], *, has_warm_start: bool) -> str:
     """Return why no group of these steps could teach, and what to change."""
     rewards = [row["reward/mean"] for row in rows if not math.isnan(row.get("reward/mean", math.nan))]
     if not rewards:
@@ -152,7 +156,16 @@ def _what_helps(rows: Sequence[Mapping[str, float]]) -> str:
     why = f"the episodes of a group had the same reward, {sum(rewards) / len(rewards):.2g} on average"
     if sum(row.get("train/success", 0.0) for row in rows) > len(rows) / 2:
         return f"{why}: choose harder tasks, because the policy solves these"
-    return f"{why}: choose easier tasks, add a warm start (an sft section), or raise rollout.group_size"
+    truncated = sum(row.get("ending/TRUNCATED_TOKENS", 0.0) for row in rows) / len(rows)
+    helps = [
+        f"raise agent.max_turn_tokens or agent.max_context_tokens, because {truncated:.0%} of the episodes ended as "
+        "TRUNCATED_TOKENS"
+        if truncated > _MOSTLY
+        else "choose easier tasks",
+        "lengthen the warm start (sft.episodes, sft.epochs)" if has_warm_start else "add a warm start (an sft section)",
+        "or raise rollout.group_size",
+    ]
+    return f"{why}: {', '.join(helps)}"
 
 
 def comparison_lines(comparison: ComparisonData) -> list[str]:

@@ -79,6 +79,7 @@ def test_a_real_run_spends_its_budget_and_is_evaluated_then(tmp_path: Path) -> N
             "model.tiny.num_layers=1",
             "run.steps=1000",
             "agent.max_turn_tokens=8",
+            "agent.on_length=close",
             "canary.enabled=false",
             "evaluation.tasks=2",
             f"run.directory={tmp_path / 'run'}",

@@ -64,6 +64,7 @@ SMALL: Final = (
     "run.steps=1",
     "model={name: tiny, tiny: {hidden_size: 64, num_layers: 1, num_heads: 2, num_kv_heads: 2, intermediate_size: 64}}",
     "agent.max_turn_tokens=8",
+    "agent.on_length=close",
     "rollout.groups=2",
     "evaluation.tasks=1",
 )

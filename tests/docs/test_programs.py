@@ -39,7 +39,7 @@ SMALLER: Final = MappingProxyType(
             (
                 '"model": {"name": "smollm2"}',
                 '"model": {"name": "tiny", "tiny": {"hidden_size": 64, "num_layers": 1, "num_heads": 2, '
-                '"num_kv_heads": 2}}, "sft": {"episodes": 4}, "agent": {"max_turn_tokens": 8}, '
+                '"num_kv_heads": 2}}, "sft": {"episodes": 4}, "agent": {"max_turn_tokens": 8, "on_length": "close"}, '
                 '"evaluation": {"tasks": 2}',
             ),
             ('"run": {"steps": 200}', '"run": {"steps": 1, "trackers": []}'),

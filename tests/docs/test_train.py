@@ -47,7 +47,7 @@ def test_every_metric_of_a_run_is_explained_and_every_file_too(tmp_path: Path) -
         {
             "run": {"directory": str(tmp_path / "run"), "steps": 1},
             "model": {"name": "tiny", "tiny": SHAPE},
-            "agent": {"max_turn_tokens": 24, "max_context_tokens": 512},
+            "agent": {"max_turn_tokens": 48, "max_context_tokens": 512},
             "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
             "sft": {"episodes": 8, "batch_size": 4, "until_success": 1.0, "check_every": 1, "check_tasks": 2},
             "rollout": {"groups": 2, "group_size": 2},

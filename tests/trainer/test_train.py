@@ -32,7 +32,7 @@ def settings(directory: Path, **sections: Mapping[str, Any]) -> TrainSettings:
         "model": {"name": "tiny", "tiny": TINY},
         "engine": {"device": "cpu"},
         "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
-        "agent": {"name": "tool_calling", "max_turn_tokens": 24, "max_context_tokens": 512},
+        "agent": {"name": "tool_calling", "max_turn_tokens": 48, "max_context_tokens": 512},
         "sft": {"episodes": 16, "batch_size": 8, "lr": 0.003},
         "rollout": {"groups": 2, "group_size": 3},
         "filter": {"name": "keep_all"},

@@ -3,19 +3,21 @@
 An oracle's episodes run through the same agent loop, so rows, masks and templates are those of training proper.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from envgym.agents.loop.agent import Agent
+from envgym.agents.loop.agent import Agent, AgentSettings, OnLength
 from envgym.agents.rollout.driver import run_oracle_episode
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.core.messages import Action, Observation
 from envgym.core.segments import Origin, Segment
-from envgym.core.trajectory import Group, Trajectory, trajectories
+from envgym.core.trajectory import Group, Trajectory, Turn, trajectories
 from envgym.core.tree import Annotation, Edge, Node, Source, Tree
 from envgym.core.turns import Ending, Scored, TurnOutcome
 from envgym.episodes import trees_of
+from envgym.errors import SettingsError, sentence
 from envgym.seeds import derive_seed
 from envgym.trainer.catalog import DEMONSTRATIONS
 from envgym.trainer.env_source import EnvSource, TaskPool
@@ -25,6 +27,8 @@ from envgym.trainer.methods.replay.recorded import check_vocabulary, open_record
 from envgym.trainer.sections import SftSettings
 from envgym.trainer.workflows.critic_value import critic
 
+_log = logging.getLogger(__name__)
+
 
 class Demonstrations(NamedTuple):
     """The episodes of one phase of a warm start."""
@@ -33,6 +37,8 @@ class Demonstrations(NamedTuple):
     """Played or read."""
     imitated: list[Trajectory]
     """Those to learn from."""
+    num_truncated: int = 0
+    """Played episodes that did not fit the agent's context: they ended as `TRUNCATED_TOKENS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +97,9 @@ class OracleDemonstrations(DemonstrationSource):
         for job in (jobs := request.jobs(tasks_seed=derive_seed(request.seed, "sft"))):
             trees.append(await run_oracle_episode(job, request.agent))
             request.on_progress("oracle episodes", len(trees), len(jobs))
-        return _successes([episode for tree in trees for episode in trajectories(tree)], request.success_at)
+        episodes = [episode for tree in trees for episode in trajectories(tree)]
+        num_truncated = sum(episode.ending is Ending.TRUNCATED_TOKENS for episode in episodes)
+        return _successes(episodes, request.success_at)._replace(num_truncated=num_truncated)
 
 
 class RecordedDemonstrations(DemonstrationSource):
@@ -189,6 +197,40 @@ class RewrittenDemonstrations(StepDemonstrations):
 def demonstration_sources(sft: SftSettings | None) -> list[DemonstrationSource]:
     """Build the source of every phase. Raises: SettingsError, UnknownName, RunError: one cannot be used."""
     return [] if sft is None else [DEMONSTRATIONS.build(phase.source) for phase in sft.phases]
+
+
+def check_lengths(found: Demonstrations, agent: AgentSettings, *, where: str) -> None:
+    """Warn where the agent's limits are too low for some demonstrations: the policy could not do what it learns.
+
+    Raises: SettingsError: they are too low for all. A turn that is closed at its limit reaches the env all the same, so
+        turns are refused with `on_length: truncate` alone.
+    """
+    turns = [max(map(_num_sampled, episode.turns), default=0) for episode in found.imitated]
+    is_closed = agent.on_length is OnLength.CLOSE  # then no token is needed that ends the turn
+    if num_long := sum(length > agent.max_turn_tokens + is_closed for length in turns):
+        got = f"{agent.max_turn_tokens} where {num_long} of {len(turns)} have turns of up to {max(turns)} tokens"
+        must, do = "hold the turns of the demonstrations", f"set it to {max(turns)}"
+        text = sentence("agent.max_turn_tokens", must, got, where=where, do=do)
+        _warn_or_refuse(text, refuses=num_long == len(turns) and not is_closed)
+    rows = [max(map(len, episode.rows)) for episode in found.imitated]
+    too_long = sum(length > agent.max_context_tokens for length in rows) + found.num_truncated
+    if too_long:
+        num_episodes = len(rows) + found.num_truncated
+        got = f"{agent.max_context_tokens} where {too_long} of {num_episodes} do not fit"
+        do = "raise it, or lower agent.max_turn_tokens, for which room is kept free"
+        text = sentence("agent.max_context_tokens", "hold the demonstrations", got, where=where, do=do)
+        _warn_or_refuse(text, refuses=too_long == num_episodes)
+
+
+def _num_sampled(turn: Turn) -> int:
+    """Return the tokens of a turn that the policy would have to sample."""
+    return sum(len(segment) for segment in turn.segments if segment.origin is Origin.POLICY)
+
+
+def _warn_or_refuse(text: str, *, refuses: bool) -> None:
+    if refuses:
+        raise SettingsError(text)
+    _log.warning("%s", text)
 
 
 def is_success(episode: Trajectory, success_at: float) -> bool:

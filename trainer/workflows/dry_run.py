@@ -32,6 +32,8 @@ _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 _CLEAR_PEAK = "5"
 """Linux: sets the peak of the resident memory back to what is resident now."""
+_NUM_DEMONSTRATIONS = 16
+"""Of each phase of a warm start, so many are played: as many as tell whether the agent's limits hold them."""
 _MOMENTS = 2
 """Numbers that AdamW keeps per parameter."""
 
@@ -208,19 +210,22 @@ def dry_run(settings: TrainSettings, *, on_finished: Callable[[Tree], None] | No
     Raises: SettingsError, UnknownName: as `train`.
     """
     context = build_run_context(settings)
+    demonstrations = _demonstrations(context, settings)
     started = time.perf_counter()
     batch = collect_batch(context, settings, on_finished=on_finished)
     seconds = time.perf_counter() - started
     shown = batch.rows or _batch_rows(context, batch.groups)
     cost = _measure(context, settings, [row.train for row in shown], collect_s=seconds) if shown else None
-    return DryRun(batch=batch, shown=shown, cost=cost, demonstrations=_demonstrations(context, settings))
+    return DryRun(batch=batch, shown=shown, cost=cost, demonstrations=demonstrations)
 
 
 def _demonstrations(context: RunContext, settings: TrainSettings) -> tuple[BatchRow, ...]:
-    """Return the first row of each phase of the warm start; a phase whose first episode fails has none."""
+    """Return the first row of each phase of the warm start; a phase without a demonstration has none."""
     rows = []
-    for source in demonstration_sources(settings.sft):
-        given = run_coroutine(play_demonstrations(context, settings, source, 1, lambda *_: None))
+    phases = [] if settings.sft is None else settings.sft.phases
+    for phase, source in zip(phases, demonstration_sources(settings.sft), strict=True):
+        num_episodes = min(phase.episodes, _NUM_DEMONSTRATIONS)
+        given = run_coroutine(play_demonstrations(context, settings, source, num_episodes, lambda *_: None))
         for episode in given.imitated[:1]:
             trained = next(row for row in episode.rows if any(row.loss_mask))
             rows.append(BatchRow(episode=episode, row=trained, train=likelihood_rows(episode)[0]))

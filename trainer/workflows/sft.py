@@ -1,5 +1,6 @@
 """Supervised warm start: the policy gradient with advantage 1 on demonstrations."""
 
+import logging
 import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -23,8 +24,11 @@ from envgym.trainer.workflows.demonstrations import (
     DemonstrationRequest,
     Demonstrations,
     DemonstrationSource,
+    check_lengths,
     demonstration_sources,
 )
+
+_log = logging.getLogger(__name__)
 
 LIKELIHOOD = Objective(loss=Reinforce(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)
 """-A log pi with A = 1, averaged over tokens: the negative log-likelihood."""
@@ -67,7 +71,7 @@ async def play_demonstrations(
     num_episodes: int,
     on_progress: OnProgress,
 ) -> Demonstrations:
-    """Ask a source for the episodes of one phase."""
+    """Ask a source for the episodes of one phase. Raises: SettingsError: the agent's limits hold none of them."""
     request = DemonstrationRequest(
         num_episodes=num_episodes,
         success_at=settings.evaluation.success_at,
@@ -77,7 +81,9 @@ async def play_demonstrations(
         curriculum=context.method.curriculum,
         on_progress=on_progress,
     )
-    return await source(request)
+    found = await source(request)
+    check_lengths(found, settings.agent, where="sft")
+    return found
 
 
 async def _run_phase(
@@ -136,17 +142,21 @@ async def _fit(
     )
     losses: list[float] = []
     success: float | None = None
+    checked: Metrics = {}
     for batch in _batches(rows, sft, seed=settings.run.seed):
         losses.append(learner.train_step(batch, LIKELIHOOD, step=len(losses))["loss/policy"])
         tenth = _tenth(losses)
         detail = f"loss {sum(losses[-tenth:]) / tenth:.3g}" + ("" if success is None else f", success {success:.1%}")
         on_progress("warm start", len(losses), num_updates, detail)
         if sft.until_success is not None and len(losses) % sft.check_every == 0:
-            success = await _success(context, settings, sft, check=len(losses))
+            checked = await _check(context, settings, sft, check=len(losses))
+            success = checked.get("train/success", 0.0)
             if success >= sft.until_success:
                 detail = f"stopped after {len(losses)} updates at success {success:.1%}"
                 on_progress("warm start", num_updates, num_updates, detail)
                 break
+    if success == 0.0:
+        _log.warning("the warm start ended at success 0.0%%: %s", _endings(checked))
     return losses, success
 
 
@@ -164,8 +174,8 @@ def _batches(rows: Sequence[TrainRow], sft: SftSettings, *, seed: int) -> Iterat
             yield [rows[number] for number in order[start : start + sft.batch_size]]
 
 
-async def _success(context: RunContext, settings: TrainSettings, sft: SftSettings, *, check: int) -> float:
-    """Return the share of sampled episodes on train tasks that succeed; invalid ones do not count."""
+async def _check(context: RunContext, settings: TrainSettings, sft: SftSettings, *, check: int) -> Metrics:
+    """Return the metrics of sampled episodes on train tasks; without success where all of them are invalid."""
     collector = context.make_collector(
         settings,
         rollout=RolloutSettings(groups=sft.check_tasks, group_size=1),
@@ -174,7 +184,14 @@ async def _success(context: RunContext, settings: TrainSettings, sft: SftSetting
     )
     async with collector:
         collected = await collector.take(check, stats={})
-    return rollout_metrics(collected.groups, success_at=settings.evaluation.success_at).get("train/success", 0.0)
+    return rollout_metrics(collected.groups, success_at=settings.evaluation.success_at)
+
+
+def _endings(checked: Metrics) -> str:
+    """Return how the episodes of a check ended, the most frequent ending first."""
+    shares = {name.removeprefix("ending/"): share for name, share in checked.items() if name.startswith("ending/")}
+    told = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items(), key=lambda item: -item[1]))
+    return f"its {checked['rollout/episodes']:.0f} episodes of the last check ended as {told}"
 
 
 def likelihood_rows(episode: Trajectory) -> list[TrainRow]:

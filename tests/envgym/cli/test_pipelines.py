@@ -131,7 +131,11 @@ def test_what_cannot_run_is_refused_in_one_sentence(
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_example_shows_a_batch(path: Path, command: Command) -> None:
-    small = ("rollout={groups: 1, group_size: 2}", "model.tiny={num_layers: 1}", "agent.max_turn_tokens=4")
+    small = (
+        "rollout={groups: 1, group_size: 2}",
+        "model.tiny={num_layers: 1}",
+        "agent={max_turn_tokens: 4, on_length: close}",
+    )
     code, out, _ = command("train", path, "--dry-run", "--json", *(word for text in small for word in ("--set", text)))
     assert code == 0
     assert all(found["episodes"] == 2 for found in json.loads(out).values())

@@ -8,6 +8,7 @@ import pytest
 from envgym.cli.results import print_untrained
 from envgym.runs import RunDirectory
 
+RAISE = "raise agent.max_turn_tokens or agent.max_context_tokens"
 Command = Callable[..., tuple[int, str, str]]
 
 
@@ -51,3 +52,21 @@ def test_run_of_which_one_step_trained_says_nothing(folder: Path, capsys: pytest
     run.append_metrics({"step": 2, "optim/updates": 1.0})
     print_untrained(run.path)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "sft,truncated,advice",
+    [
+        (None, 0.5, "choose easier tasks, add a warm start (an sft section), or"),
+        ({}, 0.5, "choose easier tasks, lengthen the warm start (sft.episodes, sft.epochs), or"),
+        ({}, 0.75, f"{RAISE}, because 75% of the episodes ended as TRUNCATED_TOKENS, lengthen the warm start (sft.epi"),
+    ],
+)
+def test_advice_follows_from_the_endings_and_from_the_warm_start(
+    folder: Path, capsys: pytest.CaptureFixture[str], sft: object, truncated: float, advice: str
+) -> None:
+    run = RunDirectory.create(folder / "run", name="run", config={"sft": sft})
+    failed = {"optim/updates": 0.0, "filter/zero_variance": 1.0, "reward/mean": 0.0, "train/success": 0.0}
+    run.append_metrics({"step": 1, **failed, "ending/TRUNCATED_TOKENS": truncated})
+    print_untrained(run.path)
+    assert capsys.readouterr().out.partition("0 on average: ")[2].startswith(advice)

@@ -21,7 +21,7 @@ def settings(**sections: Any) -> TrainSettings:  # plain data
         "model": {"name": "tiny", "tiny": SHAPE},
         "engine": {"device": "cpu"},
         "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
-        "agent": {"max_turn_tokens": 24, "max_context_tokens": 512},
+        "agent": {"max_turn_tokens": 48, "max_context_tokens": 512},
         "rollout": {"groups": 2, "group_size": 3},
         "filter": {"name": "keep_all"},
     }

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from envgym.agents.loop.agent import Agent
+from envgym import Action, Reply
+from envgym.agents.loop.agent import Agent, AgentSettings
 from envgym.core.segments import Origin, Segment
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Edge, Tree
@@ -14,10 +16,18 @@ from envgym.errors import SettingsError
 from envgym.plugins import Choice
 from envgym.runs import RunDirectory
 from envgym.trainer.sections import SftSettings
-from envgym.trainer.workflows.demonstrations import demonstration_sources, is_success
+from envgym.trainer.train import train
+from envgym.trainer.workflows.demonstrations import (
+    Demonstrations,
+    check_lengths,
+    demonstration_sources,
+    is_success,
+)
+from envgym.trainer.workflows.dry_run import dry_run
 from envgym.trainer.workflows.sft import likelihood_rows
 from tests.support.example_trees import outcome_tree
 from tests.support.parrots import char_agent, said, show
+from tests.support.tiny_runs import EvenWords, tiny_settings
 
 
 def episode(reward: float | None, name: str = "oracle/0") -> Trajectory:
@@ -78,3 +88,77 @@ def test_recording_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
 def test_run_that_saved_no_episode_is_no_recording(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"directory must hold train episodes \(.*\), got none"):
         demonstration_sources(recorded(tmp_path / "run", None))
+
+
+# ---- limits of the agent -----------------------------------------------------------------------------------------
+
+
+def demonstrations(*turn_lengths: int, num_truncated: int = 0) -> Demonstrations:
+    """Return successful episodes of one turn of so many tokens."""
+    trees = [outcome_tree(f"oracle/{number}", 1.0, tokens=length) for number, length in enumerate(turn_lengths)]
+    imitated = [episode for tree in trees for episode in trajectories(tree)]
+    return Demonstrations(len(imitated) + num_truncated, imitated, num_truncated)
+
+
+def limits(turn: int, context: int = 100, **settings: Any) -> AgentSettings:  # plain data
+    return AgentSettings(max_turn_tokens=turn, max_context_tokens=context, **settings)
+
+
+def test_demonstrations_none_of_which_fits_the_limits_of_the_agent_are_refused() -> None:
+    message = (
+        r"max_turn_tokens must hold the turns of the demonstrations, got 4 where 2 of 2 have turns of up to 7 tokens"
+    )
+    with pytest.raises(SettingsError, match=message):
+        check_lengths(demonstrations(5, 7), limits(4), where="sft")
+    message = r"agent.max_context_tokens must hold the demonstrations, got 9 where 3 of 3 do not fit \(sft\)"
+    with pytest.raises(SettingsError, match=message):
+        check_lengths(demonstrations(num_truncated=3), limits(4, context=9), where="sft")
+    (prompt, *_) = episode(1.0).rows
+    context = len(prompt) - 2  # without the two tokens of the turn
+    with pytest.raises(SettingsError, match=f"got {context + 6} where 1 of 1 do not fit"):
+        check_lengths(demonstrations(7), limits(context + 5, context=context + 6), where="sft")
+
+
+def test_demonstrations_some_of_which_fit_are_taken_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    check_lengths(demonstrations(5, 4, 4), limits(4), where="sft")
+    check_lengths(demonstrations(4, num_truncated=1), limits(4), where="sft")
+    check_lengths(demonstrations(6), limits(4, on_length="close"), where="sft")  # turns that are closed: never refused
+    turns, contexts, closed = caplog.messages
+    assert "got 4 where 1 of 3 have turns of up to 5 tokens (sft); set it to 5." in turns
+    assert "got 4 where 1 of 1 have turns of up to 6 tokens (sft)" in closed
+    assert "got 100 where 1 of 2 do not fit (sft); raise it" in contexts
+
+
+def test_demonstrations_that_fit_are_taken_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    check_lengths(demonstrations(5, 4), limits(5), where="sft")
+    check_lengths(demonstrations(5), limits(4, on_length="close"), where="sft")  # the token that ends a turn is spared
+    check_lengths(demonstrations(), limits(4), where="sft")
+    assert caplog.messages == []
+
+
+def test_warm_start_and_dry_run_refuse_limits_that_hold_no_demonstration(tmp_path: Path) -> None:
+    short = tiny_settings(tmp_path / "run", agent={"max_turn_tokens": 1, "on_length": "truncate"}, sft={"episodes": 3})
+    with pytest.raises(SettingsError, match=r"max_turn_tokens must .*, got 1 where 3 of 3 have turns of up to \d+ tok"):
+        train(short)
+    with pytest.raises(SettingsError, match=r"max_turn_tokens must .*, got 1 where 3 of 3 have turns of up to \d+ tok"):
+        dry_run(short)
+
+
+def test_warm_start_without_success_says_how_its_episodes_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sft = {"episodes": 4, "batch_size": 4, "lr": 1e-9, "until_success": 1.0, "check_every": 1, "check_tasks": 5}
+    unreachable = {"success_at": 1.0, "tasks": 1}
+    envs = [{"id": "tests.trainer.workflows.test_sft:Never"}]
+    train(tiny_settings(tmp_path / "run", run={"steps": 0}, envs=envs, sft=sft, evaluation=unreachable))
+    (told,) = caplog.messages
+    assert told == "the warm start ended at success 0.0%: its 5 episodes of the last check ended as TERMINATED 100%"
+
+
+class Never(EvenWords):
+    """Pays the oracle alone."""
+
+    def respond(self, action: Action) -> Reply:
+        """Pay a half for each word of the oracle."""
+        paid = action.content == self.oracle()
+        return replace(super().respond(action), reward=paid / 2)
