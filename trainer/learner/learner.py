@@ -141,12 +141,15 @@ class Learner:
         Raises: InvalidInput: the loss or the gradient is not finite; nothing is updated then.
         """
         self.zero_grad()
+        losses: list[Tensor] = []
         for batch in micro_batches:
             loss = loss_fn(batch)
-            if not torch.isfinite(loss):
-                self.zero_grad()
-                raise not_finite("loss", loss.item(), self.rates)
             loss.backward()
+            losses.append(loss.detach())
+        # Read once, when all are under way: reading a number waits for the device.
+        if wrong := [loss for loss in (torch.stack(losses).tolist() if losses else ()) if not math.isfinite(loss)]:
+            self.zero_grad()
+            raise not_finite("loss", wrong[0], self.rates)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.grad_clip).item()
         norm_of_all = norm if self.critic is None else math.hypot(norm, self.critic.clip_gradient())
         if not math.isfinite(norm_of_all):

@@ -1,6 +1,6 @@
 """Metrics of updates: sums while they run, means at the end."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 
 import torch
@@ -14,20 +14,38 @@ Metrics = dict[str, float]
 """Flat names such as `loss/entropy`, with their values."""
 
 
+class _Sum:
+    """A sum of numbers that stay on their device until it is read: reading one waits for all work before it."""
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self._parts: list[Tensor] = []
+
+    def add(self, number: Float[Tensor, ""]) -> None:
+        """Add a number."""
+        self._parts.append(number.detach())
+
+    def read(self) -> float:
+        """Return the sum, added up in double precision in the order given."""
+        total = 0.0
+        for part in torch.stack(self._parts).tolist() if self._parts else ():
+            total += part
+        return total
+
+
 class UpdateMetrics:
-    """Sums over the micro-batches of one train step; divided once, at the end."""
+    """Sums over the micro-batches of one train step; read and divided once, at the end."""
 
     def __init__(self) -> None:
         """Start with no micro-batch."""
         self._stats: LossStats | None = None
         self.correction: CorrectionStats | None = None
-        self._loss = self._entropy = 0.0
-        self._tokens = 0
-        self._sums: dict[str, float] = defaultdict(float)
-        self._counts = Counter[str]()
+        self._loss, self._entropy, self._tokens = _Sum(), _Sum(), _Sum()
+        self._sums: dict[str, _Sum] = defaultdict(_Sum)
+        self._counts: dict[str, _Sum] = defaultdict(_Sum)
         """Of what else is measured, by name: its sum, and the tokens that the sum is over."""
         self._coefs: Metrics = {}
-        self._value_loss, self._supervised = 0.0, 0
+        self._value_loss, self._supervised = _Sum(), _Sum()
 
     def add_policy(
         self,
@@ -42,30 +60,30 @@ class UpdateMetrics:
         if coef is not None:
             self._coefs["coef/policy"] = coef
         self._stats = stats if self._stats is None else self._stats + stats
-        self._loss += losses_BT.detach().sum().item()
-        self._entropy += torch.where(loss_mask_BT, entropies_BT.detach(), 0.0).sum().item()
-        self._tokens += int(loss_mask_BT.sum())
+        self._loss.add(losses_BT.detach().sum())
+        self._entropy.add(torch.where(loss_mask_BT, entropies_BT.detach(), 0.0).sum())
+        self._tokens.add(loss_mask_BT.sum())
 
     def add_term(
         self, name: str, losses_BT: Float[Tensor, "B T"], mask_BT: Bool[Tensor, "B T"], *, coef: float
     ) -> None:
         """Add a micro-batch's losses of a further term of the objective, before its coefficient."""
         self._coefs[f"coef/{name}"] = coef
-        self._add(f"loss/{name}", losses_BT.detach().sum().item(), int(mask_BT.sum()))
+        self._add(f"loss/{name}", losses_BT.detach().sum(), mask_BT)
 
     def add_sums(self, term: str, sums: Mapping[str, Float[Tensor, ""]], mask_BT: Bool[Tensor, "B T"]) -> None:
         """Add what else a term's loss has measured: sums over its tokens."""
         for name, value in sums.items():
-            self._add(f"loss/{term}/{name}", value.item(), int(mask_BT.sum()))
+            self._add(f"loss/{term}/{name}", value, mask_BT)
 
-    def _add(self, name: str, value: float, count: int) -> None:
-        self._sums[name] += value
-        self._counts[name] += count
+    def _add(self, name: str, value: Float[Tensor, ""], mask_BT: Bool[Tensor, "B T"]) -> None:
+        self._sums[name].add(value)
+        self._counts[name].add(mask_BT.sum())
 
     def add_value_loss(self, losses_BT: Float[Tensor, "B T"], mask_BT: Bool[Tensor, "B T"]) -> None:
         """Add a micro-batch's losses of the critic."""
-        self._value_loss += losses_BT.detach().sum().item()
-        self._supervised += int(mask_BT.sum())
+        self._value_loss.add(losses_BT.detach().sum())
+        self._supervised.add(mask_BT.sum())
 
     def add_correction(self, stats: CorrectionStats) -> None:
         """Add a micro-batch's correction."""
@@ -73,12 +91,13 @@ class UpdateMetrics:
 
     def means(self) -> Metrics:
         """Return means over the trained tokens; {} without a token."""
-        if self._stats is None or not self._tokens:
+        trained_tokens = self._tokens.read()
+        if self._stats is None or not trained_tokens:
             return {}
         stats, tokens = self._stats, max(int(self._stats.tokens), 1)
         means = {
-            "loss/policy": self._loss / self._tokens,
-            "loss/entropy": self._entropy / self._tokens,
+            "loss/policy": self._loss.read() / trained_tokens,
+            "loss/entropy": self._entropy.read() / trained_tokens,
             "loss/kl_old": stats.kl_sum.item() / tokens,
             "loss/clip_low": stats.clipped_low.item() / tokens,
             "loss/clip_high": stats.clipped_high.item() / tokens,
@@ -86,14 +105,16 @@ class UpdateMetrics:
             "ratio/mean": stats.ratio_sum.item() / tokens,
             "ratio/min": stats.ratio_min.item(),
             "ratio/max": stats.ratio_max.item(),
-            "train/trained_tokens": float(self._tokens),
+            "train/trained_tokens": trained_tokens,
         }
-        means |= {name: value / max(self._counts[name], 1) for name, value in self._sums.items()} | self._coefs
+        means |= {name: value.read() / max(self._counts[name].read(), 1.0) for name, value in self._sums.items()}
+        means |= self._coefs
         return means | self.value_means()
 
     def value_means(self) -> Metrics:
         """Return the critic's loss per supervised token; {} without one."""
-        return {"loss/value": self._value_loss / self._supervised} if self._supervised else {}
+        supervised = self._supervised.read()
+        return {"loss/value": self._value_loss.read() / supervised} if supervised else {}
 
 
 def correction_metrics(stats: CorrectionStats) -> Metrics:
