@@ -18,7 +18,9 @@ from tests.trainer.learner.test_learner import CPU, build_model, build_rows
 class NumbersRead(TorchDispatchMode):
     """Counts the numbers that are read from tensors, for each of which a GPU would be waited for."""
 
-    count = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.count = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
