@@ -105,7 +105,10 @@ def model_flops(model: PreTrainedModel, batches: Sequence[MicroBatch]) -> float:
     total = 0.0
     for batch in batches:
         present_BT = batch.attention_mask_BT
-        depths = (present_BT.cumsum(1) - 1)[present_BT] if batch.pack is None else batch.pack.depths_N
+        if batch.pack is None:
+            depths = (present_BT.cumsum(1) - 1)[present_BT]
+        else:
+            depths = batch.pack.depths_N[: int(batch.pack.places_BT.max()) + 1]  # without its padding
         scored = int(batch.loss_mask_BT.sum()) if batch.pack is None else len(batch.pack.trained_S)
         pairs = int((depths + 1).sum())
         total += 6 * (body * len(depths) + head * scored) + 12 * config.num_hidden_layers * config.hidden_size * pairs

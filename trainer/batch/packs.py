@@ -78,7 +78,8 @@ def _cheapest_end(trie: Trie, start: int, full: int) -> int:
 class Pack:
     """Some rows' trie in depth-first order: N tokens, each after all of its ancestors, on one device.
 
-    Token q follows token k in some row exactly where k <= q < ends[k].
+    Token q follows token k in some row exactly where k <= q < ends[k]. Padding comes last: tokens of no row, each of
+    which follows itself alone.
     """
 
     input_ids_N: Int[Tensor, " N"]
@@ -112,6 +113,8 @@ def build_pack(
     trie: Trie,
     run: range,
     device: torch.device,
+    *,
+    multiple: int = 1,
 ) -> Pack:
     """Lay a run of a trie's rows out as one sequence.
 
@@ -121,14 +124,17 @@ def build_pack(
         trie: of the rows.
         run: places in the trie's order; these rows become rows 0, 1, ... of the pack.
         device: where the tensors go.
+        multiple: the number of tokens is padded to a multiple of this.
     """
     shared = [0 if place == run.start else trie.shared[place] for place in run]
     lengths = [trie.lengths[place] for place in run]
     starts = np.cumsum([0, *(length - same for length, same in zip(lengths, shared, strict=True))])
     num_tokens = int(starts[-1])
-    ids_N, depths_N, parents_N = (np.zeros(num_tokens, dtype=np.int64) for _ in range(3))
-    ends_N = np.full(num_tokens, num_tokens)
-    trained_N = np.zeros(num_tokens, dtype=np.bool_)
+    num_places = -(-num_tokens // multiple) * multiple
+    ids_N, depths_N, parents_N = (np.zeros(num_places, dtype=np.int64) for _ in range(3))
+    ends_N = np.arange(1, num_places + 1)
+    ends_N[:num_tokens] = num_tokens
+    trained_N = np.zeros(num_places, dtype=np.bool_)
     places_BT = np.zeros((len(run), max(lengths)), dtype=np.int64)
     before = places_BT[0, :0]
     for number, (place, same) in enumerate(zip(run, shared, strict=True)):

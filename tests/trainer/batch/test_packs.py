@@ -42,6 +42,17 @@ def test_a_run_repeats_the_prefix_that_an_earlier_run_holds() -> None:
     assert pack.input_ids_N.tolist() == [1, 2, 6, 7, 8]
 
 
+def test_padding_follows_nothing_and_is_of_no_row() -> None:
+    trie, masks = build_trie(ROWS, range(4)), [[True] * len(row) for row in ROWS]
+    plain, padded = (build_pack(ROWS, masks, trie, range(4), CPU, multiple=multiple) for multiple in (8, 5))
+    assert (len(plain), len(padded)) == (8, 10)
+    assert padded.input_ids_N[:8].equal(plain.input_ids_N)
+    assert padded.depths_N.tolist() == [*plain.depths_N.tolist(), 0, 0]
+    assert padded.ends_N.tolist() == [*plain.ends_N.tolist(), 9, 10]  # places 8 and 9 are seen by themselves alone
+    for name in ("trained_S", "parents_S", "places_BT"):
+        assert getattr(padded, name).equal(getattr(plain, name))
+
+
 def test_values_reach_every_row_and_gradients_come_back_as_sums() -> None:
     pack, _ = pack_of(ROWS)
     values = torch.arange(8.0, requires_grad=True)

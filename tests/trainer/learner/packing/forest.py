@@ -40,8 +40,8 @@ def kept_packs(monkeypatch: pytest.MonkeyPatch) -> list[Pack]:
     """Return the list to which every pack of rows is added from now on."""
     built: list[Pack] = []
 
-    def kept(*given: Any) -> Pack:
-        built.append(build_pack(*given))
+    def kept(*given: Any, **named: Any) -> Pack:
+        built.append(build_pack(*given, **named))
         return built[-1]
 
     monkeypatch.setattr("envgym.trainer.batch.rows.build_pack", kept)

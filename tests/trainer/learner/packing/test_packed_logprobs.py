@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
 from envgym.trainer.batch.packs import build_pack, build_trie
-from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.batch.rows import TrainRow, pack_multiple
 from envgym.trainer.learner.packing.support import pack_hidden_states
 from tests.trainer.learner.packing.forest import CPU, Pair, assert_close, both, build, gradients, random_rows
 
@@ -45,6 +45,19 @@ def test_log_probs_and_their_gradients_are_those_of_the_rows(model: nn.Module, s
     rng = random.Random(seed)
     for pair in both(model, random_rows(rng), max_tokens=max_tokens):
         assert_equal(model, pair, rng)
+
+
+def test_padding_of_packs_changes_no_number_and_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envgym.trainer.batch.rows.pack_multiple", lambda device: 64)
+    rng = random.Random(5)
+    for model in (LLAMA, WINDOWED):
+        (pair,) = both(model, random_rows(rng))
+        assert pair.batch.num_tokens == 64
+        assert_equal(model, pair, rng)
+
+
+def test_packs_are_padded_on_a_gpu_alone() -> None:
+    assert [pack_multiple(torch.device(name)) for name in ("cpu", "cuda", "mps")] == [1, 128, 1]
 
 
 def test_rows_that_share_nothing_are_equal_too() -> None:
