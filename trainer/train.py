@@ -17,7 +17,8 @@ from envgym.core.tree import Source
 from envgym.errors import RunError
 from envgym.event_loop import Runner, make_runner
 from envgym.files import sole_writer
-from envgym.report.from_run import write_run_report
+from envgym.report.data import ComparisonData
+from envgym.report.from_run import comparisons_of_run, write_run_report
 from envgym.runs import RunDirectory, file_step
 from envgym.trainer.batch.build import TrainingBatch
 from envgym.trainer.batch.rows import TrainRow
@@ -67,6 +68,16 @@ class TrainResult:
     stopped: str | None
     """Why a controller ended the run before its last step; None: it did not."""
     evaluations: tuple[EvalRecord, ...]
+    comparisons: tuple[ComparisonData, ...]
+    """What changed from the first evaluation to the last, paired by task, for every label that has two."""
+
+    def __repr__(self) -> str:
+        """Return directory, steps and what changed, a line each."""
+        lines = [f"<TrainResult {self.directory}, {self.steps} train steps"]
+        for item in self.comparisons:
+            change = f"{item.paired.difference.points}, p = {item.paired.p_value:.2g}"
+            lines.append(f"{item.label}: success {item.before.percent} -> {item.after.percent}, change {change}")
+        return "\n  ".join(lines) + ">"
 
 
 def train(
@@ -190,6 +201,7 @@ class TrainLoop:
             steps=self.step,
             stopped=self._control.stopped,
             evaluations=self._evaluations.records,
+            comparisons=comparisons_of_run(self.run_directory),
         )
 
     # ---- phases ----------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from envgym.env import Env
 from envgym.errors import RunError, SettingsError
 from envgym.report.data import ToolFailure
 from envgym.seeds import derive_seed
+from envgym.stats import Estimate, bound_invalid, successes_of
 
 ORACLE_SELECTED = "oracle-selected"
 """Marks numbers of episodes that were chosen by what no agent can see."""
@@ -130,6 +131,17 @@ class EvalRecord:
     """Numbers of the metrics that the settings choose, called `metric/<name>`."""
     tool_failures: tuple[ToolFailure, ...] = ()
     """Failed calls of tools by tool and answer."""
+
+    @property
+    def success(self) -> Estimate | None:
+        """Success rate over the valid episodes, with its interval; None where none is valid."""
+        return bound_invalid(successes_of(self.rewards, self.success_at)).valid
+
+    def __repr__(self) -> str:
+        """Return the headline in one line."""
+        success = "unknown" if self.success is None else self.success.percent
+        size = f"{len(self.rewards)} tasks, {sum(self.endings.values())} episodes"
+        return f"<EvalRecord {self.env_id}, {self.label} after {self.step} train steps: success {success}, {size}>"
 
     def to_json(self) -> dict[str, Any]:
         """Write the record as plain JSON types."""

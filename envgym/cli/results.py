@@ -12,7 +12,6 @@ from envgym.progress import duration
 from envgym.report.data import ComparisonData, EvaluationData, ToolFailure, to_json
 from envgym.report.from_run import comparisons_of_run, declare, evaluations_of_run
 from envgym.runs import RunDirectory
-from envgym.stats import Estimate
 from envgym.wall_time import read_wall_time
 
 _WIDTH = 13
@@ -88,13 +87,13 @@ def _detectable(effect: float) -> str:
 def evaluation_lines(evaluation: EvaluationData) -> list[str]:
     """Return success, its bounds, pass@k, endings and costs, a line each."""
     bounds = evaluation.success
-    lines = [_line("success", _interval(bounds.valid) if bounds.valid else "unknown: no episode is valid")]
+    lines = [_line("success", bounds.valid.percent if bounds.valid else "unknown: no episode is valid")]
     if bounds.num_invalid:
         low, high = bounds.as_failure, bounds.as_success
-        text = f"{bounds.num_invalid} of {bounds.num_samples} episodes; counted as failures: {_interval(low)}"
-        lines += [_line("invalid", text), _line("", f"counted as successes: {_interval(high)}")]
+        text = f"{bounds.num_invalid} of {bounds.num_samples} episodes; counted as failures: {low.percent}"
+        lines += [_line("invalid", text), _line("", f"counted as successes: {high.percent}")]
     for rates in evaluation.pass_rates:
-        lines.append(_line(f"k = {rates.k}", f"pass@k {_interval(rates.at_k)}  pass^k {_interval(rates.hat_k)}"))
+        lines.append(_line(f"k = {rates.k}", f"pass@k {rates.at_k.percent}  pass^k {rates.hat_k.percent}"))
     endings = sorted(evaluation.endings.items(), key=lambda item: -item[1])
     lines.append(_line("endings", ", ".join(f"{ending.value} {count}" for ending, count in endings)))
     costs = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in evaluation.costs.items())
@@ -171,20 +170,13 @@ def _what_helps(rows: Sequence[Mapping[str, float]], *, has_warm_start: bool) ->
 def comparison_lines(comparison: ComparisonData) -> list[str]:
     """Return before, after and change with their intervals."""
     paired = comparison.paired
-    change, interval = paired.difference, paired.difference.interval
-    points = f"{change.value * 100:+.1f} points [{interval.low * 100:+.1f}, {interval.high * 100:+.1f}]"
     return [
         styled(f"{comparison.label}: success on the same {paired.num_tasks} tasks", "bold"),
-        _line("before", f"{_interval(comparison.before)}  after {comparison.before_step} train steps"),
-        _line("after", f"{_interval(comparison.after)}  after {comparison.after_step} train steps"),
-        _line("change", f"{points}, p = {paired.p_value:.2g} ({paired.p_value_method.value})"),
+        _line("before", f"{comparison.before.percent}  after {comparison.before_step} train steps"),
+        _line("after", f"{comparison.after.percent}  after {comparison.after_step} train steps"),
+        _line("change", f"{paired.difference.points}, p = {paired.p_value:.2g} ({paired.p_value_method.value})"),
     ]
 
 
 def _line(name: str, text: str) -> str:
     return f"{name:<{_WIDTH}}{text}"
-
-
-def _interval(estimate: Estimate) -> str:
-    interval = estimate.interval
-    return f"{estimate.value:.1%} [{interval.low:.1%}, {interval.high:.1%}]"

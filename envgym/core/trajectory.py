@@ -78,6 +78,12 @@ class Trajectory:
                 do="pick an ended leaf",
             )
 
+    def __repr__(self) -> str:
+        """Return task, ending, reward and size in one line; `turns` and `tree` hold the rest."""
+        reward = f"invalid ({self.reward.reason})" if isinstance(self.reward, Invalid) else f"{self.reward.value:g}"
+        size = f"{len(self.turns)} turns, {self.num_sampled} sampled tokens"
+        return f"<Trajectory {self.tree.env_id} {self.tree.task_id}: {self.ending.value}, reward {reward}, {size}>"
+
     @property
     def ending(self) -> Ending:
         """How the episode ended."""

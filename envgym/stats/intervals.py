@@ -103,6 +103,16 @@ class Estimate:
     num_tasks: int
     num_samples: int
 
+    @property
+    def percent(self) -> str:
+        """A share in words, such as `45.0% [38.1%, 52.0%]`."""
+        return f"{self.value:.1%} [{self.interval.low:.1%}, {self.interval.high:.1%}]"
+
+    @property
+    def points(self) -> str:
+        """A difference of shares in words, such as `+12.0 points [+4.1, +19.8]`."""
+        return f"{self.value * 100:+.1f} points [{self.interval.low * 100:+.1f}, {self.interval.high * 100:+.1f}]"
+
 
 def wilson_interval(task_values: Collection[float], *, num_trials: int, level: float = DEFAULT_LEVEL) -> Interval:
     """Return Wilson's score interval for the mean of one share in [0, 1] per task, clustered by task.

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,24 @@ from envgym.core.turns import Ending, Invalid, Scored
 from envgym.errors import InvalidInput, SettingsError, UnknownName
 from envgym.registry import id_of
 from envgym.runs import RunDirectory
-from envgym.trainer.train import train
+from envgym.stats import estimate_success
+from envgym.trainer.train import TrainResult, train
 from tests.support.tiny_runs import EvenWords, tiny_settings
 
 ENV = "tests.support.tiny_runs:EvenWords"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run of two steps, with a checkpoint after each."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    """Return the result of a run of two steps, with a checkpoint after each."""
     directory = tmp_path_factory.mktemp("api") / "run"
-    train(tiny_settings(directory, agent={"name": "plain", "max_turn_tokens": 3, "max_context_tokens": 256}))
-    return directory
+    return train(tiny_settings(directory, agent={"name": "plain", "max_turn_tokens": 3, "max_context_tokens": 256}))
+
+
+@pytest.fixture(scope="module")
+def run(trained: TrainResult) -> Path:
+    """Return the directory of that run."""
+    return trained.directory
 
 
 def test_main_functions_are_loaded_when_they_are_used() -> None:
@@ -55,7 +62,9 @@ def test_function_plays_an_episode_and_sees_the_replies() -> None:
 
 def test_class_plays_an_episode() -> None:
     episode = envgym.play_episode(EvenWords, lambda messages: "even", split="train", index=3)
-    assert episode.tree.env_id == ENV
+    assert (
+        repr(episode) == f"<Trajectory {ENV} {episode.tree.task_id}: TERMINATED, reward 1, 2 turns, 0 sampled tokens>"
+    )
 
 
 def test_function_calls_tools_in_text() -> None:
@@ -156,7 +165,29 @@ def test_settings_of_the_agent_are_laid_over_those_of_the_run(run: Path) -> None
     assert (other.name, other.max_turn_tokens) == ("react", 3)
 
 
+def test_record_states_the_success_rate_of_its_valid_episodes_in_one_line(trained: TrainResult) -> None:
+    rewards = {"a": (1.0, 1.0), "b": (0.0, None)}  # task means 1 and 0, of 3 valid samples
+    record = replace(trained.evaluations[-1], rewards=rewards, endings={"TERMINATED": 3, "ERROR_ENV": 1}, step=7)
+    assert record.success == estimate_success({"a": [1, 1], "b": [0]})
+    assert repr(record) == (
+        f"<EvalRecord {ENV}, held-out after 7 train steps: success {record.success.percent}, 2 tasks, 4 episodes>"
+    )
+    assert record.success.percent.startswith("50.0% [")
+    assert replace(record, rewards={"a": (None,)}).success is None
+
+
 # ---- training --------------------------------------------------------------------------------------------------------
+
+
+def test_result_states_what_changed_in_few_words(trained: TrainResult) -> None:
+    (comparison,) = trained.comparisons
+    before, after = (record.success for record in trained.evaluations)
+    assert (comparison.before, comparison.after) == (before, after)
+    change = f"{comparison.paired.difference.points}, p = 1"  # of one task
+    assert repr(trained) == (
+        f"<TrainResult {trained.directory}, 2 train steps\n"
+        f"  held-out: success {comparison.before.percent} -> {comparison.after.percent}, change {change}>"
+    )
 
 
 def test_settings_are_read_from_a_mapping_a_file_and_a_run(run: Path, tmp_path: Path) -> None:
