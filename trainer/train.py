@@ -43,7 +43,7 @@ from envgym.trainer.metrics.rollout import (
     check_context_rewrites,
     replay_metrics,
 )
-from envgym.trainer.metrics.times import StepTimes
+from envgym.trainer.metrics.times import StepTimes, peak_memory_metrics
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.base import check_annotations_are_made
 from envgym.trainer.rollout.collector import Collected, Collector
@@ -254,6 +254,7 @@ class TrainLoop:
             **canary_metrics,
             **observed,
             **times.metrics(sampled_tokens=measured.get("cost/tokens_generated", 0.0)),
+            **peak_memory_metrics(self.context.device),
         }
         if self.context.method.controllers:
             metrics |= self._call_controllers(runner, metrics)

@@ -1,8 +1,10 @@
-"""How long the parts of a step take."""
+"""How long the parts of a step take, and how much memory of a GPU."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import torch
 
 from envgym.trainer.metrics.update import Metrics
 
@@ -29,3 +31,12 @@ class StepTimes:
             "time/step_s": time.perf_counter() - self._started,
             "speed/sampled_tokens_per_s": sampled_tokens / max(self._metrics["time/collect_s"], 1e-9),
         }
+
+
+def peak_memory_metrics(device: torch.device) -> Metrics:
+    """Return the most memory of a GPU that tensors held at a time since the last call, GiB; {} for another device."""
+    if device.type != "cuda":
+        return {}
+    peak = torch.cuda.max_memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return {"memory/peak_gib": peak / 2**30}
