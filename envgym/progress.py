@@ -1,5 +1,6 @@
 """How far long work is, phase by phase: bars on a terminal and in a notebook, else lines; the same numbers on all."""
 
+import os
 import sys
 import threading
 import time
@@ -99,7 +100,8 @@ class ProgressDisplay:
         self._quiet, self._clock = quiet, clock
         self._notebook: _NotebookOutput | None = None
         self._console = Console(stderr=True, soft_wrap=True, force_jupyter=False)
-        self._is_terminal = self._console.is_terminal and not _in_notebook()
+        of_kernel = _in_notebook() or "JPY_PARENT_PID" in os.environ  # a command of a cell: its output is no terminal
+        self._is_terminal = self._console.is_terminal and not of_kernel
         status = TextColumn("{task.description}", markup=False)
         self._bars = Progress(BarColumn(24), status, console=self._console, disable=not self._is_terminal)
         self._phases: dict[str, _Phase] = {}

@@ -170,6 +170,17 @@ def test_notebook_has_one_output_with_the_same_numbers(
     assert capsys.readouterr() == ("", "")
 
 
+def test_command_of_a_cell_writes_lines(
+    clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("JPY_PARENT_PID", "7")
+    with ProgressDisplay(clock=clock) as display:
+        display("warm start", 1, 4)
+        display("warm start", 4, 4, "loss 1")
+    assert capsys.readouterr().err == "warm start: 4/4, loss 1, 0 s\n"
+
+
 @pytest.mark.parametrize(
     "seconds, text",
     [
