@@ -41,6 +41,8 @@ RUNNERS: Final = MappingProxyType(
         ("yaml", "examples/third_party_env/README.md"): "tests/examples/test_third_party_env.py::test_train_accepts_it",
         ("python", "docs/train.md"): "tests/docs/test_train.py::test_programs_run",
         ("python", "docs/notebooks.md"): "tests/docs/test_notebooks.py::test_blocks_run_inside_a_running_loop",
+        ("ipython", "docs/notebooks.md"): "tests/docs/test_notebooks.py::test_blocks_run_in_a_kernel",
+        ("text", "docs/notebooks.md"): "tests/docs/test_notebooks.py::test_blocks_run_in_a_kernel",
         ("python", "docs/evaluate.md"): "tests/docs/test_evaluate.py::test_program_runs",
         ("python", "docs/sandbox.md"): "tests/docs/test_sandbox.py::test_program_runs_and_shows_what_its_comments_say",
         ("python", "docs/write_an_environment.md"): "tests/docs/test_write_an_environment.py::my_games",
