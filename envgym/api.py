@@ -21,7 +21,7 @@ from envgym.agents.evaluation.run import EvalResult, Progress, open_player, run_
 from envgym.agents.policies.function import FunctionPolicy, ReplyFunction
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.search import Chain
-from envgym.agents.settings import EvalSettings
+from envgym.agents.settings import EvalSettings, EvaluationSettings
 from envgym.core.tasks import Split
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
@@ -105,7 +105,7 @@ def evaluate(
         agent: settings of the agent, as in YAML; what is left out is that of the run.
         engine: settings of what samples, as in YAML.
         evaluation: further settings of the evaluation, as in YAML.
-        directory: written to; None: `runs/eval-MODEL-ENV`.
+        directory: written to; None: `runs/eval-MODEL-ENV`, with what differs from a default evaluation after it.
         resume: go on with the directory, whose settings must be these; `tasks` and `samples` may be raised.
         on_progress: called with (phase, done, total) as episodes end; None: a progress display.
 
@@ -289,7 +289,23 @@ def eval_settings(
         "envs": chosen,
         "evaluation": {**success_at, **evaluation},
     }
-    return build_settings(EvalSettings, data, where=where, given=given)
+    settings = build_settings(EvalSettings, data, where=where, given=given)
+    name = "-".join([settings.run.name, *_differences(settings.evaluation, settings.run.seed)])
+    return settings.model_copy(update={"run": settings.run.model_copy(update={"name": name})})
+
+
+def _differences(evaluation: EvaluationSettings, seed: int) -> list[str]:
+    """Return what tells an evaluation from the default one, as parts of its directory's name."""
+    search = evaluation.search.name
+    samples_differ = evaluation.samples > 1 or search != "chain"
+    parts = {
+        str(evaluation.split): evaluation.split is not Split.TEST,
+        _slug(search): search != "chain",
+        f"{evaluation.samples}-samples": evaluation.samples > 1,
+        f"temperature-{evaluation.temperature:g}": evaluation.temperature != float(samples_differ),
+        f"seed-{seed}": seed != 0,
+    }
+    return [part for part, differs in parts.items() if differs]
 
 
 def trained_model(path: Path, *, trusted: bool = False) -> dict[str, Any]:

@@ -87,14 +87,14 @@ def package_versions() -> dict[str, str]:
     return found
 
 
-def check_new(path: Path) -> None:
-    """See that a run can begin in a directory. Raises: RunError: something is there already, or it cannot be made."""
+def check_new(path: Path, *, another: str = "choose another directory") -> None:
+    """See that a run can begin in a directory. Raises: RunError: it is taken (then do `another`), or cannot be made."""
     above = next(parent for parent in path.absolute().parents if parent.exists())
     if not (above.is_dir() and os.access(above, os.W_OK)):
         must, do = "lie where folders can be made", "choose another directory"
         raise RunError.of("run directory", must, str(path), where=f"{above} is no folder one may write to", do=do)
     if path.exists() and (not path.is_dir() or any(entry.name != LOCK for entry in path.iterdir())):
-        do = "choose another directory, continue the run with --resume, or delete it yourself"
+        do = f"{another}, continue the run with --resume, or delete it yourself"
         raise RunError(sentence("run directory", "be new or empty", str(path), where="run", do=do))
 
 

@@ -191,7 +191,7 @@ def _open(settings: EvalSettings, *, resume: bool) -> RunDirectory | None:
     """Return the run to resume, or see that a new directory can be made."""
     path = settings.run.path
     if not resume:
-        check_new(path)
+        check_new(path, another="choose another directory with --out")
         return None
     run = RunDirectory.open(path)
     check_trusted(path, {})  # what is written there must stay there

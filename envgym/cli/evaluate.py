@@ -70,7 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_backend = "transformers (default), vllm (with --endpoint: a vLLM server), or path/to/file.py:Class"
     how.add_argument("--backend", help=help_backend)
     how.add_argument("--cache-gib", type=float, metavar="X", help="vllm: memory of the key-value cache (default: 2)")
-    how.add_argument("--out", metavar="DIR", help="write here (default: runs/eval-MODEL-ENV)")
+    how.add_argument(
+        "--out",
+        metavar="DIR",
+        help="write here (default: runs/eval-MODEL-ENV, with split, search, samples ... where given)",
+    )
     help_resume = "continue the evaluation in --out with its own settings; --tasks and --samples may be raised"
     how.add_argument("--resume", action="store_true", help=help_resume)
     add_trust_argument(how)

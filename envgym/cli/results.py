@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from envgym.agents.evaluation.play import SPLIT_LABELS
 from envgym.cli.common import echo, styled
 from envgym.core.json_types import JsonValue
 from envgym.progress import duration
@@ -66,15 +67,24 @@ def _size(record: Mapping[str, Any]) -> tuple[int, int]:
 
 def print_evaluations(directory: Path) -> None:
     """Print everything that an evaluation measured."""
-    for evaluation, record in _with_records(RunDirectory.open(directory)):
+    run = RunDirectory.open(directory)
+    for evaluation, record in _with_records(run):
         tasks, samples = _size(record)
         how = "greedy" if evaluation.greedy else f"temperature {record['temperature']:g}"
         if record.get("selected_by") is not None:
             how += f", {record['search']} by {record['selected_by']}"
         echo(styled(f"{record['env_id']}, {evaluation.label}: {tasks} tasks, {samples} sample(s) each, {how}", "bold"))
-        for line in evaluation_lines(evaluation):
+        for line in (*_tasks_lines(run, record), *evaluation_lines(evaluation)):
             echo(line)
         echo(_line("detectable", _detectable(declare(tasks, samples).minimum_detectable_effect)))
+
+
+def _tasks_lines(run: RunDirectory, record: Mapping[str, Any]) -> list[str]:
+    """Return a line where the split had fewer tasks than the settings ask for, else none."""
+    tasks, asked = _size(record)[0], run.config["evaluation"]["tasks"]
+    if tasks >= asked or not record["label"].startswith(tuple(SPLIT_LABELS.values())):  # in between, fewer are wanted
+        return []
+    return [_line("tasks", f"{tasks} of {tasks}: the split has no more; {asked} were asked for")]
 
 
 def _detectable(effect: float) -> str:
@@ -130,8 +140,10 @@ def print_end(directory: Path, report: Path) -> None:
 
 def print_comparisons(directory: Path) -> None:
     """Print what changed from the first evaluation to the last, for every label that has two."""
-    for comparison in comparisons_of_run(RunDirectory.open(directory)):
-        for line in comparison_lines(comparison):
+    run = RunDirectory.open(directory)
+    records = {record["label"]: record for record in run.evals()}
+    for comparison in comparisons_of_run(run):
+        for line in (*comparison_lines(comparison), *_tasks_lines(run, records[comparison.label])):
             echo(line)
 
 

@@ -109,7 +109,7 @@ def fit_value(
     Raises: SettingsError, RunError: settings or directories that do not fit; nothing has been written then.
     """
     checkpoint = require_checkpoint(source)
-    check_new(settings.run.path)
+    check_new(settings.run.path, another="choose another directory with --out")
     context = build_run_context(settings, checkpoint=checkpoint)
     critic = context.learner.critic
     if critic is None or critic.settings.detach:

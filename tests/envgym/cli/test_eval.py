@@ -356,7 +356,10 @@ def test_endpoint_without_its_key_is_refused(command: Command, files: Files, mon
 def test_directory_that_is_taken_is_refused(command: Command, files: Files, folder: Path) -> None:
     (folder / "out").mkdir()
     (folder / "out/notes.txt").write_text("mine")
-    assert refused(command, files, *VOWELS).startswith("envgym: run directory must be new or empty, got out (run)")
+    told = refused(command, files, *VOWELS)
+    assert told.startswith(
+        "envgym: run directory must be new or empty, got out (run); choose another directory with --out,"
+    )
 
 
 def test_resuming_another_evaluation_is_refused(command: Command, files: Files) -> None:
