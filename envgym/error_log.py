@@ -8,6 +8,9 @@ import logging
 import threading
 import traceback
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from envgym.core.json_types import visible
 from envgym.errors import EnvFailure, InfrastructureError
@@ -16,6 +19,28 @@ _log = logging.getLogger(__name__)
 _counts: Counter[tuple[object, ...]] = Counter()
 """How often each distinct error was raised: its type, and the lines that led to it."""
 _lock = threading.Lock()
+
+
+@dataclass(slots=True, eq=False)
+class HeldErrors:
+    """Errors that were kept out of the log."""
+
+    count: int = 0
+    texts: dict[tuple[object, ...], str] = field(default_factory=dict)
+    """What the log would have shown of each distinct one: context and traceback."""
+
+    def log(self) -> None:
+        """Log those that are new after all."""
+        for key, text in self.texts.items():
+            with _lock:
+                _counts[key] += 1
+                is_new = _counts[key] == 1
+            if is_new:
+                _log.error("%s", text)
+
+
+_holding: list[HeldErrors] = []
+"""Of the blocks that keep errors out of the log, the innermost last."""
 _NUM_LINES = 20
 """Of the lines that led to an error, the innermost that tell it from others."""
 
@@ -35,11 +60,34 @@ def log_error(error: BaseException, context: str) -> None:
             log_error(error.__cause__, context)
         return
     lines = [(frame.f_code.co_filename, number) for frame, number in traceback.walk_tb(error.__traceback__)]
+    key = (type(error), *lines[-_NUM_LINES:])
     with _lock:
-        key = (type(error), *lines[-_NUM_LINES:])
+        if _holding:
+            held = _holding[-1]
+            held.count += 1
+            if key not in held.texts:
+                held.texts[key] = _text(error, context)
+            return
         _counts[key] += 1
         count = _counts[key]
     if count == 1:
-        _log.error("%s\n%s", visible(context), visible("".join(traceback.format_exception(error)).rstrip()))
+        _log.error("%s", _text(error, context))
     elif count == 10 ** (len(str(count)) - 1):
         _log.error("%s: %s, %d times so far", visible(context), type(error).__name__, count)
+
+
+def _text(error: BaseException, context: str) -> str:
+    return f"{visible(context)}\n{visible(''.join(traceback.format_exception(error)).rstrip())}"
+
+
+@contextmanager
+def hold_errors() -> Iterator[HeldErrors]:
+    """Keep the errors of a block, in all threads, out of the log."""
+    held = HeldErrors()
+    with _lock:
+        _holding.append(held)
+    try:
+        yield held
+    finally:
+        with _lock:
+            _holding.remove(held)

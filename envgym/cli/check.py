@@ -22,7 +22,7 @@ from envgym.conformance import CHECKS, Check, CheckStatus, as_text, is_passed
 from envgym.conformance.env_under_test import EnvUnderTest
 from envgym.conformance.suite import run_check
 from envgym.core.json_types import visible
-from envgym.error_log import log_error
+from envgym.error_log import HeldErrors, hold_errors, log_error
 from envgym.errors import InfrastructureError, InvalidInput, check_known
 from envgym.interrupts import describe_interrupt_by
 from envgym.progress import ProgressDisplay, duration
@@ -38,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", type=int, default=20, metavar="N", dest="num_tasks", help="tasks per split (default: 20)")
     parser.add_argument("--seed", type=at_least_0, default=0, help="seed of the check (default: 0)")
     parser.add_argument("--only", metavar="CHECK", action="append", help="run only this check; repeatable")
+    help_tracebacks = "show the traceback of every error in the environment's code, also where its check passes"
+    parser.add_argument("--tracebacks", action="store_true", help=help_tracebacks)
     add_set_argument(parser)
     add_json_argument(parser)
 
@@ -52,21 +54,38 @@ def run(args: argparse.Namespace) -> int:
     describe_interrupt_by(lambda: f"{len(results)} of {len(ids)} environments were checked")
     for env_id in ids:
         subject = EnvUnderTest(make=partial(envgym.make, env_id, **kwargs), num_tasks=args.num_tasks, seed=args.seed)
+        unseen = HeldErrors()
         detail = _place(len(results), len(ids), time.monotonic() - started)
         with ProgressDisplay(quiet=ids) as show:
             checks = _missing(subject, args.all)
             for done, name in enumerate(() if checks else names):
                 show(env_id, done, len(names), detail)
-                checks.append(run_check(name, subject))
+                with hold_errors() as held:
+                    checks.append(run_check(name, subject))
+                if args.tracebacks or checks[-1].status is CheckStatus.FAIL:
+                    held.log()
+                else:
+                    unseen.count += held.count
+                    unseen.texts.update(held.texts)
         results[env_id] = checks
         if not args.json:
-            echo(_coloured(as_text(env_id, checks)), flush=True)
+            echo(_coloured(as_text(env_id, checks)), *_unseen_lines(unseen), sep="\n", flush=True)
     if args.json:
         print_json({env_id: [asdict(check) for check in checks] for env_id, checks in results.items()})
     elif len(results) > 1:
         for line in _summary(results, time.monotonic() - started):
             echo(line)
     return 0 if all(is_passed(checks) for checks in results.values()) else 1
+
+
+def _unseen_lines(unseen: HeldErrors) -> list[str]:
+    """Return how many errors the passing checks raised in the environment's code, and how to see them."""
+    if not unseen.count:
+        return []
+    counts = f"{unseen.count} error(s) of {len(unseen.texts)} kind(s)"
+    return [
+        f"  {counts} in the environment's code while checks passed, as on hostile inputs; see them with --tracebacks"
+    ]
 
 
 def _place(num_done: int, total: int, seconds: float) -> str:
