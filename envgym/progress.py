@@ -47,11 +47,9 @@ class _NotebookOutput:
     LINES, WIDTH = 24, 24
 
     def __init__(self) -> None:
-        from IPython.display import display  # of the kernel
-
         self._lines: deque[str] = deque(maxlen=self.LINES)
         self._shown = ""
-        self._handle = display(self._content(), raw=True, display_id=True)
+        self._handle: Any = None  # an IPython.display.DisplayHandle, once there is something to show
 
     def print(self, line: str) -> None:
         """Add a line; it is seen with the next `show`."""
@@ -61,12 +59,15 @@ class _NotebookOutput:
         """Replace what is seen, given the share that is done of each phase and its status."""
         drawn = [f"{'█' * round(share * self.WIDTH):░<{self.WIDTH}} {status}" for share, status in bars]
         text = "\n".join([*self._lines, *drawn])
-        if text != self._shown:
-            self._shown = text
-            self._handle.update(self._content(), raw=True)
+        if text == self._shown:
+            return
+        self._shown, content = text, {"text/plain": text}
+        if self._handle is not None:
+            self._handle.update(content, raw=True)
+            return
+        from IPython.display import display  # of the kernel
 
-    def _content(self) -> dict[str, str]:
-        return {"text/plain": self._shown}
+        self._handle = display(content, raw=True, display_id=True)
 
 
 def _in_notebook() -> bool:

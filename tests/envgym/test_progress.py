@@ -170,6 +170,13 @@ def test_notebook_has_one_output_with_the_same_numbers(
     assert capsys.readouterr() == ("", "")
 
 
+def test_notebook_has_no_empty_output_where_work_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell(monkeypatch)
+    with ProgressDisplay():
+        pass
+    assert cell.num_outputs == 0
+
+
 def test_command_of_a_cell_writes_lines(
     clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
