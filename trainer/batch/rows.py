@@ -100,6 +100,8 @@ class MicroBatch:
 
     rows: tuple[int, ...]
     """Which rows of the batch these are."""
+    rows_B: Int[Tensor, " B"]
+    """The same on the device."""
     ids: RowIds
     """What they are of."""
     input_ids_BT: Int[Tensor, "B T"]
@@ -119,7 +121,7 @@ class MicroBatch:
     @property
     def row_slice(self) -> tuple[Int[Tensor, " B"], slice]:
         """Where these rows stand in a tensor [N, T] of all rows."""
-        return torch.tensor(self.rows, device=self.input_ids_BT.device), slice(0, self.input_ids_BT.shape[1])
+        return self.rows_B, slice(0, self.input_ids_BT.shape[1])
 
     @property
     def num_tokens(self) -> int:
@@ -310,6 +312,7 @@ def pad(rows: Sequence[TrainRow], chosen: Sequence[int], device: torch.device) -
             scores[name][part] = torch.tensor(values)
     return MicroBatch(
         rows=tuple(chosen),
+        rows_B=torch.tensor(list(chosen), dtype=torch.int64, device=device),
         ids=RowIds(ids=[rows[number].id for number in chosen], length=length, device=device),
         input_ids_BT=input_ids_BT.to(device),
         attention_mask_BT=attention_mask_BT.to(device),

@@ -99,9 +99,10 @@ class SumOverDivisor(Settings, ABC):
         if self.needs_groups and ids is None:
             name, do = type(self).__name__, "pass the rows' ids"
             raise InvalidInput.of("ids", "name the group of each row", None, where=name, do=do)
-        groups_B = ids.groups_B.tolist() if self.needs_groups and ids is not None else ()
-        tokens_B = [denominator.groups.get(group, 1.0) for group in groups_B]  # of a group that is not read, 0 of 1
-        values_B = self.row_values(row_sums_B, weights_BT, shares_B, row_sums_B.new_tensor(tokens_B))
+        tokens_B = row_sums_B.new_empty(0)
+        if self.needs_groups and ids is not None:  # of a group that is not read, 0 of 1
+            tokens_B = row_sums_B.new_tensor([denominator.groups.get(row_id.group, 1.0) for row_id in ids.ids])
+        values_B = self.row_values(row_sums_B, weights_BT, shares_B, tokens_B)
         return values_B.sum() * (1.0 / divisor if divisor > 0 else 0.0)
 
     def row_values(
