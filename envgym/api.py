@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -25,11 +26,12 @@ from envgym.agents.settings import EvalSettings, EvaluationSettings
 from envgym.core.tasks import Split
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
-from envgym.errors import SettingsError, check_known
+from envgym.errors import SettingsError, UnknownName, check_known
 from envgym.event_loop import run_coroutine
+from envgym.interrupts import describe_saved, describe_saved_episodes, interrupts_noted
 from envgym.progress import ProgressDisplay
 from envgym.registry import id_of, make
-from envgym.runs import RunDirectory
+from envgym.runs import RunDirectory, file_step
 from envgym.settings import apply_overrides, build_settings, places, read_settings_file
 from envgym.wrappers.base import AnyEnv, Wrapper
 
@@ -73,7 +75,10 @@ def train(
 
     chosen = read_train_settings(settings, overrides, resume=resume)
     trackers = [TRACKER.build(choice) for choice in chosen.run.trackers] if callbacks is None else callbacks
-    return run_training(chosen, callbacks=trackers, resume=resume, started=started)
+    with interrupts_noted(
+        partial(describe_saved, chosen.run.path, f"envgym.train({str(chosen.run.path)!r}, resume=True)")
+    ):
+        return run_training(chosen, callbacks=trackers, resume=resume, started=started)
 
 
 def evaluate(
@@ -131,6 +136,8 @@ def evaluate(
         where="evaluate",
     )
     with ExitStack() as stack:
+        how = "the same call and resume=True"
+        stack.enter_context(interrupts_noted(partial(describe_saved_episodes, settings.run.path, how)))
         show = stack.enter_context(ProgressDisplay()) if on_progress is None else on_progress
         return run_evaluation(settings, resume=resume, on_progress=show, started=started)
 
@@ -326,9 +333,12 @@ def trained_model(path: Path, *, trusted: bool = False) -> dict[str, Any]:
 
     trained = RunDirectory.open(directory, trusted=trusted)
     if inside.name != "newest":
-        check_known(
-            "checkpoint", inside.name, [item.name for item in checkpoints(trained.checkpoints)], where=str(path)
-        )
+        saved = [item.name for item in checkpoints(trained.checkpoints)]
+        if inside.name < min(saved, default="") and file_step(inside) % trained.config["run"]["checkpoint_every"] == 0:
+            keep = trained.config["run"]["keep_checkpoints"]
+            got, do = f"{inside.name}, deleted as run.keep_checkpoints is {keep}", f"name {' or '.join(saved)}"
+            raise UnknownName.of("checkpoint", "be one that the run has kept", got, where=str(path), do=do)
+        check_known("checkpoint", inside.name, saved, where=str(path))
     checkpoint = require_checkpoint(directory) if inside.name == "newest" else inside
     config = settings_of_run(trained, "model", "agent", "envs")
     steps = load_state(checkpoint).step

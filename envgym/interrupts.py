@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -44,6 +45,33 @@ def describe_interrupt_by(describe: Callable[[], str] = lambda: "nothing was wri
 
 
 describe_interrupt_by()
+
+
+def describe_saved(directory: Path, command: str) -> str:
+    """Say what a training run that is interrupted has saved, and that `command` goes on."""
+    if not (directory / "run.json").exists():
+        return "nothing was written"
+    steps = [int(path.parent.name.removeprefix("step-")) for path in directory.glob("checkpoints/step-*/state.json")]
+    if not steps:
+        return f"no checkpoint is saved yet; begin again with: {command}"
+    return f"the checkpoint of step {max(steps)} is saved; continue with: {command}"
+
+
+def describe_saved_episodes(directory: Path, command: str) -> str:
+    """Say what an evaluation that is interrupted has saved, and that `command` goes on."""
+    if not (directory / "run.json").exists():
+        return "nothing was written"
+    return f"finished episodes are saved; continue with: {command}"
+
+
+@contextmanager
+def interrupts_noted(describe: Callable[[], str]) -> Iterator[None]:
+    """Add to an interrupt what is saved and how to go on, which a notebook shows below the traceback."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        error.add_note(describe())
+        raise
 
 
 def tell_interrupt() -> int:

@@ -212,7 +212,7 @@ def _import_file(path: str) -> str:
     try:
         return f"{import_path(path).__module__}:{path.rpartition(':')[2]}"
     except (ImportError, AttributeError) as error:
-        do = "check the path"
+        do = "check the path, or work in the folder to which it is relative"
         raise InvalidInput.of("environment", "be importable", path, where=str(error), do=do) from error
     except Exception as error:  # what runs is the user's
         raise _broken(path, error) from error

@@ -94,7 +94,7 @@ def check_new(path: Path, *, another: str = "choose another directory") -> None:
         must, do = "lie where folders can be made", "choose another directory"
         raise RunError.of("run directory", must, str(path), where=f"{above} is no folder one may write to", do=do)
     if path.exists() and (not path.is_dir() or any(entry.name != LOCK for entry in path.iterdir())):
-        do = f"{another}, continue the run with --resume, or delete it yourself"
+        do = f"{another}, continue the run with --resume (in Python: resume=True), or delete it yourself"
         raise RunError(sentence("run directory", "be new or empty", str(path), where="run", do=do))
 
 

@@ -31,7 +31,7 @@ class TrainRunSettings(RunSettings):
     checkpoint_every: int = Field(default=10, ge=1)
     """Steps between checkpoints; the last step always makes one."""
     keep_checkpoints: int = Field(default=2, ge=1)
-    """Older checkpoints are deleted."""
+    """Older checkpoints are deleted, that of step 0 too: raise it to evaluate an earlier policy again."""
     save_episodes_every: int = Field(default=1, ge=0)
     """Steps between saved batches of episodes; 0 saves none."""
     trackers: tuple[Choice, ...] = (Choice(name="progress"), Choice(name="tensorboard"))

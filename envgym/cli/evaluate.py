@@ -3,13 +3,12 @@
 import argparse
 import shlex
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envgym.cli.common import add_json_argument, add_trust_argument, import_from_here, print_json
 from envgym.core.tasks import Split
 from envgym.errors import SettingsError
-from envgym.interrupts import describe_interrupt_by
+from envgym.interrupts import describe_interrupt_by, describe_saved_episodes
 from envgym.progress import ProgressDisplay
 from envgym.settings import apply_overrides, build_settings, places
 
@@ -92,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
 
     settings = _settings(args)
     import_from_here(settings.model_dump(mode="json"))
-    describe_interrupt_by(partial(_describe_run, settings.run.path))
+    command = f"envgym eval --out {shlex.quote(str(settings.run.path))} --resume"
+    describe_interrupt_by(partial(describe_saved_episodes, settings.run.path, command))
     with ProgressDisplay() as progress:
         result = run_evaluation(settings, resume=args.resume, on_progress=progress, started=args.started)
     if args.json:
@@ -101,13 +101,6 @@ def run(args: argparse.Namespace) -> int:
     print_evaluations(result.directory)
     print_end(result.directory, result.report)
     return 0
-
-
-def _describe_run(directory: Path) -> str:
-    """Say what an evaluation that is interrupted has saved, and how to go on."""
-    if not (directory / "run.json").exists():
-        return "nothing was written"
-    return f"finished episodes are saved; continue with: envgym eval --out {shlex.quote(str(directory))} --resume"
 
 
 def _settings(args: argparse.Namespace) -> "EvalSettings":

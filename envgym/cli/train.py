@@ -17,9 +17,8 @@ from envgym.cli.common import (
 )
 from envgym.cli.pipelines import is_pipeline, run_pipeline
 from envgym.errors import InvalidInput, SettingsError
-from envgym.interrupts import describe_interrupt_by
+from envgym.interrupts import describe_interrupt_by, describe_saved
 from envgym.progress import ProgressDisplay
-from envgym.runs import file_step
 from envgym.settings import apply_overrides, places, read_settings_file
 
 if TYPE_CHECKING:
@@ -89,7 +88,8 @@ def _read_settings(args: argparse.Namespace, data: dict[str, Any] | None) -> "Tr
 
 def _run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
     """Train, show it, and print what came of it."""
-    describe_interrupt_by(partial(_describe_run, settings.run.path, args.command))
+    command = f"envgym {args.command} {shlex.quote(str(settings.run.path))} --resume"
+    describe_interrupt_by(partial(describe_saved, settings.run.path, command))
     from envgym.trainer.checks.preflight import check_names, open_run_directory
 
     open_run_directory(settings, resume=args.resume)  # these take no time; importing the trainer does
@@ -105,19 +105,6 @@ def _run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
         return 0
     print_run(result.directory, result.report)
     return 0
-
-
-def _describe_run(directory: Path, command: str) -> str:
-    """Say what a run that is interrupted has saved, and how to go on: the run knows its settings, overrides too."""
-    if not (directory / "run.json").exists():
-        return "nothing was written"
-    steps = [file_step(path.parent) for path in directory.glob("checkpoints/step-*/state.json")]
-    kept = (
-        f"the checkpoint of step {max(steps)} is saved; continue"
-        if steps
-        else "no checkpoint is saved yet; begin again"
-    )
-    return f"{kept} with: envgym {command} {shlex.quote(str(directory))} --resume"
 
 
 def _dry_run(settings: "TrainSettings", args: argparse.Namespace) -> int:

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from envgym.errors import InvalidInput, SettingsError, UnknownName
 from envgym.registry import id_of
 from envgym.runs import RunDirectory
 from envgym.stats import estimate_success
+from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.train import TrainResult, train
 from tests.support.tiny_runs import EvenWords, tiny_settings
 
@@ -158,6 +159,12 @@ def test_unknown_checkpoint_is_refused_with_those_there_are(run: Path) -> None:
         eval_settings(run / "checkpoints" / "step-000009", [], where="test")
 
 
+def test_checkpoint_that_was_deleted_is_told_as_such(run: Path) -> None:
+    told = r"be one that the run has kept, got step-000000, deleted as run.keep_checkpoints is 2 .*name step-000001 or"
+    with pytest.raises(UnknownName, match=told):
+        eval_settings(run / "checkpoints" / "step-000000", [], where="test")
+
+
 def test_settings_of_the_agent_are_laid_over_those_of_the_run(run: Path) -> None:
     same = eval_settings(run, [], agent={"on_length": "truncate"}, where="test").agent
     assert (same.name, same.on_length, same.max_turn_tokens) == ("plain", "truncate", 3)
@@ -188,6 +195,25 @@ def test_result_states_what_changed_in_few_words(trained: TrainResult) -> None:
         f"<TrainResult {trained.directory}, 2 train steps\n"
         f"  held-out: success {comparison.before.percent} -> {comparison.after.percent}, change {change}>"
     )
+
+
+def test_interrupt_says_what_is_saved_and_the_line_that_goes_on(tmp_path: Path) -> None:
+    class Stop(Callback):
+        def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+            raise KeyboardInterrupt
+
+    settings = tiny_settings(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt) as caught:
+        envgym.train(settings, callbacks=[Stop()])
+    go_on = f"envgym.train({str(tmp_path / 'run')!r}, resume=True)"
+    assert caught.value.__notes__ == [f"the checkpoint of step 1 is saved; continue with: {go_on}"]
+
+    def stop(phase: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        envgym.evaluate(tmp_path / "run", directory=tmp_path / "eval", on_progress=stop)
+    assert caught.value.__notes__ == ["finished episodes are saved; continue with: the same call and resume=True"]
 
 
 def test_settings_are_read_from_a_mapping_a_file_and_a_run(run: Path, tmp_path: Path) -> None:

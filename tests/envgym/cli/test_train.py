@@ -270,7 +270,7 @@ def test_run_directory_that_is_taken_is_refused(command: Command, files: Files, 
     (folder / "runs/vowels/notes.txt").write_text("mine")
     assert refused(command, files, "train", "run.yaml") == (
         "envgym: run directory must be new or empty, got runs/vowels (run); "
-        "choose another directory, continue the run with --resume, or delete it yourself."
+        "choose another directory, continue the run with --resume (in Python: resume=True), or delete it yourself."
     )
 
 
