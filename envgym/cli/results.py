@@ -114,12 +114,21 @@ def evaluation_lines(evaluation: EvaluationData) -> list[str]:
 def _tool_lines(failures: Sequence[ToolFailure]) -> list[str]:
     """Return the most frequent failures of tools, a line each."""
     lines = [
-        f"{item.calls} in {item.episodes} episode(s): {item.tool or 'malformed call'}: {item.message[:_MAX_MESSAGE]}"
+        f"{item.calls} in {item.episodes} episode(s): {item.tool or 'malformed call'}: " + _shortened(item.message)
         for item in failures[:_MAX_FAILURES]
     ]
     if more := len(failures) - len(lines):
         lines.append(f"and {more} other(s), which the report lists")
     return [_line("" if number else "tool errors", line) for number, line in enumerate(lines)]
+
+
+def _shortened(message: str) -> str:
+    """Return the beginning of a message, cut after a word where the last word is not most of it."""
+    if len(message) <= _MAX_MESSAGE:
+        return message
+    beginning = message[:_MAX_MESSAGE]
+    words = beginning.rpartition(" ")[0]
+    return f"{words if len(words) > _MAX_MESSAGE // 2 else beginning} …"
 
 
 def print_run(directory: Path, report: Path) -> None:

@@ -1,6 +1,7 @@
 """`envgym view`: the report of a run, made again from what is on disk."""
 
 import argparse
+import webbrowser
 from pathlib import Path
 
 from envgym.cli.common import add_json_argument, echo, print_json
@@ -17,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="FILE", help="write the page here (default: RUN/report.html, or RUN/trees/ID.html)"
     )
+    parser.add_argument("--open", action="store_true", help="open the page in a browser, too")
     add_json_argument(parser)
 
 
@@ -33,5 +35,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(to_json(report_of_run(found) if args.tree is None else tree_of_run(found, args.tree).trees[0]))
     else:
-        echo(write_run_report(found, out) if args.tree is None else write_run_tree(found, args.tree, out))
+        page = write_run_report(found, out) if args.tree is None else write_run_tree(found, args.tree, out)
+        echo(page)
+        if args.open:
+            webbrowser.open(page.resolve().as_uri())
     return 0

@@ -79,3 +79,12 @@ def test_terminal_shows_the_first_failures_and_says_how_many_there_are() -> None
     assert lines[5] == "             and 2 other(s), which the report lists"
     quiet = build_evaluation(step=0, label="held-out", greedy=True, successes={"a": [True]})
     assert not any("tool errors" in line for line in evaluation_lines(quiet))
+
+
+def test_long_message_is_cut_after_a_word_in_the_terminal() -> None:
+    for message, shown in ((f"{'a' * 70} {'b' * 70}", f"{'a' * 70} …"), ("c" * 150, f"{'c' * 120} …"), (BAD, BAD)):
+        failures = [ToolFailure(tool="query", message=message, calls=1, episodes=1)]
+        evaluation = build_evaluation(
+            step=0, label="held-out", greedy=True, successes={"a": [True]}, tool_failures=failures
+        )
+        assert evaluation_lines(evaluation)[-1] == f"tool errors  1 in 1 episode(s): query: {shown}"

@@ -34,6 +34,16 @@ def test_report_is_made_again_from_what_is_on_disk(command: Command, folder: Pat
     assert "vowels" in page.read_text()
 
 
+def test_report_is_opened_on_request(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command("train", "run.yaml", "--set", "run.steps=0")
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert command("view", "runs/vowels") == (0, "runs/vowels/report.html\n", "")
+    assert opened == []
+    assert command("view", "runs/vowels", "--open") == (0, "runs/vowels/report.html\n", "")
+    assert opened == [(folder / "runs/vowels/report.html").as_uri()]
+
+
 def test_report_can_be_written_elsewhere(command: Command, folder: Path) -> None:
     command("train", "run.yaml", "--set", "run.steps=1")
     page = folder / "runs/vowels/report.html"
