@@ -1,6 +1,6 @@
-"""Who acts: policies, rendering between text and tokens, the agent loop, search over turns and evaluation.
+"""Policies, rendering between text and tokens, the agent loop, search over turns and evaluation.
 
-This room knows tokens and the environment contract; it must not know any concrete environment, or how anybody learns.
+This part knows tokens and the contract of environments; it knows no concrete environment and nothing of training.
 """
 
 if __name__ != "envgym.agents":

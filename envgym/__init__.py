@@ -1,8 +1,8 @@
 """Text environments with verifiable rewards, an agent loop and a trainer, joined by one tree of turns.
 
 Importing this package registers every environment lazily in Gymnasium's registry and imports none of them.
-The four rooms are `envgym` (contract and toolbox), `envgym.envs`, `envgym.agents` and `envgym.trainer`; `train`,
-`evaluate` and `play_episode` put them together, and load them when they are first used.
+The four parts are `envgym` (the contract of environments, and tools to write them), `envgym.envs`, `envgym.agents` and
+`envgym.trainer`; `train`, `evaluate` and `play_episode` combine them, and load them when they are first used.
 """
 
 from importlib import import_module

@@ -1,6 +1,6 @@
 """The environments: text only, one family per package.
 
-This room knows tasks, rewards and tools; it must not know tokens, policies, agents or trainers. Importing it imports no
+This part knows tasks, rewards and tools; it knows no tokens, policies, agents or trainers. Importing it imports no
 environment: ids are resolved lazily through the registry.
 """
 

@@ -1,6 +1,6 @@
-"""Who learns: credit, losses, corrections, filters, curricula, engines, checkpoints and the training loop.
+"""Training: credit, losses, corrections, filters, curricula, engines, checkpoints and the training loop.
 
-This room turns trees of turns into weight updates; it reaches environments only through `envgym.make`.
+This part turns trees of turns into weight updates; it reaches environments only through `envgym.make`.
 """
 
 if __name__ != "envgym.trainer":

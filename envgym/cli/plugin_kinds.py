@@ -20,7 +20,7 @@ from envgym.trainer.catalog import KINDS as TRAINER_KINDS
 from envgym.trainer.catalog import RECIPE
 
 KINDS: Mapping[str, PluginKind[Any]] = {**ENV_KINDS, **AGENT_KINDS, **TRAINER_KINDS}
-"""Name -> kind, of every room."""
+"""Name -> kind, of every part of the package."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
