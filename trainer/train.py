@@ -4,9 +4,10 @@ Step numbers count from 1; what is recorded at step n was made by it, and a chec
 """
 
 import asyncio
+import shutil
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from envgym.agents.evaluation.play import EvalRecord, check_prompts
 from envgym.agents.models.loading import describe_device
 from envgym.core.trajectory import Group
 from envgym.core.tree import Source
-from envgym.errors import RunError
+from envgym.errors import RunError, SettingsError
 from envgym.event_loop import Runner, make_runner
 from envgym.files import sole_writer
 from envgym.report.data import ComparisonData
@@ -128,8 +129,19 @@ def train(
         clock = WallClock(run.path, device=describe_device(context.device), started=started)
         told = Callbacks([TimeKeeper(clock), *callbacks])
         loop = TrainLoop(settings, run, context, told, demonstrations=demonstrations)
-        with make_runner() as runner:
+        with make_runner() as runner, _nothing_left_of_refused(run):
             return loop.run(runner, checkpoint)
+
+
+@contextmanager
+def _nothing_left_of_refused(run: RunDirectory) -> Iterator[None]:
+    """Remove a run whose settings are refused before anything is measured: the next one can take its place."""
+    try:
+        yield
+    except SettingsError:
+        if not run.metrics():
+            shutil.rmtree(run.path)
+        raise
 
 
 def _extend(run: RunDirectory, settings: TrainSettings, step: int) -> None:

@@ -367,3 +367,14 @@ def test_settings_of_a_run_are_complete_and_start_it_again(command: Command, fol
     assert command("train", "again.yaml")[0] == 0
     first, again = (RunDirectory.open(folder / "runs" / name).metrics()[0] for name in ("vowels", "again"))
     assert first["loss/entropy"] == again["loss/entropy"]
+
+
+def test_warm_start_that_the_agents_limits_refuse_leaves_nothing_and_can_be_begun_again(
+    command: Command, files: Files
+) -> None:
+    values = ("sft.episodes=8", "agent.max_turn_tokens=2", "agent.on_length=truncate")
+    words = [word for value in values for word in ("--set", value)]
+    for _ in range(2):
+        assert "max_turn_tokens must hold the turns of the demonstrations, got 2" in refused(
+            command, files, "train", "run.yaml", *words
+        )
