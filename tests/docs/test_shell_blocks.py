@@ -32,7 +32,8 @@ SMALLER: Final = (
     (r"step-\d{6}/", "step-000001/"),
     (r"--tree held-out/\d+/", "--tree held-out/1/"),
     # tiny's tokens are shorter, one for most characters
-    (r"(smollm2_stdio.yaml)", r"\1 --set agent.max_context_tokens=4096 --set agent.max_turn_tokens=1024"),
+    (r"(smollm2_(?:stdio|miniwob).yaml)", r"\1 --set agent.max_context_tokens=4096 --set agent.max_turn_tokens=1024"),
+    (r"--agent-set max_context_tokens=\d+", "--agent-set max_context_tokens=4096"),
     (r"^(envgym check .*)$", r"\1 -n 3"),
 )
 """What is changed in a line, so that it takes seconds."""
