@@ -34,6 +34,7 @@ SMALLER: Final = (
     # tiny's tokens are shorter, one for most characters
     (r"(smollm2_(?:stdio|miniwob).yaml)", r"\1 --set agent.max_context_tokens=4096 --set agent.max_turn_tokens=1024"),
     (r"--agent-set max_context_tokens=\d+", "--agent-set max_context_tokens=4096"),
+    (r"^(envgym eval --endpoint .*--backend vllm.*)$", r"\1 --out runs/eval-served"),  # its model is tiny, too
     (r"^(envgym check .*)$", r"\1 -n 3"),
 )
 """What is changed in a line, so that it takes seconds."""
