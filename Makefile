@@ -20,12 +20,14 @@ GPU_PACKAGES := .venv-gpu
 GPU_STAMP := $(GPU_PACKAGES)/.installed
 GPU_CONSTRAINTS := constraints/gpu.txt
 STAMP := $(VENV)/.installed
+PEERS := .venv-speed
+PEERS_STAMP := $(PEERS)/.installed
 CONSTRAINTS := constraints/core.txt
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench gpu gpu-wheels mutation nightly docs format clean install
+.PHONY: help demo test check bench speed gpu gpu-wheels mutation nightly docs format clean install
 
 help:  ## print the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -64,7 +66,18 @@ check: $(STAMP)  ## format, lint, types, import contracts, documentation, fast t
 	$(BIN)/python scripts/wheel_smoke.py
 
 bench: $(STAMP)  ## run every benchmark; each prints one line of JSON
-	@for script in benchmarks/[!_]*.py; do $(BIN)/python $$script || exit 1; done
+	@for script in $(filter-out benchmarks/speed.py,$(wildcard benchmarks/[!_]*.py)); do $(BIN)/python $$script || exit 1; done
+
+# The libraries see the packages of the main environment, so that torch is not installed twice.
+$(PEERS_STAMP): $(STAMP) constraints/speed.txt
+	$(BIN)/python -m venv --clear $(PEERS)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$($(PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/_main_environment.pth"
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement constraints/speed.txt
+	touch $@
+
+speed: $(PEERS_STAMP)  ## measure every part beside other libraries, and write docs/results/speed.md (less than 25 minutes)
+	$(BIN)/python -m benchmarks.speed
 
 # The packages go to a folder that is put before those of GPU_PYTHON: that Python may itself be of a virtual environment,
 # whose packages another one made from it would not see.

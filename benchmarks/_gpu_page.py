@@ -1,7 +1,9 @@
 """The page `docs/results/gpu.md`, from what `benchmarks/gpu.py` found."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
+
+from benchmarks._tables import table
 
 Record = Mapping[str, Any]
 
@@ -64,12 +66,12 @@ def render_page(record: Record | None) -> str:
         "\n## Checks\n\n",
         *_listed_checks(),
         "\n",
-        *_table(["stage", "check", "found", "at most", "passed"], _check_rows(record)),
+        *table(["stage", "check", "found", "at most", "passed"], _check_rows(record)),
         *_compilations(record.get("attention", {})),
         "\n## Training\n\n",
-        *_table(_TRAINING, _training_rows(record)),
+        *table(_TRAINING, _training_rows(record)),
         "\n## Sampling\n\n",
-        *_table(_SAMPLING, _sampling_rows(record)),
+        *table(_SAMPLING, _sampling_rows(record)),
         "\n## How it is measured\n\n",
         _SPEED,
         *_errors(record),
@@ -94,12 +96,6 @@ def _device(machine: Record) -> str:
         f"products in bfloat16 at {machine['product_flops'] / 1e12:.0f} TFLOP/s, torch {machine['torch']} "
         f"(CUDA {machine['cuda']}), transformers {machine['transformers']}"
     )
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n"
-    for row in rows:
-        yield f"| {' | '.join(row)} |\n"
 
 
 def _stages(record: Record) -> dict[str, Record]:
@@ -131,7 +127,7 @@ def _compilations(found: Record) -> Iterator[str]:
     yield f"\nPacks of {lengths} tokens, in this order, and how many graphs had been compiled after each:\n"
     counts = [[kind, ", ".join(map(str, graphs))] for kind, graphs in found["graphs"].items()]
     yield "\n"
-    yield from _table(["attention", "graphs"], counts)
+    yield from table(["attention", "graphs"], counts)
 
 
 def _training_rows(record: Record) -> Iterator[list[str]]:

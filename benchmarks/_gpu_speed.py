@@ -19,11 +19,11 @@ from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import GenerateRequest, Sampling
 from envgym.trainer.batch.rows import MicroBatch
 from envgym.trainer.learner.learner import Learner
+from envgym.trainer.learner.memory import measure_memory
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.methods.corrections import NoCorrection
 from envgym.trainer.methods.losses import PpoClip
 from envgym.trainer.sections import ObjectiveSettings, OptimSettings
-from envgym.trainer.workflows.dry_run import peak_memory
 
 SHAPES: Final[dict[str, dict[str, Any]]] = {  # settings of Qwen2Config
     "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
@@ -162,7 +162,7 @@ def _train_steps(name: str, device: torch.device, peak_flops: float, is_dry: boo
         norms.append(learner.train_step(rows, objective, step=len(norms))["optim/grad_norm"])
 
     first_s = timed(step, device)  # makes AdamW's moments, too
-    with peak_memory(device) as peak:
+    with measure_memory(device) as use:
         seconds = statistics.median(timed(step, device) for _ in range(REPEATS))
     batches = learner.micro_batches(rows, range(len(rows)))
     flops = model_flops(model, batches)
@@ -173,7 +173,7 @@ def _train_steps(name: str, device: torch.device, peak_flops: float, is_dry: boo
         tokens=tokens,
         tflops=flops / 1e12,
         mfu=flops / seconds / peak_flops,
-        peak_gib=peak.num_bytes / GIB,
+        peak_gib=use.peak / GIB,
         grad_norm=norms[0],
     )
 
@@ -209,7 +209,7 @@ def measure_sampling(name: str, device: torch.device, bandwidth: float, is_dry: 
             asyncio.run(_sample(policy, contexts, tokens))
 
         sample(few)
-        with peak_memory(device) as peak:
+        with measure_memory(device) as use:
             short_s = min(timed(lambda: sample(few), device) for _ in range(REPEATS))
             long_s = min(timed(lambda: sample(many), device) for _ in range(REPEATS))
         step_s = max(long_s - short_s, 1e-9) / (many - few)
@@ -220,7 +220,7 @@ def measure_sampling(name: str, device: torch.device, bandwidth: float, is_dry: 
             "bound_ms": 1e3 * bound_s,
             "of_bound": bound_s / step_s,
             "prefill_s": max(short_s - few * step_s, 0.0),
-            "peak_gib": peak.num_bytes / GIB,
+            "peak_gib": use.peak / GIB,
         }
         policy.sleep()
     return {"context": context, "batches": cells}

@@ -12,26 +12,21 @@ after the other. No model, index or network is needed.
 import argparse
 import importlib.util
 import json
-import os
 import platform
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchmarks._gpu_page import render_page
+from benchmarks._processes import ROOT, reason_of, run_until
 
-ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / "docs" / "results"
 PEAK_TFLOPS: Final = 790.0
 """Dense bfloat16 products of an H200, measured: 10^12 operations per second."""
-_ERROR_CHARACTERS: Final = 4000
-"""Of a failed stage's output that are kept: the end."""
 
 
 class Stage(NamedTuple):
@@ -68,32 +63,11 @@ def run_stage(stage: Stage, plan: Plan) -> dict[str, Any]:
         out, log = Path(folder) / "stage.json", Path(folder) / "log"
         command = [sys.executable, "-m", "benchmarks.gpu", "--stage", stage.name, "--out", str(out)]
         command += ["--peak-tflops", str(plan.peak_tflops), "--bandwidth", str(plan.bandwidth)]
-        code = _run_until(command + ["--dry-run"] * plan.is_dry, log, left)
+        code = run_until(command + ["--dry-run"] * plan.is_dry, left, output=log)
         found = json.loads(out.read_text(encoding="utf-8")) if code == 0 and out.exists() else {}
         if not found:
-            reason = f"stopped after {left:.0f} s" if code is None else f"exit code {code}"
-            tail = log.read_text(encoding="utf-8", errors="replace")[-_ERROR_CHARACTERS:]
-            found = {"error": f"{reason}\n{tail}"}
+            found = {"error": reason_of(code, left, log)}
     return {**found, "seconds": round(time.monotonic() - started, 1)}
-
-
-def _run_until(command: Sequence[str], log: Path, limit_s: float) -> int | None:
-    """Run a command in a process group of its own; return its exit code, or None where it was stopped at the limit."""
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
-    with (
-        log.open("wb") as output,
-        subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        ) as process,
-    ):
-        try:
-            return process.wait(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
 
 
 def stage_result(name: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 Run: python benchmarks/packing.py [--model smollm2] [--cells G8-P512 D3 ...] [--repeats 3]. Prints one JSON line.
 Cells: G rows on a prompt of P tokens, full binary trees of depth D, and rows that share nothing. Both sides train on
-the same rows in processes of their own, because a process keeps its peak. Padded is a fair opponent: length buckets,
-and the head on trained tokens only. `achieved` is the speed-up divided by the ratio of the FLOPs counted.
+the same rows in processes of their own, because a process keeps its peak; after one step to warm up they alternate,
+step by step. Padded is a fair opponent: length buckets, and the head on trained tokens only. `speedup` is the median
+over rounds, and `achieved` is the speed-up divided by the ratio of the FLOPs counted.
 """
 
 import argparse
@@ -19,6 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from envgym.trainer.batch.rows import TrainRow
 
 RESPONSE = 96
@@ -33,6 +36,8 @@ class Side(NamedTuple):
 
     seconds: float
     """Median of a train step: preparation, forward, backward, update."""
+    steps_s: list[float]
+    """All of them, in the order of the rounds."""
     preparation_s: float
     """Of these: merging rows and making masks."""
     peak_mib: float
@@ -94,11 +99,15 @@ def gflops(model: Any, batches: Any) -> float:  # a transformers model; MicroBat
     return total / 1e9
 
 
-def measure(cell: str, packing: bool, options: argparse.Namespace) -> Side:
-    """Load the model and train on a cell's rows, first once to warm up."""
+def measure(cell: str, packing: bool, options: argparse.Namespace, turns: "Connection") -> None:
+    """Load the model and train on a cell's rows, first once to warm up; say so, then do a step whenever it is told to.
+
+    The last thing sent is the `Side`.
+    """
     import torch
 
     from envgym.agents.models.loading import load
+    from envgym.trainer.learner.allocator import freed_memory_kept
     from envgym.trainer.learner.learner import Learner
     from envgym.trainer.learner.objective import Objective
     from envgym.trainer.methods.corrections import NoCorrection
@@ -111,20 +120,46 @@ def measure(cell: str, packing: bool, options: argparse.Namespace) -> Side:
     optim = OptimSettings(lr=1e-6, packing=packing, micro_batch_tokens=options.micro_batch_tokens)
     learner = Learner(model, optim=optim, num_steps=options.repeats + 1, device=torch.device("cpu"))
     objective = Objective(loss=PpoClip(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)
-    norm = learner.train_step(rows, objective, step=0)["optim/grad_norm"]
-    seconds = [
-        timed(lambda step=step: learner.train_step(rows, objective, step=step))  # type: ignore[misc]  # a default binds it
-        for step in range(1, options.repeats + 1)
-    ]
+
+    def train(step: int) -> float:
+        with freed_memory_kept():  # as training does; what is kept goes back, for the other side's step
+            return learner.train_step(rows, objective, step=step)["optim/grad_norm"]
+
+    norm = train(0)
+    turns.send(None)
+    seconds = []
+    for step in range(1, options.repeats + 1):
+        turns.recv()
+        seconds.append(timed(lambda step=step: train(step)))  # type: ignore[misc]  # a default binds it
+        turns.send(None)
     batches = learner.micro_batches(rows, range(len(rows)))
-    return Side(
+    side = Side(
         seconds=statistics.median(seconds),
+        steps_s=seconds,
         preparation_s=timed(lambda: prepare(rows, options.micro_batch_tokens)) if packing else 0.0,
         peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 1024),
         gflops=gflops(model, batches),
         tokens=sum(batch.num_tokens for batch in batches),
         grad_norm=norm,
     )
+    turns.send(side)
+
+
+def alternate(cell: str, options: argparse.Namespace) -> list[Side]:
+    """Measure the packed and the padded side of a cell, in turn."""
+    processes = multiprocessing.get_context("spawn")
+    turns: list[Connection] = []
+    for packing in (True, False):
+        ours, theirs = processes.Pipe()
+        processes.Process(target=measure, args=(cell, packing, options, theirs), daemon=True).start()
+        theirs.close()  # so that the end of the process ends the wait below
+        ours.recv()
+        turns.append(ours)
+    for _ in range(options.repeats):
+        for turn in turns:
+            turn.send(None)
+            turn.recv()
+    return [turn.recv() for turn in turns]
 
 
 def prepare(rows: Any, max_tokens: int) -> None:  # TrainRows
@@ -138,7 +173,7 @@ def prepare(rows: Any, max_tokens: int) -> None:  # TrainRows
     trie = build_trie(token_ids, range(len(rows)))
     for run in cut(trie, max_tokens):
         pack = build_pack(token_ids, loss_masks, trie, run, torch.device("cpu"))
-        assert TreeMask(pack.ends_N, pack.depths_N, lambda batch, head, query, key: key <= query).blocks
+        assert TreeMask(pack.ends_N, pack.depths_N, lambda batch, head, query, key: key <= query).parts
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -150,7 +185,8 @@ def timed(work: Callable[[], object]) -> float:
 
 def compare(packed: Side, padded: Side) -> dict[str, float]:
     """Return what packing gains."""
-    speedup, ratio = padded.seconds / packed.seconds, padded.gflops / packed.gflops
+    speedup = statistics.median(slow / fast for slow, fast in zip(padded.steps_s, packed.steps_s, strict=True))
+    ratio = padded.gflops / packed.gflops
     return {
         "speedup": round(speedup, 3),
         "flop_ratio": round(ratio, 3),
@@ -168,13 +204,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--micro-batch-tokens", type=int, default=8192)
     options = parser.parse_args()
-    processes = multiprocessing.get_context("spawn")
     results: dict[str, object] = {}
     for cell in options.cells:
-        sides: list[Side] = []
-        for packing in (True, False):
-            with processes.Pool(1) as pool:
-                sides.append(pool.apply(measure, (cell, packing, options)))
+        sides = alternate(cell, options)
         named = {name: side._asdict() for name, side in zip(("packed", "padded"), sides, strict=True)}
         results[cell] = {**compare(*sides), **named}
         print(f"{cell}: {results[cell]}", file=sys.stderr)

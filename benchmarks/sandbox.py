@@ -1,13 +1,15 @@
 """Cost of isolation: programs and sessions in the bwrap sandbox against a bare subprocess, taken in turns in one run.
 
-Run: python benchmarks/sandbox.py [--repeat 60] [--throughput 120] [--humaneval] [--docker] [--peers]. Prints one JSON
-line. What is timed:
+Run: python benchmarks/sandbox.py [--repeat 60] [--throughput 120] [--humaneval] [--stdio] [--docker] [--peers].
+Prints one JSON line. What is timed:
 
     bare         subprocess.run(python3 -I -S -c "print(1+1)"), no isolation
     cold         the same program in a fresh sandbox
     warm         a new session (a fork of a running interpreter, in namespaces of its own) runs the same code and ends
     call, fork   in a session that runs; a fork counts with the first call on the new side
     per second   8 at a time
+    humaneval    seconds for the 164 references, graded one after another
+    stdio        Python programs of code/stdio-v0 per second, each graded on its ten tests, one after another
     docker       the same program in a container that waited for it, and in one started for it
     gem          gem-llm's Python tool as it comes: a bare subprocess of `python` in a directory on the disk
     smolagents   smolagents' local executor: an interpreter of its own inside this process, no isolation
@@ -121,6 +123,16 @@ def grade_references() -> float:
     return round(time.perf_counter() - start, 1)
 
 
+def grade_programs(count: int = 30) -> float:
+    """Return the programs of `code/stdio-v0` that are graded per second, all of them right."""
+    env = envgym.make("code/stdio-v0")
+    start = time.perf_counter()
+    for index in range(count):
+        env.reset(options={"index": index})
+        assert env.step(env.oracle()).reward == 1.0
+    return round(count / (time.perf_counter() - start), 1)
+
+
 def in_docker(repeat: int) -> dict[str, float]:
     """Return the same figures for containers; a warm one has had time to start."""
 
@@ -146,6 +158,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=60)
     parser.add_argument("--throughput", type=int, default=120, help="runs of each kind")
     parser.add_argument("--humaneval", action="store_true", help="grade all references too")
+    parser.add_argument("--stdio", action="store_true", help="grade programs too")
     parser.add_argument("--peers", action="store_true", help="run other projects' Python tools too")
     parser.add_argument("--docker", action="store_true", help="time containers too")
     options = parser.parse_args()
@@ -161,6 +174,8 @@ def main() -> None:
         result[f"{name}_ratio"] = round(float(str(result[f"{name}_ms"])) / float(str(result["bare_ms"])), 2)
     if options.humaneval:
         result["humaneval_s"] = grade_references()
+    if options.stdio:
+        result["stdio_per_s"] = grade_programs()
     if options.docker:
         result |= in_docker(max(3, options.repeat // 6))
     busy = {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "python": platform.python_version()}

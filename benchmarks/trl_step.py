@@ -35,6 +35,7 @@ from envgym.registry import register
 from envgym.runs import RunDirectory
 from envgym.tools import ToolSpec
 from envgym.trainer.build import build_run_context
+from envgym.trainer.learner.allocator import freed_memory_kept
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.settings import TrainSettings, train_settings
@@ -106,8 +107,9 @@ class Ours:
         self.system = system_text(bench.tokenizer.decode(self.opening))
         self._bench = replace(bench, agent=replace(bench.agent, renderer=renderer))
         run = RunDirectory.create(folder, name="step", config={})
-        self._seen: dict[str, float] = {}
-        self._loop = TrainLoop(settings, run, self._bench, _Keeping(self._seen))
+        self.metrics: dict[str, float] = {}
+        """Of the newest step."""
+        self._loop = TrainLoop(settings, run, self._bench, _Keeping(self.metrics))
         self._runner = asyncio.Runner()
 
     def step(self) -> Step:
@@ -117,9 +119,10 @@ class Ours:
             timed(Learner, {"train_step": "learn"}) as spent,
             timed(torch.Tensor, {"backward": "backward"}) as back,
             timed(optimizer, {"step": "update"}) as own,
+            freed_memory_kept(),  # as training does; what is kept goes back, for the other side's step
         ):
             self._loop._train_step(self._runner)
-        seen = self._seen
+        seen = self.metrics
         phases = {
             "generate": seen["time/collect_s"],
             "score": seen["time/learn_s"] - spent["learn"],

@@ -95,13 +95,16 @@ def cached_within(max_bytes: int) -> Callable[[Callable[P, V]], Callable[P, V]]:
     return decorate
 
 
+_ATOMS = (str, bytes, int, float)
+
+
 def size_of(value: object) -> int:
     """Return the bytes of a plain value and of all that it holds; what is held twice counts twice."""
-    total, left = 0, [value]
+    total, left = sys.getsizeof(value), [value]
     while left:
-        item = left.pop()
-        total += sys.getsizeof(item)
-        left.extend(_parts(item))
+        parts = list(_parts(left.pop()))
+        total += sum(map(sys.getsizeof, parts))
+        left.extend(part for part in parts if not isinstance(part, _ATOMS))
     return total
 
 

@@ -16,7 +16,6 @@ from enum import StrEnum
 from numbers import Real
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-import gymnasium
 import numpy as np
 
 from envgym.core.messages import Action, Observation
@@ -24,7 +23,7 @@ from envgym.core.tasks import Split, Task, TaskSource
 from envgym.core.turns import Ending, Invalid, Scored
 from envgym.error_log import log_error
 from envgym.errors import EnvFailure, EnvgymError, ForkUnsupported, InvalidInput, ResetNeeded, sentence
-from envgym.forking import Recording, copy_generator, replay
+from envgym.forking import LateGenerator, Recording, copy_generator, replay
 from envgym.parsing import parse_action
 from envgym.party import Party
 from envgym.records import (
@@ -60,7 +59,7 @@ class NoOracle(TypeError):
     """The env does not know the best next action."""
 
 
-class Env(gymnasium.Env[str, str], Generic[StateT]):
+class Env(LateGenerator, Generic[StateT]):
     """An environment of text: one task, one episode at a time."""
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  # Gymnasium's own declaration
@@ -172,7 +171,7 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
         super().reset(seed=seed)
         self._is_over = True
         try:
-            task = _choose_task(self.tasks, options or {}, self.np_random, self.name)
+            task = _choose_task(self, options or {})
             start = copy_generator(self.np_random) if self.fork_capability is ForkCapability.REPLAY else None
             first = _observed(self.begin(task), "begin")
         except EnvgymError:
@@ -239,7 +238,7 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
             raise ForkUnsupported.of("fork", "be supported by the env", "none", where=self.name, do=do)
         fork = copy.copy(self)
         fork.state = self.fork_state()
-        fork._np_random = copy_generator(self.np_random)
+        fork.own_generator()
         return fork
 
     def fresh(self) -> Self:
@@ -255,7 +254,7 @@ def _settled(turn: int, action: Action, reply: Reply, tool_calls: int = 0, tool_
     if not isinstance(reply, Reply):
         raise TypeError(sentence("respond", "return a Reply", reply, where="Env", do="return Reply(observation=...)"))
     given: object = reply.reward
-    if not isinstance(given, (Scored, Invalid, Real, np.bool_)):
+    if not isinstance(given, (float, Scored, Invalid, Real, np.bool_)):
         do = "return Reply(reward=...)"
         raise TypeError(sentence("reward", "be a number, Scored or Invalid", repr(given), where="respond", do=do))
     reward = given if isinstance(given, (Scored, Invalid)) else Scored(value=float(given))
@@ -285,8 +284,9 @@ def _parsed(action: str) -> Action:
     return parse_action(action) if len(action) <= MAX_ACTION_CHARS else Action(action)
 
 
-def _choose_task(tasks: TaskSource, options: Mapping[str, Any], generator: np.random.Generator, where: str) -> Task:
+def _choose_task(env: Env[Any], options: Mapping[str, Any]) -> Task:  # every env has its own state type
     """Return the task that the reset options ask for, a random one of the split where they name no index."""
+    tasks, where = env.tasks, env.name
     unknown = sorted(set(options) - {"task", "split", "index"})
     if unknown or ("task" in options and len(options) > 1):
         got = unknown or sorted(options)
@@ -303,7 +303,7 @@ def _choose_task(tasks: TaskSource, options: Mapping[str, Any], generator: np.ra
     size = tasks.size(split)
     InvalidInput.unless(size != 0, "split", "hold tasks", split.value, where=where, do="choose another split")
     if index is None:
-        index = generator.integers(size if size is not None else 2**31)
+        index = env.np_random.integers(size if size is not None else 2**31)
     return tasks.task(split, int(index))
 
 

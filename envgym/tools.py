@@ -98,12 +98,15 @@ def _run(tools: Mapping[str, Tool], owner: object, call: ToolCall, propagated: E
         return _cut(f"{call.name} failed: {type(error).__name__}: {error}", item.max_chars), True
 
 
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def _as_text(result: object) -> str:
     if isinstance(result, str):
         return str(result)
     if result is None:
         return "Done."
-    return json.dumps(result, ensure_ascii=False, separators=(",", ":"))
+    return _COMPACT.encode(result)
 
 
 def _cut(text: str, limit: int) -> str:

@@ -25,8 +25,10 @@ from envgym.trainer.batch.build import TrainingBatch
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
+from envgym.trainer.checks.memory import check_memory
 from envgym.trainer.checks.preflight import check_annotations, check_invalid, open_run_directory
 from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
+from envgym.trainer.learner.allocator import freed_memory_kept
 from envgym.trainer.learner.checkpoint import (
     TrainState,
     drop_old_references,
@@ -113,6 +115,9 @@ def train(
             sources.append(demonstrations.source)
         context = build_run_context(settings, checkpoint=checkpoint)
         held.callback(context.policy.close)
+        check_memory([context.learner, *([] if context.critic is None else [context.critic.learner])], settings)
+        if context.device.type == "cpu":
+            held.enter_context(freed_memory_kept())
         for source in sources:
             source.check_agent(context.agent)
         readers = {f"demonstrations {number}": source for number, source in enumerate(sources)}
@@ -122,6 +127,7 @@ def train(
         if run is None:
             held.enter_context(sole_writer(settings.run.path))
             run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(settings))
+            held.enter_context(_nothing_left_of_refused(run))
         else:
             _extend(run, settings, 0 if checkpoint is None else file_step(checkpoint))
             if checkpoint is None:  # it was killed before its first one, and begins again
@@ -129,17 +135,17 @@ def train(
         clock = WallClock(run.path, device=describe_device(context.device), started=started)
         told = Callbacks([TimeKeeper(clock), *callbacks])
         loop = TrainLoop(settings, run, context, told, demonstrations=demonstrations)
-        with make_runner() as runner, _nothing_left_of_refused(run):
+        with make_runner() as runner:
             return loop.run(runner, checkpoint)
 
 
 @contextmanager
 def _nothing_left_of_refused(run: RunDirectory) -> Iterator[None]:
-    """Remove a run whose settings are refused before anything is measured: the next one can take its place."""
+    """Remove a new run whose settings are refused before anything is measured: the next one can take its place."""
     try:
         yield
     except SettingsError:
-        if not run.metrics():
+        if not run.metrics() and newest_checkpoint(run.path) is None:
             shutil.rmtree(run.path)
         raise
 

@@ -128,8 +128,8 @@ class Agent:
             rendering = self._readable(self.renderer.extend(history, generation, observation, tools))
         except Exception as error:
             raise _broken("rendering the next turn", error) from error
-        is_guide = bool(observation.messages) and all(item.name == GUIDE for item in observation.messages)
-        if not is_guide:
+        names = {item.name for item in observation.messages}
+        if names != {GUIDE}:
             return rendering
         segments = rendering.segments
         parts = (replace(part, origin=Origin.INJECTED) if part.origin is Origin.TOOL else part for part in segments)
@@ -165,10 +165,13 @@ class Agent:
 
     def _readable(self, rendering: Rendering) -> Rendering:
         """Return `rendering` with token strings on every segment. Raises: InvalidInput: it holds sampled tokens."""
-        if any(segment.trains for segment in rendering.segments):
-            do = "mark what is rendered PROMPT, TEMPLATE, TOOL or INJECTED"
-            raise InvalidInput.of("rendering", "hold no POLICY segment", "one", where="renderer", do=do)
-        if all(segment.token_strings for segment in rendering.segments):
+        has_strings = True
+        for segment in rendering.segments:
+            if segment.trains:
+                do = "mark what is rendered PROMPT, TEMPLATE, TOOL or INJECTED"
+                raise InvalidInput.of("rendering", "hold no POLICY segment", "one", where="renderer", do=do)
+            has_strings = has_strings and bool(segment.token_strings)
+        if has_strings:
             return rendering
         strings = self.renderer.token_strings
         shown = (replace(segment, token_strings=strings(segment.token_ids)) for segment in rendering.segments)

@@ -360,7 +360,13 @@ def _finish(state: AgentState, leaf: PathNode) -> tuple[AgentState, Request]:
 
 def _cost(state: AgentState, seconds: float, *, tool_calls: int = 0, env_steps: int = 0) -> Cost:
     spent = state.generation.cost if state.generation is not None else Cost()
-    return replace(spent, tool_calls=tool_calls, env_steps=env_steps, seconds=state.seconds + seconds)
+    return Cost(
+        tokens_generated=spent.tokens_generated,
+        tokens_prefilled=spent.tokens_prefilled,
+        tool_calls=tool_calls,
+        env_steps=env_steps,
+        seconds=state.seconds + seconds,
+    )
 
 
 def turn_outcome(record: StepRecord) -> TurnOutcome:

@@ -43,8 +43,12 @@ class BatchEngine(Generic[TicketT]):
         """None: to be collected anew, as the batch has changed."""
 
     def clear_prefix_cache(self) -> None:
-        """Compute every context anew from now on, as the weights have changed."""
+        """Compute every context anew from now on."""
         self._prefixes.forget()
+
+    def forget_weights(self) -> None:
+        """Compute everything anew from now on, as the weights have changed."""
+        self.clear_prefix_cache()
         self.model.forget_weights()
 
     def room(self) -> int:

@@ -148,6 +148,8 @@ def attention_mask(positions: Tensor, width: int, window: int | None) -> Tensor:
 NAME = "envgym_grouped"
 _BEYOND = ("s_aux", "position_bias", "softcap")
 """What some models add to the scores; SDPA cannot, so those models must be loaded with eager attention."""
+_MAX_SCORES = 1 << 25
+"""Most scores held at a time (64 MiB in bfloat16)."""
 
 
 def grouped_attention(
@@ -181,8 +183,23 @@ def grouped_attention(
     if groups > 1 and num_queries > 1:
         attention_mask = attention_mask.repeat(1, 1, groups, 1)
     stacked = query.reshape(num_rows, key.shape[1], groups * num_queries, width)
-    output = nn.functional.scaled_dot_product_attention(stacked, key, value, attn_mask=attention_mask, scale=scaling)
+    num_scores = attention_mask.shape[-1] * query[..., 0].numel()
+    if key.dtype == torch.bfloat16 and key.device.type == "cpu" and num_scores <= _MAX_SCORES:
+        output = _attend_by_products(stacked, key, value, attention_mask, width**-0.5 if scaling is None else scaling)
+    else:
+        output = nn.functional.scaled_dot_product_attention(
+            stacked, key, value, attn_mask=attention_mask, scale=scaling
+        )
     return output.reshape(num_rows, num_heads, num_queries, -1).transpose(1, 2).contiguous(), None
+
+
+def _attend_by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
+    """Return [B, heads, T, D] by two products over all rows, which on a CPU are faster than SDPA in bfloat16."""
+    keys = key.flatten(0, 1).contiguous()  # else its transpose is copied, which takes longer
+    scores = torch.bmm(query.flatten(0, 1), keys.transpose(1, 2)).unflatten(0, query.shape[:2])
+    scores.mul_(scaling).masked_fill_(~mask, -torch.inf)
+    output = torch.bmm(torch.softmax(scores, dim=-1).flatten(0, 1), value.flatten(0, 1))
+    return output.view(*query.shape[:3], -1)
 
 
 def configs_of(model: nn.Module) -> list[Any]:  # transformers' configs, whose attribute below is theirs

@@ -9,11 +9,14 @@ from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from envgym.agents.protocols import Sampling
 
 _BELOW_ONE = 1.0 - 1e-12
 """Keeps `number * total` below `total` in floating point."""
+_BLOCK = 256
+"""Tokens whose probabilities are summed before they are searched: of a large vocabulary one block is, not all of it."""
 
 
 class SampledTokens(NamedTuple):
@@ -79,18 +82,15 @@ def sample(logits_BV: Tensor, rules: SamplingRules, numbers_B: Tensor) -> Sample
         rules: of the B rows.
         numbers_B: [B] float64 in [0, 1).
     """
-    raw_norms_B = torch.logsumexp(logits_BV, dim=-1)
     scores_BV = logits_BV / rules.temperatures if rules.has_temperature else logits_BV
     if rules.truncated is not None:
         if scores_BV is logits_BV:
             scores_BV = scores_BV.clone()
         kept = _truncated(scores_BV[rules.truncated], rules.top_p, rules.top_k)
         scores_BV[rules.truncated] = kept
-    norms_B = raw_norms_B if scores_BV is logits_BV else torch.logsumexp(scores_BV, dim=-1)
-    cumulative_BV = torch.cumsum((scores_BV - norms_B[:, None]).exp_(), dim=-1, dtype=torch.float64)
-    thresholds_B = numbers_B.clamp(max=_BELOW_ONE) * cumulative_BV[:, -1]
-    tokens_B1 = torch.searchsorted(cumulative_BV, thresholds_B[:, None], right=True)
-    tokens_B1.clamp_(max=logits_BV.shape[-1] - 1)  # only where the logits are not finite
+    shares_BV, norms_B = _normalized(scores_BV)
+    raw_norms_B = norms_B if scores_BV is logits_BV else _normalized(logits_BV)[1]
+    tokens_B1 = _invert(shares_BV, numbers_B)
     if rules.greedy is not None:
         tokens_B1 = torch.where(rules.greedy[:, None], logits_BV.argmax(dim=-1, keepdim=True), tokens_B1)
     behavior_B = scores_BV.gather(-1, tokens_B1)[:, 0] - norms_B
@@ -99,6 +99,32 @@ def sample(logits_BV: Tensor, rules: SamplingRules, numbers_B: Tensor) -> Sample
     raw_B = logits_BV.gather(-1, tokens_B1)[:, 0] - raw_norms_B
     top = torch.topk(scores_BV - norms_B[:, None], rules.num_top, dim=-1) if rules.num_top else None
     return SampledTokens(tokens_B1[:, 0], behavior_B, raw_B, top)
+
+
+def _normalized(scores_BV: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the probabilities [B, V] and the log-sum-exp [B], which is the largest score less its log-probability."""
+    shares_BV = torch.softmax(scores_BV, dim=-1)
+    return shares_BV, scores_BV.amax(dim=-1) - shares_BV.amax(dim=-1).log()
+
+
+def _invert(shares_BV: Tensor, numbers_B: Tensor) -> Tensor:
+    """Return [B, 1] the first tokens whose cumulative share exceeds that part of the total; never one without a share.
+
+    Of shares that are not finite, some token.
+    """
+    vocabulary = shares_BV.shape[-1]
+    if missing := -vocabulary % _BLOCK:
+        shares_BV = functional.pad(shares_BV, (0, missing))
+    blocks_BNK = shares_BV.unflatten(-1, (-1, _BLOCK))
+    sums_BN = blocks_BNK.sum(dim=-1, dtype=torch.float64)
+    cumulative_BN = sums_BN.cumsum(dim=-1)
+    thresholds_B1 = numbers_B[:, None].clamp(max=_BELOW_ONE) * cumulative_BN[:, -1:]
+    places_B1 = torch.searchsorted(cumulative_BN, thresholds_B1, right=True).clamp_(max=sums_BN.shape[-1] - 1)
+    rest_B1 = thresholds_B1 - (cumulative_BN - sums_BN).gather(-1, places_B1)
+    block_BK = blocks_BNK.take_along_dim(places_B1[..., None], dim=1)[:, 0].cumsum(dim=-1, dtype=torch.float64)
+    rest_B1 = rest_B1.clamp_(min=0.0).minimum(block_BK[:, -1:] * _BELOW_ONE)  # rounding leaves the block at neither end
+    tokens_B1 = torch.searchsorted(block_BK, rest_B1, right=True) + places_B1 * _BLOCK
+    return tokens_B1.clamp_(max=vocabulary - 1)
 
 
 def _truncated(scores_BV: Tensor, top_p_B1: Tensor, top_k_B1: Tensor) -> Tensor:

@@ -177,7 +177,7 @@ class TransformersPolicy(Policy):
                 yield
             finally:
                 if version is not None:
-                    self._engine.clear_prefix_cache()
+                    self._engine.forget_weights()
                     self._version = version
 
     # ---- rounds: started on the loop, served by the worker -------------------------------------------------------

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from envgym.cli.common import Parser, echo
 
+_Keys = list[tuple[str, Collection[str]]]
+"""Keys of a settings file, each with the values that it can be completed with."""
 _PAIRS: Final = {
     ("train", "settings"): "",
     ("sft", "settings"): "",
@@ -71,9 +73,10 @@ def run(args: argparse.Namespace) -> int:
     from envgym.cli.main import COMMANDS, build_parser
 
     parser = build_parser(*COMMANDS)
+    keys = _settings_keys()
     for command, actions in actions_by_command(parser).items():
         for action in actions:
-            _complete(command, action)
+            _complete(command, action, keys)
     script = shtab.complete(parser, shell=args.shell)
     echo(script, _JOINED_WORDS if args.shell == "bash" else "", sep="")
     return 0
@@ -85,8 +88,12 @@ def actions_by_command(parser: Parser) -> dict[str, list[argparse.Action]]:
     return {name: own._actions for name, own in commands.items()}
 
 
-def _complete(command: str, action: Any) -> None:  # an argparse.Action, on which shtab reads `complete`
-    """Say what an argument can be completed with."""
+def _complete(
+    command: str,
+    action: Any,  # an argparse.Action, on which shtab reads `complete`
+    keys: _Keys,
+) -> None:
+    """Say what an argument can be completed with; `keys` are those of a settings file."""
     import shtab
 
     from envgym import list_ids
@@ -95,7 +102,7 @@ def _complete(command: str, action: Any) -> None:  # an argparse.Action, on whic
 
     place = (command, action.dest)
     if place in _PAIRS:
-        action.complete = _pairs(_PAIRS[place], name=f"_envgym_{command}_{action.dest}")
+        action.complete = _pairs(keys, _PAIRS[place], name=f"_envgym_{command}_{action.dest}")
     elif place in _KINDS:
         action.choices = KINDS[_KINDS[place]].names()
     elif place == ("list", "kind"):
@@ -112,13 +119,13 @@ def _complete(command: str, action: Any) -> None:  # an argparse.Action, on whic
         action.choices = _VALUES[action.dest]
 
 
-def _settings_keys() -> list[tuple[str, Collection[str]]]:
+def _settings_keys() -> _Keys:
     """Return every key that `--set` takes, a plug-in by its name, with the values that it can be completed with."""
     from envgym import list_ids
     from envgym.cli.settings import kinds_by_key, read_settings_file_sections
 
     kinds = kinds_by_key()
-    found: list[tuple[str, Collection[str]]] = []
+    found: _Keys = []
     for key in (key for section in read_settings_file_sections() for key in section.keys):
         names = kinds[key.key].names() if key.key in kinds else ()
         if key.key == "envs.0.id":
@@ -130,10 +137,10 @@ def _settings_keys() -> list[tuple[str, Collection[str]]]:
     return found
 
 
-def _pairs(prefix: str, *, name: str) -> dict[str, Any]:  # as shtab reads it
+def _pairs(keys: _Keys, prefix: str, *, name: str) -> dict[str, Any]:  # as shtab reads it
     """Return what completes KEY=VALUE with the keys that stand below `prefix`, by a function of this name."""
-    own = [(key.removeprefix(prefix), values) for key, values in _settings_keys() if key.startswith(prefix)]
-    keys = " ".join(f"{key}=" for key, _ in own)
+    own = [(key.removeprefix(prefix), values) for key, values in keys if key.startswith(prefix)]
+    assigned = " ".join(f"{key}=" for key, _ in own)
     pairs = " ".join(f"{key}={value}" for key, values in own for value in values)
-    functions = {shell: form.format(name=name, keys=keys, pairs=pairs) for shell, form in _PAIR_FUNCTIONS.items()}
+    functions = {shell: form.format(name=name, keys=assigned, pairs=pairs) for shell, form in _PAIR_FUNCTIONS.items()}
     return {"bash": name, "zsh": name, "fish": f"({name})", "preamble": functions}

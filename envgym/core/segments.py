@@ -66,7 +66,7 @@ class Segment:
                 self._check_length("raw_logprobs", raw)
             if self.top_logprobs is not None:
                 self._check_length("top_logprobs", self.top_logprobs)
-        elif any(part is not None for part in (behavior, raw, version, self.top_logprobs)):
+        elif behavior is not None or raw is not None or version is not None or self.top_logprobs is not None:
             raise _segment_error("log-probs and policy_version", "belong to POLICY alone", "some", self.origin)
 
     def _check_length(self, name: str, entries: Sized) -> None:

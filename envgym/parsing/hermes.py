@@ -30,7 +30,7 @@ class Hermes:
 
     def parse(self, text: str) -> Action:
         """Read `text`; calls inside unfinished thinking are not calls."""
-        return parse_tagged(text, _TAG, _read_call, _FORM)
+        return parse_tagged(text, _TAG, _read_call, _FORM) if "<" in text else Action(str(text))
 
     def write(self, action: Action) -> str:
         """Write thinking, content, calls. Raises: InvalidInput: a call has an id, or the content holds tags."""

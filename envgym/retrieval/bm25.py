@@ -28,7 +28,8 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
 
 def words_of(text: str) -> list[str]:
     """Return the words in order: lower case, without accents, plural s and stop words; 1,234.5 is one word."""
-    plain = unicodedata.normalize("NFKD", _THOUSANDS.sub("", text)).casefold()
+    text = _THOUSANDS.sub("", text)
+    plain = (text if text.isascii() else unicodedata.normalize("NFKD", text)).casefold()
     letters = plain if plain.isascii() else "".join(mark for mark in plain if not unicodedata.combining(mark))
     return [_singular(word) for word in _WORD.findall(letters) if word not in STOP_WORDS]
 

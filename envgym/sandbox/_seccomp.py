@@ -8,6 +8,7 @@ import platform
 import struct
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
@@ -55,6 +56,7 @@ def is_known() -> bool:
     return sys.platform == "linux" and platform.machine() in _AUDIT_ARCH
 
 
+@cache
 def seccomp_filter(*, sockets: bool, fork_flags: int | None = None) -> bytes:
     """Return the program, as `struct sock_filter[]`; empty where the architecture is unknown.
 

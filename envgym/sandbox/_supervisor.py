@@ -4,8 +4,9 @@ Every session is a process in namespaces of its own, below the supervisor's. A f
 session's process makes of itself; the process that was cloned is stopped for good, and the clone may go on only after
 the supervisor has checked that it holds nothing that another session holds: no memory, no descriptor, no directory.
 
-What takes time, or waits for a process of a session, is done by a short-lived helper process: a session that disturbs
-its own copying or checking delays no other one, and any error there is the refusal of that one request.
+What takes time, or waits for a process of a session, is done by a helper process, one for each request at a time: a
+session that disturbs its own copying or checking delays no other one, and any error there is the refusal of that one
+request. A helper that has answered serves the next request: a new one costs more than most of what it does.
 
 Standard library only. Requests are JSON packets on standard input, from the host, each with the socket that gets its
 answer; see the methods `do_...` of `SessionSupervisor`.
@@ -15,15 +16,12 @@ import json
 import os
 import resource
 import selectors
-import shutil
 import signal
 import socket
-import stat
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 from envgym.sandbox._interpreter import Interpreter, warm_up
@@ -36,39 +34,37 @@ from envgym.sandbox._namespaces import (
     clean_descriptors,
     clone_into_namespaces,
     drop_capabilities,
-    enter,
     filter_calls,
     map_user,
     mount,
 )
 from envgym.sandbox._processes import (
-    OUTPUT,
     WORK,
     CloneRefused,
-    check_alone,
     children_of,
     clones_by_socket,
     end,
     is_apart,
     state_of,
-    stop,
 )
+from envgym.sandbox._session_helper import DONE, MAX_PACKET, HelperProcess, mount_places, start_helper
 from envgym.sandbox._session_watch import SessionWatch
 
 Fields = dict[str, Any]  # decoded JSON
-MAX_PACKET = 150_000
 MAX_DESCRIPTORS = 8
 _LOOK_S = 0.25
-_HELPER_S = 20
-"""Seconds that a helper process may take."""
+_MAX_IDLE = 8
+"""Helper processes that wait for work."""
 _HIDDEN = ("/proc", "/dev/pts", "/sys")
 
 
 class HelperTask(NamedTuple):
     """What a helper process does for a request."""
 
-    work: Callable[[], None]
-    """Runs in the helper process."""
+    work: str
+    """Name of one of the helper's functions."""
+    arguments: tuple[Any, ...]  # become JSON
+    """Its arguments."""
     finish: Callable[[], Fields]
     """Makes the answer after the work is done."""
     undo: Callable[[], None]
@@ -85,6 +81,7 @@ class SessionSupervisor:
         self._sizes: dict[int, tuple[int, int]] = {}  # process -> bytes of its files and of its output
         self._watches: dict[int, SessionWatch] = {}
         self._next_look_s = 0.0
+        self._idle: list[HelperProcess] = []
         self._selector = selectors.DefaultSelector()
 
     def serve(self, control: socket.socket) -> None:
@@ -134,28 +131,26 @@ class SessionSupervisor:
         _send(reply, answer)
 
     def _start_helper(self, task: HelperTask, reply: socket.socket) -> None:
-        """Start a helper process; answer when it has ended."""
-        reading, writing = os.pipe()
-        try:
-            helper = _fork_helper(task.work, writing)
-        except OSError:
-            os.close(reading)
-            raise
-        finally:
-            os.close(writing)
+        """Give a task to a helper process that is free; answer when it is done."""
+        helper = self._idle.pop() if self._idle else start_helper()
+        helper.channel.send(json.dumps([task.work, task.arguments]).encode())
 
         def finish() -> None:
-            self._selector.unregister(reading)
-            refusal = os.read(reading, 1000).decode(errors="replace")
-            os.close(reading)
-            if os.waitpid(helper, 0)[1] == 0:
+            self._selector.unregister(helper.channel)
+            said = helper.channel.recv(MAX_PACKET).decode(errors="replace")
+            if said and len(self._idle) < _MAX_IDLE:
+                self._idle.append(helper)
+            else:
+                helper.channel.close()
+                os.waitpid(helper.pid, 0)
+            if said == DONE:
                 answer = task.finish()
             else:
                 task.undo()
-                answer = {"refused": refusal or "it takes too long to be copied"}
+                answer = {"refused": said or "it takes too long to be copied"}
             _send(reply, answer)
 
-        self._selector.register(reading, selectors.EVENT_READ, finish)
+        self._selector.register(helper.channel, selectors.EVENT_READ, finish)
 
     # ---- requests --------------------------------------------------------------------------------------------
 
@@ -185,10 +180,6 @@ class SessionSupervisor:
         """Stop a session that has cloned itself, give each clone a copy of its files: {"id", "sockets"} -> {"ids"}."""
         origin, sockets = fields["id"], fields["sockets"]
 
-        def work() -> None:
-            stop(origin)
-            _give_all_files(clones_by_socket(origin, sockets), self._sizes[origin], self._user)
-
         def finish() -> Fields:
             try:
                 ids = clones_by_socket(origin, sockets)
@@ -203,15 +194,10 @@ class SessionSupervisor:
         def undo() -> None:
             self._undo(origin, [pid for pid in children_of(origin) if is_apart(pid, origin)])
 
-        return HelperTask(work, finish, undo)
+        return HelperTask("copy", (origin, sockets, self._sizes.get(origin, (0, 0)), self._user), finish, undo)
 
     def do_check(self, fields: Fields, descriptors: list[int]) -> HelperTask:
         """See that clones hold nothing of others: {"id", "ids", "sockets"} -> {}."""
-
-        def work() -> None:
-            for pid, own in zip(fields["ids"], fields["sockets"], strict=True):
-                stop(pid)
-                check_alone(pid, own)
 
         def finish() -> Fields:
             for pid in fields["ids"]:
@@ -219,7 +205,8 @@ class SessionSupervisor:
                     os.kill(pid, signal.SIGCONT)
             return {}
 
-        return HelperTask(work, finish, lambda: self._undo(fields["id"], fields["ids"]))
+        arguments = fields["ids"], fields["sockets"]
+        return HelperTask("check", arguments, finish, lambda: self._undo(fields["id"], fields["ids"]))
 
     def _undo(self, origin: int, clones: list[int]) -> None:
         for pid in clones:
@@ -274,7 +261,7 @@ def _become_session(fields: Fields, descriptor: int, seccomp: bytes) -> None:
         for path in _HIDDEN:
             if os.path.isdir(path):
                 mount("tmpfs", path, READ_ONLY | NO_SUID | NO_DEV, "size=4k,mode=555")
-        _mount_places(fields["disk"], fields["output"])
+        mount_places(fields["disk"], fields["output"])
         os.chdir(WORK)
         for kind, value in fields["limits"]:
             resource.setrlimit(kind, (value, value))
@@ -284,68 +271,6 @@ def _become_session(fields: Fields, descriptor: int, seccomp: bytes) -> None:
         code = 0
     finally:
         os._exit(code)
-
-
-def _give_all_files(clones: list[int], sizes: tuple[int, int], user: str) -> None:
-    """Give each clone a copy of the files that it sees. Raises: CloneRefused: it fails for one."""
-    copying = [_fork_helper(partial(_give_files, pid, sizes, user)) for pid in clones]
-    statuses = [os.waitpid(helper, 0)[1] for helper in copying]
-    if any(statuses):
-        raise CloneRefused("its files could not be copied")
-
-
-def _give_files(pid: int, sizes: tuple[int, int], user: str) -> None:
-    """Give a clone a disk of its own, with a copy of what it sees there; the caller enters its namespaces."""
-    enter(pid, "user")
-    map_user(pid, user)
-    enter(pid, "ipc", "mnt")
-    old = os.open(WORK, os.O_RDONLY | os.O_DIRECTORY)
-    _mount_places(*sizes)
-    if os.listdir(old):
-        os.fchdir(old)
-        shutil.copytree(".", WORK, symlinks=True, dirs_exist_ok=True, ignore=_special)
-
-
-def _mount_places(disk: int, output: int) -> None:
-    """Mount what a session can write: its files, and what it has said (so that a full disk can still be told)."""
-    for path, size, num_files in (WORK, disk, 50_000), (OUTPUT, size_of_output(output), 100):
-        mount("tmpfs", path, NO_SUID | NO_DEV, f"size={size},nr_inodes={num_files},mode=700")
-
-
-def size_of_output(output: int) -> int:
-    """Return the bytes of the place where a session's output of at most `output` bytes lies."""
-    return 2 * output + 2**17
-
-
-def _special(directory: str, names: list[str]) -> list[str]:
-    """Return what is no file, directory or link: pipes and sockets are not copied."""
-    paths = {name: os.lstat(os.path.join(directory, name)).st_mode for name in names}
-    return [
-        name for name, mode in paths.items() if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
-    ]
-
-
-def _fork_helper(work: Callable[[], None], writing: int | None = None) -> int:
-    """Run `work` in a child process that exits with 0 when it is done; return the child.
-
-    Why it is refused is written to `writing`. What a session changes meanwhile is its own fault.
-    """
-    helper = os.fork()
-    if helper == 0:
-        code, refusal = 1, ""
-        try:
-            signal.alarm(_HELPER_S)
-            work()
-            code = 0
-        except CloneRefused as error:
-            refusal = str(error)
-        except Exception as error:  # noqa: BLE001  # a hostile process may make /proc say anything
-            refusal = f"it changes while it is copied ({type(error).__name__})"
-        finally:
-            if refusal and writing is not None:
-                os.write(writing, refusal.encode())
-            os._exit(code)
-    return helper
 
 
 def _send(reply: socket.socket, answer: Fields) -> None:

@@ -24,13 +24,13 @@ from envgym.sandbox._launcher_client import Argument
 from envgym.sandbox._layout import PYTHON, USER, WORK
 from envgym.sandbox._namespaces import FORK_FLAGS
 from envgym.sandbox._seccomp import seccomp_filter
+from envgym.sandbox._session_helper import MAX_PACKET, size_of_output
 from envgym.sandbox._session_watch import MAX_CLONES
-from envgym.sandbox._supervisor import MAX_PACKET, size_of_output
 from envgym.sandbox._watch import close_all
 from envgym.sandbox.records import MIB, Limits, RunEnding
 
 ANSWER_S = 60.0
-_MODULES = ("_supervisor", "_interpreter", "_namespaces", "_processes", "_session_watch", "_tree")
+_MODULES = ("_supervisor", "_interpreter", "_namespaces", "_processes", "_session_helper", "_session_watch", "_tree")
 _MAX_FIELDS = 65536
 _HEAD = struct.Struct("=II")
 _DYING_S = 10.0

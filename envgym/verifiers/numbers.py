@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 _MAX_DIGITS = 400
 _MAX_EXPONENT = 400
@@ -27,6 +28,8 @@ _NUMBER = re.compile(
     """,
     re.VERBOSE,
 )
+_INTEGER = re.compile(r"-?[0-9]{1,400}")
+"""The most frequent answer; every other pattern here would read it alike."""
 _TIMES_TEN = re.compile(r" {0,3}(?:\u00d7|x|\*|\\times|\\cdot) {0,3}10 {0,3}(?:\^|\*\*) {0,3}\{?([-+]?[0-9]{1,9})\}?")
 _FRACTION = re.compile(r"([-+]?)\\[dt]?frac {0,3}\{ {0,3}([0-9]{1,400}) {0,3}\} {0,3}\{ {0,3}([0-9]{1,400}) {0,3}\}")
 _PLAIN_FORMS = (("\u2212", "-"), ("{,}", ","), ("\\,", ""), ("\\!", ""), ("\\$", "$"), ("\\%", "%"))
@@ -58,6 +61,8 @@ class Number:
 
 def read_numbers(text: str) -> list[Number]:
     """Return the numbers of `text`, in order."""
+    if _INTEGER.fullmatch(text):
+        return [Number(value=Fraction(int(text)))]
     strange = None if text.isascii() else next(filter(_is_foreign_digit, text), None)
     if strange is not None:
         return [Number(value=None, problem=f"numbers are written with the digits 0 to 9, not {strange!r}")]
@@ -111,12 +116,16 @@ def _value(match: re.Match[str]) -> Fraction | None:
     if match["top"]:
         bottom = int(match["bottom"])
         return int(match["whole"] or 0) + Fraction(int(match["top"]), bottom) if bottom else None
-    exponent = match["exponent"] or "0"
-    if len(match["digits"]) > _MAX_DIGITS or len(exponent) > 9 or abs(int(exponent)) > _MAX_EXPONENT:
+    exponent = match["exponent"]
+    if len(match["digits"]) > _MAX_DIGITS:
         return None
-    return Fraction(match["digits"].replace(",", "")) * Fraction(10) ** int(exponent)
+    value = Fraction(match["digits"].replace(",", ""))
+    if exponent is None:
+        return value
+    return value * Fraction(10) ** int(exponent) if len(exponent) <= 9 and abs(int(exponent)) <= _MAX_EXPONENT else None
 
 
+@lru_cache(maxsize=4096)  # keys and answers recur in a group
 def one_number(text: str) -> Fraction | None:
     """Return the value of a text that is nothing but one plain number (signs and currency are part of it)."""
     text = _DETACHED.sub(r"\1", text.strip().strip("$€£¥ "))

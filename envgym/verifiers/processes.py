@@ -7,7 +7,7 @@ import atexit
 import json
 import os
 import queue
-import selectors
+import select
 import subprocess
 import sys
 import threading
@@ -96,16 +96,16 @@ class Worker:
         """Read one line. Raises: WorkerDied; WorkerHung: after `timeout_s`, the process is killed."""
         deadline = time.monotonic() + timeout_s
         assert self._process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._unread:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    self.close()
-                    raise WorkerHung(f"no answer after {timeout_s:g} s")
-                chunk = os.read(self._process.stdout.fileno(), 65536)
-                if not chunk:
-                    raise WorkerDied(self._process.wait())
-                self._unread += chunk
+        pipe, waiting = self._process.stdout.fileno(), select.poll()
+        waiting.register(pipe, select.POLLIN)
+        while b"\n" not in self._unread:
+            if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                self.close()
+                raise WorkerHung(f"no answer after {timeout_s:g} s")
+            chunk = os.read(pipe, 65536)
+            if not chunk:
+                raise WorkerDied(self._process.wait())
+            self._unread += chunk
         line, _, self._unread = self._unread.partition(b"\n")
         answer: Mapping[str, Any] = json.loads(line)
         return answer

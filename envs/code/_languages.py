@@ -30,7 +30,8 @@ class Language(BaseModel):
     files: Mapping[str, str] = {}
     """Files beside it."""
     compile: Sequence[str] | None = None
-    run: Sequence[str]
+    run: Sequence[str] | None = None
+    """None: the Python that starts the tests runs the program itself, for each test in a fork of its own."""
     lookup: str
     """Template of a program that looks the output of each of `cases` up: the oracle."""
 

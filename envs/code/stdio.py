@@ -3,17 +3,16 @@
 Source: Agnostics, arXiv 2508.04865: one verifier for all languages, a short file for each.
 """
 
-import json
+import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from envgym.authoring import ColumnNames, FileTasks, ListTasks, TaskDraft
-from envgym.core.json_types import parse_json
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.core.turns import Scored
@@ -35,8 +34,7 @@ _GUEST_SCRIPT = Path(__file__).with_name("_stdio_guest.py")
 _WALL_FACTOR = 4.0
 _COMPILE_S = 20.0
 _SHOWN = 500
-_MAX_PARTS = 100_000
-"""Of the JSON in which a sandbox answers."""
+_MAX_HEAD = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +52,15 @@ class ProgramGrade:
     passed: tuple[bool, ...]
     feedback: str = ""
     """What the agent may know: why it does not compile, the first example that fails."""
+
+
+class _EndedProcess(NamedTuple):
+    """A compilation or a run."""
+
+    code: str
+    """Of its exit; "time" where it took too long."""
+    out: str
+    err: str
 
 
 class Stdio(Env[int]):
@@ -144,13 +151,14 @@ class Stdio(Env[int]):
             "compile": chosen.compile,
             "compile_s": _COMPILE_S * _WALL_FACTOR,
             "run": chosen.run,
+            "file": chosen.file,
             "seconds": wall_s,
             "num_inputs": len(cases),
             "stops": not self.is_partial,
         }
         files = {name: content.encode() for name, content in chosen.files.items()}
         files |= {f"input.{number}": case.input.encode() for number, case in enumerate(cases)}
-        files |= {chosen.file: program.encode(errors="replace"), "job.json": json.dumps(job).encode()}
+        files[chosen.file] = program.encode(errors="replace")
         limits = Limits(
             wall_s=wall_s * len(cases) + _COMPILE_S * _WALL_FACTOR,
             cpu_s=self.cpu_s * len(cases) + _COMPILE_S,
@@ -159,13 +167,12 @@ class Stdio(Env[int]):
         )
         _check_installed(chosen)
         script = _GUEST_SCRIPT.read_text(encoding="utf-8")
-        done = self.sandbox.run(["python3", "-I", "-S", "-c", script], b"", files, limits)
+        done = self.sandbox.run(["python3", "-I", "-S", "-c", script, repr(job)], b"", files, limits)
         nothing = (False,) * len(cases)
         if done.ending is not RunEnding.EXITED:
             return ProgramGrade(passed=nothing, feedback=f"The program was stopped by a limit: {done.ending.value}.")
-        return _grade_program(done.stdout, cases) or ProgramGrade(
-            passed=nothing, feedback="The program broke what runs it."
-        )
+        grade = _grade_program(done.stdout, cases, is_compiled=chosen.compile is not None)
+        return grade or ProgramGrade(passed=nothing, feedback="The program broke what runs it.")
 
     def oracle(self) -> str:
         """Give a program that looks the outputs up."""
@@ -177,34 +184,43 @@ class Stdio(Env[int]):
         return self.state
 
 
-def _grade_program(reply: bytes, cases: Sequence[StdioCase]) -> ProgramGrade | None:
+def _grade_program(reply: bytes, cases: Sequence[StdioCase], *, is_compiled: bool) -> ProgramGrade | None:
     """Compare outputs; None where what came is not what our script writes: the program has got at it."""
     try:
-        results: Any = parse_json(reply, _MAX_PARTS)  # Any: checked by use
-        compiled, runs = results["compiled"], results["runs"]
-        if compiled is not None and compiled["code"] != 0:
-            feedback = f"It does not compile.\n{compiled['stderr'][:_SHOWN]}"
-            return ProgramGrade(passed=(False,) * len(cases), feedback=feedback)
-        ran = [(run["code"], str(run["stdout"]), str(run["stderr"])) for run in runs[: len(cases)]]
-    except (ValueError, TypeError, KeyError, IndexError):
+        ran = _read_processes(reply, is_compiled + len(cases))
+    except (ValueError, OverflowError):
         return None
-    passed = [code == 0 and _same_output(out, case.output) for (code, out, _), case in zip(ran, cases, strict=False)]
+    if is_compiled and ran and ran[0].code != "0":
+        feedback = f"It does not compile.\n{ran[0].err[:_SHOWN]}"
+        return ProgramGrade(passed=(False,) * len(cases), feedback=feedback)
+    runs = ran[is_compiled:]
+    if not runs:
+        return None
+    passed = [run.code == "0" and _same_output(run.out, case.output) for run, case in zip(runs, cases, strict=False)]
     passed += [False] * (len(cases) - len(passed))
-    return ProgramGrade(passed=tuple(passed), feedback=_describe_failure(ran, cases, passed))
+    return ProgramGrade(passed=tuple(passed), feedback=_describe_failure(runs, cases, passed))
 
 
-def _describe_failure(
-    ran: Sequence[tuple[object, str, str]], cases: Sequence[StdioCase], passed: Sequence[bool]
-) -> str:
+def _read_processes(reply: bytes, number: int) -> list[_EndedProcess]:
+    """Read at most `number` processes as `_stdio_guest` writes them. Raises: ValueError, OverflowError: it has not."""
+    stream = io.BytesIO(reply)
+    ended: list[_EndedProcess] = []
+    while len(ended) < number and (head := stream.readline(_MAX_HEAD)):
+        code, out, err = head.decode().split()
+        streams = [stream.read(int(size)).decode(errors="replace") for size in (out, err)]
+        ended.append(_EndedProcess(code, *streams))
+    return ended
+
+
+def _describe_failure(runs: Sequence[_EndedProcess], cases: Sequence[StdioCase], passed: Sequence[bool]) -> str:
     """Say what the agent may know: all about the examples, nothing about the other tests but that one fails."""
-    for (code, out, err), case, is_right in zip(ran, cases[:NUM_PUBLIC], passed, strict=False):
+    for (code, out, err), case, is_right in zip(runs, cases[:NUM_PUBLIC], passed, strict=False):
         if is_right:
             continue
-        how = (
-            "It takes too long." if code == "time" else f"It ends with code {code}." if code else "The output is wrong."
-        )
+        ends = {"0": "The output is wrong.", "time": "It takes too long."}
         return (
-            f"An example fails. {how}\nInput:\n{case.input.rstrip()}\nOutput:\n{out[:_SHOWN].rstrip()}\n"
+            f"An example fails. {ends.get(code, f'It ends with code {code}.')}\n"
+            f"Input:\n{case.input.rstrip()}\nOutput:\n{out[:_SHOWN].rstrip()}\n"
             f"{err[:_SHOWN].rstrip()}\nExpected:\n{case.output.rstrip()}"
         )
     return "The examples are right, but another test fails."

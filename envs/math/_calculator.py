@@ -21,7 +21,7 @@ def calculate(text: str) -> str:
     value = parser.sum(0)
     if parser.peek():
         raise ToolError(f"The expression cannot go on with {parser.peek()!r} after a number. {_FORM}.")
-    return show(value)
+    return show(Fraction(value))
 
 
 def show(value: Fraction) -> str:
@@ -70,14 +70,14 @@ class _Parser:
         self._position += 1
         return token
 
-    def sum(self, depth: int) -> Fraction:
+    def sum(self, depth: int) -> int | Fraction:
         """Read a sum."""
         value = self._product(depth)
         while self.peek() in ("+", "-"):
             value = value + self._product(depth) if self._take() == "+" else value - self._product(depth)
         return value
 
-    def _product(self, depth: int) -> Fraction:
+    def _product(self, depth: int) -> int | Fraction:
         value = self._factor(depth)
         while self.peek() in ("*", "/"):
             if self._take() == "*":
@@ -85,10 +85,10 @@ class _Parser:
             elif (divisor := self._factor(depth)) == 0:
                 raise ToolError("The expression divides by 0.")
             else:
-                value /= divisor
+                value = Fraction(value) / divisor
         return value
 
-    def _factor(self, depth: int) -> Fraction:
+    def _factor(self, depth: int) -> int | Fraction:
         if depth > MAX_DEPTH:
             raise ToolError(f"The expression is nested more than {MAX_DEPTH} deep. Send it in parts.")
         token = self._take()
@@ -103,4 +103,4 @@ class _Parser:
         if not token or not (token[0].isdigit() or token[0] == "."):
             found = f"before {token!r}" if token else "at the end"
             raise ToolError(f"A number is missing {found}. {_FORM}.")
-        return Fraction(token)
+        return int(token) if token.isdecimal() else Fraction(token)

@@ -8,6 +8,7 @@ integral, derivative or the like that the key does not have.
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from envgym.core.tasks import Task
@@ -73,6 +74,7 @@ class WorkedOut:
         return self.math(f"\\boxed{{{latex}}}", task)
 
 
+@lru_cache(maxsize=4096)  # keys and answers recur in a group
 def bare_expression(text: str) -> str:
     """Return an expression without a name in front, a unit after it, and marks of size and of thousands."""
     plain = _GROUPING.sub("", _DROPPED.sub("", text)).strip()

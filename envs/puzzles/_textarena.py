@@ -7,6 +7,7 @@ that is being played in this thread; outside of a game it is Python's own module
 import builtins
 import copy
 import importlib
+import pickle
 import random
 import re
 import sys
@@ -25,7 +26,29 @@ _MOVE = re.compile(r"\[([^\[\]]*)\]")
 _SHARED = ("word_data", "game_board_data", "all_sets", "deck", "clues")
 """Attributes of games that no move changes; copies share them."""
 _PACKAGE = "textarena"
-_dice: ContextVar[random.Random | None] = ContextVar("dice", default=None)
+
+
+class _Dice:
+    """Python's generator of one game; copies of it share one until they throw, as most games never do after a start."""
+
+    def __init__(self, generator: random.Random, *, is_shared: bool = False) -> None:
+        self._generator, self._is_shared = generator, is_shared
+
+    def own(self) -> random.Random:
+        """Return the generator to throw with, which no other game has."""
+        if self._is_shared:
+            generator = random.Random(0)
+            generator.setstate(self._generator.getstate())
+            self._generator, self._is_shared = generator, False
+        return self._generator
+
+    def copy(self) -> "_Dice":
+        """Return dice that fall alike."""
+        self._is_shared = True
+        return _Dice(self._generator, is_shared=True)
+
+
+_dice: ContextVar[_Dice | None] = ContextVar("dice", default=None)
 
 
 class _SeededRandom:
@@ -33,7 +56,7 @@ class _SeededRandom:
 
     def __getattr__(self, name: str) -> Any:  # Any: whatever the module holds
         dice = _dice.get()
-        return getattr(dice if dice is not None and hasattr(dice, name) else random, name)
+        return getattr(dice.own() if dice is not None and hasattr(random.Random, name) else random, name)
 
 
 def _print(*args: object, **options: Any) -> None:  # Any: as print takes them
@@ -43,7 +66,7 @@ def _print(*args: object, **options: Any) -> None:  # Any: as print takes them
 
 
 @contextmanager
-def _rolling(dice: random.Random) -> Iterator[None]:
+def _rolling(dice: _Dice) -> Iterator[None]:
     """Let the games draw from `dice` within the block."""
     token = _dice.set(dice)
     try:
@@ -55,7 +78,7 @@ def _rolling(dice: random.Random) -> Iterator[None]:
 class TextArenaGame:
     """A running game of one player."""
 
-    def __init__(self, inner: Any, dice: random.Random) -> None:  # Any: an untyped package
+    def __init__(self, inner: Any, dice: _Dice) -> None:  # Any: an untyped package
         """Hold a game and its dice."""
         self.inner = inner
         self._dice = dice
@@ -64,7 +87,7 @@ class TextArenaGame:
     def start(cls, name: str, seed: int) -> "TextArenaGame":
         """Start the game registered under `name`. Raises: InvalidInput: textarena is not installed."""
         make, options = _game_class(name)
-        dice = random.Random(seed)
+        dice = _Dice(random.Random(seed))
         with _rolling(dice):
             inner = make(**options)
             inner.reset(num_players=1, seed=seed)
@@ -95,11 +118,14 @@ class TextArenaGame:
         return min(max(paid / full, 0.0), 1.0) if isinstance(paid, int | float) else 0.0
 
     def copy(self) -> "TextArenaGame":
-        """Return an independent game that goes on from here with the same dice."""
-        dice = random.Random()
-        dice.setstate(self._dice.getstate())
-        shared = {id(value): value for name in _SHARED if (value := vars(self.inner).get(name)) is not None}
-        return TextArenaGame(copy.deepcopy(self.inner, shared), dice)
+        """Return an independent game that goes on from here with the same dice.
+
+        The games are plain data: pickling copies them several times faster than a deep copy.
+        """
+        inner = copy.copy(self.inner)
+        own = {name: value for name, value in vars(inner).items() if name not in _SHARED}
+        vars(inner).update(pickle.loads(pickle.dumps(own, pickle.HIGHEST_PROTOCOL)))
+        return TextArenaGame(inner, self._dice.copy())
 
 
 def move_of(text: str) -> str | None:

@@ -1,9 +1,9 @@
 """What search environments share: a corpus, three tools to read it, and limits."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log
+from typing import NamedTuple
 
 from envgym.cache import cached_within
 from envgym.env import Env
@@ -13,8 +13,8 @@ from envgym.retrieval.bm25 import words_of
 from envgym.tools import tool
 
 MAX_RESULTS = 20
-_LINES_BYTES = 64 << 20
-"""Memory for the words of pages that were looked at."""
+_PAGES_BYTES = 64 << 20
+"""Memory for the lines and words of pages that were looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,8 @@ class BrowsingEnv(Env[BrowsingState]):
         lines = document.text.split("\n")
         places = [place for place, line in enumerate(lines) if text.strip().casefold() in line.casefold()]
         if not places and wanted_words:
-            places = [place for place, words in enumerate(_line_words(document)) if wanted_words <= words]
+            found = _indexed(document).places
+            places = sorted(set.intersection(*[set(found.get(word, ())) for word in wanted_words]))
         if not places:
             return f"No line of {document.id} holds {text.strip()[:100]!r}."
         shown = places[: self._end([lines[place] for place in places], 0)]
@@ -154,9 +155,9 @@ class BrowsingEnv(Env[BrowsingState]):
 
     def _result(self, rank: int, document: Document, wanted_words: frozenset[str]) -> str:
         """Show a hit, whole or with its best lines, and take notice of the lines that are whole."""
-        lines, left, shown = document.text.split("\n"), self.limits.result_chars, dict[int, str]()
-        is_short = len(document.text) <= left
-        for place in range(len(lines)) if is_short else _best_lines(document, wanted_words):
+        page, left, shown = _indexed(document), self.limits.result_chars, dict[int, str]()
+        lines, is_short = page.lines, len(document.text) <= left
+        for place in range(len(lines)) if is_short else _best_lines(page, wanted_words):
             if left <= 0:
                 break
             line = lines[place]
@@ -179,22 +180,38 @@ def _number_lines(lines: Sequence[str], places: Iterable[int]) -> Iterator[str]:
     return (f"{place + 1}: {lines[place]}" for place in places)
 
 
-def _best_lines(document: Document, wanted_words: frozenset[str]) -> list[int]:
+class _IndexedPage(NamedTuple):
+    """The lines of a page, and where its words are."""
+
+    lines: tuple[str, ...]
+    places: Mapping[str, tuple[int, ...]]
+    """Word -> the lines that hold it, rising."""
+    title_words: frozenset[str]
+
+
+@cached_within(_PAGES_BYTES)
+def _indexed(document: Document) -> _IndexedPage:
+    lines = tuple(document.text.split("\n"))
+    places: dict[str, list[int]] = {}
+    for place, line in enumerate(lines):
+        for word in dict.fromkeys(words_of(line)):
+            places.setdefault(word, []).append(place)
+    of_words = {word: tuple(found) for word, found in places.items()}
+    return _IndexedPage(lines, of_words, frozenset(words_of(document.title)))
+
+
+def _best_lines(page: _IndexedPage, wanted_words: frozenset[str]) -> list[int]:
     """Return the lines that fit best, best first: at least half as good as the best; the first line where none fits.
 
     A line is as good as the sum over its wanted words of log(1 + lines of the page / lines with the word); words of the
     title do not count, as the whole page is about them.
     """
-    lines = _line_words(document)
-    scored_words = wanted_words - frozenset(words_of(document.title))
-    counts = Counter(word for words in lines for word in words & scored_words)
-    worth = {word: log(1 + len(lines) / count) for word, count in counts.items()}
-    scores = {place: sum(worth[word] for word in words & scored_words) for place, words in enumerate(lines)}
-    least = max(scores.values()) / 2
-    best = sorted(scores, key=lambda place: (-scores[place], place))
-    return [place for place in best if scores[place] >= least > 0] or [0]
-
-
-@cached_within(_LINES_BYTES)
-def _line_words(document: Document) -> tuple[frozenset[str], ...]:
-    return tuple(frozenset(words_of(line)) for line in document.text.split("\n"))
+    scores: dict[int, float] = {}
+    for word in sorted(wanted_words - page.title_words):
+        if found := page.places.get(word):
+            worth = log(1 + len(page.lines) / len(found))
+            for place in found:
+                scores[place] = scores.get(place, 0.0) + worth
+    least = max(scores.values(), default=0.0) / 2
+    best = [place for place, score in scores.items() if score >= least]
+    return sorted(best, key=lambda place: (-scores[place], place)) or [0]

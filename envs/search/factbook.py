@@ -105,7 +105,8 @@ class Factbook(BrowsingEnv):
             for number, place in enumerate(evidence_of(self.task))
             if place.page == document.id and (place.line in shown or (place.line is None and is_opened))
         }
-        self.state = replace(self.state, read=self.state.read | read)
+        if not read <= self.state.read:
+            self.state = replace(self.state, read=self.state.read | read)
 
     def oracle(self) -> str:
         """Search for the page of each piece of evidence, open it there, and answer; or answer with what is left."""

@@ -15,6 +15,7 @@ from benchmarks._gpu_checks import CHECKS, assert_passes
 from benchmarks._gpu_numerics import Check, uneven_rows
 from benchmarks._gpu_page import render_page
 from benchmarks._gpu_speed import measure_sampling, measure_training, model_flops, shaped_model, step_bytes
+from benchmarks._processes import run_until
 from benchmarks.gpu import SPEED, Plan, Stage, failures, run_all, run_stage
 from benchmarks.packing import as_train_rows, rows_of
 from envgym.trainer.batch.rows import packed_batches, padded_batches
@@ -102,6 +103,7 @@ def plan(**changes: Any) -> Plan:  # fields of Plan
     return Plan(is_dry=True, peak_tflops=790.0, deadline=time.monotonic() + 600)._replace(**changes)
 
 
+@pytest.mark.slow
 def test_stage_that_raises_is_told_with_its_traceback() -> None:
     found = run_stage(Stage("nonsense", 120), plan())
     assert found["error"].startswith("exit code 1\n")
@@ -110,7 +112,7 @@ def test_stage_that_raises_is_told_with_its_traceback() -> None:
 
 def test_stage_beyond_its_limit_is_stopped_with_its_children(tmp_path: Path) -> None:
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {'import time; time.sleep(60)'!r}])"
-    assert gpu._run_until([sys.executable, "-c", child], tmp_path / "log", 0.5) is None
+    assert run_until([sys.executable, "-c", child], 0.5, output=tmp_path / "log") is None
 
 
 def test_stage_without_time_left_is_skipped() -> None:

@@ -8,7 +8,7 @@ import pytest
 from benchmarks._talks import ENV_ID
 from benchmarks._trl_side import phases
 from benchmarks.trl_step import Case, Ours, Step, compare, system_text
-from envgym.registry import register
+from envgym import registry
 
 
 def step(seconds: float, new_tokens: int = 100) -> Step:
@@ -36,8 +36,9 @@ def test_the_system_message_is_cut_out_of_a_prompt() -> None:
     assert system_text("<|im_start|>system\nBe\nkind.<|im_end|>\n<|im_start|>user\n?<|im_end|>\n") == "Be\nkind."
 
 
-def test_a_step_of_ours_is_timed_by_phase(tmp_path: Path) -> None:
-    register(ENV_ID, "benchmarks._talks:Ledger")
+def test_a_step_of_ours_is_timed_by_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registrations", dict(registry._registrations))  # it is nobody else's
+    registry.register(ENV_ID, "benchmarks._talks:Ledger")
     case = Case(turns=3, tokens=8, group=4)
     side = Ours(case, argparse.Namespace(steps=1, model="tiny", threads=1), tmp_path)
     try:

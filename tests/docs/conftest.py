@@ -17,6 +17,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small = [word for setting in SMALL for word in ("--set", setting)]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setenv("ENVGYM_CACHE", str(folder / "cache"))  # with the model, so that no page builds it again
         write_files(folder)
         for line in ("train examples/demo.yaml", "train first.yaml", "value runs/first --episodes 16"):
             words = shlex.split(line)

@@ -118,6 +118,7 @@ def endpoint(folder: Path, lines: Sequence[str]) -> Iterator[str]:
         yield server.url
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", cases())
 def test_lines_of_a_page_run(
     lines: Sequence[str], folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -130,6 +131,7 @@ def test_lines_of_a_page_run(
             run(made_small(line), capsys, monkeypatch)
 
 
+@pytest.mark.slow
 def test_corpus_is_served_and_searched_as_the_page_says(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

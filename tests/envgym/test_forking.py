@@ -9,9 +9,10 @@ import pytest
 from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.tasks import Task
 from envgym.env import ForkCapability
-from envgym.errors import ForkUnsupported, ResetNeeded
+from envgym.errors import ForkUnsupported, InvalidInput, ResetNeeded
 from envgym.forking import copy_generator
 from envgym.records import Reply
+from tests.support.parrots import Parrot, parrot_task
 from tests.support.toys import Counter
 
 CALL = '<tool_call>{"name": "add", "arguments": {"amount": 5}}</tool_call>'
@@ -144,3 +145,26 @@ def test_copied_generator_continues_with_the_same_numbers() -> None:
         assert twin.random(4).tolist() == generator.random(4).tolist()
         generator.random()
         assert twin.random() != generator.random()
+
+
+@pytest.mark.parametrize("seed", [3, None])
+def test_fork_made_before_the_first_draw_has_the_numbers_of_the_seed_to_itself(seed: int | None) -> None:
+    env, options = Parrot(), {"task": parrot_task("Q")}
+    env.reset(seed=3, options=options)
+    env.reset(seed=seed, options=options)  # without a seed the generator goes on
+    fork = env.fork()
+    expected = np.random.Generator(np.random.PCG64(3)).random(4).tolist()
+    assert env.np_random.random(4).tolist() == expected
+    assert fork.np_random.random(4).tolist() == expected
+
+
+def test_fork_of_an_env_without_a_seed_draws_the_same_numbers() -> None:
+    env = Parrot()
+    env.reset(options={"task": parrot_task("Q")})
+    fork = env.fork()
+    assert env.np_random.random(4).tolist() == fork.np_random.random(4).tolist()
+
+
+def test_seed_that_is_no_natural_number_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="seed must be an int of at least 0, got -1"):
+        Parrot().reset(seed=-1)

@@ -13,7 +13,6 @@ def token_logprobs(
     *,
     input_ids_BT: Int[Tensor, "B T"],
     attention_mask_BT: Bool[Tensor, "B T"] | Int[Tensor, "B T"],
-    position_ids_BT: Int[Tensor, "B T"] | None = None,
     loss_mask_BT: Bool[Tensor, "B T"] | None = None,
     temperature: float = 1.0,
     with_entropy: bool = False,
@@ -23,11 +22,10 @@ def token_logprobs(
     """Score the tokens of a batch of rows under a causal language model.
 
     Args:
-        model: see `token_hidden_states`, as the next four.
+        model: see `token_hidden_states`, as the next two.
         input_ids_BT: [B, T].
         attention_mask_BT: [B, T].
-        position_ids_BT: [B, T].
-        loss_mask_BT: [B, T].
+        loss_mask_BT: [B, T] tokens to score, a part of the attention mask; None = all.
         temperature: that the tokens were sampled with, > 0.
         with_entropy: also return the entropies, with gradient.
         states_before: also return the hidden state before the first of these tokens of each row.
@@ -37,14 +35,15 @@ def token_logprobs(
         [B, T] each; the first token of a row follows nothing and is not scored.
 
     Raises:
-        InvalidInput: padding on the left without position ids, or a model that cannot be served.
+        InvalidInput: a model that cannot be served.
     """
+    scored_BT = (attention_mask_BT if loss_mask_BT is None else loss_mask_BT).bool().clone()
+    scored_BT[:, 0] = False
     states = token_hidden_states(
         model,
         input_ids_BT=input_ids_BT,
         attention_mask_BT=attention_mask_BT,
-        position_ids_BT=position_ids_BT,
-        loss_mask_BT=loss_mask_BT,
+        scored_S=scored_BT.flatten().nonzero()[:, 0],
     )
     return states.logprobs(
         temperature=temperature, with_entropy=with_entropy, states_before=states_before, chunk_size=chunk_size

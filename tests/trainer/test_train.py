@@ -82,6 +82,7 @@ def killed_in_step(directory: Path, step: int) -> int:
     return subprocess.run(arguments, check=False, capture_output=True, timeout=300).returncode
 
 
+@pytest.mark.slow
 def test_killed_run_resumes_to_the_numbers_of_an_uninterrupted_one(tmp_path: Path) -> None:
     train(settings(tmp_path / "whole"))
     assert killed_in_step(tmp_path / "killed", 3) == -signal.SIGKILL
@@ -211,3 +212,14 @@ def test_evaluations_inside_a_run_are_those_of_eval_with_search_and_backend_alik
         "tokens_prefilled": 0.0,  # what is cached depends on what was sampled before
     }
     assert (record.label, record.step, record.selected_by) == (after.label, 1, "majority")
+
+
+def test_micro_batches_that_will_not_fit_are_said_before_anything_is_sampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = tmp_path / "meminfo"
+    free.write_text("MemAvailable: 1024 kB\n")
+    monkeypatch.setattr("envgym.trainer.learner.memory._MEMINFO", free)
+    with pytest.raises(UserWarning, match="micro_batch_tokens must fit the memory that is free, got 8192 where"):
+        train(settings(tmp_path / "run"))  # here a warning is an error
+    assert not (tmp_path / "run").exists()

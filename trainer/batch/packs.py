@@ -14,6 +14,8 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from envgym.trainer.methods.tensors import to_device
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trie:
@@ -149,11 +151,12 @@ def build_pack(
         trained_N[path[1:]] |= np.asarray(loss_masks[row], dtype=np.bool_)[1:]
         before = path
     trained_S = trained_N.nonzero()[0]
-    return Pack(
-        input_ids_N=torch.from_numpy(ids_N).to(device),
-        depths_N=torch.from_numpy(depths_N).to(device),
-        ends_N=torch.from_numpy(ends_N).to(device),
-        trained_S=torch.from_numpy(trained_S).to(device),
-        parents_S=torch.from_numpy(parents_N[trained_S]).to(device),
-        places_BT=torch.from_numpy(places_BT).to(device),
+    pack = Pack(
+        input_ids_N=torch.from_numpy(ids_N),
+        depths_N=torch.from_numpy(depths_N),
+        ends_N=torch.from_numpy(ends_N),
+        trained_S=torch.from_numpy(trained_S),
+        parents_S=torch.from_numpy(parents_N[trained_S]),
+        places_BT=torch.from_numpy(places_BT),
     )
+    return to_device(pack, device)

@@ -21,7 +21,8 @@ from envgym.errors import check_known
 from envgym.trainer.batch.packs import Pack, build_pack, build_trie, cut
 from envgym.trainer.batch.spread import token_advantages
 from envgym.trainer.methods.protocols import TrajectoryCredit
-from envgym.trainer.methods.row_ids import RowId, RowIds
+from envgym.trainer.methods.row_ids import CPU, RowId, RowIds
+from envgym.trainer.methods.tensors import to_device
 
 TRAINED: Final = frozenset({Origin.POLICY})
 """Origins of the tokens that an objective reads, unless a term of it reads others."""
@@ -109,6 +110,8 @@ class MicroBatch:
     loss_mask_BT: Bool[Tensor, "B T"]
     scored_mask_BT: Bool[Tensor, "B T"]
     """The loss mask, and other tokens that a term of the objective reads."""
+    scored_S: Int[Tensor, " S"]
+    """Places of the scored tokens in the rows laid end to end, ascending; a row's first token is never scored."""
     advantages_BT: Float[Tensor, "B T"]
     behavior_logprobs_BT: Float[Tensor, "B T"]
     weights_BT: Float[Tensor, "B T"]
@@ -265,9 +268,10 @@ def pack_multiple(device: torch.device) -> int:
     """Return what the lengths of packs are padded to a multiple of.
 
     A GPU's kernels work on tiles, are compiled and tuned for lengths, and its memory is cached in blocks by size; on a
-    CPU padding would only cost time.
+    CPU padding would only cost time. FlexAttention reads masks in squares of 128, and is compiled once for all packs of
+    two squares or more, but apart for a single one.
     """
-    return 128 if device.type == "cuda" else 1
+    return 256 if device.type == "cuda" else 1
 
 
 def packed_batches(
@@ -282,13 +286,19 @@ def packed_batches(
     trie = build_trie(token_ids, chosen)
     batches: list[MicroBatch] = []
     for run in cut(trie, max_tokens):
-        pack = build_pack(token_ids, scored_masks, trie, run, device, multiple=pack_multiple(device))
-        batches.append(replace(pad(rows, trie.rows[run.start : run.stop], device), pack=pack))
+        pack = build_pack(token_ids, scored_masks, trie, run, CPU, multiple=pack_multiple(device))
+        batch = _padded(rows, trie.rows[run.start : run.stop], device)
+        batches.append(to_device(replace(batch, pack=pack), device))
     return batches
 
 
 def pad(rows: Sequence[TrainRow], chosen: Sequence[int], device: torch.device) -> MicroBatch:
     """Pad rows on the right to the longest of them."""
+    return to_device(_padded(rows, chosen, device), device)
+
+
+def _padded(rows: Sequence[TrainRow], chosen: Sequence[int], device: torch.device) -> MicroBatch:
+    """Pad rows, in tensors of the CPU that are meant for a device."""
     length = max(len(rows[number]) for number in chosen)
     shape = (len(chosen), length)
     input_ids_BT = torch.zeros(shape, dtype=torch.int64)
@@ -310,17 +320,20 @@ def pad(rows: Sequence[TrainRow], chosen: Sequence[int], device: torch.device) -
             scored_mask_BT[part] = torch.tensor(row.scored_mask)
         for name, values in row.scores.items():
             scores[name][part] = torch.tensor(values)
+    follows_BT = scored_mask_BT.clone()
+    follows_BT[:, 0] = False  # the first token follows nothing, so nothing predicted it
     return MicroBatch(
         rows=tuple(chosen),
-        rows_B=torch.tensor(list(chosen), dtype=torch.int64, device=device),
+        rows_B=torch.tensor(list(chosen), dtype=torch.int64),
         ids=RowIds(ids=[rows[number].id for number in chosen], length=length, device=device),
-        input_ids_BT=input_ids_BT.to(device),
-        attention_mask_BT=attention_mask_BT.to(device),
-        loss_mask_BT=loss_mask_BT.to(device),
-        scored_mask_BT=scored_mask_BT.to(device),
-        advantages_BT=advantages_BT.to(device),
-        behavior_logprobs_BT=behavior_logprobs_BT.to(device),
-        weights_BT=weights_BT.to(device),
-        episode_shares_B=torch.tensor([rows[number].episode_share for number in chosen], device=device),
-        scores={name: values_BT.to(device) for name, values_BT in scores.items()},
+        input_ids_BT=input_ids_BT,
+        attention_mask_BT=attention_mask_BT,
+        loss_mask_BT=loss_mask_BT,
+        scored_mask_BT=scored_mask_BT,
+        scored_S=follows_BT.flatten().nonzero()[:, 0],
+        advantages_BT=advantages_BT,
+        behavior_logprobs_BT=behavior_logprobs_BT,
+        weights_BT=weights_BT,
+        episode_shares_B=torch.tensor([rows[number].episode_share for number in chosen]),
+        scores=scores,
     )

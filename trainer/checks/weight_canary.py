@@ -23,11 +23,12 @@ TEXT: Final = (
     "changed. Each morning he counted the steps down, 12 and then 30 and then 7 more, wrote the sum on a slate beside "
     "the gate, and asked the keeper to check it. What is 12 + 30 + 7? The keeper looked at the slate, said"
 )
-"""The prompt: long enough to fill several blocks of a cache, plain enough for any tokenizer."""
-MAX_PROMPT: Final = 192
-NUM_SAMPLES: Final = 4
-NUM_TOKENS: Final = 4
-"""Of each sample; side by side, 4 samples of 4 tokens cost an engine a quarter of one sample of 16."""
+"""The prompt, plain enough for any tokenizer."""
+MAX_PROMPT: Final = 48
+"""Tokens of it: more than a block of any engine's cache, so that a stale one would show."""
+NUM_SAMPLES: Final = 8
+NUM_TOKENS: Final = 2
+"""Of each sample; the second is sampled after keys and values that the first has left in the cache."""
 _MIN_MOVED_SHARE: Final = 0.1
 """A policy that moves by less than this share of what the learner moves does not have the weights."""
 
@@ -39,11 +40,12 @@ ComputeLogprobs = Callable[[Sequence[TrainRow]], Sequence[Sequence[float]]]
 class _CanaryReading:
     """The continuations, and the log-probs of their tokens by policy and learner, when the policy last moved."""
 
-    token_ids: tuple[tuple[int, ...], ...]
-    policy_logprobs: list[float]
-    """[tokens of all samples]."""
-    learner_logprobs: list[float]
-    """[tokens of all samples]."""
+    token_ids: list[tuple[int, ...]]
+    """Of each sample."""
+    policy_logprobs: list[tuple[float, ...]]
+    """Of each sample's tokens."""
+    learner_logprobs: list[tuple[float, ...]]
+    """Of each sample's tokens."""
 
 
 class WeightCanary:
@@ -57,21 +59,29 @@ class WeightCanary:
     async def check(self, policy: Policy, compute_logprobs: ComputeLogprobs, *, step: int) -> Metrics:
         """Return the gap between policy and learner, and by how much the learner moved, as means in nats.
 
+        The moves are those of the samples whose tokens are the last time's. If there is none, the policy has moved, and
+        the learner's move is that of all of the last time's samples.
+
         Raises: RunError: the policy's weights are not the learner's. PolicyFailure: the engine died twice.
         """
         samples = await asyncio.gather(*[self._sample(policy, seed) for seed in range(NUM_SAMPLES)])
-        token_ids = tuple(sample.token_ids for sample in samples)
-        policy_logprobs = [logprob for sample in samples for logprob in sample.behavior_logprobs]
+        token_ids = [sample.token_ids for sample in samples]
+        policy_logprobs = [sample.behavior_logprobs for sample in samples]
         last, where = self._last, f"canary, step {step}"
         learner_logprobs = self._logprobs(compute_logprobs, token_ids)
         gap = _mean_distance(policy_logprobs, learner_logprobs)
         metrics = {"canary/gap": gap}
         policy_moved = math.inf
         if last is not None:
-            is_same = token_ids == last.token_ids
-            now = learner_logprobs if is_same else self._logprobs(compute_logprobs, last.token_ids)
-            metrics["canary/moved"] = moved = _mean_distance(now, last.learner_logprobs)
-            policy_moved = _mean_distance(policy_logprobs, last.policy_logprobs) if is_same else math.inf
+            kept = [k for k, tokens in enumerate(token_ids) if tokens == last.token_ids[k]]
+            if kept:
+                now, before = [learner_logprobs[k] for k in kept], [last.learner_logprobs[k] for k in kept]
+                policy_moved = _mean_distance(
+                    [policy_logprobs[k] for k in kept], [last.policy_logprobs[k] for k in kept]
+                )
+            else:
+                now, before = self._logprobs(compute_logprobs, last.token_ids), last.learner_logprobs
+            metrics["canary/moved"] = moved = _mean_distance(now, before)
             if moved > self._settings.min_move and policy_moved < _MIN_MOVED_SHARE * moved:
                 do = "the new weights did not reach the sampler: check its update_weights and its cache"
                 got = f"no change while the learner's moved by {moved:.3g} nats"
@@ -93,16 +103,19 @@ class WeightCanary:
         except PolicyFailure:
             return await policy.generate(request)
 
-    def _logprobs(self, compute_logprobs: ComputeLogprobs, samples: Sequence[tuple[int, ...]]) -> list[float]:
-        """Return the learner's log-probs of the tokens of all samples.
+    def _logprobs(
+        self, compute_logprobs: ComputeLogprobs, samples: Sequence[tuple[int, ...]]
+    ) -> list[tuple[float, ...]]:
+        """Return the learner's log-probs of the tokens of each sample.
 
         The samples of a step are a batch of their own: a resumed run has no earlier ones, and must get the same bits.
         """
-        rows = [scored_row(self._prompt + tokens, first=len(self._prompt)) for tokens in samples]
-        found = zip(compute_logprobs(rows), rows, strict=True)
-        return [logprob for logprobs, row in found for logprob in logprobs[len(self._prompt) : len(row)]]
+        first = len(self._prompt)
+        rows = [scored_row(self._prompt + tokens, first=first) for tokens in samples]
+        return [tuple(logprobs[first : len(row)]) for logprobs, row in zip(compute_logprobs(rows), rows, strict=True)]
 
 
-def _mean_distance(left: Sequence[float], right: Sequence[float]) -> float:
-    """Return the mean absolute difference."""
-    return sum(abs(a - b) for a, b in zip(left, right, strict=True)) / max(len(left), 1)
+def _mean_distance(left: Sequence[Sequence[float]], right: Sequence[Sequence[float]]) -> float:
+    """Return the mean absolute difference over the tokens of all samples."""
+    pairs = [(a, b) for one, other in zip(left, right, strict=True) for a, b in zip(one, other, strict=True)]
+    return sum(abs(a - b) for a, b in pairs) / max(len(pairs), 1)

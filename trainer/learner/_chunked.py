@@ -8,6 +8,9 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from envgym.trainer.learner.causal_lm import LmHead
 
+STRIP_ENTRIES = 2**18
+"""Logits that a CPU reduces at a time: as many as stay in its caches between one pass over them and the next."""
+
 
 class ChunkSettings(NamedTuple):
     """What is not a tensor."""
@@ -29,8 +32,14 @@ class ChunkSettings(NamedTuple):
         )
 
     def chunks(self, length: int) -> list[slice]:
-        """Cut range(length) into slices of at most `chunk_size`."""
-        return [slice(start, start + self.chunk_size) for start in range(0, length, self.chunk_size)]
+        """Cut range(length) into slices of at most `chunk_size`: tokens whose logits exist at a time."""
+        return _cut(slice(0, length), self.chunk_size)
+
+    def strips(self, chunk: slice, head: LmHead) -> list[slice]:
+        """Cut a chunk into the tokens whose logits are read again and again before those of the next."""
+        if head.weight_VD.device.type != "cpu":
+            return [chunk]
+        return _cut(chunk, max(STRIP_ENTRIES // len(head.weight_VD), 1))
 
     def grad_of_logits(
         self,
@@ -41,7 +50,7 @@ class ChunkSettings(NamedTuple):
         grad_logprobs_T: Tensor | None,
         grad_entropies_T: Tensor | None,
     ) -> Tensor:
-        """Return the gradient with respect to the product of hidden states and head; overwrites `capped_TV`."""
+        """Return the gradient with respect to the product of hidden states and head; may overwrite `capped_TV`."""
         # The cap's slope is taken before the logits are overwritten.
         slope_TV = None if self.softcap is None else 1 - (capped_TV / self.softcap).square()
         logp_TV = capped_TV.div_(self.temperature).sub_(logsumexp_T[:, None])
@@ -93,11 +102,17 @@ class ChunkedLogprobsFunction(torch.autograd.Function):
         entropies_T = torch.empty_like(logprobs_T) if with_entropy else None
         with torch.autocast(hidden_TD.device.type, enabled=False):
             for chunk in settings.chunks(len(targets_T)):
-                z_TV = head.logits(hidden_TD[chunk].to(settings.dtype)).div_(settings.temperature)
-                logsumexp_T[chunk] = z_TV.logsumexp(dim=-1)
-                logprobs_T[chunk] = z_TV.gather(-1, targets_T[chunk, None]).squeeze(-1) - logsumexp_T[chunk]
-                if entropies_T is not None:
-                    entropies_T[chunk] = logsumexp_T[chunk] - z_TV.softmax(dim=-1).mul_(z_TV).sum(dim=-1)
+                product_TV = head.product(hidden_TD[chunk].to(settings.dtype))
+                for strip in settings.strips(chunk, head):
+                    z_TV = head.logits_of(product_TV[_within(strip, chunk)]).div_(settings.temperature)
+                    chosen_T = z_TV.gather(-1, targets_T[strip, None]).squeeze(-1)
+                    most_T = z_TV.amax(dim=-1)
+                    e_TV = z_TV.sub_(most_T[:, None]).exp() if with_entropy else z_TV.sub_(most_T[:, None]).exp_()
+                    sum_T = e_TV.sum(dim=-1)
+                    logsumexp_T[strip] = sum_T.log() + most_T
+                    logprobs_T[strip] = chosen_T - logsumexp_T[strip]
+                    if entropies_T is not None:
+                        entropies_T[strip] = sum_T.log() - e_TV.mul_(z_TV).sum(dim=-1) / sum_T
         ctx.set_materialize_grads(False)
         saved = (hidden_TD, weight_VD, bias_V, targets_T, logsumexp_T, entropies_T)
         ctx.save_for_backward(*saved)  # type: ignore[arg-type]  # None may be saved, which the annotation leaves out
@@ -120,27 +135,38 @@ class ChunkedLogprobsFunction(torch.autograd.Function):
         with torch.autocast(hidden_TD.device.type, enabled=False):
             for chunk in settings.chunks(len(targets_T)):
                 chunk_TD = hidden_TD[chunk].to(settings.dtype)
-                grad_TV = settings.grad_of_logits(
-                    head.logits(chunk_TD),
-                    targets_T[chunk],
-                    logsumexp_T[chunk],
-                    None if entropies_T is None else entropies_T[chunk],
-                    None if grad_logprobs_T is None else grad_logprobs_T[chunk],
-                    None if grad_entropies_T is None else grad_entropies_T[chunk],
-                )
-                product_TV = grad_TV.to(settings.dtype)
+                product_TV = head.product(chunk_TD)  # strip by strip, its gradient takes its place
+                for strip in settings.strips(chunk, head):
+                    here_TV = product_TV[_within(strip, chunk)]
+                    grad_TV = settings.grad_of_logits(
+                        head.logits_of(here_TV),
+                        targets_T[strip],
+                        logsumexp_T[strip],
+                        None if entropies_T is None else entropies_T[strip],
+                        None if grad_logprobs_T is None else grad_logprobs_T[strip],
+                        None if grad_entropies_T is None else grad_entropies_T[strip],
+                    )
+                    if grad_bias_V is not None:
+                        grad_bias_V += grad_TV.sum(dim=0)
+                    here_TV.copy_(grad_TV)
                 if grad_hidden_TD is not None:
                     grad_hidden_TD[chunk] = product_TV @ head.weight_VD
                 if grad_weight_VD is not None:
                     _add_product(grad_weight_VD, product_TV.T, chunk_TD)
-                if grad_bias_V is not None:
-                    grad_bias_V += grad_TV.sum(dim=0)
         return (
             grad_hidden_TD,
             None if grad_weight_VD is None else grad_weight_VD.to(weight_VD.dtype),
             None if grad_bias_V is None or bias_V is None else grad_bias_V.to(bias_V.dtype),
             *[None] * 3,
         )
+
+
+def _cut(span: slice, size: int) -> list[slice]:
+    return [slice(start, min(start + size, span.stop)) for start in range(span.start, span.stop, size)]
+
+
+def _within(strip: slice, chunk: slice) -> slice:
+    return slice(strip.start - chunk.start, strip.stop - chunk.start)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -36,11 +36,19 @@ class LmHead:
 
     def logits(self, hidden_TD: Float[Tensor, "T D"]) -> Float[Tensor, "T V"]:
         """Return the logits of a few tokens: the product in the dtype of the arguments, the rest in float32."""
+        return self.logits_of(self.product(hidden_TD))
+
+    def product(self, hidden_TD: Float[Tensor, "T D"]) -> Float[Tensor, "T V"]:
+        """Return W h + b of a few tokens, in the dtype of the arguments."""
         weight_VD, bias_V = self.weight_VD, self.bias_V
         if self.is_float32:
             hidden_TD, weight_VD = at_least_float32(hidden_TD), at_least_float32(weight_VD)
             bias_V = None if bias_V is None else at_least_float32(bias_V)
-        logits_TV = at_least_float32(nn.functional.linear(hidden_TD, weight_VD, bias_V))
+        return nn.functional.linear(hidden_TD, weight_VD, bias_V)
+
+    def logits_of(self, product_TV: Float[Tensor, "T V"]) -> Float[Tensor, "T V"]:
+        """Return the logits of a `product`, in float32 at least."""
+        logits_TV = at_least_float32(product_TV)
         if self.scale != 1.0:
             logits_TV = logits_TV * self.scale
         if self.softcap is not None:

@@ -28,7 +28,7 @@ class CoupledGradient(NamedTuple):
         if self.by_states_ND is None:
             return value
         assert scored.states_BD is not None, "the caller computes states where the loss read them"
-        return value + (self.by_states_ND[list(batch.rows)] * scored.states_BD).sum()
+        return value + (self.by_states_ND[batch.rows_B] * scored.states_BD).sum()
 
 
 def coupled_gradient(
@@ -57,7 +57,7 @@ def coupled_gradient(
     computed = forward.token_logprobs(rows, batches, temperature, with_states=with_states)
     numbers = [values for values in computed if values is not None]
     whole = pad(rows, chosen, forward.device)
-    places = (whole.row_slice, whole.row_slice, list(whole.rows))[: len(numbers)]
+    places = (whole.row_slice, whole.row_slice, whole.rows_B)[: len(numbers)]
     leaves = [values[place].requires_grad_() for values, place in zip(numbers, places, strict=True)]
     loss = loss_fn(whole, TokenLogprobs(*leaves))
     found = [torch.zeros_like(values) for values in numbers]

@@ -18,7 +18,7 @@ from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.causal_lm import lm_head_of
 from envgym.trainer.learner.logprobs import TokenHiddenStates
 from envgym.trainer.methods.losses import Denominator, TokenMean
-from envgym.trainer.methods.tensors import check_rows
+from envgym.trainer.methods.tensors import check_rows, to_device
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
 from envgym.trainer.sections import CriticSettings, OptimSettings
 
@@ -96,7 +96,7 @@ class PaddedValueTargets:
             for place, value_target in row.supervised:
                 values_NT[number, place], targets_NT[number, place] = value_target
                 mask_NT[number, place] = True
-        return cls(values_NT=values_NT.to(device), targets_NT=targets_NT.to(device), mask_NT=mask_NT.to(device))
+        return to_device(cls(values_NT=values_NT, targets_NT=targets_NT, mask_NT=mask_NT), device)
 
     def metrics(self) -> Metrics:
         """Return means, and the share of the targets' variance that the values explain, where they have some."""

@@ -51,7 +51,7 @@ class ForwardPass:
             model,
             input_ids_BT=batch.input_ids_BT,
             attention_mask_BT=batch.attention_mask_BT,
-            loss_mask_BT=batch.scored_mask_BT,
+            scored_S=batch.scored_S,
         )
 
     def apply_head(
@@ -109,7 +109,7 @@ class ForwardPass:
             if scored.states_BD is not None:
                 if states_ND is None:
                     states_ND = scored.states_BD.new_zeros(len(rows), scored.states_BD.shape[1])
-                states_ND[list(batch.rows)] = scored.states_BD
+                states_ND[batch.rows_B] = scored.states_BD
         return TokenLogprobs(logprobs_NT, entropies_NT, states_ND)
 
     @contextmanager

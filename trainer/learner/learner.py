@@ -19,6 +19,7 @@ from envgym.trainer.learner.coupled import CoupledGradient, coupled_gradient
 from envgym.trainer.learner.critic import Critic, PaddedValueTargets, supervised_tokens
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.logprobs import TokenLogprobs
+from envgym.trainer.learner.memory import explain_out_of_memory
 from envgym.trainer.learner.objective import Objective, ObjectiveInputs, OldLogprobs, objective_loss
 from envgym.trainer.methods.losses import Denominator
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics, correction_metrics
@@ -138,13 +139,15 @@ class Learner:
             micro_batches: of the whole update.
             loss_fn: the losses of the micro-batches add up to that of the update.
 
-        Raises: InvalidInput: the loss or the gradient is not finite; nothing is updated then.
+        Raises: InvalidInput: the loss or the gradient is not finite; nothing is updated then. RunError: a micro-batch
+        does not fit the device's memory.
         """
         self.zero_grad()
         losses: list[Tensor] = []
         for batch in micro_batches:
-            loss = loss_fn(batch)
-            loss.backward()
+            with explain_out_of_memory(batch, self.optim, self.device):
+                loss = loss_fn(batch)
+                loss.backward()
             losses.append(loss.detach())
         # Read once, when all are under way: reading a number waits for the device.
         if wrong := [loss for loss in (torch.stack(losses).tolist() if losses else ()) if not math.isfinite(loss)]:

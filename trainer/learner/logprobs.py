@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from envgym.errors import InvalidInput, sentence
 from envgym.trainer.learner._chunked import ChunkedLogprobsFunction, ChunkSettings
-from envgym.trainer.learner.causal_lm import LmHead, at_least_float32, hidden_states, lm_head_of
+from envgym.trainer.learner.causal_lm import LmHead, at_least_float32, causal_lm, hidden_states, lm_head_of
+from envgym.trainer.learner.rows_attention import padded_right
 
 CHUNK_SIZE = 256
 """Tokens per chunk: enough to keep the matrix product busy, and 128 MiB of float32 logits at a vocabulary of 128k."""
@@ -87,10 +88,11 @@ class TokenHiddenStates:
         count, width = self.hidden_SD.shape
         # Which token stands where is dealt out as any number a token is; float64 counts exactly.
         numbers_BT = self.to_rows(torch.arange(count, dtype=torch.float64, device=self.hidden_SD.device)).long()
-        (rows,) = mask_BT.any(dim=-1).nonzero(as_tuple=True)
-        first = numbers_BT[rows, mask_BT[rows].int().argmax(dim=-1)]
-        states_BD = self.hidden_SD.new_zeros(len(mask_BT), width).index_put((rows,), self.hidden_SD[first])
-        return at_least_float32(states_BD)
+        if not count:
+            return at_least_float32(self.hidden_SD.new_zeros(len(mask_BT), width))
+        first_B = numbers_BT.gather(1, mask_BT.int().argmax(dim=-1, keepdim=True))[:, 0]
+        states_BD = self.hidden_SD.index_select(0, first_B)
+        return at_least_float32(torch.where(mask_BT.any(dim=-1, keepdim=True), states_BD, 0.0))
 
 
 def chunked_logprobs(
@@ -139,42 +141,32 @@ def token_hidden_states(
     *,
     input_ids_BT: Int[Tensor, "B T"],
     attention_mask_BT: Bool[Tensor, "B T"] | Int[Tensor, "B T"],
-    position_ids_BT: Int[Tensor, "B T"] | None = None,
-    loss_mask_BT: Bool[Tensor, "B T"] | None = None,
+    scored_S: Int[Tensor, " S"],
 ) -> TokenHiddenStates:
-    """Run the body of a causal language model on a batch of rows.
+    """Run the body of a causal language model on rows that are padded on the right.
 
     Args:
         model: a Hugging Face causal language model, plain or wrapped by peft; run in the mode it is in.
         input_ids_BT: [B, T] token ids.
         attention_mask_BT: [B, T], True or 1 = a token, False or 0 = padding.
-        position_ids_BT: [B, T] passed on to the model; None = it counts from 0, which needs padding on the right.
-        loss_mask_BT: [B, T] tokens to score, a subset of the attention mask; None = all. The heads' work is
-            proportional to their number. The first token of a row follows nothing and is never scored.
+        scored_S: [S] places of the tokens to score in the rows laid end to end; none is the first of its row. The
+            heads' work is proportional to their number.
 
     Raises:
-        InvalidInput: padding on the left without position ids, or a model that cannot be served.
+        InvalidInput: a model that cannot be served.
     """
-    present_BT = attention_mask_BT.bool()
-    if position_ids_BT is None and bool((present_BT[:, 1:] & ~present_BT[:, :-1]).any()):
-        do = "pad on the right, or pass position_ids"
-        got = "a token after padding"
-        raise InvalidInput(sentence("attention_mask", "pad on the right", got, where="token_hidden_states", do=do))
-    hidden_BTD = hidden_states(
-        model,
-        input_ids_BT=input_ids_BT,
-        attention_mask=attention_mask_BT.long(),
-        position_ids_BT=position_ids_BT,
-    )
-    scored_BT = present_BT if loss_mask_BT is None else loss_mask_BT
-    rows, before = (scored_BT[:, 1:] & present_BT[:, :-1]).nonzero(as_tuple=True)
-    here = (rows, before + 1)
+    with padded_right(causal_lm(model)):
+        hidden_BTD = hidden_states(model, input_ids_BT=input_ids_BT, attention_mask=attention_mask_BT.long())
 
-    def to_rows(scored_S: Tensor) -> Tensor:
-        return scored_S.new_zeros(input_ids_BT.shape).index_put(here, scored_S)
+    def to_rows(values_S: Tensor) -> Tensor:
+        values_N = values_S.new_zeros(input_ids_BT.numel()).index_put((scored_S,), values_S)
+        return values_N.view(input_ids_BT.shape)
 
     return TokenHiddenStates(
-        hidden_SD=hidden_BTD[rows, before], targets_S=input_ids_BT[here], to_rows=to_rows, head=lm_head_of(model)
+        hidden_SD=hidden_BTD.flatten(0, 1).index_select(0, scored_S - 1),
+        targets_S=input_ids_BT.flatten().index_select(0, scored_S),
+        to_rows=to_rows,
+        head=lm_head_of(model),
     )
 
 

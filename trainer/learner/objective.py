@@ -7,8 +7,9 @@ that may depend on the step.
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import chain
+from operator import or_
 from typing import Final, Literal
 
 import torch
@@ -93,7 +94,7 @@ def _of_sources(mask_BT: Bool[Tensor, "B T"], batch: MicroBatch, sources: Set[So
 
 
 def _is_one_of(numbers: Tensor, chosen: Sequence[int]) -> Tensor:
-    return torch.isin(numbers, torch.tensor(chosen, dtype=numbers.dtype, device=numbers.device))
+    return reduce(or_, (numbers == number for number in chosen), torch.zeros_like(numbers, dtype=torch.bool))
 
 
 @dataclass(frozen=True, kw_only=True)

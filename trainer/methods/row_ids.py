@@ -15,6 +15,7 @@ from torch import Tensor
 from envgym.core.segments import Origin
 from envgym.core.trajectory import Row
 from envgym.core.tree import Source
+from envgym.trainer.methods.tensors import to_device
 
 ORIGINS: Final = tuple(Origin)
 """An origin's place here is its number in a tensor."""
@@ -91,7 +92,7 @@ class RowIds:
     @cached_property
     def rewards_B(self) -> Float[Tensor, " B"]:
         """The reward of each row's episode, after shaping."""
-        return torch.tensor([row_id.reward for row_id in self.ids], device=self.device)
+        return to_device(torch.tensor([row_id.reward for row_id in self.ids]), self.device)
 
     @cached_property
     def turns_BT(self) -> Int[Tensor, "B T"]:
@@ -116,11 +117,11 @@ class RowIds:
         return self._of_tokens(lambda row_id, row: [ORIGINS.index(origin) for origin in row_id.origins(len(row))])
 
     def _numbers(self, values: Sequence[int]) -> Int[Tensor, " B"]:
-        return torch.tensor(values, dtype=torch.int64, device=self.device)
+        return to_device(torch.tensor(values, dtype=torch.int64), self.device)
 
     def _of_tokens(self, read: Callable[[RowId, Row], Sequence[int]]) -> Int[Tensor, "B T"]:
         numbers_BT = torch.full((len(self.ids), self.length), -1, dtype=torch.int64)
         for place, row_id in enumerate(self.ids):
             if row_id.row is not None:
                 numbers_BT[place, : len(row_id.row)] = torch.tensor(read(row_id, row_id.row), dtype=torch.int64)
-        return numbers_BT.to(self.device)
+        return to_device(numbers_BT, self.device)

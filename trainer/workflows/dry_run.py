@@ -3,17 +3,10 @@
 No weight changes, so what is collected is what the model does before any warm start.
 """
 
-import resource
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-
-import torch
-from torch import nn
 
 from envgym.core.trajectory import Group, Row, Trajectory
 from envgym.core.tree import Tree
@@ -21,6 +14,7 @@ from envgym.event_loop import run_coroutine
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.learner.learner import needs_old_logprobs_pass
+from envgym.trainer.learner.memory import StateMemory, measure_memory, state_memory
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import CriticCredit, FilterResult
 from envgym.trainer.sections import RolloutSettings
@@ -28,86 +22,8 @@ from envgym.trainer.settings import TrainSettings
 from envgym.trainer.workflows.demonstrations import demonstration_sources
 from envgym.trainer.workflows.sft import likelihood_rows, play_demonstrations
 
-_STATUS = Path("/proc/self/status")
-_CLEAR = Path("/proc/self/clear_refs")
-_CLEAR_PEAK = "5"
-"""Linux: sets the peak of the resident memory back to what is resident now."""
 _NUM_DEMONSTRATIONS = 16
 """Of each phase of a warm start, so many are played: as many as tell whether the agent's limits hold them."""
-_MOMENTS = 2
-"""Numbers that AdamW keeps per parameter."""
-
-
-class Peak:
-    """What `peak_memory` measured."""
-
-    num_bytes = 0
-
-
-@contextmanager
-def peak_memory(device: torch.device) -> Iterator[Peak]:
-    """Measure the most memory that the block holds at a time, beyond what was held at its start.
-
-    On CUDA the allocator's own count; elsewhere the resident memory of the process, which leaves out what the block
-    found free in the process, and outside Linux also what had been resident before.
-    """
-    peak = Peak()
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        yield peak
-        peak.num_bytes = torch.cuda.max_memory_allocated(device) - before
-        return
-    with suppress(OSError):  # the peak is set back where the system can: not on another system, or not allowed here
-        _CLEAR.write_text(_CLEAR_PEAK)
-    before = _resident_peak()
-    yield peak
-    peak.num_bytes = max(_resident_peak() - before, 0)
-
-
-def _resident_peak() -> int:
-    if _STATUS.exists():
-        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
-        return int(line.split()[1]) * 1024
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateMemory:
-    """Bytes that training holds between micro-batches."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-
-    @property
-    def total(self) -> int:
-        """All of it."""
-        return self.weights + self.gradients + self.optimizer
-
-    def __add__(self, other: "StateMemory") -> "StateMemory":
-        """Return what two models hold together."""
-        return StateMemory(
-            weights=self.weights + other.weights,
-            gradients=self.gradients + other.gradients,
-            optimizer=self.optimizer + other.optimizer,
-        )
-
-
-def state_memory(model: nn.Module, *, reference: bool) -> StateMemory:
-    """Count weights, gradients and AdamW's moments of a model.
-
-    Args:
-        model: plain, or with adapters.
-        reference: whether a frozen copy is kept for the KL term; with adapters that is a copy of the adapters.
-    """
-    held = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-    copied = (trained if hasattr(model, "peft_config") else held) if reference else 0
-    return StateMemory(weights=held + copied, gradients=trained, optimizer=_MOMENTS * trained)
-
-
 _FORWARD_SHARE = 1 / 3
 """Of the time of forward and backward together: a backward pass costs twice its forward pass."""
 
@@ -264,7 +180,7 @@ def _measure(context: RunContext, settings: TrainSettings, rows: list[TrainRow],
     learner, objective = context.learner, context.method.objective.without_reference
     has_reference = bool(settings.objective.kl_coef)
     state = state_memory(context.model, reference=has_reference)
-    with peak_memory(context.device) as peak:
+    with measure_memory(context.device) as use:
         learner.backward_largest_micro_batch(rows, objective)
     started = time.perf_counter()
     tokens = learner.backward_largest_micro_batch(rows, objective)
@@ -280,7 +196,7 @@ def _measure(context: RunContext, settings: TrainSettings, rows: list[TrainRow],
         held += state_memory(context.critic.learner.model, reference=False)
     return StepCost(
         state=held,
-        activations=max(peak.num_bytes - state.gradients, 0),
+        activations=max(use.peak - state.gradients, 0),
         num_micro_batches=len(batches),
         computed_tokens=computed,
         passes=passes,

@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from envgym.agents.policies import _prefixes
+from envgym.agents.policies import _llama_forward, _prefixes
+from envgym.agents.policies._packed_linears import Product
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.errors import PolicyFailure, UnknownName
@@ -138,3 +139,25 @@ def test_numbers_that_are_not_finite_are_not_kept() -> None:
         generate(policy, [item])
     model.lm_head.forward = head
     assert generate(policy, [item])[0].num_prefilled == 57
+
+
+def test_contexts_computed_anew_from_the_same_weights_need_no_new_copies_of_these(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[object] = []
+    copied = _llama_forward._product
+
+    def counted(layers: Sequence[torch.nn.Module]) -> Product:
+        made.append(layers)
+        return copied(layers)
+
+    monkeypatch.setattr(_llama_forward, "_product", counted)
+    policy, item = TransformersPolicy(llama().bfloat16()), request(range(3, 60))
+    before = generate(policy, [item])[0]
+    num_products = len(made)
+    policy.clear_prefix_cache()
+    assert generate(policy, [item])[0] == before
+    assert len(made) == num_products
+    policy.set_version(1)
+    assert generate(policy, [item])[0] == replace(before, policy_version=1)
+    assert len(made) == 2 * num_products

@@ -94,6 +94,29 @@ def test_frequencies_are_the_probabilities() -> None:
     assert (counts - stated).abs().max().item() < 5 * 0.0025
 
 
+@pytest.mark.parametrize("vocabulary", [256, 257, 1000])
+def test_of_many_tokens_a_number_picks_the_first_whose_cumulative_probability_exceeds_it(vocabulary: int) -> None:
+    torch.manual_seed(0)
+    logits = 3 * torch.randn(1, vocabulary)
+    logits[0, ::3] = -torch.inf  # what cannot be sampled, also at the ends of blocks
+    logits[0, 254:] = -torch.inf
+    logits[0, 700:702] = 0.0
+    cumulative = logits.double().softmax(-1).cumsum(-1)[0]
+    # Numbers within, at both ends, and between every two tokens.
+    numbers = torch.cat(
+        [torch.rand(200, dtype=torch.float64), torch.tensor([0.0, 1 - 2**-53]), cumulative[cumulative < 1]]
+    )
+    rules = SamplingRules.of([Sampling()] * len(numbers), vocabulary, CPU)
+    tokens = sample(logits.expand(len(numbers), -1), rules, numbers).tokens
+    assert logits[0, tokens].isfinite().all()
+    shares = cumulative.diff(prepend=cumulative.new_zeros(1))
+    ends = torch.stack([cumulative[tokens], (cumulative - shares)[tokens]])
+    at_an_end = (ends - numbers).abs().amin(0) < 1e-6  # rounding of float32
+    expected = torch.searchsorted(cumulative, numbers, right=True)
+    assert ((tokens == expected) | at_an_end).all()
+    assert (tokens == expected)[:200].float().mean() > 0.98
+
+
 rules_of_a_row = st.builds(
     Sampling,
     temperature=st.sampled_from([0.0, 0.5, 1.0, 1.7]),

@@ -169,8 +169,9 @@ def test_a_model_that_is_not_served_is_named_with_those_that_are(server: Server)
 
 @pytest.mark.parametrize(
     "trouble",
-    [(503, {"error": {"message": "busy"}}, {}), HANG, "{not json", {"choices": []}, {"choices": [1]},
-     without(says(), "logprobs"), without(says(), "logprobs", {"token_logprobs": [None, None]})],
+    [(503, {"error": {"message": "busy"}}, {}), pytest.param(HANG, marks=pytest.mark.slow), "{not json",
+     {"choices": []}, {"choices": [1]}, without(says(), "logprobs"),
+     without(says(), "logprobs", {"token_logprobs": [None, None]})],
     ids=["503", "hang", "no JSON", "no choice", "strange choice", "no log-probs", "empty log-probs"],
 )  # fmt: skip
 def test_what_may_pass_is_tried_again_and_ends(server: Server, trouble: object) -> None:

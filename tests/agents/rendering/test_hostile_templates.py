@@ -41,6 +41,7 @@ def test_template_that_asks_for_too_much_is_one_sentence(text: str, reason: str)
     assert refusal(text).startswith(f"chat template must render a user message, got {reason}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [LOOPS, "{{ 9**(9**9) }}"])
 def test_template_that_never_ends_is_ended(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_module, "CPU_S", 1)

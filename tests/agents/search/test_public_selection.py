@@ -49,14 +49,14 @@ def answer(strategy: BestOf, number: int) -> Tree:
     return asyncio.run(strategy.answer(job, context))
 
 
-def success_of_chosen_and_of_all(strategy: BestOf) -> tuple[list[float], list[float]]:
+def success_of_chosen_and_of_all(strategy: BestOf, num_rooms: int = NUM_ROOMS) -> tuple[list[float], list[float]]:
     """Return, room by room, whether the chosen episode succeeded, and the share of all 8 that did."""
-    trees = [answer(strategy, number) for number in range(NUM_ROOMS)]
+    trees = [answer(strategy, number) for number in range(num_rooms)]
     rewards = [episode.reward for tree in trees for episode in trajectories(tree)]
     chosen = [reward.value for reward in rewards if isinstance(reward, Scored)]
     endings = [[node.ending for node in tree.nodes if node.ending is not None] for tree in trees]
     assert {len(room) for room in endings} == {NUM_EPISODES}
-    assert len(chosen) == NUM_ROOMS
+    assert len(chosen) == num_rooms
     return chosen, [fmean(ending is Ending.TERMINATED for ending in room) for room in endings]
 
 
@@ -71,6 +71,6 @@ def test_public_selection_is_worth_one_episode(select: str) -> None:
 def test_selection_by_ending_or_reward_finds_every_solved_room() -> None:
     by_ending = BestOf(n=NUM_EPISODES, select=Choice(name="majority"), prefer_terminated=True)
     for strategy in (by_ending, BestOf(n=NUM_EPISODES, select=Choice(name="reward"))):
-        chosen, every = success_of_chosen_and_of_all(strategy)
+        chosen, every = success_of_chosen_and_of_all(strategy, num_rooms=20)
         assert chosen == [float(mean > 0) for mean in every]
         assert fmean(chosen) > 2 * fmean(every)

@@ -5,6 +5,7 @@ import io
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,8 +44,9 @@ LINES: Mapping[str, list[str]] = {
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return what writes the script of a shell."""
+    """Return what writes the script of a shell, once."""
 
+    @cache
     def write(shell: str) -> Path:
         text = io.StringIO()
         with contextlib.redirect_stdout(text):

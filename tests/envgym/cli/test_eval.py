@@ -187,6 +187,7 @@ main(sys.argv[2:])
 """
 
 
+@pytest.mark.slow
 def test_killed_evaluation_goes_on_where_it_stopped_and_finds_the_same(command: Command, folder: Path) -> None:
     words = [*VOWELS[:-1], "killed", "--tasks", "6", "--samples", "2", "--concurrency", "2"]
     died = subprocess.run([sys.executable, "-c", KILLER, "5", *words], check=False, timeout=120, env=os.environ)

@@ -23,6 +23,7 @@ from envgym.sandbox import make_sandbox, why_unusable
 from tests.envgym.cli.conftest import SETTINGS, WORLD
 from tests.support.sources import ROOT
 
+pytestmark = pytest.mark.slow
 Command = Callable[..., tuple[int, str, str]]
 
 GATED = """

@@ -24,6 +24,7 @@ def run(*words: str, cwd: Path, path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_generated_package_passes_check_and_its_own_tests_once_installed(tmp_path: Path) -> None:
     folder = write_package("my_games", "dice", tmp_path, "data")
     site = tmp_path / "site"

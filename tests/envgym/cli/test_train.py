@@ -378,3 +378,19 @@ def test_warm_start_that_the_agents_limits_refuse_leaves_nothing_and_can_be_begu
         assert "max_turn_tokens must hold the turns of the demonstrations, got 2" in refused(
             command, files, "train", "run.yaml", *words
         )
+
+
+def test_run_that_is_resumed_stays_where_its_settings_are_refused(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = ("sft.episodes=8", "agent.max_turn_tokens=2", "agent.on_length=truncate")
+    with monkeypatch.context() as patch:
+        patch.setattr("envgym.trainer.train.warm_start", interrupted)
+        assert command("train", "run.yaml", *(word for value in values for word in ("--set", value)))[0] == 130
+    code, _, err = command("train", "runs/vowels", "--resume")
+    assert (code, "must hold the turns of the demonstrations" in err) == (2, True)
+    assert (folder / "runs/vowels/config.json").exists()
+
+
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt

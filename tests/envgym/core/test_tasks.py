@@ -12,6 +12,7 @@ from envgym.seeds import derive_seed, generator
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,  # trees of 100 leaves take seconds to draw, and tell no more
 )
 
 

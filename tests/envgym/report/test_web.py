@@ -1,9 +1,10 @@
 """The page in a real browser."""
 
 import re
-import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,34 +15,34 @@ from envgym.report.bundle import write_report
 from envgym.report.data import EpisodeData, Meta, MetricRow, ReportData, ToolFailure, TurnData
 from tests.envgym.report.conftest import BROWSER
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
 pytestmark = [
     pytest.mark.web,
     pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"),
 ]
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
-    "--no-first-run --virtual-time-budget=4000 --window-size=1400,1000 --enable-logging=stderr"
-)
+Draw = Callable[[ReportData], str]
 
 
-def drawn(report: ReportData, folder: Path) -> str:
-    """Return the page's elements after its script ran, and check that the script had nothing to complain of."""
-    path = folder / "report.html"
-    write_report(report, path)
-    assert BROWSER is not None
-    profile = f"--user-data-dir={folder / 'profile'}"
-    command = [BROWSER, *FLAGS.split(), profile, "--dump-dom", path.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line or "Uncaught" in line]
-    assert complaints == []
-    page = done.stdout
-    # What stands in the scripts was not drawn.
-    return re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+@pytest.fixture
+def drawn(page: "Page", tmp_path: Path) -> Draw:
+    """Draw a report and return the page's elements after its script ran."""
+
+    def draw(report: ReportData) -> str:
+        path = tmp_path / "report.html"
+        write_report(report, path)
+        page.goto(path.as_uri())
+        page.wait_for_selector('[data-ready="true"]', state="attached")
+        # What stands in the scripts was not drawn.
+        return re.sub(r"<script.*?</script>", "", page.content(), flags=re.DOTALL)
+
+    return draw
 
 
-def test_the_demo_report_is_drawn_whole(report: ReportData, tmp_path: Path) -> None:
-    page = drawn(report, tmp_path)
+def test_the_demo_report_is_drawn_whole(report: ReportData, drawn: Draw) -> None:
+    page = drawn(report)
     assert 'data-ready="true"' in page
     ids = ("overview", "curves", "evaluation", "training", "episodes", "trees", "setup")
     assert [name for name in ids if f' id="{name}"' in page] == list(ids)
@@ -59,20 +60,20 @@ def test_the_demo_report_is_drawn_whole(report: ReportData, tmp_path: Path) -> N
     assert "undefined" not in page
 
 
-def test_run_whose_steps_trained_nothing_says_so_at_its_head(report: ReportData, tmp_path: Path) -> None:
+def test_run_whose_steps_trained_nothing_says_so_at_its_head(report: ReportData, drawn: Draw) -> None:
     said = "No train step updated the policy: every group was dropped (zero reward variance)."
-    assert said not in drawn(report, tmp_path)
+    assert said not in drawn(report)
     empty = {"optim/updates": 0.0, "filter/kept": 0.0, "filter/zero_variance": 1.0, "filter/long": 0.0}
     warm = MetricRow(step=0, values={"sft/updates": 3.0, "optim/updates": 3.0})
     rows = (warm, *(MetricRow(step=step, values=empty) for step in (1, 2)))
-    page = drawn(replace(report, metrics=rows, episodes=(), trees=()), tmp_path)
+    page = drawn(replace(report, metrics=rows, episodes=(), trees=()))
     assert page.count(said) == 1
     assert page.index(said) < page.index('class="tiles"')
 
 
-def test_tokens_are_marked_by_origin_and_training(report: ReportData, tmp_path: Path) -> None:
+def test_tokens_are_marked_by_origin_and_training(report: ReportData, drawn: Draw) -> None:
     episode = report.episodes[0]
-    page = drawn(replace(report, episodes=(episode,), trees=()), tmp_path)
+    page = drawn(replace(report, episodes=(episode,), trees=()))
     segments = [*episode.prompt, *(segment for turn in episode.turns for segment in turn.segments)]
     # One more of each in the legend.
     for origin in ("prompt", "policy", "tool", "template", "injected"):
@@ -82,8 +83,8 @@ def test_tokens_are_marked_by_origin_and_training(report: ReportData, tmp_path: 
     assert page.count('<span class="t trained">') == trained + 1
 
 
-def test_hostile_text_is_shown_and_not_run(report: ReportData, tmp_path: Path) -> None:
-    page = drawn(report, tmp_path)
+def test_hostile_text_is_shown_and_not_run(report: ReportData, drawn: Draw) -> None:
+    page = drawn(report)
     assert "<title>arithmetic-grpo - envgym report</title>" in page
     assert "<img" not in page
     # Text that would reorder its line is written out.
@@ -91,14 +92,14 @@ def test_hostile_text_is_shown_and_not_run(report: ReportData, tmp_path: Path) -
     assert "\\u202e" in page
 
 
-def test_a_report_of_nothing_is_drawn(tmp_path: Path) -> None:
-    page = drawn(ReportData(meta=Meta(name="empty <b>", env_ids=(), model="")), tmp_path)
+def test_a_report_of_nothing_is_drawn(drawn: Draw) -> None:
+    page = drawn(ReportData(meta=Meta(name="empty <b>", env_ids=(), model="")))
     assert 'data-ready="true"' in page
     assert "<h1>empty &lt;b&gt;</h1>" in page
     assert "<figure" not in page
 
 
-def test_an_evaluation_without_training_or_tokens_is_drawn(report: ReportData, tmp_path: Path) -> None:
+def test_an_evaluation_without_training_or_tokens_is_drawn(report: ReportData, drawn: Draw) -> None:
     turn = TurnData(segments=(), action="<think> 6*7 </think>", observation="42", reward=1.0)
     episode = EpisodeData(
         id="e",
@@ -112,20 +113,20 @@ def test_an_evaluation_without_training_or_tokens_is_drawn(report: ReportData, t
         turns=(turn,),
     )
     only = ReportData(meta=report.meta, evaluations=report.evaluations[:1], episodes=(episode,))
-    page = drawn(only, tmp_path)
+    page = drawn(only)
     assert "&lt;think&gt; 6*7 &lt;/think&gt;" in page
     assert ' id="curves"' not in page  # one point is no curve
     assert ' id="training"' not in page
 
 
 def test_metric_that_never_changes_is_a_number_in_one_line_and_others_have_named_axes(
-    report: ReportData, tmp_path: Path
+    report: ReportData, drawn: Draw
 ) -> None:
     rows = tuple(
         MetricRow(step=step, values={"loss/kl_old": 0.0, "loss/policy": step / 8, "reward/answer": 0.5, "x/y": 3.0})
         for step in (1, 2, 3)
     )
-    page = drawn(replace(report, metrics=rows, evaluations=(), comparisons=(), episodes=(), trees=()), tmp_path)
+    page = drawn(replace(report, metrics=rows, evaluations=(), comparisons=(), episodes=(), trees=()))
     assert re.findall(r"<figure.*?<h3>(.*?)</h3>", page) == ["Loss"]
     assert page.count(">train step</text>") == 1
     told = re.sub(r"<[^>]+>", "", " ".join(re.findall(r'<p class="flat">.*?</p>', page)))
@@ -135,15 +136,15 @@ def test_metric_that_never_changes_is_a_number_in_one_line_and_others_have_named
     )
 
 
-def test_warm_start_is_a_curve_over_its_own_updates(report: ReportData, tmp_path: Path) -> None:
+def test_warm_start_is_a_curve_over_its_own_updates(report: ReportData, drawn: Draw) -> None:
     shown = replace(report, metrics=(), evaluations=(), comparisons=(), warm_start=((3.0, 2.0), (1.0,)))
-    page = drawn(shown, tmp_path)
+    page = drawn(shown)
     assert re.findall(r"<figure.*?<h3>(.*?)</h3>", page)[:1] == ["Warm start"]
     assert ">update</text>" in page
     assert "last, update 3" in page
 
 
-def test_a_figure_has_one_interval_wherever_it_stands(report: ReportData, tmp_path: Path) -> None:
+def test_a_figure_has_one_interval_wherever_it_stands(report: ReportData, drawn: Draw) -> None:
     # Success and pass@1 are one figure; the tasks are all alike, or differ.
     for successes in ({"a": [True, False], "b": [False, False]}, {"a": [False, False], "b": [False, False]}):
         evaluation = build_evaluation(step=0, label="held-out", greedy=False, successes=successes)
@@ -157,31 +158,31 @@ def test_a_figure_has_one_interval_wherever_it_stands(report: ReportData, tmp_pa
             rng=np.random.default_rng(),
         )
         assert evaluation.success.valid == comparison.before == comparison.after
-        page = drawn(ReportData(meta=report.meta, evaluations=(evaluation,), comparisons=(comparison,)), tmp_path)
+        page = drawn(ReportData(meta=report.meta, evaluations=(evaluation,), comparisons=(comparison,)))
         ends = re.findall(r"([0-9.]+ to [0-9.]+)(?: %, 95 % interval)?</", page)
         low, high = evaluation.success.valid.interval.low, evaluation.success.valid.interval.high
         assert ends.count(f"{low * 100:.1f} to {high * 100:.1f}") >= 3
         assert "bootstrap" not in page.lower().split("<script")[0]
 
 
-def test_failed_calls_of_tools_are_listed_with_their_number(report: ReportData, tmp_path: Path) -> None:
+def test_failed_calls_of_tools_are_listed_with_their_number(report: ReportData, drawn: Draw) -> None:
     failures = [ToolFailure(tool="sql", message="no such column: <b>nam</b>", calls=12, episodes=9)]
     evaluation = build_evaluation(
         step=0, label="held-out", greedy=True, successes={"a": [True]}, tool_failures=failures
     )
-    page = drawn(ReportData(meta=report.meta, evaluations=(evaluation,)), tmp_path)
+    page = drawn(ReportData(meta=report.meta, evaluations=(evaluation,)))
     assert "<summary>Tool errors</summary>" in page
     assert re.search(r'>sql</td><td class="num">12</td><td class="num">9</td>', page)
     assert "no such column: &lt;b&gt;nam&lt;/b&gt;" in page
     without = build_evaluation(step=0, label="held-out", greedy=True, successes={"a": [True]})
-    assert "Tool errors" not in drawn(ReportData(meta=report.meta, evaluations=(without,)), tmp_path)
+    assert "Tool errors" not in drawn(ReportData(meta=report.meta, evaluations=(without,)))
 
 
-def test_numbers_are_rounded_as_on_the_command_line(report: ReportData, tmp_path: Path) -> None:
+def test_numbers_are_rounded_as_on_the_command_line(report: ReportData, drawn: Draw) -> None:
     # Ties: 0.25 %, 0.75 %; both are exact in binary.
     for solved, text in ((1, "0.2 %"), (3, "0.8 %")):
         successes = {f"t{number}": [number < solved] for number in range(400)}
         evaluation = build_evaluation(step=0, label="held-out", greedy=True, successes=successes)
-        page = drawn(ReportData(meta=report.meta, evaluations=(evaluation,)), tmp_path)
+        page = drawn(ReportData(meta=report.meta, evaluations=(evaluation,)))
         assert f"<b>{text}</b>" in page
         assert f"{solved / 400:.1%}" == text.replace(" ", "")

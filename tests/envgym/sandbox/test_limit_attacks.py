@@ -192,6 +192,7 @@ def test_limits_of_a_session_hold_during_and_after_a_run(bwrap: Sandbox, name: s
         assert good.run("x").output == "42\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [SPIN + "threading.Thread(target=spin, args=(99,), daemon=True).start()",
@@ -233,6 +234,7 @@ HALF = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HALF)
 def test_limits_hold_while_an_answer_is_half_written(bwrap: Sandbox, name: str) -> None:
     writes, then, ending = HALF[name]

@@ -325,6 +325,22 @@ def test_closed_and_forgotten_sessions_leave_no_process_and_no_descriptor(python
     assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
+def test_one_helper_process_serves_forks_in_a_row(bwrap: Sandbox) -> None:
+    shared_supervisor().close()
+    with PythonSession(LIMITS) as python:
+        python.run("1")
+    without = {*descendants(os.getpid())}
+    helpers = []
+    for _ in range(2):
+        with PythonSession(LIMITS) as python:
+            python.run("1")
+            python.fork().close()
+        assert falls_to(len(without) + 1)
+        helpers.append({*descendants(os.getpid())} - without)
+    assert helpers[0] == helpers[1]
+    assert len(helpers[0]) == 1
+
+
 def test_a_closed_session_is_refused(python: PythonSession) -> None:
     python.close()
     python.close()

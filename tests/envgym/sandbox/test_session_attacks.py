@@ -74,6 +74,7 @@ def has_fork(python: PythonSession) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IN_EACH_CLONE)
 def test_a_hostile_fork_ends_no_other_session_and_delays_none(
     python: PythonSession, other: PythonSession, name: str, monkeypatch: pytest.MonkeyPatch

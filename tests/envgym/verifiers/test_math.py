@@ -46,6 +46,16 @@ def test_equal_expressions_score_one(answer: str, key: JsonValue) -> None:
     assert judge(answer, key)[0] == 1.0
 
 
+@pytest.mark.parametrize("answer, key", [("5", "4"), ("-4", "4"), ("0", "-7"), ("999999999998", "999999999999")])
+def test_whole_numbers_that_differ_are_judged_without_a_process_as_math_verify_judges_them(
+    answer: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = math_module.compare(key, answer, 5)
+    monkeypatch.delattr(math_module, "compare")
+    assert compared is not None
+    assert judge(answer, key) == (0.0, "not equal to the key") == (compared.score, compared.reason)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -65,6 +75,7 @@ def test_a_huge_expression_is_refused_before_it_is_evaluated(answer: str, monkey
     assert judge(answer, "4") == (0.0, "the expression is too big")
 
 
+@pytest.mark.slow
 def test_a_hanging_answer_scores_zero_and_the_next_one_is_judged(pool: WorkerPool) -> None:
     hanging = r"(1+x)^{9999}(1-x)^{9999}"
     assert judge(hanging, "4", Math(cpu_s=1)) == (0.0, "comparing the answer took more than 1 s")

@@ -30,6 +30,7 @@ TESTS: list[JsonValue] = [
 SUM = Task(id="sum", prompt="Print the sum of two integers.", payload={"tests": TESTS}, split=Split.TEST)
 
 
+@pytest.mark.slow
 class TestStdio(EnvConformance):
     env_id = "code/stdio-v0"
     env_kwargs: ClassVar[dict[str, Any]] = {"language": "bash"}  # it starts ten times faster than Python

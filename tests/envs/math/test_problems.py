@@ -31,6 +31,7 @@ class TestProblems(EnvConformance):
     num_tasks = 6
 
 
+@pytest.mark.slow
 @needs_sandbox
 class TestProblemsWithPython(EnvConformance):
     """One family, a second attempt, and Python."""

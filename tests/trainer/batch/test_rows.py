@@ -1,15 +1,18 @@
 """From credits to padded micro-batches: every token once, nothing of another row, nothing in the padding."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
-from envgym.trainer.batch.rows import MicroBatch, TrainRow, pad, padded_batches, train_rows
+from envgym.trainer.batch.rows import MicroBatch, TrainRow, packed_batches, pad, padded_batches, train_rows
 from envgym.trainer.methods.credit.outcome import episode_credits
 from tests.support.example_trees import (
     context_rewrite,
@@ -160,3 +163,46 @@ def test_rows_are_dealt_longest_first(max_tokens: int, sizes: list[int]) -> None
     batches = padded_batches([row(2), row(6), row(5)], range(3), max_tokens, CPU)
     assert [len(batch.rows) for batch in batches] == sizes
     assert batches[0].rows[0] == 1
+
+
+@pytest.mark.parametrize("batches_of", [packed_batches, padded_batches])
+def test_a_micro_batch_travels_to_its_device_in_one_copy(
+    batches_of: Callable[[Sequence[TrainRow], Sequence[int], int, torch.device], list[MicroBatch]],
+) -> None:
+    rows = [replace(row(length, number), scores={"hint": (0.5,) * length}) for number, length in enumerate((5, 3, 4))]
+    on_cpu = batches_of(rows, range(3), 100, CPU)[0]
+    with Copies() as copies:
+        (batch,) = batches_of(rows, range(3), 100, torch.device("meta"))
+        assert copies.number == 1
+        assert batch.ids.episodes_B.device.type == "meta"
+    assert copies.number == 2  # what a loss reads of the rows' origin comes when it is read
+    ours, theirs = ([*batch.scores.values(), *tensors_of(batch), *tensors_of(batch.pack)] for batch in (batch, on_cpu))
+    assert len(ours) == (17 if batch.pack is not None else 11)
+    assert all(tensor.device.type == "meta" for tensor in ours)
+    assert [(tensor.shape, tensor.dtype) for tensor in ours] == [(tensor.shape, tensor.dtype) for tensor in theirs]
+
+
+def tensors_of(record: object) -> list[torch.Tensor]:
+    """Return the tensors among the attributes of a record, by name."""
+    values = [getattr(record, name) for name in sorted(getattr(record, "__slots__", ()))]
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+class Copies(TorchDispatchMode):
+    """Counts copies to another device."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.number = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run an operation."""
+        self.number += func is torch.ops.aten._to_copy.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_scored_places_are_those_of_the_mask_without_first_tokens() -> None:
+    rows = [replace(row(3), loss_mask=(True, False, True)), replace(row(2), loss_mask=(True, True))]
+    assert pad(rows, [0, 1], CPU).scored_S.tolist() == [2, 4]  # of [[1, 0, 1], [1, 1, padding]]

@@ -18,7 +18,7 @@ from envgym.trainer.checks.weight_canary import NUM_SAMPLES, NUM_TOKENS, Compute
 from envgym.trainer.sections import CanarySettings
 from tests.agents.policies.small_models import llama, raw_logprobs
 
-PROMPT = tuple(range(3, 60))
+PROMPT = tuple(range(3, 51))
 
 
 def learner_of(model: PreTrainedModel) -> ComputeLogprobs:
@@ -67,6 +67,26 @@ def test_a_sampler_with_the_learners_weights_agrees_after_every_update() -> None
 
 def test_a_skipped_sync_stops_the_run() -> None:
     scene = Scene()
+    scene.look(0)
+    update(scene.model, 0.001)
+    with pytest.raises(RunError, match=r"must move with the learner's, got no change while .* \(canary, step 1\)"):
+        scene.look(1)
+
+
+class Jumpy(TransformersPolicy):
+    """Samples other tokens with every request, as an engine may whose rounding depends on timing."""
+
+    asked = 0
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        self.asked += 1
+        is_first = request.seed == 0
+        return await super().generate(replace(request, seed=1000 * self.asked) if is_first else request)
+
+
+def test_a_skipped_sync_stops_the_run_also_where_a_sample_changed_by_itself() -> None:
+    scene = Scene()
+    scene.policy = Jumpy(copy.deepcopy(scene.model))
     scene.look(0)
     update(scene.model, 0.001)
     with pytest.raises(RunError, match=r"must move with the learner's, got no change while .* \(canary, step 1\)"):
@@ -166,4 +186,29 @@ def test_the_samples_differ_and_are_scored_once_a_step_while_they_stay_the_same(
     assert len(set(first)) > 1
     last = scene.canary._last
     assert last is not None
-    assert len(last.learner_logprobs) == len(last.policy_logprobs) == NUM_TOKENS * NUM_SAMPLES
+    for logprobs in (last.learner_logprobs, last.policy_logprobs):
+        assert [len(sample) for sample in logprobs] == [NUM_TOKENS] * NUM_SAMPLES
+
+
+def test_the_move_is_that_of_the_samples_that_stayed_and_needs_no_further_scores() -> None:
+    scene, scored = Scene(), []
+
+    def score(rows: Sequence[TrainRow]) -> Sequence[Sequence[float]]:
+        found = learner_of(scene.model)(rows)
+        scored.append({row.token_ids: line for row, line in zip(rows, found, strict=True)})
+        return found
+
+    asyncio.run(scene.canary.check(scene.policy, score, step=0))
+    update(scene.model, 0.01)
+    scene.policy.update_weights(merged_weights(scene.model), 1)
+    found = asyncio.run(scene.canary.check(scene.policy, score, step=1))
+    before, now = scored
+    both = before.keys() & now.keys()
+    assert 0 < len(both) < NUM_SAMPLES, "some samples changed, and not all"
+    moves = [abs(a - b) for row in both for a, b in zip(before[row][-NUM_TOKENS:], now[row][-NUM_TOKENS:], strict=True)]
+    assert found["canary/moved"] == pytest.approx(sum(moves) / len(moves))
+    update(scene.model, 1.0)
+    scene.policy.update_weights(merged_weights(scene.model), 2)
+    scene.canary._settings = CanarySettings(max_gap=10.0)
+    assert asyncio.run(scene.canary.check(scene.policy, score, step=2))["canary/moved"] > 0.1
+    assert len(scored) == 4, "no sample stayed, so those of the last time were scored too"

@@ -16,11 +16,11 @@ from tests.trainer.learner.test_learner import CPU, build_model, build_rows
 
 
 class DeviceWaits(TorchDispatchMode):
-    """Counts the numbers read from tensors and the tensors made of Python numbers: a GPU is waited for at each."""
+    """Counts where a GPU is waited for: numbers read, tensors of a size that it finds out or made of Python numbers."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self.num_read = self.num_made = 0
+        self.num_read = self.num_made = self.num_sized = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -28,25 +28,37 @@ class DeviceWaits(TorchDispatchMode):
         """Run an operation."""
         self.num_read += func is torch.ops.aten._local_scalar_dense.default
         self.num_made += func is torch.ops.aten.lift_fresh.default
+        self.num_sized += func in SIZED or _is_indexed_by_mask(func, args)
         return func(*args, **(kwargs or {}))
 
 
+SIZED = (torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default, torch.ops.aten._unique2.default)
+
+
+def _is_indexed_by_mask(func: Any, args: Sequence[Any]) -> bool:
+    indexes = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default)
+    return func in indexes and any(index is not None and index.dtype is torch.bool for index in args[1])
+
+
+@pytest.mark.parametrize("packing", [True, False], ids=["packed", "padded"])
 @pytest.mark.parametrize("correction", [NoCorrection(), Tis()], ids=lambda item: type(item).__name__)
 @pytest.mark.parametrize("micro_batch_tokens", [1, 20, 10_000])
 @pytest.mark.parametrize("with_old_logprobs", [False, True])
 def test_update_reads_one_number_however_many_micro_batches(
-    with_old_logprobs: bool, micro_batch_tokens: int, correction: Correction
+    with_old_logprobs: bool, micro_batch_tokens: int, correction: Correction, packing: bool
 ) -> None:
     model = build_model(dtype=torch.float32)
     rows = build_rows(model)
-    optim = OptimSettings(micro_batch_tokens=micro_batch_tokens)
+    optim = OptimSettings(micro_batch_tokens=micro_batch_tokens, packing=packing)
     learner = Learner(model, optim=optim, num_steps=1, device=CPU)
     settings = ObjectiveSettings.model_validate({"entropy_coef": 0.1})
     objective = Objective(loss=PpoClip(), correction=correction, settings=settings, temperature=1.0)
     inputs = learner._step_inputs(rows, objective, with_old_logprobs=with_old_logprobs, step=0)
     batches = learner.micro_batches(rows, range(len(rows)))
-    assert len(batches) == {1: 6, 20: 3, 10_000: 1}[micro_batch_tokens]
+    assert len(batches) == {1: 6, 20: 3 if packing else 4, 10_000: 1}[micro_batch_tokens]
     with DeviceWaits() as waits:
         learner.update(batches, learner._loss_fn(inputs, range(len(rows))))
     assert waits.num_read == 1, "the norm of the gradient; the losses are read together"
     assert not waits.num_made
+    # On a CPU the attention of packs finds out which keys a block has.
+    assert packing or not waits.num_sized

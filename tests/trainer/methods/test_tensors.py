@@ -14,12 +14,26 @@ from envgym.trainer.methods.losses import (
     kl_to_reference,
 )
 from envgym.trainer.methods.losses.kl import k3
-from envgym.trainer.methods.tensors import check_rows
+from envgym.trainer.methods.tensors import check_rows, copy_together
 from tests.support.plugins import CORRECTIONS, LOSSES
 
 FULL = torch.zeros(2, 3)
 NARROW = torch.zeros(2, 1)
 MASK = torch.ones(2, 3).bool()
+
+
+def test_tensors_that_travel_together_arrive_as_they_were() -> None:
+    tensors = [
+        torch.tensor([[1, -2], [3, 2**40]]),
+        torch.tensor([True, False, True]),
+        torch.zeros(0, dtype=torch.int64),
+        torch.tensor(0.5),
+        torch.arange(33, dtype=torch.float64).view(3, 11)[:, ::2],  # not contiguous
+    ]
+    copies = copy_together(tensors, torch.device("cpu"))
+    assert all(torch.equal(copy, tensor) for copy, tensor in zip(copies, tensors, strict=True))
+    assert [copy.dtype for copy in copies] == [tensor.dtype for tensor in tensors]
+    assert len({copy.untyped_storage().data_ptr() for copy in copies}) == 1
 
 
 @pytest.fixture(autouse=True)

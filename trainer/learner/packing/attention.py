@@ -1,7 +1,11 @@
-"""Attention over a pack inside a Hugging Face model: block by block on the CPU, FlexAttention elsewhere.
+"""Attention over a pack inside a Hugging Face model: part by part on the CPU, FlexAttention elsewhere.
 
 A token attends itself and its ancestors, as far as the model's own mask lets a row's token look back (a sliding window,
 say): that mask is evaluated on depths, which are the positions in a row. A mask of all pairs never exists.
+
+In depth-first order, what follows a run of tokens stands in a row behind it. So the pairs of a pack are those within
+runs, and those of a run with everything that follows it: a few rectangles, nearly all of them whole or causal, which
+kernels know without a mask. What a query finds in several of them is put together by their softmax's denominators.
 
 Two hooks that transformers offers are used. The model states the mask of each kind of layer by name of its attention
 (`tree_mask`), and hands what it got to the attention of that name (`tree_attention`). Outside a pack both do what
@@ -12,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -26,23 +31,34 @@ from transformers.masking_utils import sdpa_mask
 
 from envgym.errors import InvalidInput, sentence
 from envgym.trainer.batch.packs import Pack
+from envgym.trainer.learner.causal_lm import at_least_float32
 
 BLOCK = 128
-"""Queries whose keys are gathered together; more keep the kernel busier, fewer look at fewer keys in vain."""
+"""Tokens of branches that attend each other in one call, and sides of FlexAttention's squares."""
+TILE = 512
+"""Tokens of a run that attend each other in one call, and that others attend in one call."""
 MAX_ENTRIES = 2**26
-"""Mask entries that exist at a time, one byte each. What is above is made again for every layer."""
+"""Mask entries that are kept, one byte each. What is above is made again for every layer."""
 
 Within = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """A model's mask over one row, as transformers states it: of batch, head, query position, key position."""
 
 
-class Block(NamedTuple):
-    """Some queries, in a row, and every key that one of them attends."""
+class MaskPart(NamedTuple):
+    """Queries in a row and keys in a row: every query attends every key, or those before it, or those of a mask."""
 
     queries: slice
-    keys: Int[Tensor, " K"]
-    strip_QK: Bool[Tensor, "Q K"] | None
-    """True where a query attends a key; None where that is not kept."""
+    keys: slice
+    is_causal: bool = False
+    """Whether each attends itself and those before it, of as many keys as queries."""
+    is_masked: bool = False
+    strip_QK: Bool[Tensor, "Q K"] | None = None
+    """Of a masked part: True where a query attends a key; None where that is not kept."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the queries are the keys: in one such part of its pack every token attends itself."""
+        return self.queries == self.keys
 
 
 class TreeMask:
@@ -68,37 +84,72 @@ class TreeMask:
         follows = (key <= query) & (query < self._ends_N[key])
         return follows & self._within(self._zero, self._zero, self._depths_N[query], self._depths_N[key])
 
-    def bias(self, block: Block, dtype: torch.dtype) -> Float[Tensor, "1 1 Q K"]:
-        """Return what is added to a block's scores: 0 where a query attends a key, else -inf."""
-        strip_QK = self._strip(block.queries, block.keys) if block.strip_QK is None else block.strip_QK
-        bias_QK = torch.zeros(strip_QK.shape, dtype=dtype, device=strip_QK.device)
-        return bias_QK.masked_fill_(~strip_QK, float("-inf"))[None, None]
+    def strip(self, part: MaskPart) -> Bool[Tensor, "Q K"] | None:
+        """Return which keys of a part each query attends; None where the part says it all without a mask."""
+        if not part.is_masked or part.strip_QK is not None:
+            return part.strip_QK
+        return self._strip(part.queries, part.keys)
 
     @cached_property
-    def blocks(self) -> list[Block]:
-        """All queries in blocks of BLOCK, each with its keys."""
-        found: list[Block] = []
-        kept = 0
-        for queries in _slices(len(self), BLOCK):
-            # Before the block only what it still follows; a sliding window then leaves some of that out.
-            keys = (self._ends_N[: queries.stop] > queries.start).nonzero().squeeze(-1)
-            strip_QK = self._strip(queries, keys)
-            used = strip_QK.any(dim=0)
-            keys, strip_QK = keys[used], strip_QK[:, used]
-            kept += strip_QK.numel()
-            found.append(Block(queries, keys, strip_QK if kept <= MAX_ENTRIES else None))
+    def parts(self) -> list[MaskPart]:
+        """All pairs of tokens of which one attends the other: first each token with its own tile, then the others."""
+        own, others = [], []
+        for tokens, end in self._tiles():
+            own.append(self._part(tokens, tokens))
+            if tokens.stop < end:
+                others.append(self._part(slice(tokens.stop, end), tokens))
+        kept, found = 0, []
+        for part in [part for part in (*own, *others) if part is not None]:
+            kept += 0 if part.strip_QK is None else part.strip_QK.numel()
+            found.append(part if kept <= MAX_ENTRIES else part._replace(strip_QK=None))
         return found
+
+    def _tiles(self) -> Iterator[tuple[slice, int]]:
+        """Cut the pack into tiles: parts of one run, or whole small branches; each with the end of what follows it."""
+        ends = self._ends_N.tolist()
+        starts = [place for place in range(len(ends)) if place == 0 or ends[place] != ends[place - 1]]
+        branches = slice(0, 0)
+        """Small ones, that go together while they fit."""
+        for start, stop in pairwise([*starts, len(ends)]):
+            end = ends[start]
+            if end <= branches.stop:
+                continue
+            if end - branches.start <= BLOCK:
+                branches = slice(branches.start, end)
+                continue
+            if branches.start < branches.stop:
+                yield branches, branches.stop
+            if end - start <= BLOCK:
+                branches = slice(start, end)
+                continue
+            branches = slice(stop, stop)
+            yield from ((tile, end) for tile in _slices(start, stop, TILE))
+        if branches.start < branches.stop:
+            yield branches, branches.stop
+
+    def _part(self, queries: slice, keys: slice) -> MaskPart | None:
+        """Describe a rectangle, without the queries and keys at its sides that attend nothing; None if all do."""
+        strip_QK = self._strip(queries, keys)
+        if queries == keys:
+            if torch.equal(strip_QK, torch.ones_like(strip_QK).tril_()):
+                return MaskPart(queries, keys, is_causal=True)
+            return MaskPart(queries, keys, is_masked=True, strip_QK=strip_QK)
+        rows, columns = _span(strip_QK.any(dim=1)), _span(strip_QK.any(dim=0))
+        if rows is None or columns is None:
+            return None
+        queries, keys = _shifted(rows, queries.start), _shifted(columns, keys.start)
+        strip_QK = strip_QK[rows, columns]
+        return MaskPart(queries, keys) if strip_QK.all() else MaskPart(queries, keys, is_masked=True, strip_QK=strip_QK)
 
     @cached_property
     def block_mask(self) -> BlockMask:
         """The same for FlexAttention, which skips squares of BLOCK x BLOCK that hold no pair."""
         length = len(self)
-        keys = torch.arange(length, device=self._ends_N.device)
         rest = -length % BLOCK
         partly, wholly = [], []
         height = max(MAX_ENTRIES // (length + rest) // BLOCK, 1) * BLOCK
-        for queries in _slices(length, height):
-            strip_QK = self._strip(queries, keys)
+        for queries in _slices(0, length, height):
+            strip_QK = self._strip(queries, slice(0, length))
             squares = pad(strip_QK, (0, rest, 0, -len(strip_QK) % BLOCK)).unflatten(1, (-1, BLOCK))
             squares = squares.unflatten(0, (-1, BLOCK))
             full = squares.all(dim=3).all(dim=1)
@@ -116,12 +167,23 @@ class TreeMask:
             seq_lengths=(length, length),
         )
 
-    def _strip(self, queries: slice, keys: Int[Tensor, " K"]) -> Bool[Tensor, "Q K"]:
-        return self.attends(torch.arange(queries.start, queries.stop, device=keys.device)[:, None], keys)
+    def _strip(self, queries: slice, keys: slice) -> Bool[Tensor, "Q K"]:
+        query_Q, key_K = (torch.arange(at.start, at.stop, device=self._ends_N.device) for at in (queries, keys))
+        return self.attends(query_Q[:, None], key_K)
 
 
-def _slices(length: int, step: int) -> Iterator[slice]:
-    return (slice(start, min(start + step, length)) for start in range(0, length, step))
+def _slices(start: int, stop: int, step: int) -> Iterator[slice]:
+    return (slice(place, min(place + step, stop)) for place in range(start, stop, step))
+
+
+def _span(mask_N: Bool[Tensor, " N"]) -> slice | None:
+    """Return where the first and the last True are; None without one."""
+    places = mask_N.nonzero().flatten().tolist()
+    return slice(places[0], places[-1] + 1) if places else None
+
+
+def _shifted(at: slice, by: int) -> slice:
+    return slice(at.start + by, at.stop + by)
 
 
 def _indices(squares: Bool[Tensor, "Q K"]) -> tuple[Int[Tensor, "1 1 Q"], Int[Tensor, "1 1 Q K"]]:
@@ -183,7 +245,7 @@ def tree_attention(
         query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if device == "cpu":
-        found = _BlockAttention.apply(query, key, value, attention_mask, scale)  # type: ignore[no-untyped-call]  # torch's
+        found = _TreeAttention.apply(query, key, value, attention_mask, scale)  # type: ignore[no-untyped-call]  # torch's
     else:
         found = attend_squares(query, key, value, attention_mask, scale)
     return found.transpose(1, 2).contiguous(), None
@@ -216,42 +278,65 @@ else:
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-"""The kernels behind SDPA on the CPU. Called by name, because only so do gathered keys and masks not stay in memory."""
+"""The kernels behind SDPA on the CPU. Called by name, because these give and take the sums that join parts."""
 
 
-class _BlockAttention(torch.autograd.Function):
-    """softmax(scale q kᵀ + bias) v, one block of queries after another, each over the keys that it can see."""
+class _TreeAttention(torch.autograd.Function):
+    """softmax(scale q kᵀ + bias) v, one part of the mask after another, in float32 at least."""
 
     @staticmethod
     def forward(ctx: _Context, query: Tensor, key: Tensor, value: Tensor, mask: TreeMask, scale: float) -> Tensor:
         """Attend, and keep what a plain attention keeps."""
-        found = query.new_empty((*query.shape[:-1], value.shape[-1]))
-        sums: list[Tensor] = []
-        for block in mask.blocks:
-            keys, values = (part.index_select(2, block.keys) for part in (key, value))
-            queries, bias = query[:, :, block.queries], mask.bias(block, query.dtype)
-            found[:, :, block.queries], logsumexp = _flash(queries, keys, values, attn_mask=bias, scale=scale)
-            sums.append(logsumexp)
-        ctx.save_for_backward(query, key, value, found, torch.cat(sums, dim=2))
+        queries, keys, values = (at_least_float32(states) for states in (query, key, value))
+        batch, heads, length, width = *query.shape[:-1], value.shape[-1]
+        found = queries.new_empty(batch, length, heads, width).transpose(1, 2)  # as the layer reads it
+        logsumexp = found.new_empty(found.shape[:-1])
+        for part in mask.parts:
+            here, there = (..., part.queries, slice(None)), (..., part.keys, slice(None))
+            bias = _bias(mask.strip(part), queries.dtype)
+            some, sums = _flash(
+                queries[here], keys[there], values[there], is_causal=part.is_causal, attn_mask=bias, scale=scale
+            )
+            if part.is_own:
+                found[here], logsumexp[..., part.queries] = some, sums
+                continue
+            if bias is not None:  # the kernel's sum for a query that attends no key is not that of none
+                sums = sums.masked_fill(bias.isneginf().all(dim=-1)[:, 0], float("-inf"))
+            before = logsumexp[..., part.queries]
+            found[here].lerp_(some, (sums - before).sigmoid_()[..., None])
+            logsumexp[..., part.queries] = torch.logaddexp(before, sums)
+        found = found.to(query.dtype)
+        ctx.save_for_backward(query, key, value, found, logsumexp)
         ctx.mask, ctx.scale = mask, scale
         return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Gather each block's keys again, and add their gradients up."""
-        query, key, value, found, logsumexp = ctx.saved_tensors
-        grad_query, grad_key, grad_value = (torch.zeros_like(part) for part in (query, key, value))
-        for block in ctx.mask.blocks:
-            keys, values = (part.index_select(2, block.keys) for part in (key, value))
-            here = (slice(None), slice(None), block.queries)
-            bias = ctx.mask.bias(block, query.dtype)
-            kept = (found[here], logsumexp[here], 0.0, False)
-            grads = _flash_backward(grad[here], query[here], keys, values, *kept, attn_mask=bias, scale=ctx.scale)
-            grad_query[here] = grads[0]
-            grad_key.index_add_(2, block.keys, grads[1])
-            grad_value.index_add_(2, block.keys, grads[2])
-        return grad_query, grad_key, grad_value, None, None
+        """Differentiate each part given the sums of all, and add up."""
+        *kept, logsumexp = ctx.saved_tensors
+        grad, queries, keys, values, found = (at_least_float32(states) for states in (grad, *kept))
+        totals = [torch.empty_like(states) for states in (queries, keys, values)]
+        for part in ctx.mask.parts:
+            here, there = (..., part.queries, slice(None)), (..., part.keys, slice(None))
+            bias = _bias(ctx.mask.strip(part), queries.dtype)
+            outputs = (found[here], logsumexp[..., part.queries], 0.0, part.is_causal)
+            inputs = (queries[here], keys[there], values[there])
+            grads = _flash_backward(grad[here], *inputs, *outputs, attn_mask=bias, scale=ctx.scale)
+            for total, place, some in zip(totals, (here, there, there), grads, strict=True):
+                if part.is_own:
+                    total[place] = some
+                else:
+                    total[place].add_(some)
+        return *(total.to(states.dtype) for total, states in zip(totals, kept, strict=False)), None, None
+
+
+def _bias(strip_QK: Bool[Tensor, "Q K"] | None, dtype: torch.dtype) -> Float[Tensor, "1 1 Q K"] | None:
+    """Return what is added to scores: 0 where a query attends a key, else -inf; None where every one does."""
+    if strip_QK is None:
+        return None
+    bias_QK = torch.zeros(strip_QK.shape, dtype=dtype, device=strip_QK.device)
+    return bias_QK.masked_fill_(~strip_QK, float("-inf"))[None, None]
 
 
 _flex: list[Any] = []

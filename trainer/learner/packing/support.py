@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from envgym.errors import sentence
 from envgym.trainer.batch.packs import Pack, build_pack, build_trie
+from envgym.trainer.batch.rows import pack_multiple
 from envgym.trainer.learner.causal_lm import causal_lm, eval_mode, hidden_states, lm_head_of
 from envgym.trainer.learner.logprobs import TokenHiddenStates
 from envgym.trainer.learner.packing import attention
@@ -45,7 +46,8 @@ def _obstacle(inner: PreTrainedModel) -> str | None:
 def _probe(model: nn.Module, inner: PreTrainedModel) -> str | None:
     """Run a few rows both ways; return what was found wrong, with the attention put back."""
     before = inner.config._attn_implementation
-    with eval_mode(model), torch.no_grad():
+    exact = torch.autocast(inner.device.type, enabled=False)  # rounding of its own kind is no obstacle
+    with eval_mode(model), torch.no_grad(), exact:
         rows = [_alone(model, row) for row in _PROBE]
         attention.use_tree_attention(inner)
         try:
@@ -70,7 +72,8 @@ def _packed(model: nn.Module) -> list[Tensor]:
     """Return the hidden states of each row, computed in one pack."""
     trie = build_trie(_PROBE, range(len(_PROBE)))
     masks = [(True,) * len(row) for row in _PROBE]
-    pack = build_pack(_PROBE, masks, trie, range(len(_PROBE)), causal_lm(model).device)
+    device = causal_lm(model).device
+    pack = build_pack(_PROBE, masks, trie, range(len(_PROBE)), device, multiple=pack_multiple(device))
     hidden_ND = pack_hidden_states(model, pack)
     return [hidden_ND[places] for _, places in sorted(zip(trie.rows, pack.places_BT, strict=True))]
 

@@ -1,15 +1,19 @@
 """Masks: ancestors and oneself, within the model's own mask over depths; the same for both kinds of kernels."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 from torch.nn.attention.flex_attention import flex_attention
 
 from envgym.errors import InvalidInput
 from envgym.trainer.batch.packs import build_pack, build_trie
-from envgym.trainer.learner.packing.attention import BLOCK, TreeMask, Within, attend_squares, tree_attention
+from envgym.trainer.batch.rows import pack_multiple
+from envgym.trainer.learner.packing.attention import BLOCK, TILE, TreeMask, Within, attend_squares, tree_attention
 from tests.trainer.learner.packing.forest import CPU
 
 HAND = [[1, 2, 3, 5], [1, 2, 3, 4], [8], [1, 2, 6, 7]]
@@ -22,6 +26,10 @@ def causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 def window(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
     return (key <= query) & (key > query - 2)
+
+
+def wide(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return (key <= query) & (key > query - 100)
 
 
 def tree_mask(rows: list[list[int]], within: Within = causal) -> TreeMask:
@@ -56,18 +64,27 @@ def test_a_window_counts_depth_not_places() -> None:
 
 
 def unfolded(found: TreeMask) -> Tensor:
-    """Return the mask that the blocks say, and assert that they leave out nothing but unseen keys."""
-    whole = torch.zeros(len(found), len(found), dtype=torch.bool)
-    for block in found.blocks:
-        seen = found.bias(block, torch.float32)[0, 0] == 0
-        assert bool(seen.any(dim=0).all())
-        whole[block.queries.start : block.queries.stop, block.keys] = seen
-    return whole
+    """Return the mask that the parts say, and assert that they say each pair once and no more than they must."""
+    times = torch.zeros(len(found), len(found), dtype=torch.int64)
+    own = torch.zeros(len(found), dtype=torch.int64)
+    for part in found.parts:
+        strip = found.strip(part)
+        if strip is None:
+            sides = (part.queries.stop - part.queries.start, part.keys.stop - part.keys.start)
+            strip = (
+                torch.ones(sides, dtype=torch.bool).tril() if part.is_causal else torch.ones(sides, dtype=torch.bool)
+            )
+        assert all(strip.any(dim=side)[end] for side in (0, 1) for end in (0, -1)), "trimmed at its sides"
+        times[part.queries, part.keys] += strip
+        own[part.queries] += part.is_own
+    assert own.tolist() == [1] * len(found)
+    assert int(times.max()) == 1
+    return times.bool()
 
 
 @given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=90), min_size=1, max_size=6), st.booleans())
 @settings(max_examples=10)
-def test_blocks_and_squares_say_the_same_as_pairs(rows: list[list[int]], windowed: bool) -> None:
+def test_parts_and_squares_say_the_same_as_pairs(rows: list[list[int]], windowed: bool) -> None:
     found = tree_mask(rows, window if windowed else causal)
     assert torch.equal(unfolded(found), dense(found))
     squares = torch.zeros(-(-len(found) // BLOCK), -(-len(found) // BLOCK), dtype=torch.bool)
@@ -76,11 +93,37 @@ def test_blocks_and_squares_say_the_same_as_pairs(rows: list[list[int]], windowe
     assert torch.equal(found.block_mask.to_dense()[0, 0].bool(), squares)
 
 
-def test_keys_of_finished_branches_are_not_gathered() -> None:
-    trunk, rest = [1] * BLOCK, [2] * BLOCK
-    found = tree_mask([[*trunk, *rest], [*trunk, 3, *rest], [4]])
-    # The last block ends the second branch (trunk and 129 tokens) and holds the row of its own.
-    assert [len(block.keys) for block in found.blocks] == [BLOCK, 2 * BLOCK, 2 * BLOCK, BLOCK + 129 + 1]
+def test_parts_of_long_branches_are_causal_or_whole() -> None:
+    trunk, rest = [1] * BLOCK, [2] * (BLOCK + 1)
+    parts = tree_mask([[*trunk, *rest], [*trunk, 3, *rest], [4]]).parts
+    # Each run with itself, the short row of its own alone, and both branches with the trunk at once.
+    assert [(part.queries, part.keys, part.is_causal, part.is_masked) for part in parts] == [
+        *[(run, run, True, False) for run in (slice(0, 128), slice(128, 257), slice(257, 387), slice(387, 388))],
+        (slice(128, 387), slice(0, 128), False, False),
+    ]
+
+
+def test_small_branches_go_together() -> None:
+    trunk = [1] * 200
+    rows = [[*trunk, branch, *[9] * 39] for branch in range(2, 6)]  # 4 of 40: three fit 128 tokens
+    parts = tree_mask(rows).parts
+    assert [(part.queries, part.is_masked) for part in parts if part.is_own] == [
+        (slice(0, 200), False),
+        (slice(200, 320), True),
+        (slice(320, 360), False),
+    ]
+    assert [(part.queries, part.keys) for part in parts if not part.is_own] == [(slice(200, 360), slice(0, 200))]
+
+
+def test_a_window_leaves_out_what_no_token_of_a_tile_sees() -> None:
+    parts = tree_mask([[number % 7 for number in range(2 * TILE)]], window).parts
+    first, second = slice(0, TILE), slice(TILE, 2 * TILE)
+    # A window of 2: of the first tile, only its last token is seen by the second, and only by the first one there.
+    assert [(part.queries, part.keys, part.is_masked) for part in parts] == [
+        (first, first, True),
+        (second, second, True),
+        (slice(TILE, TILE + 1), slice(TILE - 1, TILE), False),
+    ]
 
 
 class StripShapes(TreeMask):
@@ -90,7 +133,7 @@ class StripShapes(TreeMask):
         super().__init__(mask._ends_N, mask._depths_N, mask._within)
         self.shapes: list[tuple[int, ...]] = []
 
-    def _strip(self, queries: slice, keys: Tensor) -> Tensor:
+    def _strip(self, queries: slice, keys: slice) -> Tensor:
         strip_QK = super()._strip(queries, keys)
         self.shapes.append(tuple(strip_QK.shape))
         return strip_QK
@@ -118,31 +161,41 @@ def test_squares_are_found_strip_by_strip(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_is_not_kept_is_made_again() -> None:
     rows = [[number % 3 for number in range(300)], [1] * 40, [0, 1, 5]]
-    kept = [tree_mask(rows).bias(block, torch.float64) for block in tree_mask(rows).blocks]
-    found = tree_mask(rows)
-    found.blocks[:] = [block._replace(strip_QK=None) for block in found.blocks]
-    assert all(map(torch.equal, kept, [found.bias(block, torch.float64) for block in found.blocks]))
+    found = tree_mask(rows, window)
+    kept = [found.strip(part) for part in found.parts]
+    found.parts[:] = [part._replace(strip_QK=None) for part in found.parts]
+    for before, part in zip(kept, found.parts, strict=True):
+        after = found.strip(part)
+        assert after is before is None or (before is not None and after is not None and torch.equal(after, before))
 
 
 def test_strips_are_kept_until_so_many_entries_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    # One row of 300: blocks of 128, 128 and 44 queries see 128, 256 and 300 keys: 16,384, 32,768 and 13,200 entries.
-    row = [[number % 7 for number in range(300)]]
-    for most, kept in [(16_383, 0), (16_384, 1), (49_151, 1), (49_152, 2), (62_352, 3)]:
+    # A row of 2,000 under a window has tiles of 512, 512, 512 and 464, and what the next sees of each is one pair.
+    row = [[number % 7 for number in range(2000)]]
+    for most, kept in [(262_143, 0), (262_144, 1), (786_431, 2), (786_432, 3), (1_001_728, 4)]:
         monkeypatch.setattr("envgym.trainer.learner.packing.attention.MAX_ENTRIES", most)
-        assert [block.strip_QK is not None for block in tree_mask(row).blocks] == [True] * kept + [False] * (3 - kept)
+        masked = [part for part in tree_mask(row, window).parts if part.is_masked]
+        assert [part.strip_QK is not None for part in masked] == [True] * kept + [False] * (4 - kept)
 
 
+@pytest.mark.parametrize("within", [causal, window, wide])
 @pytest.mark.parametrize("scaling", [None, 0.5])
-def test_attention_in_a_pack_is_that_of_its_mask(scaling: float | None) -> None:
-    found = tree_mask([[number % 3 for number in range(140)], [0, 1, *[5] * 20], [9]])
+def test_attention_in_a_pack_is_that_of_its_mask(scaling: float | None, within: Within) -> None:
+    trunk = [number % 3 for number in range(TILE + 140)]
+    found = tree_mask([trunk, [*trunk[:150], *[5] * 200], [*trunk[:150], *[6] * 20], [0, 1, *[5] * 20], [9]], within)
     generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(1, 2, len(found), 8, generator=generator).double() for _ in range(3))
+    draw = partial(torch.randn, generator=generator, dtype=torch.float64)
+    query, key, value = inputs = [draw(1, heads, len(found), 8).requires_grad_() for heads in (4, 2, 2)]
+    attended, weights = tree_attention(torch.nn.Identity(), query, key, value, found, scaling=scaling)
+    key, value = (states.repeat_interleave(2, dim=1) for states in (key, value))
     # Without a scale it is one over the root of the 8 dimensions.
     scores = query @ key.transpose(2, 3) * (8**-0.5 if scaling is None else scaling)
     expected = scores.masked_fill(~dense(found), -torch.inf).softmax(dim=-1) @ value
-    attended, weights = tree_attention(torch.nn.Identity(), query, key, value, found, scaling=scaling)
     torch.testing.assert_close(attended, expected.transpose(1, 2))
     assert weights is None
+    grad = draw(attended.shape)
+    expected_grads = torch.autograd.grad(expected.transpose(1, 2), inputs, grad)
+    torch.testing.assert_close(torch.autograd.grad(attended, inputs, grad), expected_grads)
 
 
 def test_what_is_added_to_scores_is_refused() -> None:
@@ -152,9 +205,9 @@ def test_what_is_added_to_scores_is_refused() -> None:
 
 
 def test_a_strip_is_bounded_however_long_the_pack() -> None:
-    found = tree_mask([[number % 7 for number in range(1000)], [1] * 700])
-    entries = [block.strip_QK.numel() for block in found.blocks if block.strip_QK is not None]
-    assert max(entries) <= BLOCK * (1000 + BLOCK)  # one block holds the end of a row and the start of another
+    found = StripShapes(tree_mask([[number % 7 for number in range(2000)], [1] * 700]))
+    assert found.parts
+    assert max(rows * columns for rows, columns in found.shapes) <= 2000 * TILE
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -169,3 +222,16 @@ def test_flex_attention_reads_the_same_mask(num_key_heads: int, monkeypatch: pyt
         query, key, value, attn_mask=dense(found), scale=0.5, enable_gqa=True
     )
     torch.testing.assert_close(attend_squares(query, key, value, found, 0.5), expected)
+
+
+def test_packs_of_every_length_share_one_compiled_flex_attention() -> None:
+    counter = CompileCounter()
+    flex = torch.compile(flex_attention, dynamic=True, backend=counter)
+    for length in (700, 3, 1100, 130):  # the second would be one square of 128 alone
+        rows = [[number % 7 for number in range(length)]]
+        trie, multiple = build_trie(rows, [0]), pack_multiple(torch.device("cuda"))
+        pack = build_pack(rows, [[True] * length], trie, range(1), CPU, multiple=multiple)
+        states = torch.zeros(1, 2, len(pack), 16)
+        with torch.no_grad():
+            flex(states, states, states, block_mask=TreeMask(pack.ends_N, pack.depths_N, causal).block_mask)
+    assert counter.frame_count == 1

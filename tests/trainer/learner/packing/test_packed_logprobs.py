@@ -57,7 +57,7 @@ def test_padding_of_packs_changes_no_number_and_no_gradient(monkeypatch: pytest.
 
 
 def test_packs_are_padded_on_a_gpu_alone() -> None:
-    assert [pack_multiple(torch.device(name)) for name in ("cpu", "cuda", "mps")] == [1, 128, 1]
+    assert [pack_multiple(torch.device(name)) for name in ("cpu", "cuda", "mps")] == [1, 256, 1]
 
 
 def test_rows_that_share_nothing_are_equal_too() -> None:

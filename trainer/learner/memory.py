@@ -1,0 +1,221 @@
+"""Memory of training: what a block of code holds, and what a train step will need before there has been one."""
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from envgym.errors import RunError, sentence
+from envgym.trainer.batch.rows import MicroBatch, scored_row
+from envgym.trainer.learner.causal_lm import causal_lm, lm_head_of
+from envgym.trainer.learner.forward import ForwardPass
+from envgym.trainer.learner.logprobs import CHUNK_SIZE
+from envgym.trainer.sections import OptimSettings
+
+_MEMINFO: Final = Path("/proc/meminfo")
+_MOMENTS: Final = 2
+"""Numbers that AdamW keeps per parameter."""
+_PROBE_TOKENS: Final = 128
+"""Of the forward pass that is measured."""
+_LOGIT_BUFFERS: Final = 3
+"""Float32 numbers that the head holds at most per logit of a chunk."""
+_IN_LAYER: Final = 0.25
+"""Of what a layer keeps of its forward pass: what its backward pass holds beside that."""
+_STEP: Final = 128
+"""A proposed number of tokens is a multiple of this."""
+_SHARE: Final = 0.9
+"""Of the free memory that a proposed number of tokens may use: the allocator cannot use all."""
+
+
+class MemoryUse:
+    """What `measure_memory` measured, in bytes beyond what was held at the start."""
+
+    peak = 0
+    """The most at a time."""
+    held = 0
+    """At the end."""
+
+
+@contextmanager
+def measure_memory(device: torch.device) -> Iterator[MemoryUse]:
+    """Measure the memory that the block holds: on CUDA the allocator's count, elsewhere the tensors of this thread."""
+    use = MemoryUse()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        yield use
+        use.peak = torch.cuda.max_memory_allocated(device) - before
+        use.held = torch.cuda.memory_allocated(device) - before
+        return
+    with _TensorBytes(use):
+        yield use
+
+
+class _TensorBytes(TorchDispatchMode):
+    """Counts the bytes of the tensors that are made while it is on, until they are gone."""
+
+    def __init__(self, use: MemoryUse) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._use = use
+        self._known: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:  # any operation of torch
+        """Run an operation; what it is given and has not made was there before."""
+        self._add((args, kwargs), is_new=False)
+        result = func(*args, **(kwargs or {}))
+        self._add(result, is_new=True)
+        return result
+
+    def _add(self, values: object, *, is_new: bool) -> None:
+        for tensor in tree_leaves(values):
+            if not isinstance(tensor, Tensor) or (storage := tensor.untyped_storage())._cdata in self._known:
+                continue
+            key, num_bytes = storage._cdata, storage.nbytes() if is_new else 0
+            self._known[key] = weakref.ref(storage, partial(self._drop, key, num_bytes))
+            self._use.held += num_bytes
+            self._use.peak = max(self._use.peak, self._use.held)
+
+    def _drop(self, key: int, num_bytes: int, _: object) -> None:
+        del self._known[key]
+        self._use.held -= num_bytes
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Return the bytes that new tensors on a device may take; None where the system does not say."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
+    if not _MEMINFO.exists():
+        return None
+    line = next(line for line in _MEMINFO.read_text(encoding="ascii").splitlines() if line.startswith("MemAvailable:"))
+    return int(line.split()[1]) * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateMemory:
+    """Bytes that training holds between micro-batches."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.gradients + self.optimizer
+
+    def __add__(self, other: "StateMemory") -> "StateMemory":
+        """Return what two models hold together."""
+        return StateMemory(
+            weights=self.weights + other.weights,
+            gradients=self.gradients + other.gradients,
+            optimizer=self.optimizer + other.optimizer,
+        )
+
+
+def state_memory(model: nn.Module, *, reference: bool) -> StateMemory:
+    """Count weights, gradients and AdamW's moments of a model.
+
+    Args:
+        model: plain, or with adapters.
+        reference: whether a frozen copy is kept for the KL term; with adapters that is a copy of the adapters.
+    """
+    held = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    copied = (trained if hasattr(model, "peft_config") else held) if reference else 0
+    return StateMemory(weights=held + copied, gradients=trained, optimizer=_MOMENTS * trained)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatchMemory:
+    """Bytes that forward and backward of a micro-batch hold beyond weights, gradients and optimizer."""
+
+    per_token: float
+    """Kept for the backward pass."""
+    per_token_in_layer: float
+    """Held while the backward pass is inside one layer."""
+    head: int
+    """Held by the head, for any number of tokens, before the backward pass reaches the layers."""
+
+    def of(self, num_tokens: int) -> int:
+        """Return those of a micro-batch with so many tokens."""
+        return round(self.per_token * num_tokens + max(self.head, self.per_token_in_layer * num_tokens))
+
+    def fitting(self, num_bytes: int) -> int:
+        """Return how many tokens need at most so many bytes, with a reserve; 0 where it is none."""
+        usable = _SHARE * num_bytes
+        in_head, in_layers = (usable - self.head) / self.per_token, usable / (self.per_token + self.per_token_in_layer)
+        return round_down(max(int(min(in_head, in_layers)), 0))
+
+
+def micro_batch_memory(forward: ForwardPass) -> MicroBatchMemory:
+    """Estimate what micro-batches hold, from one forward pass of `_PROBE_TOKENS` tokens or as many as have positions.
+
+    What the pass keeps for the backward pass grows with the tokens. To it comes the larger of two: the head's
+    `_LOGIT_BUFFERS` buffers [chunk, vocabulary] in float32 with, where it trains, its gradient; or what is held inside
+    one layer, `_IN_LAYER` of what the layer keeps, and with gradient checkpointing that, too, as it is computed again.
+    Attention that stores all pairs ("eager") needs more at long rows.
+    """
+    model, inner = forward.model, causal_lm(forward.model)
+    config, weight_VD = inner.config.get_text_config(), lm_head_of(model).weight_VD
+    num_tokens = min(_PROBE_TOKENS, getattr(config, "max_position_embeddings", None) or _PROBE_TOKENS)
+    row = scored_row(tuple(place % len(weight_VD) for place in range(num_tokens)), first=1)
+    (batch,) = forward.micro_batches([row], [0])
+    recomputes = bool(getattr(model, "is_gradient_checkpointing", False))
+    kept = whole = _kept_bytes(forward, batch)
+    if recomputes:
+        whole = _kept_bytes(forward, batch, recomputes=False)
+    of_layer = whole / config.num_hidden_layers
+    logits = _LOGIT_BUFFERS * CHUNK_SIZE * len(weight_VD) * 4
+    return MicroBatchMemory(
+        per_token=kept / batch.num_tokens,
+        per_token_in_layer=(recomputes + _IN_LAYER) * of_layer / batch.num_tokens,
+        head=logits + (weight_VD.numel() * 4 if weight_VD.requires_grad else 0),
+    )
+
+
+def _kept_bytes(forward: ForwardPass, batch: MicroBatch, *, recomputes: bool = True) -> int:
+    """Return the bytes that the body's forward pass keeps for its backward pass."""
+    with forward.mode(), measure_memory(forward.device) as use:
+        if not recomputes:
+            forward.model.eval()  # checkpointing is for training alone
+        states = forward.hidden_states(batch)
+    held = use.held
+    del states  # until here it held what its gradient needs
+    return held
+
+
+def too_many_tokens(got: str, *, where: object, fitting: int) -> str:
+    """Return the sentence on micro-batches that do not fit, given how many tokens would; 0 where none would."""
+    do = "set model.gradient_checkpointing=true, lower agent.max_context_tokens, or choose a smaller model"
+    if fitting:
+        do = f"lower optim.micro_batch_tokens to {fitting}"
+    return sentence("optim.micro_batch_tokens", "fit the memory that is free", got, where=str(where), do=do)
+
+
+@contextmanager
+def explain_out_of_memory(batch: MicroBatch, optim: OptimSettings, device: torch.device) -> Iterator[None]:
+    """Say what to do where a micro-batch does not fit. Raises: RunError: it does not."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        # A row that is longer stands alone, whatever the limit is.
+        limit = min(optim.micro_batch_tokens, batch.num_tokens)
+        fitting = round_down(limit // 2) if len(batch.rows) > 1 else 0
+        got = f"{optim.micro_batch_tokens}: a micro-batch of {batch.num_tokens} tokens ran out of it"
+        raise RunError(too_many_tokens(got, where=device, fitting=fitting)) from error
+
+
+def round_down(num_tokens: int) -> int:
+    """Return a number of tokens to propose: a multiple of `_STEP`, where there is one."""
+    return num_tokens - num_tokens % _STEP if num_tokens > _STEP else num_tokens
