@@ -10,6 +10,7 @@
     episodes/       one Parquet file per saved step, a row per episode; readable by `datasets`
     checkpoints/    one directory per checkpoint, written beside its place and renamed
     reference/      the frozen policy of the KL term, where there is one
+    logs/           a log per process, where there are several (see `envgym.process_log`)
     wall_time.json  device and seconds of every process that worked on the run (see `envgym.wall_time`)
     finished.jsonl  episodes of an evaluation that is not over yet (see `envgym.journal`)
     report.html

@@ -37,6 +37,7 @@ from envgym.core.tree import Source, Tree
 from envgym.core.turns import Ending
 from envgym.error_log import log_error
 from envgym.errors import EnvFailure, InfrastructureError, InvalidInput, PolicyFailure
+from envgym.process_log import Ids, about, is_open, log_event
 from envgym.records import ending_of
 
 GenerateFn = Callable[[GenerateRequest], Awaitable[Generation]]
@@ -81,9 +82,23 @@ async def drive(
                 event = ResetEvent(await env.reset(), clock() - started)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # raised again where it is no failure
             event = failure_event(error, abort, clock() - started, generates=isinstance(request, Generate))
+        if is_open():
+            _log(request, event)
         state, request = advance(state, event)
         if isinstance(request, Finished) or (one_turn and isinstance(request, Generate)):
             return state, request
+
+
+def _log(request: Request | None, event: Event) -> None:
+    """Log what a request came to."""
+    match event:
+        case GenerationEvent(generation, seconds):
+            tokens = {"tokens": len(generation.token_ids), "prefilled": generation.num_prefilled}
+            log_event("generate", seconds=seconds, **tokens, version=generation.policy_version)
+        case FailureEvent(ending, reason, seconds):
+            log_event("failure", ending=ending.name, reason=reason, seconds=seconds)
+        case _:
+            log_event("step" if isinstance(request, StepEnv) else "reset", seconds=event.seconds)
 
 
 def failure_event(
@@ -149,7 +164,7 @@ async def drive_episode(
     abort = abort or AbortHandle()
     state = begin_agent(agent, env.job, sampling=sampling)
     async with closing_env(env, abort):
-        with abort:
+        with abort, about(Ids(env.job.tree_id, 0)):
             request: Request | None = None
             if env.job.start is not None:
                 state, request = await drive_to_start(state, env, env.job.start, clock=clock, abort=abort)

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -19,6 +20,7 @@ from envgym.env import Env
 from envgym.error_log import log_error
 from envgym.errors import EnvFailure, InfrastructureError
 from envgym.parsing import parse_action
+from envgym.process_log import is_open
 from envgym.records import ResetRecord, StepRecord, StepResult
 from envgym.seeds import derive_seed
 
@@ -165,6 +167,8 @@ class EpisodeEnv:
         if self._thread is None:
             return _call_env(method, function, *args, **kwargs)
         call = partial(_call_env, method, function, *args, **kwargs)
+        if is_open():
+            call = partial(copy_context().run, call)
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
 

@@ -35,6 +35,7 @@ from envgym.agents.search.snapshots import Branching, SnapshotStore
 from envgym.core.tree import SearchStats, Tree
 from envgym.core.turns import Cost, Ending
 from envgym.errors import InfrastructureError
+from envgym.process_log import Ids, about
 from envgym.seeds import derive_seed
 
 T = TypeVar("T")
@@ -153,7 +154,7 @@ class SearchTree:
         context, env = self.context, EpisodeEnv(self.job)
         agent, start = begin_agent(context.agent, self.job, sampling=context.sampling), self.job.start
         async with context.hold_slot(self._abort), closing_env(env, self._abort):
-            with self._abort:
+            with self._abort, about(Ids(self.job.tree_id)):
                 request: Request
                 if start is None:
                     agent, request, _ = await context.run_turn(agent, None, env, self._abort)
@@ -243,7 +244,7 @@ class SearchTree:
     async def _guard(self, branch: Branch, work: Awaitable[T]) -> T | None:
         """Await `work` on a branch; return None where a failure or an abort ended the branch."""
         try:
-            with self._abort:
+            with self._abort, about(Ids(self.job.tree_id, branch.number)):
                 return await work
         except (InfrastructureError, asyncio.CancelledError) as error:
             self._end(branch, failure_event(error, self._abort))

@@ -18,6 +18,8 @@ from envgym import __version__
 from envgym.cli.common import Parser, echo, import_from_here, process_start
 from envgym.errors import EnvgymError, sentence, unknown_name
 from envgym.interrupts import describe_interrupt_by, end_interrupted, handle_signals, tell_interrupt
+from envgym.process_log import open_log_of_environment
+from envgym.processes import end_with_parent
 
 EXIT_BAD_INPUT = 2
 
@@ -35,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is None:
         handle_signals()
+        end_with_parent()
+        open_log_of_environment()
     describe_interrupt_by()
     words = list(sys.argv[1:] if argv is None else argv)
     try:

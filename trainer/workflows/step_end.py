@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from envgym.core.trajectory import Group
 from envgym.episodes import dropped_trees, episode_rows
+from envgym.process_log import Ids, about, log_event
 from envgym.runs import RunDirectory
 from envgym.trainer.batch.build import TrainingBatch
 from envgym.trainer.method import Method
@@ -30,6 +31,14 @@ def observe_step(method: Method, collected: Collected, credits: Sequence[Traject
         return {}
     observed = curriculum.observe(StepOutcome(step=step, requests=requests, groups=groups, credits=credits))
     return {f"curriculum/{name}": value for name, value in observed.items()}
+
+
+def log_groups(filtered: FilterResult, *, step: int) -> None:
+    """Log of every group whether the step trains on it, or why not."""
+    for group, reason in (*((group, None) for group in filtered.kept), *filtered.dropped):
+        num_episodes = sum(len(tree.leaves) for tree in group.trees)
+        with about(Ids(group.key)):
+            log_event("kept" if reason is None else "dropped", step=step, episodes=num_episodes, reason=reason)
 
 
 def write_step(

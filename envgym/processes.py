@@ -1,0 +1,292 @@
+"""The processes that a run starts beside its own: started together, watched, and ended together.
+
+Each writes its log (`envgym.process_log`) to a pipe that is read here into `ROLE.jsonl`, with what else it prints,
+so that the last words of a process that crashed are kept. One that serves says where by `announce`. The first that dies
+ends the run with one sentence. None outlives the process that started it, however that ends.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from envgym.core.json_types import visible
+from envgym.errors import RunError
+from envgym.process_log import LOG_VARIABLE, ROLE_VARIABLE, RUN_VARIABLE, line_of, log_event, read_line
+
+PARENT_VARIABLE: Final = "ENVGYM_PARENT"
+"""Id of the process with which this one shall end."""
+READY: Final = "ready"
+"""The event by which a process says that it serves, with its `url`."""
+GRACE_S = 10.0
+"""From the request to end until a process is killed."""
+FORCED_S = 60.0
+"""From the death of one until this process is ended by force, where its main thread hears of nothing."""
+EXIT_FAILED: Final = 2
+"""Exit code of a run that a process's death ended, as of every error that is one sentence."""
+_PARENT_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG of prctl(2)
+_KEPT_BYTES = 1 << 16
+"""Longest line of a process's output."""
+
+
+# ---- in the process that is started ---------------------------------------------------------------------------------
+
+
+def announce(**fields: object) -> None:
+    """Say that this process is ready, and by which addresses it is reached."""
+    log_event(READY, **fields)
+
+
+def end_with_parent() -> None:
+    """Let this process end with the one that started it, where that asked for it: by SIGTERM, soon after by force."""
+    parent = int(os.environ.get(PARENT_VARIABLE, "0"))
+    if not parent:
+        return
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+# ---- in the process that starts them --------------------------------------------------------------------------------
+
+
+class ProcessSpec(NamedTuple):
+    """A process to start."""
+
+    role: str
+    """Its name in logs and sentences, such as `policy-server-0`."""
+    command: Sequence[str]
+    """What follows `python -m envgym`, or a whole command that begins with an absolute path."""
+    environment: Mapping[str, str] = {}
+    serves: bool = True
+    """Whether it announces that it is ready."""
+
+
+class ProcessState(NamedTuple):
+    """How a process is doing, for the display."""
+
+    role: str
+    pid: int
+    state: str
+    """`starting`, `running`, or how it ended."""
+    seconds: float
+    memory_mib: float
+    last_line: str
+
+
+@dataclass(slots=True, eq=False)
+class _Process:
+    spec: ProcessSpec
+    popen: "subprocess.Popen[bytes]"
+    log: Path
+    started: float
+    ready: dict[str, object] | None = None
+    last_line: str = ""
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Its output was read to the end, and its exit code is known."""
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words; empty while it runs."""
+        code = self.popen.returncode if self.ended.is_set() else None
+        if code is None:
+            return ""
+        return f"exit code {code}" if code >= 0 else f"the signal {signal.Signals(-code).name}"
+
+
+class Processes:
+    """The processes of a run; as a context manager it ends them all, however its block ends.
+
+    Where one dies before, the block is interrupted, and ends with a `RunError` that says which, how, and what to do.
+    """
+
+    def __init__(self, folder: Path, *, run: str, resume: str, interrupt: Callable[[], None] | None = None) -> None:
+        """Begin without a process.
+
+        Args:
+            folder: of their logs.
+            run: name of the run, for the logs.
+            resume: command that goes on with the run.
+            interrupt: ends what this process is doing; None: SIGINT to the main thread.
+        """
+        self._folder, self._run, self._resume = folder, run, resume
+        self._interrupt = _interrupt_main if interrupt is None else interrupt
+        self._processes: list[_Process] = []
+        self._changed = threading.Condition()
+        self._ending = threading.Event()
+        self._failure: RunError | None = None
+
+    def __enter__(self) -> Self:
+        """Return the processes."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """End them. Raises: RunError: one had died by itself; it is why the block failed."""
+        failure = None if error is None else self._await_failure()
+        self.end()
+        if failure is not None:
+            raise failure from error
+
+    def start(self, specs: Iterable[ProcessSpec]) -> None:
+        """Start processes."""
+        for spec in specs:
+            self._start(spec)
+
+    def wait_ready(self, *, timeout_s: float) -> dict[str, dict[str, object]]:
+        """Wait until every process that serves is ready, and return what each announced, by role.
+
+        Raises: RunError: one died, or is not ready in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                if self._failure is not None:
+                    raise self._failure
+                waiting = [own for own in self._processes if own.spec.serves and own.ready is None]
+                if not waiting:
+                    return {own.spec.role: own.ready for own in self._processes if own.ready is not None}
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    own, do = waiting[0], "look into its log, or raise the limit with --start-timeout"
+                    got = own.last_line or "no output"
+                    raise RunError.of(own.spec.role, f"be ready within {timeout_s:g} s", got, where=str(own.log), do=do)
+                self._changed.wait(min(left, 0.5))
+
+    def states(self) -> list[ProcessState]:
+        """Return how each is doing, in the order in which they were started."""
+        now = time.monotonic()
+        return [
+            ProcessState(
+                role=own.spec.role,
+                pid=own.popen.pid,
+                state=own.ending or ("running" if own.ready is not None or not own.spec.serves else "starting"),
+                seconds=now - own.started,
+                memory_mib=_memory_mib(own.popen.pid),
+                last_line=own.last_line,
+            )
+            for own in self._processes
+        ]
+
+    def end(self) -> None:
+        """End all: ask them to, the last that was started first, and kill what is left after `GRACE_S`."""
+        self._ending.set()
+        for own in reversed(self._processes):
+            _signal(own, signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_S
+        for own in self._processes:
+            own.ended.wait(max(0.0, deadline - time.monotonic()))
+        for own in self._processes:  # also what it left in its process group
+            _signal(own, signal.SIGKILL)
+            own.ended.wait(GRACE_S)
+
+    # ---- pieces ------------------------------------------------------------------------------------------------------
+
+    def _start(self, spec: ProcessSpec) -> None:
+        own = [] if spec.command and os.path.isabs(spec.command[0]) else [sys.executable, "-m", "envgym"]
+        environment = {
+            **os.environ,
+            **spec.environment,
+            LOG_VARIABLE: "-",
+            RUN_VARIABLE: self._run,
+            ROLE_VARIABLE: spec.role,
+            PARENT_VARIABLE: str(os.getpid()),
+            "PYTHONUNBUFFERED": "1",
+        }
+        popen = subprocess.Popen(
+            [*own, *spec.command],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C of the terminal is for the one that started it, which ends them in order
+        )
+        process = _Process(spec, popen, self._folder / f"{spec.role}.jsonl", time.monotonic())
+        self._processes.append(process)
+        log_event("start", process=spec.role, pid=popen.pid)
+        threading.Thread(target=self._read, args=(process,), name=spec.role, daemon=True).start()
+
+    def _read(self, own: _Process) -> None:
+        """Copy a process's output into its log until it ends."""
+        own.log.parent.mkdir(parents=True, exist_ok=True)
+        assert own.popen.stdout is not None, "its output is a pipe"
+        with own.log.open("a", encoding="utf-8") as log, own.popen.stdout as output:
+            while line := output.readline(_KEPT_BYTES):
+                self._take(own, line)
+                text = line.decode(errors="replace").rstrip("\r\n")
+                if read_line(line) is not None:
+                    log.write(f"{text}\n")
+                elif text.strip():
+                    log.write(line_of(self._run, own.spec.role, "OUTPUT", {"message": text}))
+                log.flush()
+        own.popen.wait()
+        own.ended.set()
+        self._note_death(own)
+
+    def _take(self, own: _Process, line: bytes) -> None:
+        entry = read_line(line)
+        if entry is None:
+            own.last_line = visible(line.decode(errors="replace").strip()) or own.last_line
+        elif entry.get("event") == READY:
+            with self._changed:
+                own.ready = entry
+                self._changed.notify_all()
+        elif entry.get("level") in ("WARNING", "ERROR", "CRITICAL"):
+            own.last_line = str(entry.get("message", "")).strip().rpartition("\n")[2] or own.last_line
+
+    def _note_death(self, own: _Process) -> None:
+        is_done = own.popen.returncode == 0 and not own.spec.serves
+        with self._changed:
+            if is_done or self._ending.is_set() or self._failure is not None:
+                return
+            got = own.ending + (f" after: {own.last_line}" if own.last_line else "")
+            do = f"look into its log, then go on with: {self._resume}"
+            self._failure = RunError.of(own.spec.role, "run until the run ends", got, where=str(own.log), do=do)
+            self._changed.notify_all()
+        log_event("died", process=own.spec.role, ending=own.ending)
+        self._interrupt()
+        if not self._ending.wait(FORCED_S):  # the main thread waits for what will never come
+            self.end()
+            print(f"envgym: {visible(str(self._failure))}", file=sys.stderr, flush=True)
+            os._exit(EXIT_FAILED)
+
+    def _await_failure(self) -> RunError | None:
+        """Return the failure that explains an error of the block: a death may be known a moment later."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None, timeout=0.5)
+            return self._failure
+
+
+def _interrupt_main() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def _signal(own: _Process, number: int) -> None:
+    """Send a signal to a process and to those that it started, which are in its group."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(own.popen.pid, number)
+
+
+def _memory_mib(pid: int) -> float:
+    """Return the resident memory of a process; 0 where it is gone, or the system does not tell."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
