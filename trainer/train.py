@@ -18,7 +18,6 @@ from envgym.core.tree import Source
 from envgym.errors import RunError, SettingsError
 from envgym.event_loop import Runner, make_runner
 from envgym.files import sole_writer
-from envgym.process_log import log_event
 from envgym.report.data import ComparisonData
 from envgym.report.from_run import comparisons_of_run, write_run_report
 from envgym.runs import RunDirectory, file_step
@@ -250,12 +249,11 @@ class TrainLoop:
             check_context_rewrites(groups, step=step)
         joined, replayed = _join_replayed(self.context, self._audit, self.settings.run.seed, step, collected)
         result = self.context.method.filter(joined).at_most(collected.wanted + len(joined) - len(groups))
-        log_groups(result, step=step)
         self.callbacks.on_progress(LEARN, 0, len(result.kept))
         with times.measure("learn"):
             batch, learned = self._learn(runner, result.kept, groups, step)
         self.callbacks.on_progress(LEARN, len(result.kept), len(result.kept))
-        log_event("learned", step=step, groups=[group.key for group in result.kept], rows=len(batch.rows))
+        log_groups(result, step=step)
         with times.measure("sync"):
             self.step = step
             if not self.context.policy.shares_weights:  # else sampling may go on already

@@ -34,11 +34,11 @@ def observe_step(method: Method, collected: Collected, credits: Sequence[Traject
 
 
 def log_groups(filtered: FilterResult, *, step: int) -> None:
-    """Log of every group whether the step trains on it, or why not."""
+    """Log of every group whether the step trained on it, or why not."""
     for group, reason in (*((group, None) for group in filtered.kept), *filtered.dropped):
         num_episodes = sum(len(tree.leaves) for tree in group.trees)
         with about(Ids(group.key)):
-            log_event("kept" if reason is None else "dropped", step=step, episodes=num_episodes, reason=reason)
+            log_event("trained" if reason is None else "dropped", step=step, episodes=num_episodes, reason=reason)
 
 
 def write_step(
