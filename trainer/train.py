@@ -57,7 +57,7 @@ from envgym.trainer.workflows.demonstration_pool import DemonstrationPool
 from envgym.trainer.workflows.demonstrations import demonstration_sources
 from envgym.trainer.workflows.evaluations import Evaluations
 from envgym.trainer.workflows.sft import warm_start
-from envgym.trainer.workflows.step_end import log_groups, observe_step, step_metrics, write_step
+from envgym.trainer.workflows.step_end import observe_step, step_metrics, write_step
 from envgym.wall_time import WallClock
 
 
@@ -253,7 +253,6 @@ class TrainLoop:
         with times.measure("learn"):
             batch, learned = self._learn(runner, result.kept, groups, step)
         self.callbacks.on_progress(LEARN, len(result.kept), len(result.kept))
-        log_groups(result, step=step)
         with times.measure("sync"):
             self.step = step
             if not self.context.policy.shares_weights:  # else sampling may go on already
@@ -261,7 +260,7 @@ class TrainLoop:
         with times.measure("canary"):
             canary_metrics = self._check_weights(runner)
         self.stats = updated_stats(self.stats, requests, groups, step=step)
-        observed = observe_step(self.context.method, collected, batch.credits, step=step)
+        observed = observe_step(self.context.method, collected, result, batch.credits, step=step)
         every = self.settings.run.save_episodes_every
         if every and step % every == 0:
             with times.measure("save"):

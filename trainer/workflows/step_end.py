@@ -21,8 +21,11 @@ from envgym.trainer.rollout.collector import Collected
 from envgym.trainer.settings import TrainSettings
 
 
-def observe_step(method: Method, collected: Collected, credits: Sequence[TrajectoryCredit], *, step: int) -> Metrics:
-    """Tell the methods that observe what became of a step's groups; return what the curriculum measures."""
+def observe_step(
+    method: Method, collected: Collected, filtered: FilterResult, credits: Sequence[TrajectoryCredit], *, step: int
+) -> Metrics:
+    """Tell the log, and the methods that observe, what became of a step's groups; return what the curriculum measures."""
+    _log_groups(filtered, step=step)
     curriculum, keep_groups = method.curriculum, method.filter
     requests, groups = collected.requests, collected.groups
     if isinstance(keep_groups, ObservingFilter):
@@ -33,7 +36,7 @@ def observe_step(method: Method, collected: Collected, credits: Sequence[Traject
     return {f"curriculum/{name}": value for name, value in observed.items()}
 
 
-def log_groups(filtered: FilterResult, *, step: int) -> None:
+def _log_groups(filtered: FilterResult, *, step: int) -> None:
     """Log of every group whether the step trained on it, or why not."""
     for group, reason in (*((group, None) for group in filtered.kept), *filtered.dropped):
         num_episodes = sum(len(tree.leaves) for tree in group.trees)
