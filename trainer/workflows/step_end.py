@@ -24,7 +24,7 @@ from envgym.trainer.settings import TrainSettings
 def observe_step(
     method: Method, collected: Collected, filtered: FilterResult, credits: Sequence[TrajectoryCredit], *, step: int
 ) -> Metrics:
-    """Tell the log, and the methods that observe, what became of a step's groups; return what the curriculum measures."""
+    """Tell the log and the methods that observe what became of a step's groups; return what the curriculum measures."""
     _log_groups(filtered, step=step)
     curriculum, keep_groups = method.curriculum, method.filter
     requests, groups = collected.requests, collected.groups
