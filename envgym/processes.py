@@ -89,6 +89,7 @@ class ProcessState(NamedTuple):
     seconds: float
     memory_mib: float
     last_line: str
+    """Of its warnings and bare output, the newest."""
 
 
 @dataclass(slots=True, eq=False)
@@ -134,12 +135,14 @@ class Processes:
         self._failure: RunError | None = None
 
     def __enter__(self) -> Self:
-        """Return the processes."""
+        """Let displays show them; return the processes."""
+        _shown.append(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """End them. Raises: RunError: one had died by itself; it is why the block failed."""
         failure = None if error is None else self._await_failure()
+        _shown.remove(self)
         self.end()
         if failure is not None:
             raise failure from error
@@ -271,6 +274,15 @@ class Processes:
         with self._changed:
             self._changed.wait_for(lambda: self._failure is not None, timeout=0.5)
             return self._failure
+
+
+_shown: list[Processes] = []
+"""Those that this process has started."""
+
+
+def process_states() -> list[ProcessState]:
+    """Return how the processes that this one has started are doing."""
+    return [state for group in _shown for state in group.states()]
 
 
 def _interrupt_main() -> None:

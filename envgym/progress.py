@@ -1,16 +1,20 @@
-"""How far long work is, phase by phase: bars on a terminal and in a notebook, else lines; the same numbers on all."""
+"""How far long work is, phase by phase: bars on a terminal and in a notebook, else lines; the same numbers on all.
+
+Below the bars is a line for each process that this one has started; elsewhere one whenever its state changes.
+"""
 
 import os
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from envgym.core.json_types import visible
+from envgym.processes import ProcessState, process_states
 
 
 class OnProgress(Protocol):
@@ -28,6 +32,11 @@ def duration(seconds: float) -> str:
     if whole < 7200:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _process_line(state: ProcessState) -> str:
+    parts = [f"{state.role}: {state.state}", duration(state.seconds), f"{state.memory_mib:,.0f} MiB", state.last_line]
+    return visible(", ".join(part for part in parts if part))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,10 +64,10 @@ class _NotebookOutput:
         """Add a line; it is seen with the next `show`."""
         self._lines.append(line)
 
-    def show(self, bars: Iterable[tuple[float, str]]) -> None:
-        """Replace what is seen, given the share that is done of each phase and its status."""
+    def show(self, bars: Iterable[tuple[float, str]], below: Iterable[str] = ()) -> None:
+        """Replace what is seen, given the share that is done of each phase and its status, and lines below."""
         drawn = [f"{'█' * round(share * self.WIDTH):░<{self.WIDTH}} {status}" for share, status in bars]
-        text = "\n".join([*self._lines, *drawn])
+        text = "\n".join([*self._lines, *drawn, *below])
         if text == self._shown:
             return
         self._shown, content = text, {"text/plain": text}
@@ -96,7 +105,15 @@ class ProgressDisplay:
             clock: seconds, rising.
         """
         from rich.console import Console  # loaded where it is needed
-        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.progress import BarColumn, Progress, Task, TextColumn
+        from rich.text import Text
+
+        class BarOrNothing(BarColumn):
+            """A phase has a bar, a process has none."""
+
+            def render(self, task: Task) -> Any:  # a rich renderable
+                """Draw it."""
+                return Text(" " * 24) if task.fields.get("is_line") else super().render(task)
 
         self._quiet, self._clock = quiet, clock
         self._notebook: _NotebookOutput | None = None
@@ -104,8 +121,10 @@ class ProgressDisplay:
         of_kernel = _in_notebook() or "JPY_PARENT_PID" in os.environ  # a command of a cell: its output is no terminal
         self._is_terminal = self._console.is_terminal and not of_kernel
         status = TextColumn("{task.description}", markup=False)
-        self._bars = Progress(BarColumn(24), status, console=self._console, disable=not self._is_terminal)
+        self._bars = Progress(BarOrNothing(24), status, console=self._console, disable=not self._is_terminal)
         self._phases: dict[str, _Phase] = {}
+        self._processes: dict[str, tuple[str, Any]] = {}
+        """Role -> the state that was shown last, and its line among the bars (a rich.progress.TaskID)."""
         self._started = self._last_line = clock()
         self._lock, self._closed = threading.RLock(), threading.Event()
 
@@ -174,13 +193,30 @@ class ProgressDisplay:
         with self._lock:
             for phase, state in self._phases.items():
                 self._bars.update(state.bar, description=self._status(phase))
+            processes = process_states()
+            self._show_processes(processes)
             if self._notebook is not None:
                 shown = sorted(self._phases.items(), key=lambda item: item[1].bar)  # as they began
-                self._notebook.show((state.done / max(state.total, 1), self._status(phase)) for phase, state in shown)
+                self._notebook.show(
+                    ((state.done / max(state.total, 1), self._status(phase)) for phase, state in shown),
+                    map(_process_line, processes),
+                )
             elif not self._is_terminal and self._clock() - self._last_line >= self.EVERY_S:
                 newest = next(reversed(self._phases), None)
                 waiting = f"no result yet, {duration(self._clock() - self._started)}"
                 self.print(waiting if newest is None else self._status(newest))
+
+    def _show_processes(self, processes: Sequence[ProcessState]) -> None:
+        for state in processes:
+            before, line = self._processes.get(state.role, ("", None))
+            if line is None:
+                line = self._bars.add_task("", total=None, is_line=True)
+            self._bars.update(line, description=_process_line(state))
+            if before != state.state and not self._is_terminal and self._notebook is None:
+                self.print(_process_line(state))
+            self._processes[state.role] = (state.state, line)
+        for role in self._processes.keys() - {state.role for state in processes}:
+            self._bars.remove_task(self._processes.pop(role)[1])
 
     def _status(self, phase: str) -> str:
         state = self._phases[phase]

@@ -1,5 +1,6 @@
 """Progress: a line per phase, none silent for long, and how much time is left."""
 
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from envgym.processes import ProcessState
 from envgym.progress import ProgressDisplay, duration
 
 
@@ -201,3 +203,46 @@ def test_command_of_a_cell_writes_lines(
 )
 def test_duration_is_in_the_units_that_a_person_reads(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+STATES = [
+    ProcessState("env-server-0", 41, "starting", 1.0, 0.0, ""),
+    ProcessState("learner-1", 42, "running", 1.0, 9, ""),
+]
+
+
+def test_process_has_a_line_whenever_its_state_changes(
+    display: ProgressDisplay, clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = list(STATES)
+    monkeypatch.setattr("envgym.progress.process_states", lambda: states)
+    for clock.now in (1.0, 2.0):
+        display.beat()
+    states[0] = states[0]._replace(state="running", memory_mib=1234.4, seconds=130.0)
+    display.beat()
+    states[0] = states[0]._replace(state="the signal SIGKILL", last_line="out of memory\x1b[0m")
+    display.beat()
+    states.clear()
+    display.beat()
+    assert capsys.readouterr().err.splitlines() == [
+        "env-server-0: starting, 1 s, 0 MiB",
+        "learner-1: running, 1 s, 9 MiB",
+        "env-server-0: running, 2 min 10 s, 1,234 MiB",
+        "env-server-0: the signal SIGKILL, 2 min 10 s, 1,234 MiB, out of memory\\u001b[0m",
+    ]
+
+
+def test_processes_stand_below_the_bars_of_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr("envgym.progress.process_states", lambda: STATES)
+    with ProgressDisplay() as display:
+        display("collect", 1, 4)
+        display.beat()
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip() for line in capsys.readouterr().err.splitlines()]
+    assert any(re.fullmatch(r"━+ *╺?━* +collect: 1/4, .*", line) for line in lines), lines
+    assert " " * 25 + "env-server-0: starting, 1 s, 0 MiB" in lines
+    assert " " * 25 + "learner-1: running, 1 s, 9 MiB" in lines
