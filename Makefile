@@ -76,7 +76,7 @@ $(PEERS_STAMP): $(STAMP) constraints/speed.txt
 	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement constraints/speed.txt
 	touch $@
 
-speed: $(PEERS_STAMP)  ## measure every part beside other libraries, and write docs/results/speed.md (less than 25 minutes)
+speed: $(PEERS_STAMP)  ## measure every part beside other libraries, and write docs/results/speed.md (less than 30 minutes)
 	$(BIN)/python -m benchmarks.speed
 
 # The packages go to a folder that is put before those of GPU_PYTHON: that Python may itself be of a virtual environment,
