@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
+from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from envgym.core.messages import Action, Message, Observation
 from envgym.core.segments import Segment, TopLogprobs
@@ -79,6 +80,13 @@ class GenerateRequest:
     """Derived per run, step, task, sample and node: equal requests with equal seeds give equal tokens."""
 
 
+class VersionSpan(NamedTuple):
+    """Consecutive sampled tokens of one version of the weights."""
+
+    policy_version: int
+    num_tokens: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """One sampled continuation."""
@@ -94,6 +102,9 @@ class Generation:
     """[T] nats at temperature 1 over the full vocabulary, where the engine gives them."""
     finish_reason: FinishReason
     policy_version: int
+    """Of the weights that sampled; the oldest, where they changed meanwhile."""
+    version_spans: tuple[VersionSpan, ...] = ()
+    """Which version sampled which tokens, in their order, where the weights changed meanwhile; () = they did not."""
     num_prefilled: int = 0
     """Context tokens the engine computed for this request (the rest came from its cache)."""
     context_is_full: bool = False
@@ -106,6 +117,31 @@ class Generation:
     def cost(self) -> Cost:
         """Tokens that it took."""
         return Cost(tokens_generated=len(self.token_ids), tokens_prefilled=self.num_prefilled)
+
+    @property
+    def spans(self) -> tuple[VersionSpan, ...]:
+        """`version_spans`, or the one of all tokens."""
+        return self.version_spans or (VersionSpan(self.policy_version, len(self.token_ids)),)
+
+
+def join_spans(spans: Iterable[VersionSpan]) -> tuple[VersionSpan, ...]:
+    """Return the spans with neighbours of one version as one, and without empty ones."""
+    joined: list[VersionSpan] = []
+    for span in spans:
+        if joined and joined[-1].policy_version == span.policy_version:
+            span = VersionSpan(span.policy_version, joined.pop().num_tokens + span.num_tokens)
+        if span.num_tokens:
+            joined.append(span)
+    return tuple(joined)
+
+
+def first_spans(spans: Sequence[VersionSpan], num_tokens: int) -> tuple[VersionSpan, ...]:
+    """Return the spans of the first `num_tokens` tokens."""
+    ends = accumulate(span.num_tokens for span in spans)
+    return join_spans(
+        VersionSpan(span.policy_version, max(0, min(span.num_tokens, num_tokens - end + span.num_tokens)))
+        for span, end in zip(spans, ends, strict=True)
+    )
 
 
 class PolicyLifecycle(Protocol):

@@ -206,7 +206,7 @@ def _started(state: AgentState, event: ResetEvent) -> tuple[AgentState, Request]
 def _generated(state: AgentState, event: GenerationEvent) -> tuple[AgentState, Request]:
     generation, agent = event.generation, state.agent
     try:
-        sampled = _sampled_segment(generation, agent.token_strings(generation.token_ids))
+        sampled = _sampled_segments(generation, agent.token_strings(generation.token_ids))
     except (InvalidInput, PolicyFailure) as fault:
         return _cut(state._replace(generation=generation), Ending.ERROR_POLICY, str(fault), event.seconds)
     state = state._replace(
@@ -284,22 +284,34 @@ def _as_prompt(segments: Sequence[Segment]) -> tuple[Segment, ...]:
     return tuple(replace(segment, origin=Origin.PROMPT) for segment in segments)
 
 
-def _sampled_segment(generation: Generation, strings: tuple[str, ...]) -> tuple[Segment, ...]:
-    """Return the POLICY segment of a generation; nothing where it was aborted before its first token, or has none."""
+def _sampled_segments(generation: Generation, strings: tuple[str, ...]) -> tuple[Segment, ...]:
+    """Return the POLICY segments of a generation, one for each version of the weights that sampled in turn.
+
+    Nothing where it was aborted before its first token, or has none.
+    """
     if not generation.has_tokens or (not generation.token_ids and generation.finish_reason is FinishReason.ABORT):
         return ()
     if not math.isfinite(sum(generation.behavior_logprobs)):
         raise PolicyFailure("the policy returned a log-prob that is not finite")
-    segment = Segment(
+    spans = generation.spans
+    if (covered := sum(span.num_tokens for span in spans)) != len(generation.token_ids):
+        do = "check what serves the policy"
+        must, got = f"cover its {len(generation.token_ids)} tokens", str(covered)
+        raise PolicyFailure.of("version spans of a generation", must, got, where="agent loop", do=do)
+    rest = Segment(
         origin=Origin.POLICY,
         token_ids=generation.token_ids,
         token_strings=strings,
         behavior_logprobs=generation.behavior_logprobs,
         raw_logprobs=generation.raw_logprobs,
-        policy_version=generation.policy_version,
+        policy_version=spans[-1].policy_version,
         top_logprobs=generation.top_logprobs,
     )
-    return (segment,)
+    segments: list[Segment] = []
+    for version, num_tokens in spans[:-1]:
+        head, rest = rest.split(num_tokens)
+        segments.append(replace(head, policy_version=version))
+    return (*segments, rest)
 
 
 # ---- nodes and states -----------------------------------------------------------------------------------------------

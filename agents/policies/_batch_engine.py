@@ -51,6 +51,11 @@ class BatchEngine(Generic[TicketT]):
         self.clear_prefix_cache()
         self.model.forget_weights()
 
+    def change_version(self, version: int) -> None:
+        """Let the sequences under way go on with new weights, after the keys and values that the old ones computed."""
+        self.forget_weights()
+        self.rows.change_version(version)
+
     def room(self) -> int:
         """Return how many sequences may join."""
         return self.rows.capacity - len(self.rows)

@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
+from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, VersionSpan, join_spans
 from envgym.core.segments import TopLogprobs
 from envgym.errors import InvalidInput, PolicyFailure, sentence
 
@@ -69,7 +69,8 @@ class BatchRows(Generic[TicketT]):
         """Tokens whose keys and values are in the cache."""
         self._counts: Ints = np.zeros(capacity, np.int64)
         self._limits: Ints = np.zeros(capacity, np.int64)
-        self._versions: Ints = np.zeros(capacity, np.int64)
+        self._versions: list[list[tuple[int, int]]] = []
+        """Of each row in use, the versions that sampled it, each with the number of its first token."""
         self._prefilled: Ints = np.zeros(capacity, np.int64)
         self._stops: Ints = np.full((capacity, 0), -1, np.int64)
         self._numbers: Floats = np.zeros((capacity, 0))
@@ -92,7 +93,8 @@ class BatchRows(Generic[TicketT]):
         self._top.append([])
         self.lengths[row] = len(request.token_ids) - 1
         self._counts[row], self._limits[row] = 0, limit
-        self._versions[row], self._prefilled[row] = version, prefilled
+        self._versions.append([(version, 0)])
+        self._prefilled[row] = prefilled
         self._stops[row] = -1
         self._stops[row, : len(stops)] = stops
         self._numbers[row, :limit] = np.random.Generator(np.random.Philox(key=request.seed)).random(limit)
@@ -125,10 +127,15 @@ class BatchRows(Generic[TicketT]):
                 pairs = zip(ids[:count], values[:count], strict=True)
                 top.append(tuple((token, value) for token, value in pairs if value > -math.inf))
 
+    def change_version(self, version: int) -> None:
+        """Sample the next tokens of all rows with other weights, after what the weights before have computed."""
+        for versions, count in zip(self._versions, self._counts, strict=False):
+            versions.append((version, int(count)))
+
     def cached(self, row: int) -> Ints:
-        """Return the tokens whose keys and values a row holds; none where the model's numbers were not finite."""
+        """Return the tokens whose keys and values a row holds; none where versions mix, or numbers are not finite."""
         sampled = self._sampled[:, row, : self._counts[row]]
-        if not np.isfinite(sampled).all():
+        if len(self._versions[row]) > 1 or not np.isfinite(sampled).all():
             return np.zeros(0, np.int64)
         context = np.array(self.requests[row].token_ids, np.int64)
         return np.concatenate([context, sampled[_TOKEN].astype(np.int64)])[: self.lengths[row]]
@@ -139,15 +146,15 @@ class BatchRows(Generic[TicketT]):
         left = len(self.tickets) - len(ended)
         targets = np.flatnonzero(over[:left])
         sources = left + np.flatnonzero(~over[left:])
-        for numbers in (self.lengths, self._counts, self._limits, self._versions, self._prefilled):
+        for numbers in (self.lengths, self._counts, self._limits, self._prefilled):
             numbers[targets] = numbers[sources]
         self._stops[targets] = self._stops[sources]
         self._numbers[targets] = self._numbers[sources]
         self._sampled[:, targets] = self._sampled[:, sources]
         for target, source in zip(targets.tolist(), sources.tolist(), strict=True):
             self.tickets[target], self.requests[target] = self.tickets[source], self.requests[source]
-            self._top[target] = self._top[source]
-        del self.tickets[left:], self.requests[left:], self._top[left:]
+            self._top[target], self._versions[target] = self._top[source], self._versions[source]
+        del self.tickets[left:], self.requests[left:], self._top[left:], self._versions[left:]
         return ended, RowSwaps(targets, sources)
 
     def _generation(self, row: int) -> Generation | None:
@@ -157,12 +164,18 @@ class BatchRows(Generic[TicketT]):
             return None
         tokens = tuple(sampled[_TOKEN].astype(np.int64).tolist())
         is_stopped = tokens[-1] in self.requests[row].sampling.stop_token_ids
+        versions = self._versions[row]
+        ends = [start for _, start in versions[1:]] + [count]
+        spans = join_spans(
+            VersionSpan(version, end - start) for (version, start), end in zip(versions, ends, strict=True)
+        )
         return Generation(
             token_ids=tokens,
             behavior_logprobs=tuple(sampled[_BEHAVIOR].tolist()),
             raw_logprobs=tuple(sampled[_RAW].tolist()),
             finish_reason=FinishReason.STOP if is_stopped else FinishReason.LENGTH,
-            policy_version=int(self._versions[row]),
+            policy_version=spans[0].policy_version,
+            version_spans=spans if len(spans) > 1 else (),
             num_prefilled=int(self._prefilled[row]),
             top_logprobs=tuple(self._top[row]) if self.requests[row].sampling.top_logprobs else None,
         )

@@ -98,6 +98,8 @@ class TransformersPolicy(Policy):
         """Tickets that the engine has and has not answered."""
         self._server: asyncio.AbstractEventLoop | None = None
         """The loop that starts rounds; None while nothing is served."""
+        self._num_holds = 0
+        """Who waits to change the weights between two tokens, or does."""
         self._queue_lock = threading.Lock()
         self._lock = WriterPriorityLock()
         """Between those who use the model and those who change it."""
@@ -133,11 +135,9 @@ class TransformersPolicy(Policy):
 
         Raises: UnknownName: the model has no such tensor. InvalidInput: another shape. Nothing was copied then.
         """
-        pairs = _pair_weights(self._model.module, named_tensors)
-        with self.pause(version), torch.no_grad():
-            for target, tensor in pairs:
-                if target.data_ptr() != tensor.data_ptr():
-                    target.copy_(tensor)
+        pairs = pair_weights(self._model.module, named_tensors)
+        with self.pause(version):
+            copy_weights(pairs)
 
     def set_version(self, version: int) -> None:
         """Name the weights that are in place, after the round that is being served, and clear the prefix cache."""
@@ -177,8 +177,27 @@ class TransformersPolicy(Policy):
                 yield
             finally:
                 if version is not None:
-                    self._engine.forget_weights()
-                    self._version = version
+                    self._name_weights(version)
+
+    @contextmanager
+    def hold(self) -> Iterator[Callable[[int], None]]:
+        """Hold sampling off between two tokens; yield what names the version of weights that were changed meanwhile.
+
+        Requests under way go on with them. What was sampled before stays, and so do its keys and values: a generation
+        tells which version sampled which token. The policy must not be put to sleep meanwhile.
+        """
+        with self._queue_lock:
+            self._num_holds += 1
+        try:
+            with self._lock.write():
+                yield self._name_weights
+        finally:
+            with self._queue_lock:
+                self._num_holds -= 1
+
+    def _name_weights(self, version: int) -> None:
+        self._engine.change_version(version)
+        self._version = version
 
     # ---- rounds: started on the loop, served by the worker -------------------------------------------------------
 
@@ -208,23 +227,34 @@ class TransformersPolicy(Policy):
 
     def _serve(self) -> None:
         """In the worker: serve until nobody is left of this round (or, continuously, until nobody waits)."""
-        engine = self._engine
         answers: list[_Answer] = []
-        with self._lock.read(), self._model.serving():
-            arrived = self._arrivals()
-            while arrived or len(engine.rows):
-                batch_size = min(len(arrived), engine.room())
-                if batch_size == len(arrived) or batch_size * 4 >= engine.rows.capacity:
-                    engine.admit(arrived[:batch_size], self._version)
-                    del arrived[:batch_size]
-                answers += [_answered(ended) for ended in engine.step()]
-                self._drop_abandoned()
-                if not self._deterministic:
-                    self._hand_out(answers)
-                    answers = []
-                    if not self._lock.has_writer:
-                        arrived += self._arrivals()
+        arrived: list[tuple[_PendingRequest, GenerateRequest]] = []
+        is_over = is_begun = False
+        while not is_over:
+            with self._lock.read(), self._model.serving():
+                if not is_begun:
+                    is_begun, arrived = True, self._arrivals()
+                is_over = self._sample(arrived, answers)
         self._hand_out(answers)
+
+    def _sample(self, arrived: list[tuple[_PendingRequest, GenerateRequest]], answers: list[_Answer]) -> bool:
+        """In the worker: sample until nobody is left, or until weights change between two tokens; say which."""
+        engine = self._engine
+        while arrived or len(engine.rows):
+            if self._num_holds:
+                return False
+            batch_size = min(len(arrived), engine.room())
+            if batch_size == len(arrived) or batch_size * 4 >= engine.rows.capacity:
+                engine.admit(arrived[:batch_size], self._version)
+                del arrived[:batch_size]
+            answers += [_answered(ended) for ended in engine.step()]
+            self._drop_abandoned()
+            if not self._deterministic:
+                self._hand_out(answers)
+                answers.clear()
+                if not self._lock.has_writer:
+                    arrived += self._arrivals()
+        return True
 
     def _arrivals(self) -> list[tuple[_PendingRequest, GenerateRequest]]:
         """Take all who wait, in an order that does not depend on who came first."""
@@ -254,7 +284,7 @@ class TransformersPolicy(Policy):
             return self._engine.compute_logprobs(rows)
 
 
-def _pair_weights(module: nn.Module, named_tensors: Iterable[tuple[str, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+def pair_weights(module: nn.Module, named_tensors: Iterable[tuple[str, Tensor]]) -> list[tuple[Tensor, Tensor]]:
     """Return each tensor after the module's own one of its name. Raises: UnknownName, InvalidInput: they do not fit."""
     own = {
         **dict(module.named_buffers(remove_duplicate=False)),
@@ -268,6 +298,14 @@ def _pair_weights(module: nn.Module, named_tensors: Iterable[tuple[str, Tensor]]
             raise InvalidInput(sentence(name, rule, list(tensor.shape), where=_WHERE, do=do))
         pairs.append((own[name], tensor))
     return pairs
+
+
+@torch.no_grad()
+def copy_weights(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Copy each second tensor to the first, where it is another."""
+    for target, tensor in pairs:
+        if target.data_ptr() != tensor.data_ptr():
+            target.copy_(tensor)
 
 
 def _call_after(

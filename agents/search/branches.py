@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from envgym.agents.loop.path import PathNode
 from envgym.agents.loop.state import AgentState
-from envgym.agents.protocols import GenerateRequest, Generation
+from envgym.agents.protocols import GenerateRequest, Generation, first_spans, join_spans
 from envgym.agents.rollout.recorder import MidTurnFork
 from envgym.agents.search.snapshots import Snapshot
 from envgym.core.tree import SearchStats
@@ -77,8 +77,7 @@ class SharedPrefix(NamedTuple):
     def join_generation(self, sampled: Generation) -> Generation:
         """Return one generation of the shared tokens and of what was sampled after them.
 
-        Log-probs stay as they were sampled. What only one of the two has is left out. The version is that of what was
-        sampled now: in the tree the shared tokens stay on the earlier sibling's edge, with theirs.
+        Log-probs and versions stay as they were sampled. What only one of the two has is left out.
         """
         first, at = self.generation, self.num_tokens
         raw, top = None, None
@@ -86,8 +85,11 @@ class SharedPrefix(NamedTuple):
             raw = first.raw_logprobs[:at] + sampled.raw_logprobs
         if first.top_logprobs is not None and sampled.top_logprobs is not None:
             top = first.top_logprobs[:at] + sampled.top_logprobs
+        spans = join_spans((*first_spans(first.spans, at), *sampled.spans))
         return replace(
             sampled,
+            policy_version=min(span.policy_version for span in spans),
+            version_spans=spans if len(spans) > 1 else (),
             token_ids=first.token_ids[:at] + sampled.token_ids,
             behavior_logprobs=first.behavior_logprobs[:at] + sampled.behavior_logprobs,
             raw_logprobs=raw,

@@ -1,4 +1,4 @@
-"""Segments: consecutive tokens of one origin. This module alone decides which tokens train."""
+"""Segments: consecutive tokens of one origin and policy version. This module alone decides which tokens train."""
 
 from collections.abc import Sized
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ TopLogprobs = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Consecutive tokens of one origin, exactly as sampled or rendered; never re-tokenised."""
+    """Consecutive tokens of one origin and policy version, exactly as sampled or rendered; never re-tokenised."""
 
     origin: Origin
     token_ids: tuple[int, ...]
@@ -42,7 +42,8 @@ class Segment:
     raw_logprobs: tuple[float, ...] | None = None
     """[T] nats, at temperature 1 over the full vocabulary, where the engine gives them; `POLICY` only."""
     policy_version: int | None = None
-    """Version of the weights that sampled; for `POLICY` and nothing else."""
+    """Version of the weights that sampled all of it; for `POLICY` and nothing else. A turn during which the weights
+    changed has a segment for each version."""
     top_logprobs: tuple[TopLogprobs, ...] | None = None
     """[T] at each sampled token, under the distribution sampled from, where they were asked for; `POLICY` only."""
 

@@ -59,6 +59,11 @@ class Row:
         """Return the number of tokens."""
         return len(self.token_ids)
 
+    @property
+    def policy_versions(self) -> tuple[int | None, ...]:
+        """[T] version of the weights that sampled the token; None where the policy did not sample it."""
+        return tuple(segment.policy_version for segment in self.segments for _ in segment.token_ids)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trajectory:

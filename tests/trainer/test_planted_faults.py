@@ -65,7 +65,7 @@ def test_the_mask_audit_stops_a_run_whose_turns_are_tokenised_again(
 ) -> None:
     """The text is the same, byte for byte, and the tokens are not those that the policy sampled."""
     tokenizer: Any = load("tiny", dtype="float32", device="cpu").tokenizer
-    sound = agent_loop._sampled_segment
+    sound = agent_loop._sampled_segments
     texts: list[tuple[str, str]] = []
 
     def again(generation: Generation, strings: tuple[str, ...]) -> tuple[Segment, ...]:
@@ -76,7 +76,7 @@ def test_the_mask_audit_stops_a_run_whose_turns_are_tokenised_again(
         zeros = (0.0,) * len(token_ids)
         return (replace(segment, token_ids=token_ids, token_strings=(), behavior_logprobs=zeros, raw_logprobs=None),)
 
-    monkeypatch.setattr(agent_loop, "_sampled_segment", again)
+    monkeypatch.setattr(agent_loop, "_sampled_segments", again)
     with pytest.raises(RunError, match=r"tokens that train must be sampled by the policy in that context"):
         run(tmp_path / "run")
     assert all(before == after for before, after in texts)

@@ -90,5 +90,11 @@ def generate(policy: TransformersPolicy, requests: Sequence[GenerateRequest]) ->
 @torch.no_grad()
 def raw_logprobs(model: PreTrainedModel, token_ids: Sequence[int]) -> torch.Tensor:
     """Return [T, V]: row t is the distribution of the token behind the first t + 1."""
+    return raw_logits(model, token_ids).log_softmax(-1)
+
+
+@torch.no_grad()
+def raw_logits(model: PreTrainedModel, token_ids: Sequence[int]) -> torch.Tensor:
+    """Return [T, V]: row t are the logits of the token behind the first t + 1."""
     logits: torch.Tensor = model(input_ids=torch.tensor([list(token_ids)]), use_cache=False).logits
-    return logits[0].float().log_softmax(-1)
+    return logits[0].float()

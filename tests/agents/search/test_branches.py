@@ -59,7 +59,8 @@ def test_a_turn_behind_a_fork_joins_what_is_shared_and_what_was_sampled(
     assert joined.behavior_logprobs == (-1.0, -1.1, -2.0, -2.1)
     both = is_raw_before and is_raw_after
     assert joined.raw_logprobs == ((-0.1, -0.11, -0.2, -0.21) if both else None)
-    assert joined.policy_version == 8
+    assert joined.policy_version == 1
+    assert joined.spans == ((1, 2), (8, 2))
 
 
 def test_a_fork_asks_for_the_rest_of_the_turn() -> None:
