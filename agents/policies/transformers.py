@@ -20,36 +20,23 @@ fused optimizer's step leaves no trace in a tensor by which it could be noticed.
 """
 
 import asyncio
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from envgym.agents.policies._batch_engine import BatchEngine
 from envgym.agents.policies._cached_model import CachedModel
-from envgym.agents.policies._requests import FinishedRow, canonical, max_sampled_tokens
+from envgym.agents.policies._request_queue import Answer, PendingRequest, RequestQueue, WriterPriorityLock
+from envgym.agents.policies._requests import FinishedRow, max_sampled_tokens
 from envgym.agents.protocols import GenerateRequest, Generation, Policy
 from envgym.errors import InvalidInput, PolicyFailure, check_known, sentence
 
 _WHERE = "TransformersPolicy"
 _PASSES = 32
 """Passes of the event loop before a deterministic round; a search needs about ten from an answer to a new branch."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _PendingRequest:
-    """A request that waits for its generation."""
-
-    loop: asyncio.AbstractEventLoop
-    answer: "asyncio.Future[Generation]"
-
-
-_Answer = tuple[_PendingRequest, Generation | PolicyFailure]
 
 
 class TransformersPolicy(Policy):
@@ -87,20 +74,15 @@ class TransformersPolicy(Policy):
         if device is not None:
             model.to(device)
         self._model = CachedModel(model, autocast=autocast)
-        self._engine: BatchEngine[_PendingRequest] = BatchEngine(self._model, max_batch=max_batch)
+        self._engine: BatchEngine[PendingRequest] = BatchEngine(self._model, max_batch=max_batch)
         self._home = self._model.device
         self.shares_weights = shares_weights
         self._deterministic, self._version = deterministic, version
         self._num_passes = _PASSES if deterministic else 1
         self._is_asleep = False
-        self._waiting: deque[tuple[_PendingRequest, GenerateRequest]] = deque()
-        self._served: set[_PendingRequest] = set()
-        """Tickets that the engine has and has not answered."""
+        self._queue = RequestQueue()
         self._server: asyncio.AbstractEventLoop | None = None
         """The loop that starts rounds; None while nothing is served."""
-        self._num_holds = 0
-        """Who waits to change the weights between two tokens, or does."""
-        self._queue_lock = threading.Lock()
         self._lock = WriterPriorityLock()
         """Between those who use the model and those who change it."""
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="transformers-policy")
@@ -116,9 +98,9 @@ class TransformersPolicy(Policy):
         self.check_sampling(request.sampling)
         max_sampled_tokens(request, positions=self._model.max_positions, where=_WHERE)  # raises where there is no room
         loop = asyncio.get_running_loop()
-        ticket = _PendingRequest(loop, loop.create_future())
-        with self._queue_lock:
-            self._waiting.append((ticket, request))
+        ticket = PendingRequest(loop, loop.create_future())
+        with self._queue.lock:
+            self._queue.put(ticket, request)
             is_idle = self._server is None or (self._server is not loop and not self._server.is_running())
             if is_idle:
                 self._server = loop
@@ -186,14 +168,8 @@ class TransformersPolicy(Policy):
         Requests under way go on with them. What was sampled before stays, and so do its keys and values: a generation
         tells which version sampled which token. The policy must not be put to sleep meanwhile.
         """
-        with self._queue_lock:
-            self._num_holds += 1
-        try:
-            with self._lock.write():
-                yield self._name_weights
-        finally:
-            with self._queue_lock:
-                self._num_holds -= 1
+        with self._lock.hold():
+            yield self._name_weights
 
     def _name_weights(self, version: int) -> None:
         self._engine.change_version(version)
@@ -203,10 +179,10 @@ class TransformersPolicy(Policy):
 
     def _serve_or_rest(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin a round if anybody waits."""
-        with self._queue_lock:
+        with self._queue.lock:
             if self._server is not loop:
                 return
-            if not self._waiting:
+            if not len(self._queue):
                 self._server = None
                 return
         self._worker.submit(self._serve).add_done_callback(lambda done: self._after(done.exception(), loop))
@@ -216,32 +192,32 @@ class TransformersPolicy(Policy):
         if error is not None:
             self._engine.reset()
             failure = PolicyFailure(f"sampling failed: {type(error).__name__}: {error}")
-            self._hand_out([(ticket, failure) for ticket in self._served])
+            self._queue.hand_out([(ticket, failure) for ticket in self._queue.served])
         try:
             # First come those whom the answers woke.
             loop.call_soon_threadsafe(_call_after, self._num_passes, loop, self._serve_or_rest)
         except RuntimeError:  # the loop is closed: nobody there waits any more
-            with self._queue_lock:
+            with self._queue.lock:
                 if self._server is loop:  # else another loop has taken over already
                     self._server = None
 
     def _serve(self) -> None:
         """In the worker: serve until nobody is left of this round (or, continuously, until nobody waits)."""
-        answers: list[_Answer] = []
-        arrived: list[tuple[_PendingRequest, GenerateRequest]] = []
+        answers: list[Answer] = []
+        arrived: list[tuple[PendingRequest, GenerateRequest]] = []
         is_over = is_begun = False
         while not is_over:
             with self._lock.read(), self._model.serving():
                 if not is_begun:
-                    is_begun, arrived = True, self._arrivals()
+                    is_begun, arrived = True, self._queue.take()
                 is_over = self._sample(arrived, answers)
-        self._hand_out(answers)
+        self._queue.hand_out(answers)
 
-    def _sample(self, arrived: list[tuple[_PendingRequest, GenerateRequest]], answers: list[_Answer]) -> bool:
+    def _sample(self, arrived: list[tuple[PendingRequest, GenerateRequest]], answers: list[Answer]) -> bool:
         """In the worker: sample until nobody is left, or until weights change between two tokens; say which."""
         engine = self._engine
         while arrived or len(engine.rows):
-            if self._num_holds:
+            if self._lock.is_held:
                 return False
             batch_size = min(len(arrived), engine.room())
             if batch_size == len(arrived) or batch_size * 4 >= engine.rows.capacity:
@@ -250,34 +226,16 @@ class TransformersPolicy(Policy):
             answers += [_answered(ended) for ended in engine.step()]
             self._drop_abandoned()
             if not self._deterministic:
-                self._hand_out(answers)
+                self._queue.hand_out(answers)
                 answers.clear()
                 if not self._lock.has_writer:
-                    arrived += self._arrivals()
+                    arrived += self._queue.take()
         return True
-
-    def _arrivals(self) -> list[tuple[_PendingRequest, GenerateRequest]]:
-        """Take all who wait, in an order that does not depend on who came first."""
-        with self._queue_lock:
-            arrived = sorted(self._waiting, key=lambda item: canonical(item[1]))
-            self._waiting.clear()
-        self._served.update(ticket for ticket, _ in arrived)
-        return arrived
 
     def _drop_abandoned(self) -> None:
         abandoned = [ticket.answer.cancelled() for ticket in self._engine.rows.tickets]
         if any(abandoned):
-            self._served.difference_update(ended.ticket for ended in self._engine.drop(abandoned))
-
-    def _hand_out(self, answers: Sequence[_Answer]) -> None:
-        """Let the loops know; one call each, so that all answers of a round arrive together."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
-        for ticket, answer in answers:
-            by_loop.setdefault(ticket.loop, []).append((ticket, answer))
-        self._served.difference_update([ticket for ticket, _ in answers])
-        for loop, items in by_loop.items():
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(_deliver, items)
+            self._queue.served.difference_update(ended.ticket for ended in self._engine.drop(abandoned))
 
     def _compute_logprobs(self, rows: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
         with self._lock.read(), self._model.serving():
@@ -318,56 +276,7 @@ def _call_after(
         function(loop)
 
 
-def _answered(ended: FinishedRow[_PendingRequest]) -> _Answer:
+def _answered(ended: FinishedRow[PendingRequest]) -> Answer:
     if ended.generation is not None:
         return ended.ticket, ended.generation
     return ended.ticket, PolicyFailure("the model returned logits that are not finite")
-
-
-def _deliver(answers: Sequence[_Answer]) -> None:
-    """On the loop: wake those who wait."""
-    for ticket, answer in answers:
-        if ticket.answer.done():
-            continue
-        if isinstance(answer, Generation):
-            ticket.answer.set_result(answer)
-        else:
-            ticket.answer.set_exception(answer)
-
-
-class WriterPriorityLock:
-    """An exclusive lock in which a writer comes before all readers that wait."""
-
-    def __init__(self) -> None:
-        """Begin unlocked."""
-        self._lock = threading.Lock()
-        self._changed = threading.Condition()
-        self._num_writers = 0
-
-    @property
-    def has_writer(self) -> bool:
-        """Whether a writer waits or holds the lock."""
-        return self._num_writers > 0
-
-    @contextmanager
-    def read(self) -> Iterator[None]:
-        """Hold the lock, once no writer waits for it."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._num_writers)
-        with self._lock:
-            yield
-
-    @contextmanager
-    def write(self) -> Iterator[None]:
-        """Hold the lock, before all readers that wait."""
-        self._count(1)
-        try:
-            with self._lock:
-                yield
-        finally:
-            self._count(-1)
-
-    def _count(self, difference: int) -> None:
-        with self._changed:
-            self._num_writers += difference
-            self._changed.notify_all()

@@ -14,7 +14,8 @@ from transformers import (
 )
 
 from envgym.agents.models.weights import widen_head
-from envgym.agents.policies.transformers import TransformersPolicy, WriterPriorityLock
+from envgym.agents.policies._request_queue import WriterPriorityLock
+from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, VersionSpan
 from envgym.errors import InvalidInput, PolicyFailure, UnknownName
 from tests.agents.policies.small_models import (
@@ -219,7 +220,7 @@ def test_a_request_that_a_search_decides_on_late_is_in_the_round_of_the_others()
 
     class Watched(TransformersPolicy):
         def _serve_or_rest(self, loop: asyncio.AbstractEventLoop) -> None:
-            sizes.append(len(self._waiting))
+            sizes.append(len(self._queue))
             super()._serve_or_rest(loop)
 
     policy = Watched(llama())
@@ -290,7 +291,7 @@ def test_weights_that_change_between_two_tokens_sample_the_rest_of_the_turn(dete
         steps += 1
         if steps == 5:
             is_reached.set()
-            while not policy._num_holds:
+            while not policy._lock.is_held:
                 pass
         return decode(*arguments)
 
