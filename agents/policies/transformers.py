@@ -204,12 +204,11 @@ class TransformersPolicy(Policy):
     def _serve(self) -> None:
         """In the worker: serve until nobody is left of this round (or, continuously, until nobody waits)."""
         answers: list[Answer] = []
-        arrived: list[tuple[PendingRequest, GenerateRequest]] = []
-        is_over = is_begun = False
+        arrived: list[tuple[PendingRequest, GenerateRequest]] | None = None
+        is_over = False
         while not is_over:
             with self._lock.read(), self._model.serving():
-                if not is_begun:
-                    is_begun, arrived = True, self._queue.take()
+                arrived = self._queue.take() if arrived is None else arrived
                 is_over = self._sample(arrived, answers)
         self._queue.hand_out(answers)
 
