@@ -7,10 +7,10 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, Self
 
+from envgym.core.frozen import quick_init
 from envgym.core.messages import Action, Message, Observation
 from envgym.core.segments import Segment, TopLogprobs
 from envgym.core.tree import Rewrite
-from envgym.core.turns import Cost
 from envgym.errors import InvalidInput
 from envgym.tools import ToolSpec
 
@@ -69,6 +69,7 @@ class Sampling:
         return self.temperature == 1 and self.top_p == 1 and self.top_k == 0
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
     """One continuation to sample."""
@@ -87,6 +88,7 @@ class VersionSpan(NamedTuple):
     num_tokens: int
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """One sampled continuation."""
@@ -114,9 +116,9 @@ class Generation:
     (greedy: at temperature 1); None where none were asked for."""
 
     @property
-    def cost(self) -> Cost:
-        """Tokens that it took."""
-        return Cost(tokens_generated=len(self.token_ids), tokens_prefilled=self.num_prefilled)
+    def num_spent(self) -> tuple[int, int]:
+        """Tokens that it took: generated, and prefilled."""
+        return len(self.token_ids), self.num_prefilled
 
     @property
     def spans(self) -> tuple[VersionSpan, ...]:
@@ -236,6 +238,7 @@ class Policy(PolicyLifecycle, Protocol):
         return
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendering:
     """Tokens to put behind the context, or instead of it."""

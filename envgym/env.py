@@ -20,7 +20,7 @@ import numpy as np
 
 from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Split, Task, TaskSource
-from envgym.core.turns import Ending, Invalid, Scored
+from envgym.core.turns import ZERO, Ending, Invalid, Reward, Scored
 from envgym.error_log import log_error
 from envgym.errors import EnvFailure, EnvgymError, ForkUnsupported, InvalidInput, ResetNeeded, sentence
 from envgym.forking import LateGenerator, Recording, copy_generator, replay
@@ -41,6 +41,8 @@ from envgym.tools import ErrorTypes, Tool, collect_tools, run_calls
 
 StateT = TypeVar("StateT")
 
+_REWARDS = (float, Scored, Invalid, Real, np.bool_)
+"""Types of the rewards that `respond` may return."""
 MAX_ACTION_CHARS = 200_000
 """Longer actions are answered with an observation, not run."""
 
@@ -254,10 +256,14 @@ def _settled(turn: int, action: Action, reply: Reply, tool_calls: int = 0, tool_
     if not isinstance(reply, Reply):
         raise TypeError(sentence("respond", "return a Reply", reply, where="Env", do="return Reply(observation=...)"))
     given: object = reply.reward
-    if not isinstance(given, (float, Scored, Invalid, Real, np.bool_)):
+    if not isinstance(given, _REWARDS):
         do = "return Reply(reward=...)"
         raise TypeError(sentence("reward", "be a number, Scored or Invalid", repr(given), where="respond", do=do))
-    reward = given if isinstance(given, (Scored, Invalid)) else Scored(value=float(given))
+    reward: Reward
+    if isinstance(given, (Scored, Invalid)):
+        reward = given
+    else:
+        reward = Scored(value=float(given)) if given else ZERO  # as most turns pay
     invalid = reward if isinstance(reward, Invalid) else None
     return StepRecord(
         turn=turn,

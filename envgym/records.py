@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from envgym.core.frozen import quick_init
 from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Task
 from envgym.core.turns import Ending, Invalid, Reward, Scored
@@ -10,6 +11,7 @@ from envgym.errors import EnvFailure, InfrastructureError, PartyFailure, PolicyF
 from envgym.tools import ToolSpec
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """What an author's `respond` returns."""
@@ -47,6 +49,7 @@ class ResetRecord:
     seed: int | None
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
     """The typed record of a turn."""

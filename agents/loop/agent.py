@@ -128,8 +128,8 @@ class Agent:
             rendering = self._readable(self.renderer.extend(history, generation, observation, tools))
         except Exception as error:
             raise _broken("rendering the next turn", error) from error
-        names = {item.name for item in observation.messages}
-        if names != {GUIDE}:
+        messages = observation.messages
+        if not messages or any(item.name != GUIDE for item in messages):
             return rendering
         segments = rendering.segments
         parts = (replace(part, origin=Origin.INJECTED) if part.origin is Origin.TOOL else part for part in segments)

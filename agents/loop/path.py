@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Optional, overload
 
+from envgym.core.frozen import quick_init
 from envgym.core.messages import Message
 from envgym.core.tree import Edge
 from envgym.core.turns import Ending, TurnOutcome
@@ -58,6 +59,7 @@ class History(Sequence[Message]):
         return iter(self.flat)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, eq=False)
 class PathNode:
     """A node with the edge that leads to it and, through `parent`, all above it; equal only to itself."""

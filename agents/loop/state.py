@@ -100,42 +100,51 @@ class Phase(StrEnum):
     FINISHED = "FINISHED"
 
 
+_EMPTY_HISTORY = History()
+
+
 class AgentState(NamedTuple):
     """An agent in the middle of an episode; nothing reachable from it ever changes.
 
-    A tuple, because two are made every turn, and a frozen dataclass takes several times as long to make.
+    A tuple, because two are made every turn, and a frozen dataclass takes several times as long to make; in the order
+    in which its parts change, so that the next state begins with a slice of the last one.
     """
 
+    # of the episode
     agent: Agent
     sampling: Sampling
     """The caller's, with the agent's turn limit and the renderer's stop tokens."""
     seed: int
     """Turn k samples with `derive_seed(seed, "turn", k)`."""
-    phase: Phase
-    history: History
-    """The conversation that `context` renders."""
+    hint: str | None
+    """What a guide adds to the task."""
+    other_hints: Mapping[str, str]
+    """Name -> hint that the policy is not given, with which the first context is rendered beside."""
     tools: tuple[ToolSpec, ...] = ()
     """Those of the env."""
+    prompts: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    """Name -> [T] the first context rendered in another way; `plain` without the hint."""
+
+    # of the turn
+    history: History = _EMPTY_HISTORY
+    """The conversation that `context` renders."""
     num_turns: int = 0
     """Turns finished."""
     path: PathNode | None = None
     """Last finished edge; None before the prompt is rendered."""
     context: tuple[int, ...] = ()
     """[T] what the policy is given for the current turn."""
-    pending: tuple[Segment, ...] = ()
-    """The current turn so far: a context rendered anew, if it begins with one, and what was sampled."""
     rewrite: Rewrite | None = None
     """Why `pending` begins with a new context."""
+
+    # of the moment
+    phase: Phase = Phase.STARTING
+    pending: tuple[Segment, ...] = ()
+    """The current turn so far: a context rendered anew, if it begins with one, and what was sampled."""
     generation: Generation | None = None
     """What was sampled in the current turn; set while the env answers."""
     seconds: float = 0.0
     """Wall time of the current turn so far."""
-    hint: str | None = None
-    """What a guide adds to the task."""
-    other_hints: Mapping[str, str] = MappingProxyType({})
-    """Name -> hint that the policy is not given, with which the first context is rendered beside."""
-    prompts: Mapping[str, tuple[int, ...]] = MappingProxyType({})
-    """Name -> [T] the first context rendered in another way; `plain` without the hint."""
 
 
 def begin(
@@ -160,8 +169,6 @@ def begin(
         agent=agent,
         sampling=replace(sampling, max_new_tokens=agent.settings.max_turn_tokens, stop_token_ids=tuple(stops)),
         seed=seed,
-        phase=Phase.STARTING,
-        history=History(),
         hint=hint,
         other_hints=other_hints,
     )
@@ -209,9 +216,7 @@ def _generated(state: AgentState, event: GenerationEvent) -> tuple[AgentState, R
         sampled = _sampled_segments(generation, agent.token_strings(generation.token_ids))
     except (InvalidInput, PolicyFailure) as fault:
         return _cut(state._replace(generation=generation), Ending.ERROR_POLICY, str(fault), event.seconds)
-    state = state._replace(
-        phase=Phase.STEPPING, pending=state.pending + sampled, generation=generation, seconds=event.seconds
-    )
+    state = AgentState(*state[:12], Phase.STEPPING, state.pending + sampled, generation, event.seconds)
     if generation.finish_reason is FinishReason.ABORT:
         return _cut(state, Ending.ERROR_ABORTED, "the generation was aborted")
     is_cut = generation.finish_reason is FinishReason.LENGTH and agent.settings.on_length is OnLength.TRUNCATE
@@ -264,7 +269,7 @@ def _next_context(state: AgentState, record: StepRecord) -> _NextContext | None:
     if extension.rewrite is not None and len(tokens) <= limit:
         return _NextContext(history, tokens, (), _as_prompt(extension.segments), extension.rewrite)
     if extension.rewrite is None:
-        context = state.context + generation.token_ids + tokens
+        context = state.context + (generation.token_ids + tokens)
         if agent.context_length(context, generation) <= limit:
             return _NextContext(history, context, extension.segments)
     shorter = shorten(agent.context, history, lambda messages: agent.start(messages, state.tools), limit)
@@ -293,8 +298,8 @@ def _sampled_segments(generation: Generation, strings: tuple[str, ...]) -> tuple
         return ()
     if not math.isfinite(sum(generation.behavior_logprobs)):
         raise PolicyFailure("the policy returned a log-prob that is not finite")
-    spans = generation.spans
-    if (covered := sum(span.num_tokens for span in spans)) != len(generation.token_ids):
+    spans = generation.version_spans
+    if spans and (covered := sum(span.num_tokens for span in spans)) != len(generation.token_ids):
         do = "check what serves the policy"
         must, got = f"cover its {len(generation.token_ids)} tokens", str(covered)
         raise PolicyFailure.of("version spans of a generation", must, got, where="agent loop", do=do)
@@ -304,7 +309,7 @@ def _sampled_segments(generation: Generation, strings: tuple[str, ...]) -> tuple
         token_strings=strings,
         behavior_logprobs=generation.behavior_logprobs,
         raw_logprobs=generation.raw_logprobs,
-        policy_version=spans[-1].policy_version,
+        policy_version=spans[-1].policy_version if spans else generation.policy_version,
         top_logprobs=generation.top_logprobs,
     )
     segments: list[Segment] = []
@@ -319,24 +324,10 @@ def _sampled_segments(generation: Generation, strings: tuple[str, ...]) -> tuple
 
 def _ask(state: AgentState, num_turns: int, path: PathNode, next_context: _NextContext) -> tuple[AgentState, Request]:
     """Return the state that waits for the policy's next turn."""
-    waiting = state._replace(
-        phase=Phase.GENERATING,
-        num_turns=num_turns,
-        history=next_context.history,
-        path=path,
-        context=next_context.context,
-        pending=next_context.rerendered,
-        rewrite=next_context.rewrite,
-        generation=None,
-        seconds=0.0,
-    )
-    request = state.agent.request(
-        next_context.history,
-        next_context.context,
-        state.tools,
-        sampling=state.sampling,
-        seed=derive_seed(state.seed, "turn", num_turns),
-    )
+    history, context, _, rerendered, rewrite = next_context
+    waiting = AgentState(*state[:7], history, num_turns, path, context, rewrite, Phase.GENERATING, rerendered)
+    seed = derive_seed(state.seed, "turn", num_turns)
+    request = state.agent.request(history, context, state.tools, sampling=state.sampling, seed=seed)
     return waiting, Generate(request)
 
 
@@ -371,10 +362,10 @@ def _finish(state: AgentState, leaf: PathNode) -> tuple[AgentState, Request]:
 
 
 def _cost(state: AgentState, seconds: float, *, tool_calls: int = 0, env_steps: int = 0) -> Cost:
-    spent = state.generation.cost if state.generation is not None else Cost()
+    generated, prefilled = (0, 0) if state.generation is None else state.generation.num_spent
     return Cost(
-        tokens_generated=spent.tokens_generated,
-        tokens_prefilled=spent.tokens_prefilled,
+        tokens_generated=generated,
+        tokens_prefilled=prefilled,
         tool_calls=tool_calls,
         env_steps=env_steps,
         seconds=state.seconds + seconds,

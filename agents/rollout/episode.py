@@ -95,7 +95,7 @@ class EpisodeEnv:
         result = _call_env("step", step, action) if self._thread is None else await self._call("step", step, action)
         if not isinstance(result[4].get("envgym"), StepRecord):
             raise EnvFailure("step returned no StepRecord in info['envgym']: a wrapper dropped it")
-        return StepResult(*result)  # Gymnasium's own wrappers return a bare tuple
+        return result if type(result) is StepResult else StepResult(*result)  # Gymnasium's wrappers return a tuple
 
     async def oracle(self) -> Action:
         """Return the env's own best next action. Raises: InfrastructureError: the oracle failed."""

@@ -19,7 +19,6 @@ from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.tree import Tree
-from envgym.core.turns import Cost
 from envgym.parsing.formats import TextFormat
 from envgym.records import ResetRecord, StepRecord
 from envgym.tools import ToolSpec
@@ -51,10 +50,9 @@ class MessageReply(Generation):
     completion_tokens: int = 0
 
     @property
-    def cost(self) -> Cost:
-        """Tokens that it took."""
-        prefilled = self.prompt_tokens - self.cached_tokens
-        return Cost(tokens_generated=self.completion_tokens, tokens_prefilled=prefilled)
+    def num_spent(self) -> tuple[int, int]:
+        """Tokens that it took: generated, and prefilled."""
+        return self.completion_tokens, self.prompt_tokens - self.cached_tokens
 
 
 class MessagePolicy(PolicyLifecycle, Protocol):

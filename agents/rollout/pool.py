@@ -159,13 +159,46 @@ async def run_pool(
             await pool.close()
 
 
-_NEW_OBJECTS = 50_000
+_NEW_OBJECTS = 500_000
 """New objects before a garbage collection; at Python's default of 700 it takes a third of the time of a turn."""
+
+
+class _Postponed:
+    """Objects that outlived a run and were not looked at since; garbage in cycles among them waits for a collection."""
+
+    num_objects = 0
+    _full_collections = 0
+
+    def collect_if_many(self) -> None:
+        """Look at all objects, where so many were left out that they count; most records are gone by now."""
+        if gc.get_stats()[2]["collections"] != self._full_collections:
+            self.num_objects = 0
+        if self.num_objects >= _NEW_OBJECTS:
+            gc.collect()
+            self.num_objects = 0
+
+    def add_young(self) -> None:
+        """Count the young objects, and move them to the oldest generation without looking at them.
+
+        `freeze` moves all objects out of the generations, and `unfreeze` moves them into the oldest. Where the caller
+        has frozen some, they would be let go: the next collection looks at the young ones then.
+        """
+        if gc.get_freeze_count() == 0:
+            self.num_objects += gc.get_count()[0]
+            self._full_collections = gc.get_stats()[2]["collections"]
+            gc.freeze()
+            gc.unfreeze()
+
+
+_postponed = _Postponed()
 
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Let the garbage collector run less often: what episodes keep is reachable, so it would find nothing.
+    """Let the garbage collector run less often: what episodes keep is reachable, so it would find little.
+
+    At most `_NEW_OBJECTS` are left out within the block, and about as many of those that outlive it: without this, the
+    collection that follows the block would look at all records of its episodes.
 
     A caller who has switched it off, or set a higher threshold, keeps that. Pools may overlap: only the one that
     raised the threshold sets it back.
@@ -174,8 +207,10 @@ def rare_collections() -> Iterator[None]:
     if not 0 < young < _NEW_OBJECTS:
         yield
         return
+    _postponed.collect_if_many()
     gc.set_threshold(_NEW_OBJECTS, *older)
     try:
         yield
     finally:
+        _postponed.add_young()  # first: a new object would be enough for a collection
         gc.set_threshold(young, *older)

@@ -4,17 +4,16 @@ Both are `str` (what a person reads, what Gymnasium's spaces hold) and carry the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import ClassVar
 
+from envgym.core.frozen import quick_init
 from envgym.core.json_types import JsonObject
 from envgym.errors import InvalidInput
 
 GUIDE = "guide"
 """Name of a `USER` message that a guide wrote: a hint, whose tokens are of origin `INJECTED`."""
-
-_set = object.__setattr__  # how a frozen record is filled; bound once, since messages are made at every turn
 
 
 class Role(StrEnum):
@@ -34,6 +33,7 @@ class Part:
     """Name of the type in JSON."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class TextPart(Part):
     """A part that is text."""
@@ -42,6 +42,7 @@ class TextPart(Part):
     text: str
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
     """One call of a tool by the policy."""
@@ -92,14 +93,19 @@ class Message:
         else:
             parts = tuple(parts)
             content = "".join(part.text for part in parts if isinstance(part, TextPart))
-        _set(self, "role", role)
-        _set(self, "parts", parts)
-        _set(self, "content", content)
-        _set(self, "thinking", thinking)
-        _set(self, "tool_calls", tool_calls)
-        _set(self, "tool_call_id", tool_call_id)
-        _set(self, "name", name)
-        _set(self, "is_error", is_error)
+        _set_role(self, role)
+        _set_parts(self, parts)
+        _set_content(self, content)
+        _set_thinking(self, thinking)
+        _set_tool_calls(self, tool_calls)
+        _set_tool_call_id(self, tool_call_id)
+        _set_name(self, name)
+        _set_is_error(self, is_error)
+
+
+(_set_role, _set_parts, _set_content, _set_thinking, _set_tool_calls, _set_tool_call_id, _set_name, _set_is_error) = (
+    getattr(Message, entry.name).__set__ for entry in fields(Message)
+)  # how its slots are filled, as in `quick_init`
 
 
 def text_of(message: Message) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sized
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from envgym.core.frozen import quick_init
 from envgym.errors import InvalidInput
 
 
@@ -28,6 +29,7 @@ TopLogprobs = tuple[tuple[int, float], ...]
 """The likeliest tokens at one place with their log-probs in nats, the likeliest first."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """Consecutive tokens of one origin and policy version, exactly as sampled or rendered; never re-tokenised."""

@@ -13,6 +13,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
+from envgym.core.frozen import quick_init
 from envgym.core.messages import Message
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split
@@ -62,6 +63,7 @@ class SearchStats:
     """Of the root: why the tree has fewer leaves than its group asked for; None where it has them."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
     """A run of segments below a node."""
@@ -77,6 +79,7 @@ class Edge:
         return sum(len(segment) for segment in self.segments)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """The prefix after an edge."""

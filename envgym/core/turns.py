@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from envgym.core.frozen import quick_init
 from envgym.core.messages import Action, Observation
 from envgym.errors import InvalidInput
 
@@ -34,6 +35,7 @@ class Ending(StrEnum):
         return self.name.startswith("ERROR_")
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
     """A reward that counts."""
@@ -91,6 +93,7 @@ def total(rewards: Iterable[Reward]) -> Reward:
     return Scored(value=value, components=components)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """Counted spending; costs add."""
@@ -107,6 +110,7 @@ class Cost:
         return Cost(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnOutcome:
     """The env's side of a finished turn; lives on the node that ends the turn."""
