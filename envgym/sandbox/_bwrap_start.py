@@ -36,7 +36,7 @@ class _Program(NamedTuple):
     enclosed: str
     """The same in the launcher's own root."""
     binds: Mapping[str, str]
-    """What that root holds for it: path there -> path here."""
+    """What that root holds for it, where sandboxes cannot see it: path there -> path here."""
 
 
 @cache
@@ -46,14 +46,15 @@ def _program() -> _Program:
     for directory in (spec.submodule_search_locations or []) if spec else []:
         if os.access(f"{directory}/_bin/bwrap", os.X_OK):
             parts = [part for part in (directory, f"{directory}.libs") if os.path.isdir(part)]
-            binds = {f"/wheel/{os.path.basename(part)}": part for part in parts}
+            binds = {f"{WORK}/{os.path.basename(part)}": part for part in parts}
             return _Program(f"{directory}/_bin/bwrap", f"{next(iter(binds))}/_bin/bwrap", binds)
     found = shutil.which("bwrap")
     if found is None:
         do = "run pip install 'envgym[code]', or install bubblewrap"
         raise ToolInfraFailure.of("bwrap", "be installed", "no such program", where="sandbox", do=do)
     directory = os.path.dirname(found)
-    return _Program(found, found, {} if directory.startswith(("/usr/", "/bin")) else {directory: directory})
+    is_there = directory.startswith(("/usr/", "/bin"))
+    return _Program(found, found if is_there else f"{WORK}/bin/bwrap", {} if is_there else {f"{WORK}/bin": directory})
 
 
 @cache
@@ -109,7 +110,8 @@ def start_bwrap(
             "/dev",
             *options,
         ]
-        words += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK, "--block-fd", ("fd", 4)]
+        words += ["--remount-ro", "/dev", *([] if is_enclosed else ["--remount-ro", "/"])]
+        words += ["--chdir", WORK, "--block-fd", ("fd", 4)]
         rules = b"" if sockets is None else seccomp_filter(sockets=sockets)
         if rules:
             words += ["--seccomp", ("fd", len(theirs))]

@@ -34,7 +34,8 @@ NOBODY = 65534
 _ROOT = "/tmp"
 _PARENT_DEATH_SIGNAL, _CHILD_SUBREAPER = 1, 36
 _NEWNS, _NEWUSER, _NEWPID = 0x20000, 0x10000000, 0x20000000
-_READ_ONLY, _NO_SUID, _NO_DEV, _BIND, _RECURSIVE, _PRIVATE, _DETACH = 1, 2, 4, 0x1000, 0x4000, 0x40000, 2
+_READ_ONLY, _NO_SUID, _NO_DEV, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 2, 4, 0x20, 0x1000, 0x4000, 0x40000
+_DETACH = 2
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -256,7 +257,7 @@ def _enter_root(root: dict[str, Any], is_root: bool) -> None:
     for path, text in root["links"].items():
         os.symlink(text, _ROOT + path)
     for path in ("/tmp", "/proc", "/dev"):
-        os.mkdir(_ROOT + path)
+        os.makedirs(_ROOT + path, exist_ok=True)
     # A user namespace may not look below the mounts that came with it.
     _mount(f"/proc/self/fd/{devices}", _ROOT + "/dev", None, _BIND | (0 if is_root else _RECURSIVE))
     _mount("proc", _ROOT + "/proc", "proc", _NO_SUID | _NO_DEV)
@@ -269,6 +270,7 @@ def _enter_root(root: dict[str, Any], is_root: bool) -> None:
     _check(_libc.syscall(_PIVOT_ROOT[platform.machine()], b".", b"."))
     _check(_libc.umount2(b".", _DETACH))
     os.chdir("/")
+    _mount("envgym", "/", None, _REMOUNT | _READ_ONLY | _NO_SUID | _NO_DEV)
 
 
 def _map_user(user: int, group: int) -> None:

@@ -46,20 +46,21 @@ def root_of(others: Mapping[str, str]) -> Root:
 @cache
 def system_words(*, is_enclosed: bool) -> Sequence[Argument]:
     """Return bwrap's options for the read-only system, from the launcher's own root or from the machine's."""
-    words: list[Argument] = ["--ro-bind", "/usr", "/usr"]
+    words = [word for name, value in _ENVIRONMENT.items() for word in ("--setenv", name, value)]
+    if is_enclosed:  # all at once: bwrap reads the list of mounts again for each one
+        return [*words, "--ro-bind", "/", "/"]
+    words += ["--ro-bind", "/usr", "/usr"]
     for top in _TOP:
         if os.path.islink(f"/{top}"):
             words += ["--symlink", os.readlink(f"/{top}"), f"/{top}"]
         elif os.path.isdir(f"/{top}"):
             words += ["--ro-bind", f"/{top}", f"/{top}"]
-    for path in ("/etc",) if is_enclosed else _ETC:
+    for path in _ETC:
         words += ["--ro-bind-try", path, path]
     for directory in bound_directories():
         words += ["--ro-bind", directory, directory]
-    for path in () if is_enclosed else hidden_directories():
+    for path in hidden_directories():
         words += ["--tmpfs", path, "--remount-ro", path]
-    for name, value in _ENVIRONMENT.items():
-        words += ["--setenv", name, value]
     return words
 
 
