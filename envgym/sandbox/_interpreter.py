@@ -14,6 +14,7 @@ import linecache
 import os
 import random
 import resource
+import select
 import signal
 import socket
 import stat
@@ -208,12 +209,14 @@ class Interpreter:
 
     def _open_files(self, passed: list[int]) -> list["_Held"]:
         """Return what is open besides our own; a path only for Python's files that still lie where they were opened."""
-        ours, others = {self._channel.fileno(), self._output, *passed}, []
-        for descriptor in range(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0]):
+        ours, others, poll = {self._channel.fileno(), self._output, *passed}, [], select.poll()
+        candidates = range(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        for descriptor in candidates:
+            poll.register(descriptor, 0)
+        closed = {descriptor for descriptor, event in poll.poll(0) if event & select.POLLNVAL}
+        for descriptor in {*candidates} - closed - ours:
             with suppress(OSError):
-                status = os.fstat(descriptor)
-                if descriptor not in ours:
-                    others.append((descriptor, status))
+                others.append((descriptor, os.fstat(descriptor)))
         if not others:
             return []
         paths = {

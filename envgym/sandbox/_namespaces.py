@@ -41,11 +41,14 @@ def clone_into_namespaces() -> int:
     return pid
 
 
-def enter(pid: int, *kinds: str) -> None:
-    """Enter namespaces of a process, in order."""
-    for descriptor in [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in kinds]:
-        _check(_libc.setns(descriptor, 0))
-        os.close(descriptor)
+def open_namespace(pid: int, kind: str) -> int:
+    """Return a descriptor of a namespace of a process."""
+    return os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def join(namespace: int) -> None:
+    """Enter a namespace by its descriptor."""
+    _check(_libc.setns(namespace, 0))
 
 
 def mount(kind: str, target: str, flags: int, options: str = "") -> None:
@@ -75,8 +78,11 @@ def filter_calls(program: bytes) -> None:
 def map_user(pid: int, user: str) -> None:
     """Let a process' new user namespace know the one user there is; from it or from its parent."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{user} {user} 1")):
-        with open(f"/proc/{pid}/{name}", "w", encoding="ascii") as file:
-            file.write(text)
+        descriptor = os.open(f"/proc/{pid}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
 
 
 def clean_descriptors(keep: Sequence[int]) -> None:

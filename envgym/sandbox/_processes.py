@@ -1,6 +1,7 @@
 """Stopping, ending and checking processes, by /proc. Standard library only: it runs inside sandboxes."""
 
 import os
+import re
 import select
 import signal
 import stat
@@ -14,6 +15,8 @@ WORK, OUTPUT = "/tmp", "/dev/shm"
 """What a session can write: its files, and its output."""
 _STOP_S = 5.0
 _DYING_S = 1.0
+_SHARED_MAPPING = re.compile(rb"^\S+ \S{3}s \S+ (\S+)", re.MULTILINE)
+"""A line of /proc/PID/maps, and the device of its file."""
 
 
 class CloneRefused(Exception):
@@ -60,7 +63,7 @@ def stop(pid: int) -> None:
     while (state := state_of(pid)) != "T":
         if state in "XZ" or time.monotonic() > deadline:
             raise CloneRefused("its process has ended" if state in "XZ" else "its process does not stop")
-        time.sleep(0.0002)
+        time.sleep(0.00005)
 
 
 def end(pid: int) -> None:
@@ -150,8 +153,8 @@ def _has_shared_memory(pid: int) -> bool:
         f"{os.major(system):02x}:{os.minor(system):02x}".encode()
     )  # mounted so: nobody has opened it for writing
     with open(f"/proc/{pid}/maps", "rb") as maps:
-        fields = [line.split(maxsplit=4) for line in maps]
-    if not any(line[1].endswith(b"s") and line[3] != read_only for line in fields):
+        shared = _SHARED_MAPPING.findall(maps.read())
+    if {*shared} <= {read_only}:
         return False
     with open(f"/proc/{pid}/smaps", "rb") as details:
         flags = [set(line.split()[1:]) for line in details if line.startswith(b"VmFlags:")]

@@ -1,7 +1,7 @@
 """The helper processes of a session supervisor: they copy files for clones, and check that clones share nothing.
 
-A helper serves one request after another: a new process costs more than most of what it does. It runs as the supervisor
-and never an agent's code. Standard library only; it runs inside sandboxes.
+A helper serves one request after another, until it has copied files: it has entered a session's namespaces then, and
+ends. It runs as the supervisor and never an agent's code. Standard library only; it runs inside sandboxes.
 """
 
 import json
@@ -11,15 +11,15 @@ import signal
 import socket
 import stat
 from collections.abc import Callable, Mapping
-from functools import partial
+from contextlib import suppress
 from typing import NamedTuple
 
-from envgym.sandbox._namespaces import NO_DEV, NO_SUID, clean_descriptors, enter, map_user, mount
+from envgym.sandbox._namespaces import NO_DEV, NO_SUID, clean_descriptors, join, map_user, mount, open_namespace
 from envgym.sandbox._processes import OUTPUT, WORK, CloneRefused, check_alone, clones_by_socket, stop
 
 MAX_PACKET = 150_000
-DONE = "done"
-"""What a helper says when it has done its work; else it says why that is refused."""
+COPY, CHECK = "copy", "check"
+"""What a helper does."""
 _WORK_S = 20
 """Seconds that it may take."""
 
@@ -32,75 +32,74 @@ class HelperProcess(NamedTuple):
 
 
 def start_helper() -> HelperProcess:
-    """Start a helper process; it ends with its socket, and when a task takes too long."""
+    """Start a helper process; it ends with its socket, after it has copied files, and when a task takes too long."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        return HelperProcess(_fork(partial(_help, theirs)), ours)
+        process = os.fork()
+        if process == 0:
+            try:
+                _help(theirs)
+            finally:
+                os._exit(0)
+        return HelperProcess(process, ours)
 
 
 def _help(channel: socket.socket) -> None:
-    """Serve as a helper process: do what is asked for, say `DONE` or why it is refused.
+    """Serve as a helper process: do what is asked for, answer {"ids"} or why it is {"refused"}.
 
     What a session changes meanwhile is its own fault.
     """
     clean_descriptors([channel.fileno()])
-    while request := channel.recv(MAX_PACKET):
+    is_here = True
+    while is_here and (request := channel.recv(MAX_PACKET)):
         name, arguments = json.loads(request)
+        is_here = name != COPY
         signal.alarm(_WORK_S)
+        answer: dict[str, object]
         try:
-            _WORK[name](*arguments)
-            said = DONE
+            answer = {"ids": _WORK[name](*arguments)}
         except CloneRefused as error:
-            said = str(error)
+            answer = {"refused": str(error)}
         except Exception as error:  # noqa: BLE001  # a hostile process may make /proc say anything
-            said = f"it changes while it is copied ({type(error).__name__})"
+            answer = {"refused": f"it changes while it is copied ({type(error).__name__})"}
         signal.alarm(0)
-        channel.send(said.encode())
-
-
-def _fork(work: Callable[[], None]) -> int:
-    """Run `work` in a child process that exits with 0 when it is done; return the child."""
-    process = os.fork()
-    if process == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return process
+        channel.send(json.dumps(answer).encode())
 
 
 # ---- what they do ----------------------------------------------------------------------------------------------------
 
 
-def _copy_files(origin: int, sockets: list[str], sizes: tuple[int, int], user: str) -> None:
-    """Stop a session, and give each of its clones a copy of the files that it sees. Raises: CloneRefused."""
+def _copy_files(origin: int, sockets: list[str], sizes: tuple[int, int], user: str) -> list[int]:
+    """Stop a session, give each of its clones a disk with a copy of the files that it sees; return the clones.
+
+    This process is in the last one's namespace afterwards. Raises: CloneRefused.
+    """
     stop(origin)
-    copying = [_fork(partial(_give_files, pid, sizes, user)) for pid in clones_by_socket(origin, sockets)]
-    statuses = [os.waitpid(process, 0)[1] for process in copying]
-    if any(statuses):
-        raise CloneRefused("its files could not be copied")
+    ids = clones_by_socket(origin, sockets)
+    mounts = [open_namespace(pid, "mnt") for pid in ids]
+    join(open_namespace(origin, "user"))  # which is above those of its clones
+    for pid in ids:
+        map_user(pid, user)
+    for mount_namespace in mounts:
+        join(mount_namespace)
+        old = os.open(WORK, os.O_RDONLY | os.O_DIRECTORY)
+        mount_places(*sizes)
+        if os.listdir(old):
+            os.fchdir(old)
+            shutil.copytree(".", WORK, symlinks=True, dirs_exist_ok=True, ignore=_special)
+        os.close(old)
+    return ids
 
 
-def _check_clones(ids: list[int], sockets: list[str]) -> None:
-    """Stop clones, and see that they hold nothing of others. Raises: CloneRefused."""
+def _check_clones(ids: list[int], sockets: list[str]) -> list[int]:
+    """Stop clones, see that they hold nothing of others, and return them. Raises: CloneRefused."""
+    for pid in ids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
     for pid, own in zip(ids, sockets, strict=True):
         stop(pid)
         check_alone(pid, own)
-
-
-def _give_files(pid: int, sizes: tuple[int, int], user: str) -> None:
-    """Give a clone a disk of its own, with a copy of what it sees there; this process enters its namespaces."""
-    signal.alarm(_WORK_S)
-    enter(pid, "user")
-    map_user(pid, user)
-    enter(pid, "ipc", "mnt")
-    old = os.open(WORK, os.O_RDONLY | os.O_DIRECTORY)
-    mount_places(*sizes)
-    if os.listdir(old):
-        os.fchdir(old)
-        shutil.copytree(".", WORK, symlinks=True, dirs_exist_ok=True, ignore=_special)
+    return ids
 
 
 def mount_places(disk: int, output: int) -> None:
@@ -122,4 +121,4 @@ def _special(directory: str, names: list[str]) -> list[str]:
     ]
 
 
-_WORK: Mapping[str, Callable[..., None]] = {"copy": _copy_files, "check": _check_clones}
+_WORK: Mapping[str, Callable[..., list[int]]] = {COPY: _copy_files, CHECK: _check_clones}

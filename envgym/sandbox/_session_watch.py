@@ -24,11 +24,14 @@ class SessionWatch:
         self._pid = pid
         self._meter = UsageMeter(pid, has_own_network=False)
         self._cpu_before = 0.0
+        self._is_new = True
 
     def begin_run(self, limits: Fields) -> None:
-        """Take the limits of a run, and count processor time from now on."""
+        """Take the limits of a run, and count processor time from now on; of the first run from the process' start."""
         self.limits = limits
-        self._cpu_before += self.measure().cpu_s
+        if not self._is_new:
+            self._cpu_before += self.measure().cpu_s
+        self._is_new = False
 
     def measure(self) -> Usage:
         """Return what the session uses, and the processor time since its last run began."""

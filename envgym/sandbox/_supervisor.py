@@ -6,7 +6,7 @@ the supervisor has checked that it holds nothing that another session holds: no 
 
 What takes time, or waits for a process of a session, is done by a helper process, one for each request at a time: a
 session that disturbs its own copying or checking delays no other one, and any error there is the refusal of that one
-request. A helper that has answered serves the next request: a new one costs more than most of what it does.
+request. A helper that has checked serves the next request; one that has copied ends, and another is made in advance.
 
 Standard library only. Requests are JSON packets on standard input, from the host, each with the socket that gets its
 answer; see the methods `do_...` of `SessionSupervisor`.
@@ -40,14 +40,12 @@ from envgym.sandbox._namespaces import (
 )
 from envgym.sandbox._processes import (
     WORK,
-    CloneRefused,
     children_of,
-    clones_by_socket,
     end,
     is_apart,
     state_of,
 )
-from envgym.sandbox._session_helper import DONE, MAX_PACKET, HelperProcess, mount_places, start_helper
+from envgym.sandbox._session_helper import CHECK, COPY, MAX_PACKET, HelperProcess, mount_places, start_helper
 from envgym.sandbox._session_watch import SessionWatch
 
 Fields = dict[str, Any]  # decoded JSON
@@ -65,8 +63,8 @@ class HelperTask(NamedTuple):
     """Name of one of the helper's functions."""
     arguments: tuple[Any, ...]  # become JSON
     """Its arguments."""
-    finish: Callable[[], Fields]
-    """Makes the answer after the work is done."""
+    finish: Callable[[list[int]], Fields]
+    """Makes the answer after the work is done, of the clones."""
     undo: Callable[[], None]
     """Runs after the work has failed."""
 
@@ -82,6 +80,7 @@ class SessionSupervisor:
         self._watches: dict[int, SessionWatch] = {}
         self._next_look_s = 0.0
         self._idle: list[HelperProcess] = []
+        self._ended: list[int] = []  # helper processes to wait for
         self._selector = selectors.DefaultSelector()
 
     def serve(self, control: socket.socket) -> None:
@@ -137,20 +136,29 @@ class SessionSupervisor:
 
         def finish() -> None:
             self._selector.unregister(helper.channel)
-            said = helper.channel.recv(MAX_PACKET).decode(errors="replace")
-            if said and len(self._idle) < _MAX_IDLE:
+            said = json.loads(helper.channel.recv(MAX_PACKET) or b'{"refused": "it takes too long to be copied"}')
+            if "ids" in said:
+                answer = task.finish(said["ids"])
+            else:
+                task.undo()
+                answer = said
+            _send(reply, answer)
+            if "ids" in said and task.work == CHECK and len(self._idle) < _MAX_IDLE:
                 self._idle.append(helper)
             else:
                 helper.channel.close()
-                os.waitpid(helper.pid, 0)
-            if said == DONE:
-                answer = task.finish()
-            else:
-                task.undo()
-                answer = {"refused": said or "it takes too long to be copied"}
-            _send(reply, answer)
+                self._ended.append(helper.pid)
+            if task.work == CHECK or "ids" not in said:  # the fork is over: nobody waits for what follows
+                self._restock()
 
         self._selector.register(helper.channel, selectors.EVENT_READ, finish)
+
+    def _restock(self) -> None:
+        """Wait for the helper processes that have ended, and have two ready: one to copy and one to check."""
+        while self._ended:
+            os.waitpid(self._ended.pop(), 0)
+        while len(self._idle) < 2:
+            self._idle.append(start_helper())
 
     # ---- requests --------------------------------------------------------------------------------------------
 
@@ -180,12 +188,7 @@ class SessionSupervisor:
         """Stop a session that has cloned itself, give each clone a copy of its files: {"id", "sockets"} -> {"ids"}."""
         origin, sockets = fields["id"], fields["sockets"]
 
-        def finish() -> Fields:
-            try:
-                ids = clones_by_socket(origin, sockets)
-            except (CloneRefused, OSError):
-                undo()
-                return {"refused": "its clones have ended"}
+        def finish(ids: list[int]) -> Fields:
             for pid in ids:
                 self._parents[pid], self._sizes[pid] = origin, self._sizes[origin]
                 self._watches[pid] = SessionWatch(pid, self._watches[origin].limits)
@@ -194,19 +197,19 @@ class SessionSupervisor:
         def undo() -> None:
             self._undo(origin, [pid for pid in children_of(origin) if is_apart(pid, origin)])
 
-        return HelperTask("copy", (origin, sockets, self._sizes.get(origin, (0, 0)), self._user), finish, undo)
+        return HelperTask(COPY, (origin, sockets, self._sizes.get(origin, (0, 0)), self._user), finish, undo)
 
     def do_check(self, fields: Fields, descriptors: list[int]) -> HelperTask:
         """See that clones hold nothing of others: {"id", "ids", "sockets"} -> {}."""
 
-        def finish() -> Fields:
-            for pid in fields["ids"]:
+        def finish(ids: list[int]) -> Fields:
+            for pid in ids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
             return {}
 
         arguments = fields["ids"], fields["sockets"]
-        return HelperTask("check", arguments, finish, lambda: self._undo(fields["id"], fields["ids"]))
+        return HelperTask(CHECK, arguments, finish, lambda: self._undo(fields["id"], fields["ids"]))
 
     def _undo(self, origin: int, clones: list[int]) -> None:
         for pid in clones:
