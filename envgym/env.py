@@ -174,6 +174,8 @@ class Env(LateGenerator, Generic[StateT]):
         self._is_over = True
         try:
             task = _choose_task(self, options or {})
+            if seed is not None:
+                self.own_generator()  # nobody else has the one that drew the task; forks share the state it left
             start = copy_generator(self.np_random) if self.fork_capability is ForkCapability.REPLAY else None
             first = _observed(self.begin(task), "begin")
         except EnvgymError:

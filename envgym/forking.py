@@ -79,7 +79,7 @@ class LateGenerator(gymnasium.Env[str, str]):
             self._generator, self._np_random_seed = seeding.np_random()
 
     def own_generator(self) -> None:
-        """Go on with a copy of the generator: that of a shallow copy of an env belongs to the env still."""
+        """Go on with a copy of the generator, made when it is drawn from: that of a shallow copy belongs to the env."""
         if self._generator is not None:
             bits = self._generator.bit_generator
             self._generator, self._make_generator = None, partial(_restored, type(bits), bits.state)

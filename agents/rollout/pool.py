@@ -161,6 +161,8 @@ async def run_pool(
 
 _NEW_OBJECTS = 500_000
 """New objects before a garbage collection; at Python's default of 700 it takes a third of the time of a turn."""
+_MAX_POSTPONED = 2_000_000
+"""Objects left out before all are looked at, which takes a fifth of a second where torch is imported."""
 
 
 class _Postponed:
@@ -170,10 +172,10 @@ class _Postponed:
     _full_collections = 0
 
     def collect_if_many(self) -> None:
-        """Look at all objects, where so many were left out that they count; most records are gone by now."""
+        """Look at all objects, where many were left out since the last time; most records are gone by now."""
         if gc.get_stats()[2]["collections"] != self._full_collections:
             self.num_objects = 0
-        if self.num_objects >= _NEW_OBJECTS:
+        if self.num_objects >= _MAX_POSTPONED:
             gc.collect()
             self.num_objects = 0
 
@@ -197,8 +199,8 @@ _postponed = _Postponed()
 def rare_collections() -> Iterator[None]:
     """Let the garbage collector run less often: what episodes keep is reachable, so it would find little.
 
-    At most `_NEW_OBJECTS` are left out within the block, and about as many of those that outlive it: without this, the
-    collection that follows the block would look at all records of its episodes.
+    At most `_NEW_OBJECTS` are left out within the block, and `_MAX_POSTPONED` of those that outlive blocks, and then
+    those of one more: otherwise the collection that follows a block would look at all records of its episodes.
 
     A caller who has switched it off, or set a higher threshold, keeps that. Pools may overlap: only the one that
     raised the threshold sets it back.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from envgym.core.messages import Action, Message, Observation, Role
-from envgym.core.tasks import Task
+from envgym.core.tasks import Split, Task
 from envgym.env import ForkCapability
 from envgym.errors import ForkUnsupported, InvalidInput, ResetNeeded
 from envgym.forking import copy_generator
@@ -168,3 +168,16 @@ def test_fork_of_an_env_without_a_seed_draws_the_same_numbers() -> None:
 def test_seed_that_is_no_natural_number_is_refused() -> None:
     with pytest.raises(InvalidInput, match="seed must be an int of at least 0, got -1"):
         Parrot().reset(seed=-1)
+
+
+def test_generator_goes_on_after_the_draw_of_the_task_and_forks_have_it_to_themselves() -> None:
+    expected = np.random.Generator(np.random.PCG64(3))
+    expected.integers(Counter.tasks.size(Split.TRAIN) or 2**31)
+    numbers = expected.random(4).tolist()
+    env = Counter()
+    env.reset(seed=3)
+    forks = [env.fork(), env.fork()]
+    assert forks[0].np_random.random(4).tolist() == numbers
+    assert env.np_random.random(4).tolist() == numbers
+    assert env.fork().np_random.random() == expected.random()
+    assert forks[1].np_random.random(4).tolist() == numbers
