@@ -232,8 +232,13 @@ def _run_steps(lane: Lane, python: str) -> tuple[Counts, bool]:
 
 
 def _run_until(command: list[str], deadline: float) -> int | None:
-    """Run a command in a process group of its own; return its exit code, or None if it had to be stopped."""
-    with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
+    """Run a command in a process group of its own; return its exit code, or None if it had to be stopped.
+
+    Bytecode is kept, whatever the caller's shell says: without, every worker rewrites the assertions of every test
+    module again, and every program that a test starts compiles ours.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True) as process:
         try:
             return process.wait(timeout=max(deadline - time.monotonic(), 1))
         except subprocess.TimeoutExpired:

@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.settings import TrainSettings, train_settings
 from envgym.trainer.train import train
+from tests.support.programs import run_program
 
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 
@@ -78,8 +77,7 @@ def killed_in_step(directory: Path, step: int) -> int:
         "spec.loader.exec_module(scene)\n"
         "scene.train(scene.settings(Path(directory)), callbacks=[scene.Stop(int(step))])\n"
     )
-    arguments = [sys.executable, "-c", program, __file__, str(directory), str(step)]
-    return subprocess.run(arguments, check=False, capture_output=True, timeout=300).returncode
+    return run_program("-c", program, __file__, str(directory), str(step)).returncode
 
 
 @pytest.mark.slow

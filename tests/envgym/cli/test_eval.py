@@ -1,11 +1,9 @@
 """`envgym eval`: what it measures and writes, how it goes on after a kill, and what it refuses without a trace."""
 
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +17,7 @@ from envgym.agents.evaluation.run import JOURNAL
 from envgym.core.trajectory import trajectories
 from envgym.episodes import trees_of
 from envgym.runs import RunDirectory
+from tests.support.programs import run_program
 
 Command = Callable[..., tuple[int, str, str]]
 Files = Callable[[], Mapping[str, bytes]]
@@ -172,6 +171,7 @@ KILLER = """
 import os, signal, sys
 from envgym.journal import Journal
 from envgym.cli.main import main
+from tests.support.programs import run_program
 
 add, limit = Journal.add, int(sys.argv[1])
 
@@ -190,8 +190,7 @@ main(sys.argv[2:])
 @pytest.mark.slow
 def test_killed_evaluation_goes_on_where_it_stopped_and_finds_the_same(command: Command, folder: Path) -> None:
     words = [*VOWELS[:-1], "killed", "--tasks", "6", "--samples", "2", "--concurrency", "2"]
-    died = subprocess.run([sys.executable, "-c", KILLER, "5", *words], check=False, timeout=120, env=os.environ)
-    assert died.returncode == -signal.SIGKILL
+    assert run_program("-c", KILLER, "5", *words).returncode == -signal.SIGKILL
     assert RunDirectory.open(folder / "killed").evals() == []
     code, _, err = command("eval", "--out", "killed", "--resume")
     assert code == 0

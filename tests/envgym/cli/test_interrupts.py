@@ -1,7 +1,7 @@
 """Signals to a command: one sentence, the exit code of a signal, no process left, and a run that goes on unharmed.
 
-Each test starts the real program. Its environment or its credit stops at a gate: it says so on standard output, and
-goes on when standard input is closed, which is after the signal was sent.
+Each test starts the program, from nothing or in a fork that has its imports. Its environment or its credit stops at a
+gate: it says so on standard output, and goes on when standard input is closed, which is after the signal was sent.
 """
 
 import os
@@ -21,10 +21,12 @@ from envgym.cli.main import main
 from envgym.runs import RunDirectory
 from envgym.sandbox import make_sandbox, why_unusable
 from tests.envgym.cli.conftest import SETTINGS, WORLD
+from tests.support.programs import Program
 from tests.support.sources import ROOT
 
 pytestmark = pytest.mark.slow
 Command = Callable[..., tuple[int, str, str]]
+Started = subprocess.Popen[str] | Program
 
 GATED = """
 import os
@@ -75,6 +77,8 @@ INTERRUPTED = {
     "evaluate": "the checkpoint of step 2 is saved; continue with: envgym train runs/vowels --resume",
 }
 """Where the run stands -> what the interrupt says."""
+FROM_NOTHING = {"import", "sandbox"}
+"""Where the program is a real `python -m envgym`; elsewhere it is a fork, which takes no seconds to import."""
 
 
 def prepare(folder: Path) -> None:
@@ -104,14 +108,18 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, An
 
 
 @contextmanager
-def at_gate(moment: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+def at_gate(moment: str, *words: str) -> Iterator[Started]:
     """Start `envgym WORDS`, in a process group of its own, and wait until it is at a gate."""
     environment = {**os.environ, "GATE": moment, "PYTHONPATH": str(ROOT)}
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        [sys.executable, "-m", "envgym", *words],
-        stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment, process_group=0,
-    )  # fmt: skip
+    pipe, arguments = subprocess.PIPE, ["-m", "envgym", *words]
+    process: Started
+    if moment in FROM_NOTHING:
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment, process_group=0,
+        )  # fmt: skip
+    else:
+        process = Program(arguments, env=environment)
     with process:
         assert process.stdout is not None
         try:
@@ -125,7 +133,7 @@ def at_gate(moment: str, *words: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
+def outcome(process: Started) -> tuple[int | None, str]:
     """Open the gate and return the exit code and the last line of standard error, in all of which is no traceback."""
     _, err = process.communicate()
     assert "Traceback" not in err, err
