@@ -18,6 +18,7 @@ from envgym.catalog import PARTY, WRAPPER
 from envgym.core.tasks import Split
 from envgym.plugins import Choice
 from envgym.registry import id_of, maker
+from envgym.serving.remote_env import remote_id
 from envgym.settings import Settings
 
 if TYPE_CHECKING:
@@ -137,6 +138,9 @@ class EnvSettings(Settings):
     """Id, such as `math/arithmetic-v0`, or import path, such as `my_env.py:MyEnv`; in Python also the class itself."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the env."""
+    servers: tuple[str, ...] = ()
+    """Addresses of servers that have the env, such as `http://127.0.0.1:8700` (see `envgym serve`), which share the
+    episodes; none: it is made in this process."""
     weight: float = Field(default=1.0, gt=0)
     """Share of the groups in training, relative to the other envs."""
     name: str | None = None
@@ -166,7 +170,7 @@ class EnvSettings(Settings):
         Raises: UnknownName, SettingsError, InvalidInput: no such env, wrapper or party.
         """
         parties = {role: PARTY.maker(choice) for role, choice in self.parties.items()}
-        make_env = maker(self.id)
+        make_env = maker(remote_id(self.servers, self.id) if self.servers else self.id)
         wrappers = [WRAPPER.maker(choice) for choice in self.wrappers]
 
         def make() -> "Env[Any]":

@@ -210,17 +210,21 @@ class Env(LateGenerator, Generic[StateT]):
     def _answer(self, action: Action) -> StepRecord:
         """Answer one action; a failure is a value here, never an exception."""
         try:
-            if len(action) > MAX_ACTION_CHARS:
-                text = f"Your message has {len(action)} characters; at most {MAX_ACTION_CHARS} are read."
-                return _settled(self._turn, action, Reply(observation=text))
-            if action.tool_calls or action.malformed:
-                ran = run_calls(self.toolset(), self.tool_owner(), action, propagated=self.propagated_errors)
-                reply = self.after_tools(Observation.of(ran.messages))
-                return _settled(self._turn, action, reply, len(action.tool_calls), ran.num_errors)
-            return _settled(self._turn, action, self.respond(action))
+            return self._play(action)
         except Exception as error:  # noqa: BLE001  # the one place where a failed turn becomes a record
             log_error(error, f"step of {self.name} failed, and the reward of the episode is invalid")
             return failed_record(self._turn, action, ending_of(error), _failure("step", self.name, error))
+
+    def _play(self, action: Action) -> StepRecord:
+        """Play one turn. Raises: whatever the author's code raises."""
+        if len(action) > MAX_ACTION_CHARS:
+            text = f"Your message has {len(action)} characters; at most {MAX_ACTION_CHARS} are read."
+            return _settled(self._turn, action, Reply(observation=text))
+        if action.tool_calls or action.malformed:
+            ran = run_calls(self.toolset(), self.tool_owner(), action, propagated=self.propagated_errors)
+            reply = self.after_tools(Observation.of(ran.messages))
+            return _settled(self._turn, action, reply, len(action.tool_calls), ran.num_errors)
+        return _settled(self._turn, action, self.respond(action))
 
     def render(self) -> str:
         """Return the last observation as text."""

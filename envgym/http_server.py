@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
+from email.message import Message
 from hmac import compare_digest
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,6 +37,32 @@ def is_loopback(address: str) -> bool:
         return ip_address(address).is_loopback
     except ValueError:
         return address == "localhost"
+
+
+def refusal(
+    headers: Mapping[str, str] | Message, *, url: str, is_local: bool, token: str | None
+) -> tuple[HTTPStatus, str] | None:
+    """Return why a server does not answer a request, if it does not; None: it does.
+
+    Args:
+        headers: of the request; names in lower case, or in any.
+        url: the server's address.
+        is_local: whether only this machine reaches it.
+        token: what the client must know; None: nothing.
+    """
+    host, origin = headers.get("host", ""), headers.get("origin")
+    if is_local and not is_loopback(_name(host)):
+        do = "request it by the address of the server"
+        return HTTPStatus.FORBIDDEN, sentence("Host", "name this machine", host, where=url, do=do)
+    if origin is not None and origin.lower() != f"http://{host}".lower():
+        do = "send the request without a browser"
+        return HTTPStatus.FORBIDDEN, sentence("Origin", "be this server", origin, where=url, do=do)
+    given = headers.get("authorization", "").encode(errors="replace")
+    if token and not compare_digest(given, f"Bearer {token}".encode()):
+        got, do = "another" if given else "none", "send the token that the server was started with"
+        where = "Authorization: Bearer TOKEN"
+        return HTTPStatus.UNAUTHORIZED, sentence("token", "be the server's", got, where=where, do=do)
+    return None
 
 
 class BoundedServer(ThreadingHTTPServer):
@@ -138,19 +165,8 @@ class BoundedHandler(BaseHTTPRequestHandler, ABC):
 
     def _refusal(self) -> tuple[HTTPStatus, str] | None:
         """Return why a request is not answered, if it is not."""
-        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
-        if self.server.is_local and not is_loopback(_name(host)):
-            do = "request it by the address of the server"
-            return HTTPStatus.FORBIDDEN, sentence("Host", "name this machine", host, where=self.server.url, do=do)
-        if origin is not None and origin.lower() != f"http://{host}".lower():
-            do = "send the request without a browser"
-            return HTTPStatus.FORBIDDEN, sentence("Origin", "be this server", origin, where=self.server.url, do=do)
-        given = self.headers.get("Authorization", "").encode(errors="replace")
-        if self.server.token and not compare_digest(given, f"Bearer {self.server.token}".encode()):
-            got, do = "another" if given else "none", "send the token that the server was started with"
-            where = "Authorization: Bearer TOKEN"
-            return HTTPStatus.UNAUTHORIZED, sentence("token", "be the server's", got, where=where, do=do)
-        return None
+        server = self.server
+        return refusal(self.headers, url=server.url, is_local=server.is_local, token=server.token)
 
     def do_GET(self) -> None:
         """Answer as the subclass does."""

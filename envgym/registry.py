@@ -36,6 +36,8 @@ _ID = re.compile(r"(?P<family>[A-Za-z0-9_-]+)/(?P<name>[A-Za-z0-9_.-]+)-v(?P<ver
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _MODULE_ID = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<id>[\w-]+/[\w.-]+)", re.ASCII)
 _FILE = re.compile(r".+\.py:[A-Za-z_]\w*")
+_REMOTE = re.compile(r"https?://[^/\s]+/(?=.)")
+_REMOTE_ENV = "envgym.serving.remote_env:RemoteEnv"
 _KINDS: Mapping[object, tuple[type, str]] = {
     bool: (bool, "true or false"),
     int: (Integral, "a whole number"),
@@ -113,7 +115,8 @@ def make(env_id: str, **kwargs: Any) -> "Env[Any]":  # the env's own keyword arg
 
     `env_id` is a registered id, one after the name of a module that registers it (`module:family/name-v0`, as
     Gymnasium reads it), or the import path `module:Class`, or `path/to/file.py:Class`, of an environment that is not
-    registered. A file that has changed since it was imported is imported again.
+    registered. A file that has changed since it was imported is imported again. After an address, as in
+    `http://127.0.0.1:8700/math/arithmetic-v0`, it is the id of an environment on a server, which `envgym serve` starts.
 
     Raises: UnknownName: no such id, or the environment takes no such keyword argument.
         InvalidInput: a value that it refuses, or a package it needs is not installed.
@@ -174,6 +177,8 @@ def creator_of(env_id: str) -> Callable[..., object]:
 
 def _resolve(env_id: str) -> Registration:
     """Return what an id, an import path or a file with a class stands for."""
+    if _REMOTE.match(env_id):
+        return Registration(id=env_id, entry_point=_REMOTE_ENV, origin="server")
     if _FILE.fullmatch(env_id):
         return Registration(id=env_id, entry_point=_import_file(env_id), origin="path")
     if match := _MODULE_ID.fullmatch(env_id):
@@ -190,10 +195,11 @@ def _without_render_mode(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spec_id(entry: Registration) -> str:
-    """Return the id as Gymnasium takes it: of a file, its name alone."""
-    if not _FILE.fullmatch(entry.id):
-        return entry.id
-    return re.sub(r"[^\w:.-]", "_", entry.id.rpartition("/")[2])
+    """Return the id as Gymnasium takes it: of a file its name alone, on a server the one that it has there."""
+    env_id = _REMOTE.sub("", entry.id)
+    if not _FILE.fullmatch(env_id):
+        return env_id
+    return re.sub(r"[^\w:.-]", "_", env_id.rpartition("/")[2])
 
 
 def _import(module_name: str, env_id: str) -> None:
@@ -276,6 +282,8 @@ def _load(entry: Registration) -> Callable[..., object]:
     if not callable(creator):
         do = "correct the entry point"
         raise InvalidInput.of(entry.id, "be a class or function", creator, where=_place(entry), do=do)
+    if entry.origin == "server":
+        return partial(creator, entry.id)
     if entry.origin == "path":  # what is registered, its package answers for
         made = creator if isinstance(creator, type) else return_type(creator)
         made = get_origin(made) or made

@@ -6,7 +6,7 @@ from typing import Any  # JSON that was just decoded; checked by the records' ow
 
 from envgym.core.messages import Action, Message, Observation, Part, Role, TextPart, ToolCall
 from envgym.core.segments import Origin, Segment
-from envgym.core.tasks import Split, Task
+from envgym.core.tasks import HiddenPayload, Split, Task
 from envgym.core.tree import Annotation, Edge, Node, RecordedPrefix, Rewrite, SearchStats, Source, Tree
 from envgym.core.turns import Cost, Ending, Invalid, Reward, Scored, TurnOutcome
 from envgym.errors import InvalidInput
@@ -65,19 +65,23 @@ def tree_from_json(data: Mapping[str, Any]) -> Tree:
 
 
 def task_to_json(task: Task) -> Json:
-    """Write a task, hidden payload included, as plain JSON types."""
+    """Write a task, with its payload, as plain JSON types; of a payload that is held elsewhere, what finds it."""
+    hidden = task.payload if isinstance(task.payload, HiddenPayload) else None
     return {
         "id": task.id,
         "prompt": task.prompt,
         "payload": dict(task.payload),
         "split": task.split.value,
         "metadata": dict(task.metadata),
+        **({} if hidden is None else {"hidden": {"key": hidden.key, "index": hidden.index}}),
     }
 
 
 def task_from_json(data: Mapping[str, Any]) -> Task:
     """Read what `task_to_json` wrote."""
-    return Task(**{**data, "split": Split(data["split"])})
+    record = {**data, "split": Split(data["split"])}
+    hidden = record.pop("hidden", None)
+    return Task(**record) if hidden is None else Task(**{**record, "payload": HiddenPayload(**hidden)})
 
 
 def _without_absent(**fields: object) -> Json:
@@ -155,29 +159,47 @@ def _cost_to_json(cost: Cost) -> Json:
 
 
 def _outcome_to_json(outcome: TurnOutcome) -> Json:
-    action, observation = outcome.action, outcome.observation
     return {
-        "action": {
-            "text": str(action),
-            "content": action.content,
-            "thinking": action.thinking,
-            "tool_calls": [_call_to_json(call) for call in action.tool_calls],
-            "malformed": list(action.malformed),
-        },
-        "observation": {"text": str(observation), "messages": [message_to_json(item) for item in observation.messages]},
+        "action": action_to_json(outcome.action),
+        "observation": observation_to_json(outcome.observation),
         "reward": reward_to_json(outcome.reward),
         "tool_errors": outcome.tool_errors,
     }
 
 
 def _outcome_from_json(data: Mapping[str, Any]) -> TurnOutcome:
-    action, observation = data["action"], data["observation"]
     return TurnOutcome(
-        action=Action(**{**action, "tool_calls": [ToolCall(**call) for call in action["tool_calls"]]}),
-        observation=Observation(observation["text"], [message_from_json(item) for item in observation["messages"]]),
+        action=action_from_json(data["action"]),
+        observation=observation_from_json(data["observation"]),
         reward=reward_from_json(data["reward"]),
         tool_errors=data["tool_errors"],
     )
+
+
+def action_to_json(action: Action) -> Json:
+    """Write an action with all that was parsed."""
+    return {
+        "text": str(action),
+        "content": action.content,
+        "thinking": action.thinking,
+        "tool_calls": [_call_to_json(call) for call in action.tool_calls],
+        "malformed": list(action.malformed),
+    }
+
+
+def action_from_json(data: Mapping[str, Any]) -> Action:
+    """Read what `action_to_json` wrote."""
+    return Action(**{**data, "tool_calls": [ToolCall(**call) for call in data["tool_calls"]]})
+
+
+def observation_to_json(observation: Observation) -> Json:
+    """Write an observation with its messages."""
+    return {"text": str(observation), "messages": [message_to_json(item) for item in observation.messages]}
+
+
+def observation_from_json(data: Mapping[str, Any]) -> Observation:
+    """Read what `observation_to_json` wrote."""
+    return Observation(data["text"], [message_from_json(item) for item in data["messages"]])
 
 
 def reward_to_json(reward: Reward) -> Json:

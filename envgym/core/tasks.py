@@ -4,12 +4,12 @@ The split of a task is a hash of what the task *is* (its payload), not of its wo
 problem cannot be in `train` and in `test`, whatever generator, seed or index it came from.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from envgym.core.json_types import JsonObject, content_hash, is_well_formed
+from envgym.core.json_types import JsonObject, JsonValue, content_hash, is_well_formed
 from envgym.errors import InvalidInput, unknown_name
 
 TEST_FRACTION = 0.2
@@ -32,6 +32,28 @@ class Split(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenPayload(Mapping[str, JsonValue]):
+    """The payload of a task whose answers stay in another process: empty to read, and known by its content hash."""
+
+    key: str
+    """Content hash of the payload itself."""
+    index: int | None = field(default=None, compare=False)
+    """Of the task in its split; None: its holder knows it by the hash alone."""
+
+    def __getitem__(self, name: str) -> JsonValue:
+        """Have no entry."""
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield no entry."""
+        return iter(())
+
+    def __len__(self) -> int:
+        """Return 0."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """An immutable problem with its hidden key."""
 
@@ -48,7 +70,7 @@ class Task:
     @property
     def key(self) -> str:
         """Content hash of the payload, 64 hex digits: equal for the same problem in other words."""
-        return content_hash(self.payload)
+        return self.payload.key if isinstance(self.payload, HiddenPayload) else content_hash(self.payload)
 
 
 def split_of(payload: JsonObject, test_fraction: float = TEST_FRACTION) -> Split:

@@ -1,0 +1,71 @@
+"""`envgym serve`: environments behind HTTP, for training and evaluation on this machine or another."""
+
+import argparse
+import asyncio
+import os
+import secrets
+
+from envgym.cli.common import add_set_argument, at_least_0, echo, env_kwargs
+from envgym.errors import InvalidInput
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    from envgym.serving.sessions import SessionLimits
+    from envgym.serving.wire import DEFAULT_PORT
+
+    limits = SessionLimits()
+    parser.add_argument("envs", metavar="ENV", nargs="+", help="ids or import paths; a client can make no others")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    help_port = f"port; 0: any free one (default: {DEFAULT_PORT})"
+    parser.add_argument("--port", type=at_least_0, default=DEFAULT_PORT, help=help_port)
+    help_sessions = f"envs at a time; further clients wait (default: {limits.sessions})"
+    parser.add_argument("--sessions", type=at_least_0, default=limits.sessions, metavar="N", help=help_sessions)
+    help_lease = f"end a session whose client was silent for so long (default: {limits.lease_s:g})"
+    parser.add_argument("--lease-seconds", type=float, default=limits.lease_s, metavar="S", help=help_lease)
+    help_idle = f"end a session that was not called for so long, though its client lives (default: {limits.idle_s:g})"
+    parser.add_argument("--idle-seconds", type=float, default=limits.idle_s, metavar="S", help=help_idle)
+    help_call = f"give up a call of an env after so long (default: {limits.call_s:g})"
+    parser.add_argument("--call-seconds", type=float, default=limits.call_s, metavar="S", help=help_call)
+    parser.add_argument("--no-oracle", action="store_true", help="never tell a client the best next action")
+    add_set_argument(parser, "keyword argument of every environment, unless a client gives another, such as level=3")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the environments, say where they are served, and serve them until interrupted."""
+    from envgym.event_loop import run_coroutine
+    from envgym.http_server import is_loopback
+    from envgym.interrupts import describe_interrupt_by
+    from envgym.serving.server import EnvServer
+    from envgym.serving.sessions import SessionLimits
+    from envgym.serving.templates import Templates
+    from envgym.serving.wire import TOKEN_VARIABLE
+
+    limits = SessionLimits(args.sessions, args.lease_seconds, args.idle_seconds, args.call_seconds)
+    if not all(value > 0 for value in limits):
+        got, do = tuple(limits), "raise --sessions, --lease-seconds, --idle-seconds or --call-seconds"
+        raise InvalidInput.of("limits", "be above 0", got, where="envgym serve", do=do)
+    chosen = os.environ.get(TOKEN_VARIABLE)
+    token = chosen or (None if is_loopback(args.host) else secrets.token_urlsafe(24))
+    templates = Templates(args.envs, env_kwargs(args.settings))
+    ended = "no session was open"
+
+    async def serve() -> None:
+        nonlocal ended
+        server = EnvServer(templates, token=token, limits=limits, has_oracle=not args.no_oracle)
+        url = await server.listen(args.host, args.port)
+        try:
+            if token and not chosen:
+                echo(f"Clients need {TOKEN_VARIABLE}={token}", flush=True)
+            for env_id in args.envs:
+                echo(f"{url}/{env_id}", flush=True)
+            echo(f"{args.sessions} sessions at most; {url}/metrics counts them; Ctrl-C stops.", flush=True)
+            await asyncio.Event().wait()
+        finally:
+            num_sessions = len(server.sessions)
+            num_open = await server.close()
+            ended = f"{num_sessions} sessions were ended" + (f"; {num_open} envs did not close" if num_open else "")
+
+    describe_interrupt_by(lambda: ended)
+    run_coroutine(serve())
+    return 0

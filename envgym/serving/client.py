@@ -1,0 +1,334 @@
+"""The client of environment servers: connections, retries, patience with a busy server, and signs of life.
+
+A request that got no reply is sent again, with its number, so that no turn is played twice. Connections are shared by
+all sessions of the process; a call takes one for itself, from any thread.
+"""
+
+import os
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from http import HTTPStatus
+from secrets import token_hex
+from typing import Final
+from urllib.parse import urlsplit
+
+from envgym.error_log import log_error
+from envgym.errors import EnvFailure, InfrastructureError, InvalidInput
+from envgym.serving import wire
+from envgym.serving.wire import Json, ServerBusy, ServerUnreachable
+
+RECONNECT_S: Final = 30.0
+"""A server that cannot be reached is tried again for so long; a new session is opened elsewhere meanwhile."""
+BUSY_S: Final = 600.0
+"""Longest wait for a free session."""
+CALL_S: Final = 600.0
+"""Longest call before the server has said how long one may take."""
+CLOSE_S: Final = 10.0
+_GRACE_S = 10.0
+"""A server that gives a call up says so itself."""
+_CONNECT_S = 10.0
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.05, 2.0
+_MAX_HEAD_BYTES = 64 << 10
+
+
+class _Connection:
+    """One connection, for one request at a time."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._socket = socket.create_connection((host, port), timeout=_CONNECT_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.is_used = False
+
+    def exchange(self, request: bytes, within_s: float) -> tuple[int, bytes]:
+        """Send a request; return status and body of the reply. Raises: OSError: it broke, or took too long."""
+        deadline = time.monotonic() + within_s
+        self._socket.settimeout(within_s)
+        self._socket.sendall(request)
+        data = self._socket.recv(1 << 16)
+        while (end := data.find(b"\r\n\r\n")) < 0:
+            data += self._more(data, deadline, _MAX_HEAD_BYTES)
+        head = data[:end].decode("latin-1").lower()
+        _, _, after = head.partition("\r\ncontent-length:")
+        size = after.partition("\r\n")[0].strip()
+        if not head.startswith("http/1.1 ") or not size.isdecimal():
+            raise ConnectionError("the reply is not one of an environment server")
+        body = data[end + 4 :]
+        if len(body) < int(size):
+            parts, missing = [body], int(size) - len(body)
+            while missing:
+                parts.append(self._more(data, deadline, len(data)))
+                missing -= len(parts[-1])
+            body = b"".join(parts)
+        self.is_used = "\r\nconnection: close" not in head
+        return int(head[9:12]), body
+
+    def _more(self, data: bytes, deadline: float, most: int) -> bytes:
+        if not data or len(data) > most:
+            raise ConnectionError("the connection was closed before the reply" if not data else "the reply is too long")
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the reply took too long")
+        self._socket.settimeout(left)
+        more = self._socket.recv(1 << 18)
+        if not more:
+            raise ConnectionError("the connection was closed in the middle of the reply")
+        return more
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class ServerClient:
+    """One server."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        """Point at a server; nothing is sent. Raises: InvalidInput: the address is none."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            port = None
+        if port is None or not parts.hostname or parts.scheme != "http":
+            do = "write it as in http://127.0.0.1:8700"
+            raise InvalidInput.of("environment server", "have an address with a port", url, where="address", do=do)
+        self.url, self._place = url, (parts.hostname, port)
+        authorization = f"Authorization: Bearer {token}\r\n" if token else ""
+        self._head = f" HTTP/1.1\r\nHost: {parts.netloc}\r\n{authorization}Content-Length: "
+        self.call_s, self.lease_s = CALL_S, 60.0
+        self.held: dict[str, None] = {}
+        """Ids of the sessions of this process."""
+        self._idle: deque[_Connection] = deque()
+        self._renewer: threading.Thread | None = None
+        self._lock = threading.Lock()
+        _clients.add(self)
+
+    def after_fork(self) -> None:
+        """Share no connection with the parent process."""
+        self.held, self._idle, self._renewer, self._lock = {}, deque(), None, threading.Lock()
+
+    def request(
+        self, path: str, data: Json, *, within_s: float | None = None, reconnect_s: float = RECONNECT_S
+    ) -> Json:
+        """Send a request, again where it got no reply, and return the reply.
+
+        Args:
+            path: of `envgym.serving.wire`.
+            data: the message; sending it twice must do no harm.
+            within_s: longest call; None: what the server says.
+            reconnect_s: how long a server that cannot be reached is tried again.
+
+        Raises: ServerUnreachable: no reply. ServerBusy: all sessions are taken. Whatever error the reply holds.
+        """
+        try:
+            content = wire.encode(data)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput.of("message", "have a form in JSON", str(error), where=path, do="pass texts") from error
+        if len(content) > wire.MAX_BODY_BYTES:
+            must, do = f"have at most {wire.MAX_BODY_BYTES} bytes", "send less at once"
+            raise InvalidInput.of("message", must, len(content), where=self.url, do=do)
+        sent = f"POST {path}{self._head}{len(content)}\r\n\r\n".encode("latin-1") + content
+        status, body = self._exchange(sent, self.call_s + _GRACE_S if within_s is None else within_s, reconnect_s)
+        try:
+            reply = wire.decode(body)
+        except InvalidInput as error:
+            raise self._stranger(f"status {status} and {body[:60]!r}") from error
+        if status == HTTPStatus.OK:
+            return reply
+        raise wire.error_of(reply) or self._stranger(f"status {status}")
+
+    def _stranger(self, got: str) -> InvalidInput:
+        do = "correct the address, or start `envgym serve` there"
+        return InvalidInput.of("address", "be that of an environment server of envgym", got, where=self.url, do=do)
+
+    def _exchange(self, request: bytes, within_s: float, reconnect_s: float) -> tuple[int, bytes]:
+        deadline = time.monotonic() + reconnect_s
+        pause = _FIRST_PAUSE_S
+        while True:
+            connection = None
+            is_reused = False
+            try:
+                with suppress(IndexError):
+                    connection = self._idle.pop()
+                if connection is None:
+                    connection = _Connection(*self._place)
+                is_reused, connection.is_used = connection.is_used, False
+                answer = connection.exchange(request, within_s)
+                if connection.is_used:
+                    self._idle.append(connection)
+                else:
+                    connection.close()
+                return answer
+            except OSError as error:
+                if connection is not None:
+                    connection.close()
+                if is_reused and not isinstance(error, TimeoutError):
+                    continue  # the server had closed it while nobody used it
+                if time.monotonic() + pause > deadline or (connection is not None and isinstance(error, TimeoutError)):
+                    do = "look at its log, start it again, or correct the address"
+                    got = str(error) or type(error).__name__
+                    raise ServerUnreachable.of("environment server", "answer", got, where=self.url, do=do) from error
+            time.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE_S)
+
+    # ---- sessions ----------------------------------------------------------------------------------------------------
+
+    def hold(self, session_id: str) -> None:
+        """Tell the server from now on that the session's client lives, as long as it is in `held`."""
+        self.held[session_id] = None
+        with self._lock:
+            if self._renewer is None:
+                self._renewer = threading.Thread(target=self._renew, name="env-server-renewal", daemon=True)
+                self._renewer.start()
+
+    def _renew(self) -> None:
+        """Say every third of a lease which sessions are in use; the server ends the others."""
+        while True:
+            time.sleep(self.lease_s / 3)
+            held = list(self.held)
+            try:
+                if held:
+                    self.request(wire.RENEW, {"sessions": held}, within_s=CLOSE_S, reconnect_s=0)
+            except (InfrastructureError, InvalidInput) as error:
+                log_error(error, "the sessions of an environment server could not be renewed")
+
+
+_clients: "weakref.WeakSet[ServerClient]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class RemoteSession:
+    """A session on a server, whose requests are numbered."""
+
+    def __init__(self, client: ServerClient, session_id: str) -> None:
+        """Name a session that exists, or will."""
+        self.client, self.id = client, session_id
+        self._number = 0
+        self._lock = threading.Lock()
+        self._finalizer: weakref.finalize[..., RemoteSession] | None = None
+
+    def hold(self) -> None:
+        """Tell the server from now on that the session's client lives, until it is closed or collected."""
+        self._finalizer = weakref.finalize(self, self.client.held.pop, self.id, None)
+        self._finalizer.atexit = False
+        self.client.hold(self.id)
+
+    def call(self, path: str, **data: object) -> Json:
+        """Send the session's next request. Raises: as `ServerClient.request`."""
+        with self._lock:
+            self._number += 1
+            return self.client.request(path, {"session": self.id, "number": self._number, **data})
+
+    def fork(self, *, keep: bool = False) -> "RemoteSession":
+        """Copy the session on its server, waiting for a free one; `keep` it for whoever comes later.
+
+        Raises: as `ServerClient.request`.
+        """
+        twin = RemoteSession(self.client, new_session_id())
+        for is_last in _attempts():
+            try:
+                self.client.request(wire.FORK, {"session": self.id, "to": twin.id, "keep": keep})
+                break
+            except ServerBusy:
+                if is_last:
+                    raise
+        if not keep:
+            twin.hold()
+        return twin
+
+    def close(self) -> None:
+        """End it; a server that does not hear of it ends it by itself."""
+        if self._finalizer is not None:
+            self._finalizer()
+        with suppress(InfrastructureError):
+            self.client.request(wire.CLOSE, {"session": self.id}, within_s=CLOSE_S, reconnect_s=0)
+
+
+def new_session_id() -> str:
+    """Return an id that nobody guesses; no result depends on it."""
+    return token_hex(16)
+
+
+def _attempts() -> Iterator[bool]:
+    """Yield, with growing pauses between, whether the wait for a free session is over."""
+    deadline = time.monotonic() + BUSY_S
+    pause = ServerBusy.retry_after_s
+    while (left := deadline - time.monotonic()) > 0:
+        yield False
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, _MAX_PAUSE_S)
+    yield True
+
+
+class ServerPool:
+    """Several servers that serve the same environments; sessions go to the one that has fewest of this client."""
+
+    def __init__(self, urls: tuple[str, ...], token: str | None) -> None:
+        """Point at servers. Raises: InvalidInput: an address is none."""
+        self.clients = tuple(ServerClient(url, token) for url in urls)
+
+    def describe(self, env_id: str, settings: Json) -> Json:
+        """Return what the servers say of an environment.
+
+        Raises: InvalidInput, UnknownName: what a server refuses, that one cannot be reached, or that two differ.
+        """
+        found: list[Json] = []
+        for client in self.clients:
+            data = {**wire.versions(), "time": time.time(), "env": env_id, "settings": settings}
+            try:
+                found.append(client.request(wire.DESCRIBE, data, reconnect_s=0))
+            except EnvFailure as error:
+                raise InvalidInput(str(error)) from error
+            client.call_s, client.lease_s = found[-1]["call_s"], found[-1]["lease_s"]
+            if found[-1]["digest"] != found[0]["digest"]:
+                where, do = f"{self.clients[0].url} and {client.url}", "start all with one version and one --set"
+                raise InvalidInput.of(f"{env_id} of the servers", "be the same", "two", where=where, do=do)
+        return found[0]
+
+    def request(self, path: str, data: Json) -> Json:
+        """Send a request that any server can answer. Raises: as `ServerClient.request`."""
+        return self._ordered()[0].request(path, data)
+
+    def open(self, data: Json) -> tuple[RemoteSession, Json]:
+        """Open a session where there is room; return it with the reply.
+
+        Raises: ServerBusy: none has become free in time. EnvFailure: no server answers. What the env's reset raises.
+        """
+        for is_last in _attempts():
+            errors: list[InfrastructureError] = []
+            for client in self._ordered():
+                session = RemoteSession(client, new_session_id())
+                try:
+                    reply = client.request(wire.OPEN, {"session": session.id, "number": 0, **data})
+                except (ServerBusy, ServerUnreachable) as error:
+                    errors.append(error)
+                else:
+                    session.hold()
+                    return session, reply
+            if is_last or not any(isinstance(error, ServerBusy) for error in errors):
+                raise errors[0]
+        raise AssertionError("the last attempt returns or raises")
+
+    def _ordered(self) -> list[ServerClient]:
+        return sorted(self.clients, key=lambda client: len(client.held))
+
+
+def pool_of(urls: tuple[str, ...]) -> ServerPool:
+    """Return the servers at these addresses; a process has one pool of them. Raises: as `ServerPool`."""
+    return _pool(urls, os.environ.get(wire.TOKEN_VARIABLE))
+
+
+_pool = cache(ServerPool)

@@ -1,0 +1,262 @@
+"""An env on a server, in place of the local one: the same observations, rewards, endings, tools, tasks, forks.
+
+Its id is an address and the id that the server has: `http://HOST:PORT/math/arithmetic-v0`, or several addresses of
+servers that serve the same, `http://HOST:PORT,HOST:PORT/...`. What tells answers stays on the server: of a task's
+payload the client knows the content hash.
+"""
+
+import copy
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache, partial
+from threading import Lock
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Self
+
+from envgym.core.json_types import JsonObject
+from envgym.core.messages import Action
+from envgym.core.serialize import action_from_json, task_from_json, task_to_json
+from envgym.core.tasks import Split, Task
+from envgym.env import Env, ForkCapability
+from envgym.errors import InvalidInput, ResetNeeded, ToolError
+from envgym.forking import LateGenerator
+from envgym.party import Party
+from envgym.records import ResetRecord, ResetResult, StepRecord
+from envgym.serving import wire
+from envgym.serving.client import RemoteSession, ServerPool, pool_of
+from envgym.serving.wire import Json, SessionLost
+from envgym.tools import Tool, ToolSpec
+
+_REMOTE = re.compile(r"(?P<scheme>https?)://(?P<places>[^/\s]+)/(?P<env_id>.+)")
+_MAX_TASKS: Final = 10_000
+"""Tasks that a client keeps."""
+_PAGE: Final = 64
+"""Tasks that are fetched at once where they are taken one after the other."""
+_TOO_DEEP = "A tool call was not run: its arguments are nested too deep."
+
+
+class RemoteId(NamedTuple):
+    """The id of an env on servers."""
+
+    urls: tuple[str, ...]
+    env_id: str
+
+    @classmethod
+    def parse(cls, text: str) -> "RemoteId | None":
+        """Read an id; None: it is that of a local env."""
+        match = _REMOTE.fullmatch(text)
+        if match is None:
+            return None
+        return cls(tuple(f"{match['scheme']}://{place}" for place in match["places"].split(",")), match["env_id"])
+
+
+def remote_id(urls: tuple[str, ...], env_id: str) -> str:
+    """Return the id of an env on servers. Raises: InvalidInput: an address is none, or the env has one already."""
+    places = [url.rstrip("/").removeprefix("http://") for url in urls]
+    if not all(url.startswith("http://") for url in urls) or any("/" in place for place in places):
+        do = "write them as in http://127.0.0.1:8700"
+        raise InvalidInput.of("servers", "be addresses that begin with http://", list(urls), where=env_id, do=do)
+    if RemoteId.parse(env_id) is not None:
+        raise InvalidInput.of("id", "have no address beside servers", env_id, where="envs", do="leave out one of them")
+    return f"http://{','.join(places)}/{env_id}"
+
+
+class RemoteTasks:
+    """The tasks of an env on a server, without their payloads."""
+
+    def __init__(self, pool: ServerPool, env_id: str, settings: Json, sizes: Mapping[str, int | None]) -> None:
+        """Know how many there are; tasks are fetched when they are asked for."""
+        self._pool, self._request = pool, {"env": env_id, "settings": settings}
+        self._sizes = sizes
+        self._kept: OrderedDict[tuple[Split, int], Task] = OrderedDict()
+        self._last: tuple[Split, int] | None = None
+        self._lock = Lock()
+
+    def size(self, split: Split) -> int | None:
+        """Return the number of tasks in `split`, or None where the supply does not end."""
+        return self._sizes[split.value]
+
+    def task(self, split: Split, index: int) -> Task:
+        """Return a task. Raises: InvalidInput: beyond the end of the split. EnvFailure: the server does not answer."""
+        place = (split, index)
+        with self._lock:
+            if place not in self._kept:
+                count = _PAGE if self._last == (split, index - 1) else 1
+                data = {**self._request, "split": split.value, "start": index, "count": count}
+                page = self._pool.request(wire.TASKS, data)["tasks"]
+                self._kept |= {(split, index + number): task_from_json(item) for number, item in enumerate(page)}
+                while len(self._kept) > _MAX_TASKS:
+                    self._kept.popitem(last=False)
+            self._last = place
+            return self._kept[place]
+
+
+class RemoteEnvKind:
+    """What a client knows of an environment with its settings."""
+
+    def __init__(self, pool: ServerPool, env_id: str, settings: Json) -> None:
+        """Ask the servers. Raises: InvalidInput, UnknownName: as `ServerPool.describe`."""
+        self.pool = pool
+        self.description = data = pool.describe(env_id, settings)
+        self.tools = wire.tools_from_wire(data["tools"])
+        self.tasks = RemoteTasks(pool, env_id, settings, data["sizes"])
+        self.opening: Json = {"env": env_id, "settings": settings, "digest": data["digest"]}
+
+
+@cache
+def _kind(pool: ServerPool, env_id: str, settings: bytes) -> RemoteEnvKind:
+    return RemoteEnvKind(pool, env_id, wire.decode(settings))
+
+
+class RemoteEnv(Env[None]):
+    """The client's side of an env on a server."""
+
+    blocking = True
+
+    def __init__(
+        self,
+        env_id: str,
+        /,
+        *,
+        parties: Mapping[str, Party] | None = None,
+        render_mode: str | None = None,
+        **settings: Any,  # the env's own keyword arguments
+    ) -> None:
+        """Point at an env on a server; its first reset opens a session there.
+
+        Args:
+            env_id: as `RemoteId` reads it.
+            parties: none, as they live in this process.
+            render_mode: as for any env.
+            settings: keyword arguments of the env.
+
+        Raises: InvalidInput, UnknownName: no server there, or no such env or setting on it.
+        """
+        remote = RemoteId.parse(env_id)
+        assert remote is not None, "the registry asked"
+        if parties:
+            do = "let the server's env have them, or make the env in this process"
+            raise InvalidInput.of("parties", "be none for an env on a server", sorted(parties), where=env_id, do=do)
+        super().__init__(render_mode=render_mode)
+        try:
+            given = wire.encode(settings)
+        except (TypeError, ValueError) as error:
+            do = "pass numbers, texts, lists and mappings"
+            raise InvalidInput.of("settings", "have a form in JSON", str(error), where=env_id, do=do) from error
+        self._kind = _kind(pool_of(remote.urls), remote.env_id, given)
+        data = self._kind.description
+        self.system_prompt = data["system_prompt"]
+        self.fork_capability = ForkCapability(data["fork_capability"])  # type: ignore[misc]  # here, of each env
+        self.chance_score, self.optimum = data["chance_score"], data["optimum"]
+        self.reward_range = tuple(data["reward_range"])
+        self.unchecked = data["unchecked"]  # type: ignore[misc]  # likewise
+        self.max_turns = data["max_turns"]
+        self.tasks = self._kind.tasks
+        self._session: RemoteSession | None = None
+
+    def toolset(self) -> Mapping[str, Tool]:
+        """Return the tools that every task has; they run on the server."""
+        return MappingProxyType({spec.name: Tool(spec=spec, call=_refuse_call) for spec in self._kind.tools})
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
+        """Start an episode, in a session that is opened where there is none. Raises: as `Env.reset`."""
+        is_first = self._np_random_seed is None
+        LateGenerator.reset(self, seed=seed)
+        self._is_over = True
+        given = (options or {}).get("task")
+        if given is not None and not isinstance(given, Task):
+            do = "take one from env.unwrapped.tasks"
+            raise InvalidInput.of("options['task']", "be a Task", given, where=self.name, do=do)
+        sent = dict(options or {})
+        if given is not None:
+            sent["task"] = task_to_json(given)
+        reply = self._begin({"seed": self._np_random_seed if is_first else seed, "options": sent})
+        task = task_from_json(reply["task"]) if given is None else given
+        first = wire.observation_from_wire(reply["observation"])
+        tools: tuple[ToolSpec, ...] = (
+            self._kind.tools if reply["tools"] is None else wire.tools_from_wire(reply["tools"])
+        )
+        self._task, self._turn, self._is_over, self._last = task, 0, False, first
+        record = ResetRecord(task=task, observation=first, system_prompt=self.system_prompt, tools=tools, seed=seed)
+        return ResetResult(first, {"envgym": record})
+
+    def _begin(self, data: Json) -> Json:
+        """Reset the env of the session; where there is none any more, that of a new one if a seed makes it the same."""
+        if self._session is not None:
+            with suppress(*((SessionLost,) if data["seed"] is not None else ())):
+                return self._session.call(wire.RESET, **data)
+            self._session = None
+        self._session, reply = self._kind.pool.open({**self._kind.opening, **data, "episode": self.episode})
+        return reply
+
+    episode: str | None = None
+    """Names the episode in the server's log."""
+
+    def _play(self, action: Action) -> StepRecord:
+        """Play one turn on the server. Raises: InfrastructureError: it does not answer, or has lost the session."""
+        sent = wire.action_to_wire(action)
+        try:
+            reply = self._call(wire.STEP, action=sent)
+        except RecursionError:
+            told = Action(str(action), content=action.content, thinking=action.thinking, malformed=(_TOO_DEEP,))
+            reply = self._call(wire.STEP, action=wire.action_to_wire(told))
+        return wire.step_from_wire(reply, action)
+
+    def oracle(self) -> str:
+        """Return the best next action. Raises: NoOracle: the env has none. InvalidInput: the server does not tell."""
+        action = self._call(wire.ORACLE)["action"]
+        return action if isinstance(action, str) else action_from_json(action)
+
+    def fork(self) -> Self:
+        """Return an independent copy on the same server. Raises: as `Env.fork`."""
+        if self._task is None:
+            raise ResetNeeded.of("fork", "follow a reset", "no episode", where=self.name, do="call reset first")
+        twin = copy.copy(self)
+        twin._session = self._running().fork()
+        twin.own_generator()
+        return twin
+
+    def close(self) -> None:
+        """End the session."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _call(self, path: str, **data: object) -> Json:
+        return self._running().call(path, **data)
+
+    def _running(self) -> RemoteSession:
+        if self._session is None:
+            raise ResetNeeded.of("call", "follow a reset", "no session", where=self.name, do="call reset first")
+        return self._session
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel with a copy of the session, which the server keeps for a while; what is read from it forks it."""
+        state = {name: value for name, value in vars(self).items() if name not in ("_kind", "_session", "tasks")}
+        kept = None
+        if self._session is not None:
+            kept = self._session.fork(keep=True)
+        return partial(_restore, type(self)), (*self._made_with, state, kept and (kept.client.url, kept.id))
+
+
+def _restore(
+    cls: type[RemoteEnv],
+    args: tuple[Any, ...],  # of its constructor
+    kwargs: dict[str, Any],
+    state: dict[str, Any],
+    kept: tuple[str, str] | None,
+) -> RemoteEnv:
+    """Make an env again from what `RemoteEnv.__reduce__` wrote."""
+    env = cls(*args, **kwargs)
+    vars(env).update(state)
+    if kept is not None:
+        url, session_id = kept
+        client = next(client for client in env._kind.pool.clients if client.url == url)
+        env._session = RemoteSession(client, session_id).fork()
+    return env
+
+
+def _refuse_call(owner: object, arguments: JsonObject) -> object:
+    raise ToolError("This tool runs on the server of its environment.")

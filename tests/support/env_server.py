@@ -1,0 +1,99 @@
+"""Envs for tests of the environment server, and a server of them in a thread of this process."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from envgym.core.messages import Action
+from envgym.core.tasks import Split, Task
+from envgym.env import Env
+from envgym.errors import InvalidInput, ToolInfraFailure
+from envgym.records import Reply
+from envgym.serving.http import HttpLimits
+from envgym.serving.server import EnvServer
+from envgym.serving.sessions import SessionLimits
+from envgym.serving.templates import Templates
+
+SECRET = "the-hidden-answer-of-task"
+HERE = "tests.support.env_server"
+
+
+class SecretTasks:
+    """Three tasks of each split whose payloads hold a secret."""
+
+    def size(self, split: Split) -> int:
+        return 3
+
+    def task(self, split: Split, index: int) -> Task:
+        InvalidInput.unless(0 <= index < 3, "task", "be one of 3", index, where=split.value, do="take another")
+        payload = {"answer": f"{SECRET}-{split}-{index}"}
+        return Task(id=f"{split}/{index}", prompt=f"Say {index}.", payload=payload, split=split)
+
+
+class Counter(Env[int]):
+    """Counts its turns, over all of them; words make it wait, fail, or end."""
+
+    tasks = SecretTasks()
+    open_envs: ClassVar[set[int]] = set()
+    """Envs that began an episode and were not closed."""
+
+    def begin(self, task: Task) -> str:
+        self.state = 0
+        self.open_envs.add(id(self))
+        return f"{task.prompt} {self.np_random.integers(1000)}"
+
+    def respond(self, action: Action) -> Reply:
+        self.state += 1
+        word, _, number = action.content.partition(" ")
+        if word == "wait":
+            time.sleep(float(number))
+        elif word == "fail":
+            raise ToolInfraFailure("the disk is full")
+        return Reply(observation=f"turn {self.state}", reward=0.5, terminated=word == "end")
+
+    def oracle(self) -> str:
+        return f"end {self.task.payload['answer']}"
+
+    def close(self) -> None:
+        self.open_envs.discard(id(self))
+
+
+class SlowCounter(Counter):
+    """The same, in a thread of its own."""
+
+    blocking = True
+
+
+COUNTER, SLOW_COUNTER = f"{HERE}:Counter", f"{HERE}:SlowCounter"
+
+
+@contextmanager
+def running_server(
+    *env_ids: str,
+    token: str | None = None,
+    limits: SessionLimits | None = None,
+    http_limits: HttpLimits | None = None,
+    has_oracle: bool = True,
+    port: int = 0,
+    settings: Mapping[str, Any] | None = None,
+) -> Iterator[EnvServer]:
+    """Serve environments until the block ends; then every env must be closed."""
+    server = EnvServer(
+        Templates(env_ids, settings or {}), token=token, limits=limits, http_limits=http_limits, has_oracle=has_oracle
+    )
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(server.listen("127.0.0.1", port), loop).result()
+        try:
+            yield server
+        finally:
+            assert asyncio.run_coroutine_threadsafe(server.close(), loop).result() == 0
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
