@@ -126,6 +126,12 @@ class ServerClient:
 
         Raises: ServerUnreachable: no reply. ServerBusy: all sessions are taken. Whatever error the reply holds.
         """
+        return self.send(self.written(path, data), within_s=within_s, reconnect_s=reconnect_s)
+
+    def written(self, path: str, data: Json) -> bytes:
+        """Return a request as it is sent. Raises: InvalidInput: it is too long, or holds what JSON has no form for.
+        RecursionError: it is nested too deep.
+        """
         try:
             content = wire.encode(data)
         except (TypeError, ValueError) as error:
@@ -133,8 +139,11 @@ class ServerClient:
         if len(content) > wire.MAX_BODY_BYTES:
             must, do = f"have at most {wire.MAX_BODY_BYTES} bytes", "send less at once"
             raise InvalidInput.of("message", must, len(content), where=self.url, do=do)
-        sent = f"POST {path}{self._head}{len(content)}\r\n\r\n".encode("latin-1") + content
-        status, body = self._exchange(sent, self.call_s + _GRACE_S if within_s is None else within_s, reconnect_s)
+        return f"POST {path}{self._head}{len(content)}\r\n\r\n".encode("latin-1") + content
+
+    def send(self, request: bytes, *, within_s: float | None = None, reconnect_s: float = RECONNECT_S) -> Json:
+        """Send what `written` returned, as `request` does."""
+        status, body = self._exchange(request, self.call_s + _GRACE_S if within_s is None else within_s, reconnect_s)
         try:
             reply = wire.decode(body)
         except InvalidInput as error:
@@ -229,8 +238,9 @@ class RemoteSession:
     def call(self, path: str, **data: object) -> Json:
         """Send the session's next request. Raises: as `ServerClient.request`."""
         with self._lock:
+            written = self.client.written(path, {"session": self.id, "number": self._number + 1, **data})
             self._number += 1
-            return self.client.request(path, {"session": self.id, "number": self._number, **data})
+            return self.client.send(written)
 
     def fork(self, *, keep: bool = False) -> "RemoteSession":
         """Copy the session on its server, waiting for a free one; `keep` it for whoever comes later.
