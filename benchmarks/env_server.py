@@ -3,8 +3,8 @@
 Run: python -m benchmarks.env_server [--rounds 5]. Prints one JSON line. The env echoes the action; OpenEnv's, where
 `openenv-core` is installed (.venv-speed/bin/python), does the same, with its own server and client, which is async: so
 its sessions share one event loop, while ours are called from a thread each. Server and client are two processes; the
-sides take turns, and medians over the rounds count. Targets on two cores: at least 3,000 turns per second in one session
-and 7,000 over 16, 512 sessions held, at most 1.5 ms per turn above in-process with 256 episodes at a time.
+sides take turns, and medians over the rounds count. Targets on two cores: at least 3,000 turns per second in one
+session and 7,000 over 16, 512 sessions held, at most 1.5 ms per turn above in-process with 256 episodes at a time.
 """
 
 import argparse
@@ -234,7 +234,8 @@ def main() -> None:
     parser.add_argument("--openenv-port", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.openenv_port is not None:
-        return serve_openenv(options.openenv_port)
+        serve_openenv(options.openenv_port)
+        return
     versions = {"openenv": version("openenv-core")} if find_spec(_OPENENV) is not None else {}
     machine = {"python": platform.python_version(), "cores": os.cpu_count()}
     print(

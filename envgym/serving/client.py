@@ -57,7 +57,7 @@ class _Connection:
         head = data[:end].decode("latin-1").lower()
         _, _, after = head.partition("\r\ncontent-length:")
         size = after.partition("\r\n")[0].strip()
-        if not head.startswith("http/1.1 ") or not size.isdecimal():
+        if not head.startswith("http/1.") or not size.isdecimal():
             raise ConnectionError("the reply is not one of an environment server")
         body = data[end + 4 :]
         if len(body) < int(size):
@@ -101,7 +101,7 @@ class ServerClient:
         self.url, self._place = url, (parts.hostname, port)
         authorization = f"Authorization: Bearer {token}\r\n" if token else ""
         self._head = f" HTTP/1.1\r\nHost: {parts.netloc}\r\n{authorization}Content-Length: "
-        self.call_s, self.lease_s = CALL_S, 60.0
+        self.call_s, self.lease_s, self.reconnect_s = CALL_S, 60.0, RECONNECT_S
         self.held: dict[str, None] = {}
         """Ids of the sessions of this process."""
         self._idle: deque[_Connection] = deque()
@@ -114,7 +114,7 @@ class ServerClient:
         self.held, self._idle, self._renewer, self._lock = {}, deque(), None, threading.Lock()
 
     def request(
-        self, path: str, data: Json, *, within_s: float | None = None, reconnect_s: float = RECONNECT_S
+        self, path: str, data: Json, *, within_s: float | None = None, reconnect_s: float | None = None
     ) -> Json:
         """Send a request, again where it got no reply, and return the reply.
 
@@ -122,7 +122,7 @@ class ServerClient:
             path: of `envgym.serving.wire`.
             data: the message; sending it twice must do no harm.
             within_s: longest call; None: what the server says.
-            reconnect_s: how long a server that cannot be reached is tried again.
+            reconnect_s: how long a server that cannot be reached is tried again; None: as set for this client.
 
         Raises: ServerUnreachable: no reply. ServerBusy: all sessions are taken. Whatever error the reply holds.
         """
@@ -141,9 +141,13 @@ class ServerClient:
             raise InvalidInput.of("message", must, len(content), where=self.url, do=do)
         return f"POST {path}{self._head}{len(content)}\r\n\r\n".encode("latin-1") + content
 
-    def send(self, request: bytes, *, within_s: float | None = None, reconnect_s: float = RECONNECT_S) -> Json:
+    def send(self, request: bytes, *, within_s: float | None = None, reconnect_s: float | None = None) -> Json:
         """Send what `written` returned, as `request` does."""
-        status, body = self._exchange(request, self.call_s + _GRACE_S if within_s is None else within_s, reconnect_s)
+        status, body = self._exchange(
+            request,
+            within_s=self.call_s + _GRACE_S if within_s is None else within_s,
+            reconnect_s=self.reconnect_s if reconnect_s is None else reconnect_s,
+        )
         try:
             reply = wire.decode(body)
         except InvalidInput as error:
@@ -156,7 +160,7 @@ class ServerClient:
         do = "correct the address, or start `envgym serve` there"
         return InvalidInput.of("address", "be that of an environment server of envgym", got, where=self.url, do=do)
 
-    def _exchange(self, request: bytes, within_s: float, reconnect_s: float) -> tuple[int, bytes]:
+    def _exchange(self, request: bytes, *, within_s: float, reconnect_s: float) -> tuple[int, bytes]:
         deadline = time.monotonic() + reconnect_s
         pause = _FIRST_PAUSE_S
         while True:

@@ -19,7 +19,7 @@ from envgym.http_server import MAX_HEAD_BYTES, refusal
 from envgym.serving.wire import MAX_BODY_BYTES, Json, encode, error_to_json
 
 JSON_TYPE: Final = "application/json"
-_SWEEP_S = 1.0
+_MAX_SWEEP_S = 1.0
 _HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -89,8 +89,9 @@ class HttpServer:
 
     async def _sweep(self) -> None:
         """Drop the connections whose time is over."""
+        pause_s = min(_MAX_SWEEP_S, self.limits.idle_s / 4, self.limits.request_s / 4, self.limits.reply_s / 4)
         while True:
-            await asyncio.sleep(_SWEEP_S)
+            await asyncio.sleep(pause_s)
             now = monotonic()
             for connection in list(self.connections):
                 if now > connection.deadline:
@@ -121,7 +122,7 @@ class HttpConnection(asyncio.Protocol):
             must, do = f"have at most {self._limits.connections} connections", "try again later"
             error = InvalidInput.of("server", must, "one more", where=self._server.url, do=do)
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, error)
-            self.deadline = monotonic() + _SWEEP_S
+            self.deadline = monotonic() + _MAX_SWEEP_S
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it; what is being answered is kept for the session, which may ask again."""

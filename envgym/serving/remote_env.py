@@ -5,7 +5,6 @@ servers that serve the same, `http://HOST:PORT,HOST:PORT/...`. What tells answer
 payload the client knows the content hash.
 """
 
-import copy
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -213,7 +212,8 @@ class RemoteEnv(Env[None]):
         """Return an independent copy on the same server. Raises: as `Env.fork`."""
         if self._task is None:
             raise ResetNeeded.of("fork", "follow a reset", "no episode", where=self.name, do="call reset first")
-        twin = copy.copy(self)
+        twin = object.__new__(type(self))  # a shallow copy; `copy.copy` would send this one through `__reduce__`
+        vars(twin).update(vars(self))
         twin._session = self._running().fork()
         twin.own_generator()
         return twin

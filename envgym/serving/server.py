@@ -149,18 +149,7 @@ class EnvServer:
 
     def _describe(self, data: Json) -> Json:
         """Answer who knows nothing of an environment. Raises: InvalidInput: a client of another version, or time."""
-        for name, own in wire.versions().items():
-            if data.get(name) != own:
-                got, do = f"{data.get(name)} of the client", "install one version of envgym on both machines"
-                raise InvalidInput.of(
-                    f"{name} of envgym", f"be {own} as on the server", got, where=self.http.url, do=do
-                )
-        ahead = data.get("time")
-        ahead_s = float(ahead) - time.time() if isinstance(ahead, int | float) else 0.0
-        if not abs(ahead_s) <= wire.MAX_CLOCK_DIFFERENCE_S:
-            must = f"agree with the client's within {wire.MAX_CLOCK_DIFFERENCE_S:g} s"
-            do = "set both clocks, as with NTP: the logs of a run are put in order by time"
-            raise InvalidInput.of("clock of the server", must, f"{-ahead_s:.0f} s", where=self.http.url, do=do)
+        _check_client(data, self.http.url)
         template = self.templates.get(data.get("env"), data.get("settings"))
         limits = {"call_s": self.sessions.limits.call_s, "lease_s": self.sessions.limits.lease_s}
         return {**template.description, **limits}
@@ -285,6 +274,20 @@ def _copy(session: Session, child: Session) -> Json:
     if child.is_ended:  # while it was made
         child.env.close()
     return {}
+
+
+def _check_client(data: Json, url: str) -> None:
+    """See that a client speaks as this server does. Raises: InvalidInput: its version or its clock is another."""
+    for name, own in wire.versions().items():
+        if data.get(name) != own:
+            got, do = f"{data.get(name)} of the client", "install one version of envgym on both machines"
+            raise InvalidInput.of(f"{name} of envgym", f"be {own} as on the server", got, where=url, do=do)
+    ahead = data.get("time")
+    ahead_s = float(ahead) - time.time() if isinstance(ahead, int | float) else 0.0
+    if not abs(ahead_s) <= wire.MAX_CLOCK_DIFFERENCE_S:
+        must = f"agree with the client's within {wire.MAX_CLOCK_DIFFERENCE_S:g} s"
+        do = "set both clocks, as with NTP: the logs of a run are put in order by time"
+        raise InvalidInput.of("clock of the server", must, f"{-ahead_s:.0f} s", where=url, do=do)
 
 
 def _env_of(session: Session) -> Env[Any]:

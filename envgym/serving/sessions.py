@@ -22,7 +22,7 @@ from envgym.serving.templates import EnvTemplate
 from envgym.serving.wire import Json, ServerBusy, SessionLost
 
 PendingReply = HttpReply | asyncio.Future[HttpReply]
-_SWEEP_S: Final = 1.0
+_MAX_SWEEP_S: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -206,8 +206,9 @@ class SessionTable:
 
     async def expire(self) -> None:
         """End what nobody wants any more, for ever."""
+        pause_s = min(_MAX_SWEEP_S, self.limits.lease_s / 4, self.limits.idle_s / 4, self.limits.call_s / 4)
         while True:
-            await asyncio.sleep(_SWEEP_S)
+            await asyncio.sleep(pause_s)
             now = monotonic()
             for session in self:
                 if session.is_called:

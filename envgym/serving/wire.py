@@ -14,7 +14,8 @@ one at a time: a number that is sent again gets the reply that was given, and no
     close     {session} -> {}
     renew     {sessions} -> {}; sessions whose client lives, though it calls none of their envs
 
-An error has another status than 200, and is `{"error": {"type", "message"}}`; `type` is a class of `envgym.errors`, or one of this module.
+An error has another status than 200, and is `{"error": {"type", "message"}}`; `type` is a class of
+`envgym.errors`, or one of this module.
 """
 
 import json
