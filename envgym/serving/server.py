@@ -55,7 +55,9 @@ class EnvServer:
         """
         self.templates, self.has_oracle = templates, has_oracle
         self.metrics = ServerMetrics()
-        self.sessions = SessionTable(limits or SessionLimits(), on_end=self._note_end)
+        self.sessions = SessionTable(
+            limits or SessionLimits(), on_end=lambda reason: self.metrics.ended.update([reason])
+        )
         self.http = HttpServer(self._handle, token=token, limits=http_limits)
         self._helpers = ThreadPoolExecutor(max_workers=_NUM_HELPERS, thread_name_prefix="env-server")
         """For what may wait and belongs to no session: making an environment known, drawing tasks."""
@@ -99,7 +101,7 @@ class EnvServer:
     def _handle(self, method: str, path: str, body: bytes) -> PendingReply:
         """Answer a request; whatever is wrong with it is the reply."""
         reply = self._reply(method, path, body)
-        self._after(reply, lambda reply: self._count(path, reply))
+        _after(reply, lambda reply: self._count(path, reply))
         return reply
 
     def _reply(self, method: str, path: str, body: bytes) -> PendingReply:
@@ -131,16 +133,6 @@ class EnvServer:
     def _count(self, path: str, reply: HttpReply) -> None:
         known = path if path in self._routes or path in (wire.HEALTH, wire.METRICS) else "other"
         self.metrics.requests[known, str(reply.status.value)] += 1
-
-    def _note_end(self, reason: str) -> None:
-        self.metrics.ended[reason] += 1
-
-    @staticmethod
-    def _after(reply: PendingReply, action: Callable[[HttpReply], None]) -> None:
-        if isinstance(reply, HttpReply):
-            action(reply)
-        else:
-            reply.add_done_callback(lambda done: None if done.cancelled() else action(done.result()))
 
     # ---- environments ------------------------------------------------------------------------------------------------
 
@@ -190,7 +182,7 @@ class EnvServer:
         session = self.sessions.add(data.get("session"), template, episode=data.get("episode"))
         self.metrics.opened += 1
         reply = session.submit(0, partial(_reset, session, data))
-        self._after(reply, lambda _: self._end_without_env(session))
+        _after(reply, lambda _: self._end_without_env(session))
         return reply
 
     def _end_without_env(self, session: Session) -> None:
@@ -206,7 +198,7 @@ class EnvServer:
         assert isinstance(number, int), "it is the next number"
         started = time.perf_counter()
         reply = session.submit(number, partial(answer, session, data))
-        self._after(reply, lambda _: self.metrics.time_call(time.perf_counter() - started))
+        _after(reply, lambda _: self.metrics.time_call(time.perf_counter() - started))
         return reply
 
     def _oracle(self, data: Json) -> PendingReply:
@@ -225,7 +217,7 @@ class EnvServer:
         child.is_kept = data.get("keep") is True
         self.metrics.forked += 1
         reply = child.submit(0, partial(_copy, session, child), of=session)
-        self._after(reply, lambda _: self._end_without_env(child))
+        _after(reply, lambda _: self._end_without_env(child))
         return reply
 
     def _close(self, data: Json) -> PendingReply:
@@ -288,6 +280,14 @@ def _check_client(data: Json, url: str) -> None:
         must = f"agree with the client's within {wire.MAX_CLOCK_DIFFERENCE_S:g} s"
         do = "set both clocks, as with NTP: the logs of a run are put in order by time"
         raise InvalidInput.of("clock of the server", must, f"{-ahead_s:.0f} s", where=url, do=do)
+
+
+def _after(reply: PendingReply, action: Callable[[HttpReply], None]) -> None:
+    """Call `action` with a reply, now or once it is there."""
+    if isinstance(reply, HttpReply):
+        action(reply)
+    else:
+        reply.add_done_callback(lambda done: None if done.cancelled() else action(done.result()))
 
 
 def _env_of(session: Session) -> Env[Any]:

@@ -17,6 +17,7 @@ from _pytest.mark import ParameterSet  # pytest does not export it
 from envgym.cli.main import main
 from tests.agents.policies.fake_server import running as fake_server
 from tests.agents.policies.test_vllm_serve import running as vllm_server
+from tests.support.env_server import serve_envs
 from tests.support.pages import BLOCKS, SMALL, blocks_of
 from tests.support.retrievers import serve_retriever, served_url
 
@@ -53,6 +54,8 @@ NOT_RUN: Final = {
     r"systemd-run": "needs a session of systemd; tests/envgym/sandbox/test_cgroup.py has what it is for",
     r"envgym serve-retriever .*--index hybrid": "needs a model; tests/envgym/retrieval/test_dense.py",
     r"envgym serve-retriever|curl|.*retriever_url=": "runs in test_corpus_is_served_and_searched_as_the_page_says",
+    r"(\w+=\S+ )?envgym serve ": "runs in test_envs_are_served_as_the_page_says",
+    r"envgym .*http://127.0.0.1:8700": "runs there too",
 }
 """Why a line is not run by `test_lines_of_a_page_run`, or which test runs it."""
 LANES: Final = {"vllm": "--backend vllm|backend=vllm", "web": "smollm2_miniwob|web/"}
@@ -154,6 +157,18 @@ def test_corpus_is_served_and_searched_as_the_page_says(
     of_factbook, of_file = documents
     assert len(of_factbook) == 3
     assert of_file == ["baikal"]
+
+
+@pytest.mark.slow
+def test_envs_are_served_as_the_page_says(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [line for block in blocks_of("docs/env_servers.md", "bash") for line in block.commands]
+    of_client = [line for line in lines if "http://127.0.0.1:8700" in line]
+    assert len(of_client) >= 4
+    with serve_envs(*shlex.split(next(line for line in lines if line.startswith("envgym serve ")))[2:]) as url:
+        for line in of_client:
+            run(made_small(line.replace("http://127.0.0.1:8700", url)), capsys, monkeypatch)
 
 
 @pytest.mark.parametrize("pattern", NOT_RUN)

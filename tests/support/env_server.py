@@ -1,10 +1,16 @@
 """Envs for tests of the environment server, and a server of them in a thread of this process."""
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from envgym.core.messages import Action
@@ -68,6 +74,29 @@ class SlowCounter(Counter):
 
 
 COUNTER, SLOW_COUNTER = f"{HERE}:Counter", f"{HERE}:SlowCounter"
+
+
+@contextmanager
+def serve_envs(
+    *words: str, sends: signal.Signals = signal.SIGTERM, variables: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[str]:
+    """Run `envgym serve` on a free port until the block ends, and yield its address; a signal must end it cleanly."""
+    command = [sys.executable, "-m", "envgym", "serve", *words, "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), **variables}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            yield "/".join(process.stdout.readline().split("/")[:3])
+        finally:
+            process.send_signal(sends)
+            messages = process.stderr.read()
+        assert process.wait(30) == 128 + sends
+        assert "interrupted; " in messages
+        assert "were ended" in messages
+        assert "did not close" not in messages
 
 
 @contextmanager

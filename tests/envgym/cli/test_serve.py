@@ -1,0 +1,47 @@
+"""`envgym serve` from its first line to its exit code."""
+
+import signal
+import socket
+from contextlib import closing
+
+import pytest
+
+import envgym
+from envgym.cli.main import main
+from envgym.errors import InvalidInput
+from envgym.serving.wire import TOKEN_VARIABLE
+from tests.support.env_server import COUNTER, SLOW_COUNTER, serve_envs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sends", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_closes_every_env_and_ends_the_server(sends: signal.Signals) -> None:
+    with serve_envs(COUNTER, SLOW_COUNTER, "--set", "max_turns=1", sends=sends) as url:
+        for env_id in (COUNTER, SLOW_COUNTER):
+            env = envgym.make(f"{url}/{env_id}")
+            env.reset(seed=0)
+            assert env.step("go").truncated  # the server's own setting
+
+
+@pytest.mark.slow
+def test_a_server_with_a_token_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve_envs(COUNTER, variables={TOKEN_VARIABLE: "right"}) as url:
+        with pytest.raises(InvalidInput, match=r"token must be the server's, got none"):
+            envgym.make(f"{url}/{COUNTER}")
+        monkeypatch.setenv(TOKEN_VARIABLE, "right")
+        with closing(envgym.make(f"{url}/{COUNTER}")) as env:
+            env.reset(seed=0)
+
+
+def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for words, told in (
+            ((COUNTER, "--port", port), f"address must be free to listen on, got 127.0.0.1 port {port}"),
+            (("math/arithmetics-v0",), "env id must be a known name"),
+            ((COUNTER, "--set", "colour=red"), "keyword argument must be a known name"),
+            ((COUNTER, "--sessions", "0"), "limits must be above 0"),
+            ((COUNTER, "--port", "-1"), "--port"),
+        ):
+            assert main(["serve", *words]) == 2
+            assert told in capsys.readouterr().err
