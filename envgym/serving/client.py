@@ -223,7 +223,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class RemoteSession:
+class EnvSession:
     """A session on a server, whose requests are numbered."""
 
     def __init__(self, client: ServerClient, session_id: str) -> None:
@@ -231,7 +231,7 @@ class RemoteSession:
         self.client, self.id = client, session_id
         self._number = 0
         self._lock = threading.Lock()
-        self._finalizer: weakref.finalize[..., RemoteSession] | None = None
+        self._finalizer: weakref.finalize[..., EnvSession] | None = None
 
     def hold(self) -> None:
         """Tell the server from now on that the session's client lives, until it is closed or collected."""
@@ -246,12 +246,12 @@ class RemoteSession:
             self._number += 1
             return self.client.send(written)
 
-    def fork(self, *, keep: bool = False) -> "RemoteSession":
+    def fork(self, *, keep: bool = False) -> "EnvSession":
         """Copy the session on its server, waiting for a free one; `keep` it for whoever comes later.
 
         Raises: as `ServerClient.request`.
         """
-        twin = RemoteSession(self.client, new_session_id())
+        twin = EnvSession(self.client, new_session_id())
         for is_last in _attempts():
             try:
                 self.client.request(wire.FORK, {"session": self.id, "to": twin.id, "keep": keep})
@@ -316,7 +316,7 @@ class ServerPool:
         """Send a request that any server can answer. Raises: as `ServerClient.request`."""
         return self._ordered()[0].request(path, data)
 
-    def open(self, data: Json) -> tuple[RemoteSession, Json]:
+    def open(self, data: Json) -> tuple[EnvSession, Json]:
         """Open a session where there is room; return it with the reply.
 
         Raises: ServerBusy: none has become free in time. EnvFailure: no server answers. What the env's reset raises.
@@ -324,7 +324,7 @@ class ServerPool:
         for is_last in _attempts():
             errors: list[InfrastructureError] = []
             for client in self._ordered():
-                session = RemoteSession(client, new_session_id())
+                session = EnvSession(client, new_session_id())
                 try:
                     reply = client.request(wire.OPEN, {"session": session.id, "number": 0, **data})
                 except (ServerBusy, ServerUnreachable) as error:

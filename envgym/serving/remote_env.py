@@ -24,7 +24,7 @@ from envgym.forking import LateGenerator
 from envgym.party import Party
 from envgym.records import ResetRecord, ResetResult, StepRecord
 from envgym.serving import wire
-from envgym.serving.client import RemoteSession, ServerPool, pool_of
+from envgym.serving.client import EnvSession, ServerPool, pool_of
 from envgym.serving.wire import Json, SessionLost
 from envgym.tools import Tool, ToolSpec
 
@@ -153,7 +153,7 @@ class RemoteEnv(Env[None]):
         self.unchecked = data["unchecked"]  # type: ignore[misc]  # likewise
         self.max_turns = data["max_turns"]
         self.tasks = self._kind.tasks
-        self._session: RemoteSession | None = None
+        self._session: EnvSession | None = None
 
     def toolset(self) -> Mapping[str, Tool]:
         """Return the tools that every task has; they run on the server."""
@@ -227,7 +227,7 @@ class RemoteEnv(Env[None]):
     def _call(self, path: str, **data: object) -> Json:
         return self._running().call(path, **data)
 
-    def _running(self) -> RemoteSession:
+    def _running(self) -> EnvSession:
         if self._session is None:
             raise ResetNeeded.of("call", "follow a reset", "no session", where=self.name, do="call reset first")
         return self._session
@@ -254,7 +254,7 @@ def _restore(
     if kept is not None:
         url, session_id = kept
         client = next(client for client in env._kind.pool.clients if client.url == url)
-        env._session = RemoteSession(client, session_id).fork()
+        env._session = EnvSession(client, session_id).fork()
     return env
 
 

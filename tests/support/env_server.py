@@ -1,18 +1,21 @@
 """Envs for tests of the environment server, and a server of them in a thread of this process."""
 
 import asyncio
+import http.client
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import envgym
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.env import Env
@@ -126,3 +129,50 @@ def running_server(
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+# ---- clients -----------------------------------------------------------------------------------------------------
+
+WAIT_S = 20.0
+SESSION = "0123456789abcdef0123456789abcdef"
+
+
+def make(server: EnvServer, env_id: str = COUNTER, **settings: object) -> Env[None]:
+    return envgym.make(f"{server.http.url}/{env_id}", **settings)
+
+
+def connect(server: EnvServer) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", int(server.http.url.rpartition(":")[2]), timeout=WAIT_S)
+
+
+def ask(server: EnvServer, path: str, data: object, **headers: str) -> tuple[int, Any]:
+    with closing(connect(server)) as connection:
+        connection.request("POST", path, body=json.dumps(data).encode(), headers=headers)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+
+def message_of(reply: Any) -> str:
+    return str(reply["error"]["message"])
+
+
+def opening(server: EnvServer, env_id: str = COUNTER) -> dict[str, Any]:
+    digest = server.templates.get(env_id, {}).description["digest"]
+    return {"session": SESSION, "number": 0, "env": env_id, "settings": {}, "digest": digest, "seed": 0}
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.01)
+
+
+@contextmanager
+def a_neighbour(server: EnvServer) -> Iterator[None]:
+    """Hold a session meanwhile, which must go on as if nothing had been."""
+    with closing(make(server)) as env:
+        env.reset(seed=0)
+        assert env.step("go").observation == "turn 1"
+        yield
+        assert env.step("go").observation == "turn 2"

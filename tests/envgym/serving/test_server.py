@@ -1,12 +1,11 @@
-"""A server that clients cannot harm, and that cannot harm them."""
+"""A server holds sessions, plays each request once, keeps its limits and deadlines, and tells no answers."""
 
-import http.client
 import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -15,64 +14,33 @@ import pytest
 
 import envgym
 from envgym.core.turns import Ending
-from envgym.env import Env
 from envgym.errors import EnvFailure, InvalidInput
 from envgym.serving import wire
 from envgym.serving.client import pool_of
-from envgym.serving.http import HttpLimits
 from envgym.serving.server import EnvServer
 from envgym.serving.sessions import SessionLimits
-from tests.support.env_server import COUNTER, SECRET, SLOW_COUNTER, Counter, running_server
-
-WAIT_S = 20.0
-SESSION = "0123456789abcdef0123456789abcdef"
+from tests.support.env_server import (
+    COUNTER,
+    SECRET,
+    SESSION,
+    SLOW_COUNTER,
+    WAIT_S,
+    Counter,
+    a_neighbour,
+    ask,
+    connect,
+    make,
+    message_of,
+    opening,
+    running_server,
+    wait_until,
+)
 
 
 @pytest.fixture
 def server() -> Iterator[EnvServer]:
     with running_server(COUNTER, SLOW_COUNTER) as server:
         yield server
-
-
-def make(server: EnvServer, env_id: str = COUNTER, **settings: object) -> Env[None]:
-    return envgym.make(f"{server.http.url}/{env_id}", **settings)
-
-
-def connect(server: EnvServer) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection("127.0.0.1", int(server.http.url.rpartition(":")[2]), timeout=WAIT_S)
-
-
-def ask(server: EnvServer, path: str, data: object, **headers: str) -> tuple[int, Any]:
-    with closing(connect(server)) as connection:
-        connection.request("POST", path, body=json.dumps(data).encode(), headers=headers)
-        response = connection.getresponse()
-        return response.status, json.loads(response.read())
-
-
-def message_of(reply: Any) -> str:
-    return str(reply["error"]["message"])
-
-
-def opening(server: EnvServer, env_id: str = COUNTER) -> dict[str, Any]:
-    digest = server.templates.get(env_id, {}).description["digest"]
-    return {"session": SESSION, "number": 0, "env": env_id, "settings": {}, "digest": digest, "seed": 0}
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.01)
-
-
-@contextmanager
-def a_neighbour(server: EnvServer) -> Iterator[None]:
-    """Hold a session meanwhile, which must go on as if nothing had been."""
-    with closing(make(server)) as env:
-        env.reset(seed=0)
-        assert env.step("go").observation == "turn 1"
-        yield
-        assert env.step("go").observation == "turn 2"
 
 
 # ---- what tells answers ----------------------------------------------------------------------------------------------
@@ -165,137 +133,6 @@ def test_an_episode_is_the_same_through_a_line_that_drops_every_second_reply(ser
             env.reset(seed=0)
             assert [env.step("go").observation for _ in range(6)] == [f"turn {n}" for n in range(1, 7)]
         assert proxy.num_dropped >= 6
-
-
-# ---- hostile and broken clients --------------------------------------------------------------------------------------
-
-
-def test_a_wrong_token_is_told_so() -> None:
-    with running_server(COUNTER, token="right") as server:
-        for headers, got in (({}, "none"), ({"Authorization": "Bearer wrong"}, "another")):
-            status, reply = ask(server, wire.CLOSE, {"session": SESSION}, **headers)
-            assert status == HTTPStatus.UNAUTHORIZED
-            assert f"token must be the server's, got {got}" in message_of(reply)
-        with pytest.raises(InvalidInput, match=r"token must be the server's, got none"):
-            make(server)
-
-
-def test_the_token_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(wire.TOKEN_VARIABLE, "right")
-    with running_server(COUNTER, token="right") as server, a_neighbour(server):
-        pass
-
-
-def test_pages_of_other_sites_are_refused(server: EnvServer) -> None:
-    for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
-        assert ask(server, wire.RENEW, {}, **headers)[0] == HTTPStatus.FORBIDDEN
-
-
-@pytest.mark.parametrize(
-    "sent, status, told",
-    [
-        (
-            b"POST /v1/step HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n",
-            413,
-            "body must have at most",
-        ),
-        (b"POST /v1/step HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "Content-Length must say how long"),
-        (b"POST /v1/step HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400, "Content-Length must say"),
-        (b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", 400, "Content-Length must say"),
-        (b"POST / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400, "each once"),
-        (b"PUT / HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "request must be a GET or POST"),
-        (b"\x16\x03\x01\x02 not HTTP at all\r\n\r\n", 400, "request must be a GET or POST"),
-        (b"GET / HTTP/1.1\r\nX: " + b"x" * 70_000, 431, "request header must have at most"),
-        (
-            b"POST /v1/step HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nnull",
-            400,
-            "message must be a JSON object",
-        ),
-        (b"POST /v1/step HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n{]}", 400, "message must be JSON"),
-        (b"POST /v1/stop HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}", 404, "path must be one of"),
-        (b"GET /etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n", 404, "path must be one of /health, /metrics"),
-    ],
-)
-def test_what_is_no_request_is_refused_in_one_sentence(server: EnvServer, sent: bytes, status: int, told: str) -> None:
-    port = int(server.http.url.rpartition(":")[2])
-    with a_neighbour(server), socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as client:
-        client.sendall(sent)
-        head, _, body = client.recv(1 << 16).partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 %d " % status)
-        assert told in message_of(json.loads(body))
-
-
-@pytest.mark.parametrize("path", [wire.DESCRIBE, wire.TASKS, wire.OPEN, wire.RESET, wire.STEP, wire.ORACLE, wire.FORK])
-@pytest.mark.parametrize("value", [None, 1, "x", [], {}, -1, [[]], {"a": 1}, "x" * 5000, 10**40])
-def test_a_request_of_nonsense_is_an_error_with_a_type(server: EnvServer, path: str, value: object) -> None:
-    names = (
-        "session",
-        "number",
-        "env",
-        "settings",
-        "digest",
-        "seed",
-        "options",
-        "action",
-        "to",
-        "split",
-        "start",
-        "count",
-    )
-    with a_neighbour(server):
-        status, reply = ask(server, path, {**dict.fromkeys(names, value), **wire.versions(), "env": COUNTER})
-        assert status in (400, 404, 410) or (path, value) == (wire.DESCRIBE, {})
-        assert (wire.error_of(reply) is None) == (status == HTTPStatus.OK)
-
-
-def test_nonsense_inside_a_session_leaves_the_session_whole(server: EnvServer) -> None:
-    ask(server, wire.OPEN, opening(server))
-    nonsense: list[tuple[str, dict[str, object]]] = [
-        (wire.STEP, {"action": None}),
-        (wire.STEP, {"action": {"text": 1}}),
-        (wire.STEP, {"action": {"text": "x", "tool_calls": [1]}}),
-        (wire.RESET, {"seed": "x"}),
-        (wire.RESET, {"seed": -1}),
-        (wire.RESET, {"options": 3}),
-        (wire.RESET, {"options": {"task": {"hidden": {"key": 1}}}}),
-        (wire.RESET, {"options": {"task": {"split": "moon"}}}),
-    ]
-    for number, (path, data) in enumerate(nonsense, start=1):
-        status, _ = ask(server, path, {"session": SESSION, "number": number, **data})
-        assert status in (400, 500), (path, data)
-    assert ask(server, wire.RESET, {"session": SESSION, "number": 9, "seed": 1})[0] == HTTPStatus.OK
-    assert ask(server, wire.STEP, {"session": SESSION, "number": 10, "action": "go"})[1]["observation"] == "turn 1"
-
-
-def test_requests_that_come_at_once_are_answered_in_order(server: EnvServer) -> None:
-    ask(server, wire.OPEN, opening(server, SLOW_COUNTER))
-    body = [json.dumps({"session": SESSION, "number": n, "action": "go"}).encode() for n in (1, 2, 3)]
-    head = f"POST {wire.STEP} HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
-    with closing(connect(server)) as connection:
-        connection.connect()
-        connection.sock.sendall(b"".join(f"{head}{len(part)}\r\n\r\n".encode() + part for part in body))
-        data = b""
-        while data.count(b"turn ") < 3:
-            data += connection.sock.recv(1 << 16)
-    assert [data.find(b"turn %d" % n) for n in (1, 2, 3)] == sorted(data.find(b"turn %d" % n) for n in (1, 2, 3))
-
-
-def test_half_a_request_is_dropped_in_time() -> None:
-    with running_server(COUNTER, http_limits=HttpLimits(request_s=0.2, idle_s=0.2)) as server, a_neighbour(server):
-        port = int(server.http.url.rpartition(":")[2])
-        for sent in (b"", b"POST /v1/st", b"POST /v1/step HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"):
-            with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as client:
-                client.sendall(sent)
-                assert client.recv(1) == b""
-
-
-def test_one_connection_too_many_is_told_so() -> None:
-    with running_server(COUNTER, http_limits=HttpLimits(connections=1)) as server:
-        port = int(server.http.url.rpartition(":")[2])
-        with socket.create_connection(("127.0.0.1", port)), closing(connect(server)) as connection:
-            wait_until(lambda: len(server.http.connections) == 1)
-            connection.request("GET", wire.HEALTH)
-            assert connection.getresponse().status == HTTPStatus.SERVICE_UNAVAILABLE
 
 
 # ---- limits and deadlines --------------------------------------------------------------------------------------------
