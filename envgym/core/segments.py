@@ -25,6 +25,8 @@ class Origin(StrEnum):
     """A part of an action that a demonstrator wrote. It trains only where a term of the objective asks for it."""
 
 
+_POLICY = Origin.POLICY  # looked up once: every turn makes several segments
+
 TopLogprobs = tuple[tuple[int, float], ...]
 """The likeliest tokens at one place with their log-probs in nats, the likeliest first."""
 
@@ -59,7 +61,7 @@ class Segment:
                 "token_strings", f"be empty or match the {num_tokens} ids", len(self.token_strings), self.origin
             )
         behavior, raw, version = self.behavior_logprobs, self.raw_logprobs, self.policy_version
-        if self.origin is Origin.POLICY:
+        if self.origin is _POLICY:
             if behavior is None or version is None:
                 raise _segment_error(
                     "POLICY segment", "carry behavior_logprobs and policy_version", "none", self.origin
@@ -83,7 +85,7 @@ class Segment:
     @property
     def trains(self) -> bool:
         """True where the policy gradient may flow: tokens that the policy itself sampled."""
-        return self.origin is Origin.POLICY
+        return self.origin is _POLICY
 
     def split(self, at: int) -> tuple["Segment", "Segment"]:
         """Cut before token `at`, 0 < at < T. Raises: InvalidInput: outside that range."""
