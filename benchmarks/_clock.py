@@ -1,4 +1,4 @@
-"""A clock on methods of a class."""
+"""A clock on methods and functions."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def timed(owner: type, names: Mapping[str, str]) -> Iterator[dict[str, float]]:
-    """Add up the seconds that methods of `owner` take, under the name given for each."""
+def timed(owner: object, names: Mapping[str, str]) -> Iterator[dict[str, float]]:
+    """Add up the seconds that methods of a class, or functions of a module, take, under the name given for each."""
     spent = dict.fromkeys(names.values(), 0.0)
     before = {name: getattr(owner, name) for name in names}
 

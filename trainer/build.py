@@ -29,7 +29,7 @@ from envgym.trainer.checks.compatibility import (
 from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
 from envgym.trainer.learner.causal_lm import check_head
 from envgym.trainer.learner.critic import Critic
-from envgym.trainer.learner.learner import Learner
+from envgym.trainer.learner.learner import Learner, SamplesCheck
 from envgym.trainer.method import Method, build_method
 from envgym.trainer.methods.annotators.base import Model
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
@@ -92,12 +92,19 @@ class RunContext:
         """The critic with weights of its own; None: there is none, or it is a head on the policy."""
         return next((model for model in self.models.values() if isinstance(model, TokenCritic)), None)
 
-    def train_step(self, rows: Sequence[TrainRow], *, step: int) -> Metrics:
+    def compute_logprobs(self, rows: Sequence[TrainRow]) -> list[list[float]]:
+        """Return the learner's log-probs of the scored tokens of rows at temperature 1, nats, while nobody samples."""
+        with self.policy.pause():
+            return self.learner.compute_logprobs(rows, temperature=1.0).tolist()
+
+    def train_step(self, rows: Sequence[TrainRow], *, step: int, check_samples: SamplesCheck | None = None) -> Metrics:
         """Run the updates of one train step on its rows: the policy's, and those of a critic with weights of its own.
+
+        `check_samples` is as for `Learner.train_step`.
 
         Raises: InvalidInput: a loss or a gradient is not finite.
         """
-        learned = self.learner.train_step(rows, self.method.objective, step=step)
+        learned = self.learner.train_step(rows, self.method.objective, step=step, check_samples=check_samples)
         return learned if self.critic is None else learned | self.critic.learn(rows, self.learner.optim, step=step)
 
     def train_models(self, groups: Sequence[Group], *, step: int) -> Metrics:

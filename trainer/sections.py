@@ -249,7 +249,7 @@ class CriticSettings(Settings):
 
 
 class CanarySettings(Settings):
-    """After every update: are the weights that sample those that have learned?"""
+    """Before and after every update: are the weights that sample those that have learned?"""
 
     enabled: bool = True
     """Whether the check is made."""

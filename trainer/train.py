@@ -22,7 +22,6 @@ from envgym.report.data import ComparisonData
 from envgym.report.from_run import comparisons_of_run, write_run_report
 from envgym.runs import RunDirectory, file_step
 from envgym.trainer.batch.build import TrainingBatch
-from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
 from envgym.trainer.checks.memory import check_memory
@@ -204,8 +203,11 @@ class TrainLoop:
             self._check_weights(runner)
             self._evaluations.run_full(runner, step=0)
             while self.step < steps and self._control.stopped is None:
-                self._evaluations.run_in_between(runner, step=self.step)
+                if self._evaluations.is_due(self.step):
+                    self._check_weights(runner)
+                    self._evaluations.run_in_between(runner, step=self.step)
                 self._train_step(runner)
+            self._check_weights(runner)
             self._evaluations.run_full(runner, step=self.step)
             report = write_run_report(self.run_directory)
         finally:
@@ -303,11 +305,13 @@ class TrainLoop:
                 batch = self.context.build_batch(kept, step=step - 1)
                 if self._demonstrations is not None:
                     batch = self._demonstrations.join(batch, sampled, step=step, declare=self._audit.declare)
+                check = None
                 if self._canary is not None:
                     self._audit.check(batch.rows, step=step)
+                    check = self._canary.samples_check(batch.rows, self.settings.sampling.sampling, step=step)
                 learned: Metrics = {"optim/updates": 0.0}
                 if batch.rows:  # else every group was dropped: nothing to learn from, and the step says so
-                    learned = self.context.train_step(batch.rows, step=step - 1)
+                    learned = self.context.train_step(batch.rows, step=step - 1, check_samples=check)
             return batch, learned | self.context.train_models(sampled, step=step - 1)
 
         return runner.run(asyncio.to_thread(work)) if self.settings.rollout.overlaps else work()
@@ -354,13 +358,7 @@ class TrainLoop:
         """Check that the policy samples from the learner's weights. Raises: RunError: it does not."""
         if self._canary is None:
             return {}
-
-        def compute_logprobs(rows: Sequence[TrainRow]) -> list[list[float]]:
-            with self.context.policy.pause():
-                return self.context.learner.compute_logprobs(rows, temperature=1.0).tolist()
-
-        work = self._canary.check(self.context.policy, compute_logprobs, step=self.step)
-        return runner.run(work)
+        return runner.run(self._canary.check(self.context.policy, self.context.compute_logprobs, step=self.step))
 
 
 async def _close(collector: Collector, context: RunContext) -> None:

@@ -1,7 +1,7 @@
 """Whole runs with one fault planted in each: the canary or the mask audit stops them, and a sound run goes on."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from envgym.agents.loop import state as agent_loop
 from envgym.agents.models.loading import load
+from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import Generation, Policy
 from envgym.core.segments import Segment
@@ -25,11 +26,11 @@ from envgym.trainer.train import train
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 
 
-def run(directory: Path, *, lora: bool = False, **sections: Any) -> list[dict[str, float]]:
-    """Train for one step, in which the entropy bonus moves the weights, and return the metrics."""
+def run(directory: Path, *, lora: bool = False, steps: int = 1, **sections: Any) -> list[dict[str, float]]:
+    """Train for one step or some, in which the entropy bonus moves the weights, and return the metrics."""
     settings = train_settings(
         {
-            "run": {"directory": str(directory), "steps": 1, "trackers": []},
+            "run": {"directory": str(directory), "steps": steps, "trackers": []},
             "model": {"name": "tiny", "tiny": TINY, "lora": {"rank": 4} if lora else None},
             "engine": {"device": "cpu"},
             "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
@@ -125,6 +126,48 @@ def test_the_canary_stops_a_run_whose_engine_does_not(
     monkeypatch.setattr(build, "merged_weights", fault)
     with pytest.raises(RunError, match=r"must move with the learner's, got no change while .* \(canary, step 1\)"):
         run(tmp_path / "run", lora=lora)
+
+
+def without_embeddings(model: Any) -> Iterator[tuple[str, Tensor]]:  # PreTrainedModel
+    """Send a part of the weights."""
+    for name, parameter in model.named_parameters():
+        if "embed" not in name:
+            yield name, parameter.detach()
+
+
+class KeepsContexts(TransformersPolicy):
+    """Samples after contexts that old weights have computed, and scores by a cache of its own."""
+
+    def __init__(self, model: Any) -> None:  # PreTrainedModel
+        super().__init__(model)
+        self._engine.clear_prefix_cache = lambda: None  # type: ignore[method-assign]  # the fault
+        self._scorer = TransformersPolicy(model)
+
+    async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+        return await self._scorer.compute_logprobs(token_ids)
+
+
+def keeps_contexts(*_: object, learner_model: Any, deterministic: bool) -> Policy:  # PreTrainedModel
+    """Return a policy whose cache survives its weights."""
+    del deterministic
+    return AuditedPolicy(KeepsContexts(copy.deepcopy(learner_model)), MaskAudit())
+
+
+@pytest.mark.parametrize(
+    "policy, fault", [(copied, without_embeddings), (keeps_contexts, merged_weights), (copied, merged_weights)]
+)
+def test_the_samples_of_a_step_stop_a_run_before_its_update(
+    policy: object, fault: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "build_trained_policy", policy)
+    monkeypatch.setattr(build, "merged_weights", fault)
+    settings: dict[str, Any] = {"steps": 3, "optim": {"lr": 0.3}}  # more than rounding ever does
+    if (policy, fault) == (copied, merged_weights):
+        assert all(row["canary/gap"] < 1e-4 for row in run(tmp_path / "run", **settings))
+        return
+    with pytest.raises(RunError, match=r"must match the learner's within 0.1 nats, .* \(canary, samples of step 2\)"):
+        run(tmp_path / "run", **settings)
+    assert [row["step"] for row in RunDirectory.open(tmp_path / "run").metrics()] == [1]
 
 
 # ---- contexts rendered anew -----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ denominator of the whole update. The learner knows no environments, no episodes 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,12 +21,15 @@ from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.memory import explain_out_of_memory
 from envgym.trainer.learner.objective import Objective, ObjectiveInputs, OldLogprobs, objective_loss
+from envgym.trainer.methods.corrections import CorrectionStats
 from envgym.trainer.methods.losses import Denominator
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics, correction_metrics
 from envgym.trainer.sections import OptimSettings
 
 LossFn = Callable[[MicroBatch], Float[Tensor, ""]]
 """Returns a micro-batch's share of the loss of its update, with gradient."""
+SamplesCheck = Callable[[CorrectionStats], None]
+"""Raises where the log-prob gap of some samples, from the sampler to the learner, is too large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,26 @@ class _StepInputs:
     metrics: UpdateMetrics
     step: int
     """Train steps done before."""
+
+    @property
+    def correction(self) -> CorrectionStats | None:
+        """The correction so far; None: no row has been read."""
+        return self.metrics.correction if self.old_logprobs is None else self.old_logprobs.corrected.stats
+
+    def means(self) -> Metrics:
+        """Return the metrics of the updates, means over trained tokens."""
+        correction = self.correction
+        return {
+            **self.metrics.means(),
+            **({} if correction is None else correction_metrics(correction)),
+            **({} if self.value_targets is None else self.value_targets.metrics()),
+        }
+
+    def then_check(self, batches: Iterable[MicroBatch], check_samples: SamplesCheck | None) -> Iterator[MicroBatch]:
+        """Yield the micro-batches of an update, and check the samples when their gradient is there."""
+        yield from batches
+        if check_samples is not None and self.correction is not None:
+            check_samples(self.correction)
 
     def of(self, batch: MicroBatch, scored: TokenLogprobs, old_logprobs: OldLogprobs) -> ObjectiveInputs:
         """Return what the objective reads of some rows."""
@@ -107,8 +130,12 @@ class Learner:
 
     # ---- train steps ---------------------------------------------------------------------------------------------
 
-    def train_step(self, rows: Sequence[TrainRow], objective: Objective, *, step: int) -> Metrics:
+    def train_step(
+        self, rows: Sequence[TrainRow], objective: Objective, *, step: int, check_samples: SamplesCheck | None = None
+    ) -> Metrics:
         """Run the updates of one train step on `rows` and return their metrics, means over trained tokens.
+
+        `check_samples` is given the log-prob gap of sampler and learner before the first update is applied.
 
         Raises: InvalidInput: the loss or the gradient is not finite. The update is not made; those before it are.
         """
@@ -121,12 +148,10 @@ class Learner:
         norms: list[float] = []
         for _ in range(self.optim.epochs):
             for chosen in minibatches(rows, self.optim.minibatches, whole_groups=objective.is_coupled):
-                norms.append(self.update(self.micro_batches(rows, chosen), self._loss_fn(inputs, chosen)))
-        correction = inputs.metrics.correction if inputs.old_logprobs is None else inputs.old_logprobs.corrected.stats
+                batches = inputs.then_check(self.micro_batches(rows, chosen), None if norms else check_samples)
+                norms.append(self.update(batches, self._loss_fn(inputs, chosen)))
         return {
-            **inputs.metrics.means(),
-            **(correction_metrics(correction) if correction is not None else {}),
-            **(inputs.value_targets.metrics() if inputs.value_targets is not None else {}),
+            **inputs.means(),
             "optim/grad_norm": sum(norms) / max(len(norms), 1),
             "optim/lr": rate,
             "optim/updates": float(len(norms)),

@@ -52,11 +52,14 @@ class Evaluations:
         """Evaluate on all tasks after `step` train steps, unless that is recorded already."""
         self._run_missing(runner, SPLIT_LABELS[self._settings.evaluation.split], step)
 
-    def run_in_between(self, runner: Runner, *, step: int) -> None:
-        """Evaluate where it is due and not recorded yet, also when a run resumes right after such a step."""
+    def is_due(self, step: int) -> bool:
+        """Return whether the settings ask for an evaluation in between after `step` train steps."""
         every = self._settings.evaluation.every
-        if every and step and step % every == 0:
-            self._run_missing(runner, DURING, step)
+        return bool(every and step and step % every == 0)
+
+    def run_in_between(self, runner: Runner, *, step: int) -> None:
+        """Evaluate where it is not recorded yet, also when a run resumes right after a step where it is due."""
+        self._run_missing(runner, DURING, step)
 
     def _run_missing(self, runner: Runner, label: str, step: int) -> None:
         done = {(data["label"], data["step"]) for data in self._run.evals()}
