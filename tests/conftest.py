@@ -5,6 +5,7 @@ import math
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,8 +14,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import gymnasium
 import hypothesis
 import pytest
+
+from envgym import registry
 
 # No test fails by the clock: neither by a deadline nor because a busy machine draws examples slowly.
 _UNTIMED = hypothesis.settings(deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -59,6 +63,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         item.add_marker(pytest.mark.timeout(share + _LAST_ROUND_S))
     gc.collect()
     gc.freeze()  # modules stay: the garbage collector passes over millions of objects no more
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _registered_ids() -> Iterator[None]:
+    """Forget the environments that a module's tests have registered, so that no other test lists them."""
+    before = frozenset(registry.list_ids())
+    yield
+    for env_id in frozenset(registry.list_ids()) - before:
+        del registry._registrations[env_id], gymnasium.registry[env_id]
 
 
 @pytest.hookimpl(wrapper=True)

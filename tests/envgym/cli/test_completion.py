@@ -21,7 +21,7 @@ KEYS = [key.key for section in read_settings_file_sections() for key in section.
 OPTIM = [f"{key}=" for key in KEYS if key.startswith("optim.")]
 PUZZLES = [env_id for env_id in list_ids() if env_id.startswith("puzzles/")]
 LINES: Mapping[str, list[str]] = {
-    "envgym tr": ["train"],
+    "envgym tr": ["train", "trace"],
     "envgym train --re": ["--resume"],
     "envgym eval --env puz": PUZZLES,
     "envgym show math/": ["math/arithmetic-v0", "math/problems-v0"],
