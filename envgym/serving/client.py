@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from envgym.error_log import log_error
 from envgym.errors import EnvFailure, InfrastructureError, InvalidInput
+from envgym.process_log import current_ids, is_open
 from envgym.serving import wire
 from envgym.serving.wire import Json, ServerBusy, ServerUnreachable
 
@@ -242,7 +243,8 @@ class EnvSession:
     def call(self, path: str, **data: object) -> Json:
         """Send the session's next request. Raises: as `ServerClient.request`."""
         with self._lock:
-            written = self.client.written(path, {"session": self.id, "number": self._number + 1, **data})
+            message = {"session": self.id, "number": self._number + 1, **data, **_ids()}
+            written = self.client.written(path, message)
             self._number += 1
             return self.client.send(written)
 
@@ -269,6 +271,11 @@ class EnvSession:
             self._finalizer()
         with suppress(InfrastructureError):
             self.client.request(wire.CLOSE, {"session": self.id}, within_s=CLOSE_S, reconnect_s=0)
+
+
+def _ids() -> Json:
+    """Return what the server's log says of a request, where there is a log."""
+    return {"ids": current_ids().header()} if is_open() else {}
 
 
 def new_session_id() -> str:
@@ -326,7 +333,7 @@ class ServerPool:
             for client in self._ordered():
                 session = EnvSession(client, new_session_id())
                 try:
-                    reply = client.request(wire.OPEN, {"session": session.id, "number": 0, **data})
+                    reply = client.request(wire.OPEN, {"session": session.id, "number": 0, **data, **_ids()})
                 except (ServerBusy, ServerUnreachable) as error:
                     errors.append(error)
                 else:

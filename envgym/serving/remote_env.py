@@ -187,11 +187,8 @@ class RemoteEnv(Env[None]):
             with suppress(*((SessionLost,) if data["seed"] is not None else ())):
                 return self._session.call(wire.RESET, **data)
             self._session = None
-        self._session, reply = self._kind.pool.open({**self._kind.opening, **data, "episode": self.episode})
+        self._session, reply = self._kind.pool.open({**self._kind.opening, **data})
         return reply
-
-    episode: str | None = None
-    """Names the episode in the server's log."""
 
     def _play(self, action: Action) -> StepRecord:
         """Play one turn on the server. Raises: InfrastructureError: it does not answer, or has lost the session."""

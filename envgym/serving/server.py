@@ -14,6 +14,7 @@ from envgym.core.tasks import Split
 from envgym.env import Env
 from envgym.errors import EnvgymError, InfrastructureError, InvalidInput, UnknownName, sentence
 from envgym.http_server import is_loopback
+from envgym.process_log import Ids, about, log_event
 from envgym.serving import wire
 from envgym.serving.http import HttpLimits, HttpReply, HttpServer, error_reply, json_reply
 from envgym.serving.metrics import CONTENT_TYPE, ServerMetrics
@@ -179,9 +180,9 @@ class EnvServer:
             repeated = session.repeated(data.get("number"))
             if repeated is not None:
                 return repeated
-        session = self.sessions.add(data.get("session"), template, episode=data.get("episode"))
+        session = self.sessions.add(data.get("session"), template)
         self.metrics.opened += 1
-        reply = session.submit(0, partial(_reset, session, data))
+        reply = session.submit(0, partial(_logged, _reset, session, data))
         _after(reply, lambda _: self._end_without_env(session))
         return reply
 
@@ -197,7 +198,7 @@ class EnvServer:
             return repeated
         assert isinstance(number, int), "it is the next number"
         started = time.perf_counter()
-        reply = session.submit(number, partial(answer, session, data))
+        reply = session.submit(number, partial(_logged, answer, session, data))
         _after(reply, lambda _: self.metrics.time_call(time.perf_counter() - started))
         return reply
 
@@ -213,7 +214,7 @@ class EnvServer:
             repeated = child.repeated(0)
             if repeated is not None:
                 return repeated
-        child = self.sessions.add(data.get("to"), session.template, episode=session.episode)
+        child = self.sessions.add(data.get("to"), session.template)
         child.is_kept = data.get("keep") is True
         self.metrics.forked += 1
         reply = child.submit(0, partial(_copy, session, child), of=session)
@@ -230,6 +231,18 @@ class EnvServer:
 
 
 # ---- calls of an env, in the session's thread where it has one ------------------------------------------------------
+
+
+def _logged(answer: Callable[[Session, Json], Json], session: Session, data: Json) -> Json:
+    """Answer; the lines of the log that this causes have the ids that the client sent."""
+    ids = data.get("ids")
+    with about(Ids.of_header(ids if isinstance(ids, str) else None)):
+        started = time.perf_counter()
+        try:
+            return answer(session, data)
+        finally:
+            name = answer.__name__.strip("_")
+            log_event("env_call", call=name, env=session.template.env_id, seconds=time.perf_counter() - started)
 
 
 def _reset(session: Session, data: Json) -> Json:

@@ -41,10 +41,9 @@ class SessionLimits(NamedTuple):
 class Session:
     """One env and its episode."""
 
-    def __init__(self, session_id: str, template: EnvTemplate, *, episode: str | None) -> None:
+    def __init__(self, session_id: str, template: EnvTemplate) -> None:
         """Begin with request 0; the env comes with it."""
-        self.id, self.template, self.episode = session_id, template, episode
-        """`episode` names the client's episode in logs."""
+        self.id, self.template = session_id, template
         self.number = 0
         self.env: Env[Any] | None = None
         self.reply: PendingReply | None = None
@@ -154,7 +153,7 @@ class SessionTable:
         """Yield the sessions."""
         return iter(list(self._sessions.values()))
 
-    def add(self, session_id: object, template: EnvTemplate, *, episode: object = None) -> Session:
+    def add(self, session_id: object, template: EnvTemplate) -> Session:
         """Begin a session. Raises: ServerBusy: all are taken. InvalidInput: the id is none, or taken."""
         if not isinstance(session_id, str) or not 16 <= len(session_id) <= 64 or session_id in self._sessions:
             do = "choose 128 random bits"
@@ -163,8 +162,7 @@ class SessionTable:
             do = "wait, or raise --sessions of `envgym serve`"
             must = f"have one of its {self.limits.sessions} sessions free"
             raise ServerBusy.of("server", must, "none", where="open", do=do)
-        name = episode[:200] if isinstance(episode, str) else None
-        session = self._sessions[session_id] = Session(session_id, template, episode=name)
+        session = self._sessions[session_id] = Session(session_id, template)
         return session
 
     def get(self, session_id: object) -> Session:

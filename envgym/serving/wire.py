@@ -6,13 +6,15 @@ one at a time: a number that is sent again gets the reply that was given, and no
 
     describe  {protocol, version, time, env, settings} -> what a client must know of an env, with its `digest`
     tasks     {env, settings, split, start, count} -> {tasks}, payloads left out
-    open      {session, number: 0, env, settings, digest, episode, seed, options} -> as reset
+    open      {session, number: 0, env, settings, digest, seed, options} -> as reset
     reset     {session, number, seed, options} -> {task, observation, tools}
     step      {session, number, action} -> the turn's record
     oracle    {session, number} -> {action}
     fork      {session, to, keep} -> {}; `to` is the new session, and this is its request 0
     close     {session} -> {}
     renew     {sessions} -> {}; sessions whose client lives, though it calls none of their envs
+
+Requests of a session may have `ids`, which `envgym.process_log` puts into the lines that they cause.
 
 An error has another status than 200, and is `{"error": {"type", "message"}}`; `type` is a class of
 `envgym.errors`, or one of this module.

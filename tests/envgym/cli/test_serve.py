@@ -1,14 +1,17 @@
 """`envgym serve` from its first line to its exit code."""
 
+import json
 import signal
 import socket
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 import envgym
 from envgym.cli.main import main
 from envgym.errors import InvalidInput
+from envgym.process_log import LOG_VARIABLE, ROLE_VARIABLE, RUN_VARIABLE, Ids, about, close_log, open_log
 from envgym.serving.wire import TOKEN_VARIABLE
 from tests.support.env_server import COUNTER, SLOW_COUNTER, serve_envs
 
@@ -45,3 +48,25 @@ def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
         ):
             assert main(["serve", *words]) == 2
             assert told in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_log_of_a_server_has_the_ids_of_the_clients_episode(tmp_path: Path) -> None:
+    open_log(tmp_path / "client.jsonl", run="demo", role="controller")
+    try:
+        variables = {LOG_VARIABLE: str(tmp_path / "server.jsonl"), RUN_VARIABLE: "demo", ROLE_VARIABLE: "env-server-0"}
+        with (
+            serve_envs(COUNTER, variables=variables) as url,
+            closing(envgym.make(f"{url}/{COUNTER}")) as env,
+            about(Ids("step-000001/000/00", 3)),
+        ):
+            env.reset(seed=0)
+            env.step("go")
+    finally:
+        close_log()
+    lines = [json.loads(line) for line in (tmp_path / "server.jsonl").read_text(encoding="utf-8").splitlines()]
+    calls = [line for line in lines if line.get("event") == "env_call"]
+    assert [(line["call"], line["episode"], line["branch"]) for line in calls] == [
+        ("reset", "step-000001/000/00", 3),
+        ("step", "step-000001/000/00", 3),
+    ]

@@ -226,7 +226,7 @@ def test_the_conformance_suite_passes(server: EnvServer) -> None:
         "search/factbook-v0",
         "tools/office-v0",
         "web/shop-v0",
-        pytest.param("web/miniwob-v0", marks=pytest.mark.web),
+        pytest.param("web/miniwob-v0", marks=[pytest.mark.web, pytest.mark.timeout(900)]),
     ],
 )
 def test_an_env_of_each_family_passes_the_whole_suite(env_id: str) -> None:
