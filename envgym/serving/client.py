@@ -162,7 +162,7 @@ class ServerClient:
         return InvalidInput.of("address", "be that of an environment server of envgym", got, where=self.url, do=do)
 
     def _exchange(self, request: bytes, *, within_s: float, reconnect_s: float) -> tuple[int, bytes]:
-        deadline = time.monotonic() + reconnect_s
+        deadline: float | None = None  # counted from the first failure: what was sent before may have taken long
         pause = _FIRST_PAUSE_S
         while True:
             connection = None
@@ -184,6 +184,7 @@ class ServerClient:
                     connection.close()
                 if is_reused and not isinstance(error, TimeoutError):
                     continue  # the server had closed it while nobody used it
+                deadline = time.monotonic() + reconnect_s if deadline is None else deadline
                 if time.monotonic() + pause > deadline or (connection is not None and isinstance(error, TimeoutError)):
                     do = "look at its log, start it again, or correct the address"
                     got = str(error) or type(error).__name__
@@ -330,10 +331,12 @@ class ServerPool:
         """
         for is_last in _attempts():
             errors: list[InfrastructureError] = []
-            for client in self._ordered():
+            *_, last = ordered = self._ordered()
+            for client in ordered:
                 session = EnvSession(client, new_session_id())
+                message = {"session": session.id, "number": 0, **data, **_ids()}
                 try:
-                    reply = client.request(wire.OPEN, {"session": session.id, "number": 0, **data, **_ids()})
+                    reply = client.request(wire.OPEN, message, reconnect_s=None if client is last else 0)
                 except (ServerBusy, ServerUnreachable) as error:
                     errors.append(error)
                 else:

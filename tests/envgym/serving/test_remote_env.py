@@ -209,6 +209,15 @@ def test_two_servers_share_the_sessions() -> None:
         assert (len(one.sessions), len(two.sessions)) == (0, 0)
 
 
+def test_a_server_that_is_gone_is_passed_over() -> None:
+    with running_server(COUNTER) as one:
+        with running_server(COUNTER) as two:
+            env = envgym.make(remote_id((two.http.url, one.http.url), COUNTER))
+        with closing(env):
+            assert env.reset(seed=0).observation
+            assert (len(one.sessions), len(two.sessions)) == (1, 0)
+
+
 def test_the_conformance_suite_passes(server: EnvServer) -> None:
     quick = ("same_seed_same_episode", "survives_pickle", "fork_agrees", "order_is_enforced", "records_are_consistent")
     for env_id in ("puzzles/guess_number-v0", "math/arithmetic-v0"):
