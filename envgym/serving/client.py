@@ -322,7 +322,11 @@ class ServerPool:
 
     def request(self, path: str, data: Json) -> Json:
         """Send a request that any server can answer. Raises: as `ServerClient.request`."""
-        return self._ordered()[0].request(path, data)
+        *others, last = self._ordered()
+        for client in others:
+            with suppress(ServerUnreachable):
+                return client.request(path, data, reconnect_s=0)
+        return last.request(path, data)
 
     def open(self, data: Json) -> tuple[EnvSession, Json]:
         """Open a session where there is room; return it with the reply.

@@ -214,6 +214,7 @@ def test_a_server_that_is_gone_is_passed_over() -> None:
         with running_server(COUNTER) as two:
             env = envgym.make(remote_id((two.http.url, one.http.url), COUNTER))
         with closing(env):
+            assert env.tasks.task(Split.TEST, 2).id == "test/2"
             assert env.reset(seed=0).observation
             assert (len(one.sessions), len(two.sessions)) == (1, 0)
 
