@@ -203,8 +203,9 @@ def reading(content: bytes) -> int:
     """Return a descriptor that reads `content`, whoever does not read it."""
     memory = os.memfd_create("envgym", os.MFD_CLOEXEC)
     try:
-        with open(memory, "wb", closefd=False) as file:
-            file.write(content)
+        left = memoryview(content)
+        while left:
+            left = left[os.write(memory, left) :]
         return os.open(f"/proc/self/fd/{memory}", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(memory)

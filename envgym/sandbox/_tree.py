@@ -9,9 +9,13 @@ from typing import NamedTuple
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _MAX_LOOKED_AT = 2000
+_CHUNK = 65536
 _SHARED = b"/dev/zero (deleted)"
 """How the kernel names anonymous memory that can be shared; no file of a sandbox has this path."""
 _MAPPING = re.compile(rb"^([0-9a-f]+-[0-9a-f]+) \S{3}s ([0-9a-f]+) \S+ (\d+) +" + re.escape(_SHARED), re.MULTILINE)
+_IN_USE = re.compile(rb"^(TCP6?|UDP6?): inuse (\d+)", re.MULTILINE)
+"""A line of /proc/PID/net/sockstat: a table of sockets, which takes long to read, and how many are in it."""
+_SIZE = re.compile(rb"^(Vm\w+):\s+(\d+) kB$", re.MULTILINE)
 _HEAD = re.compile(rb"[0-9a-f]+-[0-9a-f]+ ")
 
 
@@ -34,9 +38,21 @@ def descendants(pid: int) -> list[int]:
         found.append(current)
         with suppress(OSError):
             for thread in os.listdir(f"/proc/{current}/task"):
-                with suppress(OSError), open(f"/proc/{current}/task/{thread}/children", encoding="ascii") as children:
-                    queue.extend(int(child) for child in children.read().split())
+                with suppress(OSError):
+                    queue.extend(map(int, _read(f"/proc/{current}/task/{thread}/children").split()))
     return found
+
+
+def _read(path: str) -> bytes:
+    """Return a file of /proc; without Python's buffers, which take longer than the system. Raises: OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = os.read(descriptor, _CHUNK)
+        while more := os.read(descriptor, _CHUNK):
+            content += more
+        return content
+    finally:
+        os.close(descriptor)
 
 
 class UsageMeter:
@@ -64,7 +80,7 @@ class UsageMeter:
         """Return what is used now; exact about shared pages only where the upper bound is over `max_memory` bytes."""
         records = _records(self._pid)
         self._count_cpu(records)
-        tasks = [_task_with_memory(pid) for pid in records]
+        tasks = [record.task for record in records.values()]
         hidden = self._shared_memory(tasks) + self._socket_memory(list(records))
         hidden += sum(record.page_tables for record in records.values())
         memory = hidden + sum(record.memory for record in records.values())
@@ -100,8 +116,8 @@ class UsageMeter:
         """Return the bytes of anonymous memory that can be shared, each piece once."""
         pieces: dict[bytes, int] = {}
         for task in tasks:
-            with suppress(OSError), open(f"{task}/maps", "rb") as maps:
-                for place, offset, inode in _MAPPING.findall(maps.read()):
+            with suppress(OSError):
+                for place, offset, inode in _MAPPING.findall(_read(f"{task}/maps")):
                     first, last = (int(address, 16) for address in place.split(b"-"))
                     size = int(offset, 16) + last - first
                     with suppress(OSError):  # only a privileged process may look, and then knows what is allocated
@@ -115,11 +131,13 @@ class UsageMeter:
         if not self._has_own_network:
             return len({inode for pid in pids for inode in sockets_of(pid)}) * _socket_buffer()
         try:
-            with open(f"/proc/{self._pid}/net/sockstat", "rb") as sockstat:
-                num_sockets = int(sockstat.readline().split()[-1])  # also those on their way, and closed unread ones
+            counts = _read(f"/proc/{self._pid}/net/sockstat")
+            num_sockets = int(counts.split(maxsplit=3)[2])  # also those on their way, and closed unread ones
             if num_sockets == 0:
                 return 0
-            queues = [fields[4] for name in ("tcp", "tcp6", "udp", "udp6") for fields in _rows(self._pid, name)]
+            counts += _read(f"/proc/{self._pid}/net/sockstat6")
+            used = [name.decode().lower() for name, number in _IN_USE.findall(counts) if int(number)]
+            queues = [fields[4] for name in used for fields in _rows(self._pid, name)]
             waiting = sum(int(size, 16) for queue in queues for size in queue.split(b":"))
             return num_sockets * _socket_buffer() + 2 * waiting  # a packet takes more than what it carries
         except (OSError, IndexError, ValueError):  # it has ended
@@ -139,16 +157,19 @@ class _ProcessRecord(NamedTuple):
     is_running: bool
     brief_ticks: float
     """What it stands for if it is seen once only."""
+    task: str
+    """The directory of a thread that knows its memory."""
 
 
 def _records(pid: int) -> dict[int, _ProcessRecord]:
     """Return a process and its descendants by their ids."""
     records = {}
     for current in descendants(pid):
-        with suppress(OSError, IndexError, ValueError), open(f"/proc/{current}/stat", "rb") as stat:
-            fields = stat.read().rpartition(b")")[2].split()
+        with suppress(OSError, IndexError, ValueError):
+            fields = _read(f"/proc/{current}/stat").rpartition(b")")[2].split()
             utime, stime, cutime, cstime = map(int, fields[11:15])
-            sizes = _sizes(_task_with_memory(current))
+            task = f"/proc/{current}" if fields[20] != b"0" else _task_with_memory(current)
+            sizes = _sizes(task)
             records[current] = _ProcessRecord(
                 utime + stime,
                 cutime + cstime,
@@ -157,6 +178,7 @@ def _records(pid: int) -> dict[int, _ProcessRecord]:
                 int(fields[17]),
                 fields[0] == b"R",
                 0.0,
+                task,
             )
     return records
 
@@ -171,21 +193,17 @@ def _running_share(pid: int) -> float:
 
 def _sizes(task: str) -> dict[bytes, int]:
     """Return the sizes in a task's status, in bytes."""
-    with suppress(OSError), open(f"{task}/status", "rb") as status:
-        lines = [line.split() for line in status if line.endswith(b"kB\n")]
-        return {line[0].rstrip(b":"): int(line[1]) * 1024 for line in lines}
+    with suppress(OSError):
+        return {name: int(size) * 1024 for name, size in _SIZE.findall(_read(f"{task}/status"))}
     return {}
 
 
 def _task_with_memory(pid: int) -> str:
-    """Return the directory of a thread that knows the memory of its process: the first one may have ended."""
-    with suppress(OSError, IndexError, ValueError):
-        with open(f"/proc/{pid}/statm", "rb") as statm:
-            if int(statm.read().split()[0]) > 0:
-                return f"/proc/{pid}"
+    """Return the directory of a thread that knows the memory of its process, where the first one has ended."""
+    with suppress(OSError, IndexError):
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat", "rb") as stat:
-                if stat.read().rpartition(b")")[2].split()[0] not in b"ZX":
+            with suppress(OSError):
+                if _read(f"/proc/{pid}/task/{thread}/stat").rpartition(b")")[2].split()[0] not in b"ZX":
                     return f"/proc/{pid}/task/{thread}"
     return f"/proc/{pid}"
 
