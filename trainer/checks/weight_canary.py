@@ -138,8 +138,9 @@ class WeightCanary:
         return reading if policy_moved > 0 or reading.token_ids != last.token_ids else last
 
     async def _read_text(self, policy: Policy, compute_logprobs: ComputeLogprobs) -> _CanaryReading:
-        (logprobs,) = await _asked_twice(lambda: policy.compute_logprobs([self._text]))
+        # The learner first: its pause ends what is sampled meanwhile, so that the policy need not wait for all of it.
         learner_logprobs = _logprobs(compute_logprobs, self._text[:1], [self._text[1:]])
+        (logprobs,) = await _asked_twice(lambda: policy.compute_logprobs([self._text]))
         return _CanaryReading([self._text[1:]], [tuple(logprobs[1:])], learner_logprobs)
 
     async def _read_samples(self, policy: Policy, compute_logprobs: ComputeLogprobs) -> _CanaryReading:
