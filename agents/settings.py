@@ -111,8 +111,9 @@ class EngineSettings(Settings):
 
     backend: Choice = Choice(name="transformers")
     """`transformers` samples from the model in this process; `vllm` in a process and from a copy of its own;
-    `vllm_server` from a model that vLLM serves at `endpoint`, by token ids; `openai` from any OpenAI-compatible service
-    at `endpoint`, by messages; or a backend of your own. Only the first two can train."""
+    `policy_servers` from servers of its own settings, by token ids; `vllm_server` from a model that vLLM serves at
+    `endpoint`, by token ids; `openai` from any OpenAI-compatible service at `endpoint`, by messages; or a backend of
+    your own. Only the first three can train."""
     device: str = "auto"
     """Device for sampling and learning: `cpu`, `cuda`, or `auto`, which takes CUDA where there is one."""
     threads: int | None = Field(default=None, ge=1)

@@ -49,8 +49,9 @@ def read_generation(request: GenerateRequest, answer: Any, *, version: int) -> G
     table = completion.logprobs or []
     top = None
     if count := request.sampling.top_logprobs:
-        top = tuple(_top({token: float(entry.logprob) for token, entry in row.items()}, count) for row in table)
-    generation = _generation(
+        rows = [{token: float(entry.logprob) for token, entry in row.items()} for row in table]
+        top = tuple(most_probable(row, count) for row in rows)
+    generation = generation_of(
         request,
         token_ids,
         tuple(float(row[token].logprob) for token, row in zip(token_ids, table, strict=True)),
@@ -61,13 +62,13 @@ def read_generation(request: GenerateRequest, answer: Any, *, version: int) -> G
     return generation if top is None else replace(generation, top_logprobs=top)
 
 
-def _top(logprobs: Mapping[int, float], count: int) -> TopLogprobs:
+def most_probable(logprobs: Mapping[int, float], count: int) -> TopLogprobs:
     """Return the most probable of some tokens, the most probable first; what cannot be sampled is left out."""
     ordered = sorted(logprobs.items(), key=lambda item: (-item[1], item[0]))
     return tuple((token, value) for token, value in ordered[:count] if value > -math.inf)
 
 
-def _generation(
+def generation_of(
     request: GenerateRequest,
     token_ids: tuple[int, ...],
     chosen: tuple[float, ...],
@@ -141,7 +142,7 @@ def read_completion(content: object, request: GenerateRequest, *, version: int) 
     chosen: Any = get_nested(choice, "logprobs", "token_logprobs")
     if not _is_list_of(chosen, (int, float)) or len(chosen) != len(token_ids):
         raise BadResponse("the choice holds no log-prob for every token")
-    return _generation(
+    return generation_of(
         request,
         token_ids,
         tuple(map(_number, chosen)),

@@ -1,4 +1,4 @@
-"""Running `envgym serve-retriever` beside a test."""
+"""Running a command that serves beside a test."""
 
 import os
 import signal
@@ -14,8 +14,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @contextmanager
 def serve_retriever(*words: str, cache: Path) -> Iterator[IO[str]]:
-    """Serve a corpus on a free port until the block ends, and yield what the command prints; it must end with 0."""
-    command = [sys.executable, "-m", "envgym", "serve-retriever", *words, "--port", "0"]
+    """Serve a corpus, as `serve`."""
+    with serve("serve-retriever", *words, cache=cache) as printed:
+        yield printed
+
+
+@contextmanager
+def serve(name: str, *words: str, cache: Path) -> Iterator[IO[str]]:
+    """Serve on a free port until the block ends, and yield what the command prints; it must end with 0."""
+    command = [sys.executable, "-m", "envgym", name, *words, "--port", "0"]
     environment = {**os.environ, "ENVGYM_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
     # a process that was started in the background ignores SIGINT, and so does what it starts
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

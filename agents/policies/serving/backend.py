@@ -1,0 +1,69 @@
+"""The backend `policy_servers`: what its settings say, and what the servers must serve."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from envgym.agents.protocols import Policy
+from envgym.agents.settings import EngineSettings, ModelSettings
+from envgym.errors import InvalidInput
+from envgym.settings import Settings
+
+TOKEN_VARIABLE = "ENVGYM_POLICY_TOKEN"
+"""Environment variable with the token of `envgym policy-server`."""
+
+
+class PolicyServers(Settings):
+    """Samples from servers that `envgym policy-server` or vLLM runs; training brings new weights to them as files."""
+
+    servers: tuple[str, ...] = Field(min_length=1)
+    """Their addresses, such as `http://10.0.0.2:8001`."""
+    token_env: str | None = None
+    """Environment variable that holds their token; null: `ENVGYM_POLICY_TOKEN`, where it is set."""
+    weights: str | None = None
+    """Directory for new weights, which the servers see under the same path; null: a temporary one of this machine."""
+    keep: int = Field(default=2, ge=2)
+    """Versions of the weights that are kept there."""
+    timeout_s: float = Field(default=600.0, gt=0)
+    """Longest wait for one answer."""
+    update_timeout_s: float = Field(default=600.0, gt=0)
+    """Longest weight update."""
+    retries: int = Field(default=2, ge=0)
+    """Further attempts of a request whose server has gone, on another one where there is one."""
+    max_concurrency: int = Field(default=64, ge=1)
+    """Most requests of one server at a time; how many it gets follows from its cache pressure."""
+
+    def __call__(
+        self, model: ModelSettings, engine: EngineSettings, learner_model: Any | None, deterministic: bool
+    ) -> Policy:
+        """Connect to the servers; arguments as for `PolicyBackend`."""
+        from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy  # torch is heavy
+        from envgym.agents.policies.serving.identity import expected_model
+        from envgym.agents.policies.serving.transport import FileTransport
+
+        limits = ClientLimits(
+            timeout_s=self.timeout_s,
+            update_timeout_s=self.update_timeout_s,
+            retries=self.retries,
+            max_concurrency=self.max_concurrency,
+        )
+        folder = self.weights or tempfile.mkdtemp(prefix="envgym-weights-")
+        return ServedPolicy(
+            self.servers,
+            transport=FileTransport(Path(folder), keep=self.keep),
+            expected=expected_model(model),
+            token=self._token(),
+            limits=limits,
+            version=model.train_steps,
+        )
+
+    def _token(self) -> str | None:
+        """Return the token. Raises: InvalidInput: the variable that is to hold it is not set."""
+        token = os.environ.get(self.token_env or TOKEN_VARIABLE)
+        if self.token_env is not None and not token:
+            do = "export the servers' token under this name"
+            raise InvalidInput.of("environment variable", "hold a token", self.token_env, where="engine.backend", do=do)
+        return token

@@ -1,0 +1,229 @@
+"""The policy that samples from policy servers: balanced, retried on another server, with versions by the token."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from envgym.agents.policies._requests import max_sampled_tokens
+from envgym.agents.policies.endpoint import BadResponse, Json
+from envgym.agents.policies.serving import wire
+from envgym.agents.policies.serving.fleet import ServerFleet
+from envgym.agents.policies.serving.http import ConnectionFailed
+from envgym.agents.policies.serving.link import ExpectedModel, ServerLink, ServerRefused, ServerState
+from envgym.agents.policies.serving.routing import block_hashes
+from envgym.agents.policies.serving.transport import WeightTransport
+from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy
+from envgym.errors import PolicyFailure
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T")
+_WHERE = "ServedPolicy"
+_REFUSED = frozenset({400, 404, 413, 422})
+"""Statuses after which the same request would be refused by any server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits:
+    """How hard servers are used."""
+
+    timeout_s: float = 600.0
+    """Longest wait for one answer."""
+    update_timeout_s: float = 600.0
+    """Longest weight update."""
+    retries: int = 2
+    """Further attempts of a request whose server has gone."""
+    max_concurrency: int = 64
+    """Most requests of one server at a time; how many it gets follows from its cache pressure."""
+    watch_s: float = 1.0
+    """Between two looks at a server."""
+
+
+class ServedPolicy(Policy):
+    """Samples from one or more policy servers, which hold the weights."""
+
+    max_top_logprobs = 20  # vLLM's limit
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        transport: WeightTransport,
+        expected: ExpectedModel | None = None,
+        token: str | None = None,
+        limits: ClientLimits | None = None,
+        version: int = 0,
+    ) -> None:
+        """Connect to all servers.
+
+        Args:
+            urls: of the servers.
+            transport: brings new weights to them.
+            expected: what they must serve.
+            token: that they ask for.
+            limits: how hard they are used.
+            version: of the weights, where a server does not name them.
+
+        Raises: InvalidInput: a server cannot be reached or refuses the token, or serves something else.
+        """
+        self._limits = limits or ClientLimits()
+        self._transport = transport
+        self._num_clears = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="served-policy", daemon=True)
+        self._thread.start()
+        try:
+            self._fleet = self._run(self._connect(urls, expected or ExpectedModel(), token, version))
+        except BaseException:
+            self._stop()
+            raise
+        self._version = self._fleet.links[0].version
+        lengths = [link.info.max_context for link in self._fleet.links]
+        self._positions = min((length for length in lengths if length is not None), default=None)
+        self._watching = asyncio.run_coroutine_threadsafe(self._fleet.watch(self._limits.watch_s), self._loop)
+
+    async def _connect(
+        self, urls: Sequence[str], expected: ExpectedModel, token: str | None, version: int
+    ) -> ServerFleet:
+        ceiling = self._limits.max_concurrency
+        links = [ServerLink(number, url, token=token, ceiling=ceiling) for number, url in enumerate(urls)]
+        fleet = ServerFleet(links, expected, update_timeout_s=self._limits.update_timeout_s)
+        try:
+            await fleet.connect(version)
+        except BaseException:
+            await fleet.close()
+            raise
+        return fleet
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Sample one continuation.
+
+        Raises: PolicyFailure: no server answers within the attempts, one refuses the request, or has no position left
+            for the context. InvalidInput: an empty context, or sampling settings out of range.
+        """
+        self.check_sampling(request.sampling)
+        limit = max_sampled_tokens(request, positions=self._positions, where=_WHERE)
+        work = self._generate(request, limit)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+        """Return for each sequence the raw log-prob of every token given those before it; 0.0 for the first.
+
+        Raises: PolicyFailure: as `generate`.
+        """
+        work = self._compute_logprobs(list(token_ids))
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def update_weights(self, named_tensors: "Iterable[tuple[str, Tensor]]", version: int) -> None:
+        """Bring new weights to all servers; requests under way go on with them after what they have sampled.
+
+        A server whose update fails is not used again until it was started anew.
+
+        Raises: PolicyFailure: no server has the new weights.
+        """
+        update = self._transport.publish(named_tensors, version)
+        self._run(self._fleet.update(update))
+        self._version = version
+        self._transport.finish()
+
+    def set_version(self, version: int) -> None:
+        """Name the weights that the servers have, and find nothing again that was computed before."""
+        self._run(self._rename(version))
+        self._version = version
+
+    def clear_prefix_cache(self) -> None:
+        """Compute every context anew from now on."""
+        self._num_clears += 1
+
+    def close(self) -> None:
+        """Let go of the servers, which go on; may be called twice."""
+        if self._thread.is_alive():
+            self._watching.cancel()
+            self._run(self._fleet.close())
+            self._stop()
+
+    def describe_servers(self) -> str:
+        """Say of each server how it is."""
+        return self._fleet.describe()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:  # of any coroutine
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    # ---- on the client's loop ------------------------------------------------------------------------------------
+
+    @property
+    def _salt(self) -> str:
+        return f"{self._version}.{self._num_clears}"
+
+    async def _rename(self, version: int) -> None:
+        for link in self._fleet.links:
+            if link.state is ServerState.UP:
+                try:
+                    await link.ask("POST", "/update_weight_version", {"new_version": str(version)})
+                    link.version = version
+                except (ConnectionFailed, TimeoutError, ServerRefused) as error:
+                    self._fleet.fail(link, ServerState.DOWN, error)
+
+    async def _generate(self, request: GenerateRequest, limit: int) -> Generation:
+        salt = self._salt
+
+        def read(content: object, version: int) -> Generation:
+            generation = wire.read_generation(content, request)
+            if generation.finish_reason is FinishReason.ABORT:
+                raise BadResponse("the server gave the request up")
+            newest = max(span.policy_version for span in generation.spans)
+            if newest < version:
+                raise _OldWeights(f"it sampled from version {newest}, but has version {version}")
+            return generation
+
+        def body(model: str) -> Json:
+            return wire.generate_body(request, limit=limit, model=model, salt=salt)
+
+        return await self._ask(block_hashes(request.token_ids, salt), body, read)
+
+    async def _compute_logprobs(self, rows: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
+        return list(await asyncio.gather(*[self._compute_row(row) for row in rows]))
+
+    async def _compute_row(self, row: tuple[int, ...]) -> tuple[float, ...]:
+        if not row:
+            return ()
+        salt = self._salt
+        return await self._ask(
+            block_hashes(row, salt),
+            lambda model: wire.logprobs_body(row, model=model, salt=salt),
+            lambda content, version: wire.read_row_logprobs(content, row),
+        )
+
+    async def _ask(self, hashes: Sequence[int], body: Callable[[str], Json], read: Callable[[object, int], T]) -> T:
+        """Return what `read` makes of an answer, given the version that its server had when it was asked."""
+        excluded: set[int] = set()
+        reason = ""
+        for _ in range(self._limits.retries + 1):
+            link = await self._fleet.acquire(hashes, excluded)
+            version = link.version
+            try:
+                sent = body(link.info.model)
+                return read(await link.ask("POST", wire.GENERATE, sent, timeout_s=self._limits.timeout_s), version)
+            except (ConnectionFailed, TimeoutError, BadResponse, ServerRefused) as error:
+                if isinstance(error, ServerRefused) and error.status in _REFUSED:
+                    raise PolicyFailure(f"{link.url} refused the request: {error}") from error
+                state = ServerState.BROKEN if isinstance(error, _OldWeights) else ServerState.DOWN
+                reason = f"{link.url}: {type(error).__name__}: {error}".rstrip(": ")
+                self._fleet.fail(link, state, error)
+                excluded.add(link.number)
+            finally:
+                self._fleet.release(link)
+        tries = self._limits.retries + 1
+        raise PolicyFailure(f"policy servers failed a request in {tries} attempts; the last error: {reason}")
+
+
+class _OldWeights(BadResponse):
+    """A server sampled from older weights than it was given."""

@@ -1,0 +1,151 @@
+"""The policy servers of one run together: which is used for a request, how many it has, which has gone and returned."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+from envgym.agents.policies.serving.http import ConnectionFailed
+from envgym.agents.policies.serving.link import UNNAMED, ExpectedModel, ServerLink, ServerRefused, ServerState
+from envgym.agents.policies.serving.routing import PrefixRouter, ServerLoad
+from envgym.agents.policies.serving.transport import WeightUpdate
+from envgym.errors import InvalidInput, PolicyFailure
+
+
+class ServerFleet:
+    """Servers, used from one event loop."""
+
+    def __init__(self, links: Sequence[ServerLink], expected: ExpectedModel, *, update_timeout_s: float) -> None:
+        """Take the servers, to none of which anything was sent."""
+        self.links = list(links)
+        self._expected, self._update_timeout_s = expected, update_timeout_s
+        self._router = PrefixRouter()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        """Requests that found no room."""
+        self.newest: WeightUpdate | None = None
+        """The weights that every server must have; None: those it was started with."""
+        self._updates = asyncio.Lock()
+
+    async def connect(self, version: int) -> None:
+        """Connect to all servers. Raises: InvalidInput: one cannot be used."""
+        connecting = [link.connect(self._expected, version) for link in self.links]
+        for failure in await asyncio.gather(*connecting, return_exceptions=True):
+            if failure is not None:
+                raise failure
+        versions = {link.version for link in self.links}
+        if len(versions) > 1:
+            do = "start all of them with the same weights"
+            raise InvalidInput.of("servers", "serve one version", sorted(versions), where="policy servers", do=do)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for link in self.links:
+            await link.close()
+
+    # ---- requests ------------------------------------------------------------------------------------------------
+
+    async def acquire(self, hashes: Sequence[int], excluded: set[int]) -> ServerLink:
+        """Wait for a server with room, best the one that holds the context.
+
+        Args:
+            hashes: of the context's blocks.
+            excluded: numbers of servers that have failed the request, and are used again only where no other is up.
+
+        Raises: PolicyFailure: no server is up.
+        """
+        while True:
+            up = [link for link in self.links if link.state is ServerState.UP]
+            if not up:
+                raise PolicyFailure(f"no policy server is up: {self.describe()}")
+            usable = [link for link in up if link.number not in excluded] or up
+            loads = [ServerLoad(link.number, link.under_way, link.limit.allows(link.under_way)) for link in usable]
+            number = self._router.choose(hashes, loads)
+            if number is not None:
+                link = self.links[number]
+                self._router.note(hashes, number)
+                link.under_way += 1
+                link.limit = link.limit.begin(link.under_way)
+                return link
+            await self._wait()
+
+    def release(self, link: ServerLink) -> None:
+        """Give a request's place back."""
+        link.under_way -= 1
+        self._wake(1)
+
+    def fail(self, link: ServerLink, state: ServerState, reason: object) -> None:
+        """Use a server no more, for now or until it is started again."""
+        link.fail(state, reason)
+        self._router.forget(link.number)
+        self._wake(len(self._waiting))
+
+    async def _wait(self) -> None:
+        """Wait until there may be room."""
+        change = asyncio.get_running_loop().create_future()
+        self._waiting.append(change)
+        try:
+            await change
+        except asyncio.CancelledError:
+            if change.done() and not change.cancelled():
+                self._wake(1)  # the room is for somebody else
+            raise
+
+    def _wake(self, count: int) -> None:
+        while count and self._waiting:
+            change = self._waiting.popleft()
+            if not change.done():
+                change.set_result(None)
+                count -= 1
+
+    def describe(self) -> str:
+        """Say of each server how it is."""
+        return "; ".join(map(str, self.links))
+
+    # ---- weights -------------------------------------------------------------------------------------------------
+
+    async def update(self, update: WeightUpdate) -> None:
+        """Let all servers that answer take new weights. Raises: PolicyFailure: none has them."""
+        async with self._updates:
+            self.newest = update
+            await asyncio.gather(*[self._update(link) for link in self.links if link.state is ServerState.UP])
+        if not any(link.state is ServerState.UP for link in self.links):
+            raise PolicyFailure(f"no policy server has the weights of version {update.version}: {self.describe()}")
+
+    async def _update(self, link: ServerLink) -> None:
+        assert self.newest is not None, "there are weights to take"
+        await link.update(self.newest, timeout_s=self._update_timeout_s)
+        self._router.forget(link.number)
+
+    # ---- watching ------------------------------------------------------------------------------------------------
+
+    async def watch(self, every_s: float) -> None:
+        """Adapt the limits, and take servers back that have returned, until cancelled."""
+        while True:
+            await asyncio.sleep(every_s)
+            await asyncio.gather(*[self.look_at(link) for link in self.links])
+
+    async def look_at(self, link: ServerLink) -> None:
+        """Learn how one server is."""
+        try:
+            if link.state is ServerState.UP:
+                link.limit = link.limit.observe(await link.count_preemptions(), link.under_way)
+            else:
+                await self._take_back(link)
+        except (ConnectionFailed, TimeoutError, ServerRefused) as error:
+            if link.state is ServerState.UP:
+                self.fail(link, ServerState.DOWN, error)
+        self._wake(len(self._waiting))
+
+    async def _take_back(self, link: ServerLink) -> None:
+        """Use a server again, with the newest weights; one that is broken only after another start."""
+        info = await link.read_info()
+        is_new = info.instance != link.info.instance or info.weight_version == UNNAMED
+        if link.state is ServerState.BROKEN and not is_new:
+            return
+        async with self._updates:
+            with suppress(InvalidInput):  # another model was started there: it stays away
+                link.state = ServerState.DOWN
+                version = link.version if self.newest is None else self.newest.version
+                await link.connect(self._expected, version)
+                if self.newest is not None and link.version != version:
+                    await self._update(link)

@@ -1,0 +1,208 @@
+"""One policy server as the client knows it: what it is, whether it can be used, and how it takes new weights."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from envgym.agents.policies.endpoint import error_text
+from envgym.agents.policies.serving.concurrency import ConcurrencyLimit
+from envgym.agents.policies.serving.http import ConnectionFailed, HttpConnections
+from envgym.agents.policies.serving.transport import WeightUpdate
+from envgym.agents.policies.serving.wire import INFO, PROTOCOL, ServerInfo, read_metrics
+from envgym.errors import InvalidInput, PolicyFailure
+
+UNNAMED = "default"
+"""What vLLM calls weights that nobody named."""
+_SHORT_S = 10.0
+"""For an answer that takes no computing."""
+
+
+class ServerState(StrEnum):
+    """Whether a server can be used."""
+
+    UP = "up"
+    DOWN = "down"
+    """It did not answer; it is used again when it does, with the newest weights."""
+    BROKEN = "broken"
+    """A weight update failed, or it samples from other weights than it should: it must be started again."""
+
+
+class ExpectedModel(NamedTuple):
+    """What servers must serve; None: that is not compared."""
+
+    model_digest: str | None = None
+    tokenizer_digest: str | None = None
+    dtype: str | None = None
+
+
+class ServerRefused(Exception):
+    """The server answered, and not with what was asked for."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(f"{status} {detail}")
+        self.status = status
+
+
+class ServerLink:
+    """The connections to one server, and its state."""
+
+    def __init__(self, number: int, url: str, *, token: str | None, ceiling: int) -> None:
+        """Prepare to ask; nothing is sent yet."""
+        self.number, self.url = number, url.rstrip("/")
+        self._connections = HttpConnections(self.url, token=token)
+        self.state, self.reason = ServerState.DOWN, "it was not asked yet"
+        self.info = ServerInfo("", "", PROTOCOL, "", None)
+        self.under_way, self.version = 0, 0
+        self.limit = ConcurrencyLimit(limit=float(min(8, ceiling)), ceiling=ceiling)
+        self._checksums: object = None
+        self._digests: object = None
+
+    def __str__(self) -> str:
+        """Say how the server is."""
+        return f"{self.url} is {self.state}" + (f" ({self.reason})" if self.reason else "")
+
+    async def ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = _SHORT_S
+    ) -> object:  # JSON
+        """Return the answer's JSON.
+
+        Raises: ConnectionFailed, TimeoutError: no answer. ServerRefused: another status than success.
+        """
+        status, content = await self._connections.ask(method, path, body, timeout_s=timeout_s)
+        value = _decode(content)
+        if not 200 <= status < 300:
+            raise ServerRefused(status, error_text(value)[:300])
+        return value
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._connections.close()
+
+    def fail(self, state: ServerState, reason: object) -> None:
+        """Use the server no more, for now or until it is started again."""
+        if self.state is not ServerState.BROKEN:
+            self.state, self.reason = state, f"{type(reason).__name__}: {reason}".rstrip(": ")
+
+    async def read_info(self) -> ServerInfo:
+        """Ask what the server is. Raises: as `ask`; InvalidInput: it is no policy server."""
+        try:
+            found = await self.ask("GET", INFO)
+        except ServerRefused as error:
+            if error.status != 404:
+                raise
+            return await self._read_vllm()
+        try:
+            fields: Any = found
+            return ServerInfo(**fields)
+        except TypeError as error:
+            raise self._foreign("an answer of another shape") from error
+
+    async def _read_vllm(self) -> ServerInfo:
+        try:
+            models: Any = await self.ask("GET", "/v1/models")
+            weights: Any = await self.ask("GET", "/weight_info")
+            card = models["data"][0]
+            name, length = str(card["id"]), card.get("max_model_len")
+            return ServerInfo("vllm", name, PROTOCOL, str(weights["weight_version"]), length)
+        except (ServerRefused, KeyError, TypeError, IndexError) as error:
+            raise self._foreign(f"{error}") from error
+
+    def _foreign(self, got: str) -> InvalidInput:
+        do = "start it with envgym policy-server, or vLLM with VLLM_SERVER_DEV_MODE=1"
+        return InvalidInput.of("server", "be a policy server", got, where=self.url, do=do)
+
+    async def connect(self, expected: ExpectedModel, version: int) -> None:
+        """See what the server serves, and use it from now on.
+
+        Raises: InvalidInput: it cannot be reached, refuses the token, or serves another protocol, model or tokenizer.
+        """
+        try:
+            info = await self.read_info()
+        except ServerRefused as error:
+            must, do = "accept the token", "export the token it was started with, and name the variable in token_env"
+            what = must if error.status in {401, 403} else "answer"
+            raise InvalidInput.of("server", what, str(error), where=self.url, do=do) from error
+        except (ConnectionFailed, TimeoutError) as error:
+            got, do = f"{type(error).__name__}: {error}".rstrip(": "), "check the address and that the server runs"
+            raise InvalidInput.of("server", "be reachable", got, where=self.url, do=do) from error
+        self._check(info, expected)
+        if info.weight_version == UNNAMED:
+            await self.ask("POST", "/update_weight_version", {"new_version": str(version)})
+        self.info, self.version = info, version if info.weight_version == UNNAMED else int(info.weight_version)
+        self.state, self.reason = ServerState.UP, ""
+
+    def _check(self, info: ServerInfo, expected: ExpectedModel) -> None:
+        pairs = {
+            "protocol": (PROTOCOL, info.protocol, "install the same version of envgym on both sides"),
+            "model": (expected.model_digest, info.model_digest, "serve the model of the settings"),
+            "tokenizer": (
+                expected.tokenizer_digest,
+                info.tokenizer_digest,
+                "serve it with the settings' tokenizer",
+            ),
+            "dtype": (expected.dtype, info.dtype, "start the server with --dtype as model.dtype"),
+        }
+        for name, (must, got, do) in pairs.items():
+            if must is not None and got is not None and must != got:
+                shown = [str(value)[:12] for value in (must, got)]
+                where = f"{info.model} at {self.url}"
+                raise InvalidInput.of(f"{name} of the server", f"be {shown[0]}", shown[1], where=where, do=do)
+
+    async def count_preemptions(self) -> int:
+        """Return the preemptions since the server started. Raises: as `ask`."""
+        return read_metrics(str(await self.ask("GET", "/metrics")))
+
+    async def update(self, update: WeightUpdate, *, timeout_s: float) -> None:
+        """Put new weights in place and prove that they are; where that fails, the server is broken.
+
+        Requests under way stand still meanwhile, and go on with the new weights.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._update(update, timeout_s)
+        except (ConnectionFailed, TimeoutError, ServerRefused, PolicyFailure) as error:
+            self.fail(ServerState.BROKEN, error)
+        else:
+            self.state, self.reason, self.version = ServerState.UP, "", update.version
+
+    async def _update(self, update: WeightUpdate, timeout_s: float) -> None:
+        if self.info.engine == "vllm" and self._digests is None:
+            await self.ask("POST", "/init_weight_transfer_engine", {"init_info": {}}, timeout_s=timeout_s)
+        before = self._checksums
+        await self.ask("POST", "/pause?mode=keep", timeout_s=timeout_s)
+        await self.ask("POST", "/start_weight_update", timeout_s=timeout_s)
+        await self.ask("POST", "/update_weights", {"update_info": update.update_info}, timeout_s=timeout_s)
+        await self.ask("POST", "/finish_weight_update", {"weight_version": str(update.version)}, timeout_s=timeout_s)
+        answer = await self.ask("POST", "/weight_checker", {"action": "checksum"}, timeout_s=timeout_s)
+        self._checksums = answer.get("checksums") if isinstance(answer, dict) else None
+        self._prove(update, before)
+        self._digests = dict(update.digests)
+        await self.ask("POST", "/resume", timeout_s=timeout_s)
+
+    def _prove(self, update: WeightUpdate, before: object) -> None:
+        """Compare checksums. Raises: PolicyFailure: the weights are not those that were sent.
+
+        vLLM joins tensors and lays them out anew: its checksums must move when the weights do.
+        """
+        found = self._checksums
+        if self.info.engine == "vllm":
+            has_moved = self._digests is None or dict(update.digests) == self._digests or found != before
+            if not has_moved or not found:
+                raise PolicyFailure(f"the checksums of version {update.version} are those of the weights before it")
+            return
+        if found != dict(update.digests):
+            names = found.keys() | update.digests.keys() if isinstance(found, dict) else update.digests.keys()
+            held = found if isinstance(found, dict) else {}
+            wrong = sorted(name for name in names if held.get(name) != update.digests.get(name))
+            first = wrong[0]
+            raise PolicyFailure(f"{len(wrong)} weights are not those of version {update.version}, the first {first}")
+
+
+def _decode(content: bytes) -> object:
+    try:
+        value: object = json.loads(content)
+    except ValueError:
+        value = content.decode(errors="replace")
+    return value
