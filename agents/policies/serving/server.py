@@ -8,7 +8,7 @@ may be new: it then answers nothing any more and must be started again.
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from envgym.agents.policies.serving.http import AsyncHttpServer, HttpReply, HttpRequest, ServerLimits
 from envgym.agents.policies.serving.identity import max_positions, model_digest
-from envgym.agents.policies.serving.weight_store import StoredWeights, digest
+from envgym.agents.policies.serving.weight_store import StoredWeights, compute_digests
 from envgym.agents.policies.serving.wire import (
     GENERATE,
     INFO,
@@ -200,15 +200,12 @@ class PolicyServer:
             do = "send {action: checksum}"
             raise InvalidInput.of("action", "be checksum", body.get("action"), where="/weight_checker", do=do)
         async with self._changes:
-            found = await asyncio.to_thread(self._digests if self._hold is None else self._digests_in_hold)
+            found = await asyncio.to_thread(self._compute_digests)
         return {"checksums": dict(found)}
 
-    def _digests(self) -> dict[str, str]:
-        with self._policy.hold():
-            return self._digests_in_hold()
-
-    def _digests_in_hold(self) -> dict[str, str]:
-        return {name: digest(parameter) for name, parameter in self._module.named_parameters()}
+    def _compute_digests(self) -> dict[str, str]:
+        with nullcontext() if self._hold is not None else self._policy.hold():
+            return compute_digests(self._module.named_parameters())
 
     # ---- state ---------------------------------------------------------------------------------------------------
 

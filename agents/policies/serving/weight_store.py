@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -130,6 +131,13 @@ def digest(tensor: Tensor) -> str:
     return hashlib.sha256(data.data).hexdigest()
 
 
+def compute_digests(named_tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
+    """Return the digest of each tensor, computed by several threads."""
+    names, tensors = zip(*named_tensors, strict=True)
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(names, pool.map(digest, tensors), strict=True))
+
+
 def _write_shards(folder: Path, named_tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
     """Write tensors to files of bounded size; return their digests."""
     from safetensors.torch import save_file
@@ -142,12 +150,12 @@ def _write_shards(folder: Path, named_tensors: Iterable[tuple[str, Tensor]]) -> 
         nonlocal shard, num_bytes, num_shards
         if shard:
             num_shards += 1
+            digests.update(compute_digests(shard.items()))
             save_file(shard, folder / f"weights-{num_shards:05d}.safetensors")
         shard, num_bytes = {}, 0
 
     for name, tensor in named_tensors:
         held = tensor.detach().to("cpu").contiguous()
-        digests[name] = digest(held)
         shard[name] = held
         num_bytes += held.numel() * held.element_size()
         if num_bytes >= _SHARD_BYTES:

@@ -1,0 +1,202 @@
+"""What a policy server costs beside a policy in this process: per turn, and per weight update.
+
+Run: python benchmarks/policy_server.py [--episodes 256] [--turns 8] [--repeats 3] [--gb 0.3]. Prints one JSON line.
+
+Turns: the policy answers at once with made-up tokens, so what is left is the control plane. All episodes are under way
+at a time, and each waits for a turn before it asks for the next, whose context is longer. The policy is asked in this
+process and through a server in another one on loopback, in alternation, and the medians are compared.
+
+Updates: the weights of a llama of random numbers go to the transformers server by files. `write` is the learner's part
+(digests and files), `still` the time from the request to pause until sampling goes on, with its phases.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from envgym.agents.models.weights import merged_weights
+from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
+from envgym.agents.policies.serving.link import ServerLink
+from envgym.agents.policies.serving.server import PolicyServer
+from envgym.agents.policies.serving.transport import FileTransport
+from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy, Sampling
+
+TOKENS: Final = 64
+"""Of a turn."""
+PROMPT: Final = 256
+OBSERVATION: Final = 32
+
+
+class InstantPolicy(TransformersPolicy):
+    """Answers at once."""
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Return made-up tokens."""
+        logprobs = tuple(-1 / (3 + place) for place in range(TOKENS))
+        return Generation(
+            token_ids=tuple(range(TOKENS)),
+            behavior_logprobs=logprobs,
+            raw_logprobs=logprobs,
+            finish_reason=FinishReason.LENGTH,
+            policy_version=self.version,
+        )
+
+
+def small() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    return LlamaForCausalLM(LlamaConfig(vocab_size=1000, max_position_embeddings=1 << 16, **sizes))
+
+
+def of_size(gigabytes: float) -> LlamaForCausalLM:
+    """Return a llama whose float32 weights take about so many 10^9 bytes."""
+    torch.manual_seed(0)
+    hidden = 1024
+    layer = 4 * hidden * hidden + 3 * hidden * 4 * hidden
+    count = max(1, round((gigabytes * 1e9 / 4 - 8000 * hidden) / layer))
+    sizes: dict[str, Any] = {"hidden_size": hidden, "intermediate_size": 4 * hidden, "num_hidden_layers": count}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=8000, num_attention_heads=8, tie_word_embeddings=True, **sizes))
+
+
+def serve(to: Connection, gigabytes: float | None) -> None:
+    """In another process: serve an instant policy, or a model of a size, until told to end."""
+    torch.set_num_threads(1)
+
+    async def work() -> None:
+        model = small() if gigabytes is None else of_size(gigabytes)
+        kind = InstantPolicy if gigabytes is None else TransformersPolicy
+        server = PolicyServer(kind(model, deterministic=False), model, model="benchmark")
+        await server.http.start("127.0.0.1", 0)
+        to.send(server.http.url)
+        await asyncio.to_thread(to.recv)
+        await server.close()
+
+    asyncio.run(work())
+
+
+class OtherProcess:
+    """A server in a process of its own."""
+
+    def __init__(self, gigabytes: float | None) -> None:
+        self._here, there = multiprocessing.Pipe()
+        context = multiprocessing.get_context("spawn")
+        self._process = context.Process(target=serve, args=(there, gigabytes), daemon=True)
+        self._process.start()
+        self.url: str = self._here.recv()
+
+    def close(self) -> None:
+        self._here.send("end")
+        self._process.join(10)
+
+
+async def play(policy: Policy, options: argparse.Namespace) -> float:
+    """Return the seconds of a turn, all episodes together."""
+    num_turns: int = options.episodes * options.turns
+
+    async def episode(number: int) -> None:
+        context = (number, *range(PROMPT - 1))
+        for turn in range(options.turns):
+            request = GenerateRequest(token_ids=context, sampling=Sampling(max_new_tokens=TOKENS), seed=turn)
+            found = await policy.generate(request)
+            context = (*context, *found.token_ids, *range(OBSERVATION))
+
+    began = time.perf_counter()
+    await asyncio.gather(*[episode(number) for number in range(options.episodes)])
+    return (time.perf_counter() - began) / num_turns
+
+
+def measure_turns(options: argparse.Namespace) -> dict[str, object]:
+    """Return milliseconds of a turn in this process and through HTTP."""
+    other = OtherProcess(None)
+    limits = ClientLimits(max_concurrency=options.episodes)
+    served = ServedPolicy([other.url], transport=FileTransport(Path(tempfile.mkdtemp())), limits=limits)
+    link = served._fleet.links[0]
+    link.limit = link.limit.__class__(limit=float(options.episodes), ceiling=options.episodes)
+    policies: Mapping[str, Policy] = {"inside": InstantPolicy(small()), "served": served}
+    seconds: dict[str, list[float]] = defaultdict(list)
+    try:
+        for _ in range(options.repeats + 1):
+            for name, policy in policies.items():
+                seconds[name].append(asyncio.run(play(policy, options)))
+    finally:
+        served.close()
+        other.close()
+    medians = {name: 1e3 * statistics.median(values[1:]) for name, values in seconds.items()}
+    above = medians["served"] - medians["inside"]
+    return {**{f"{name}_ms": round(value, 4) for name, value in medians.items()}, "above_ms": round(above, 4)}
+
+
+def measure_updates(options: argparse.Namespace) -> dict[str, object]:
+    """Return the seconds of an update per GB, by phase."""
+    other, model = OtherProcess(options.gb), of_size(options.gb)
+    size = sum(weight.numel() * weight.element_size() for weight in model.parameters()) / 1e9
+    phases: dict[str, list[float]] = defaultdict(list)
+    ask = ServerLink.ask
+
+    async def timed(link: ServerLink, method: str, path: str, *arguments: Any, **named: Any) -> object:
+        began = time.perf_counter()
+        value = await ask(link, method, path, *arguments, **named)
+        phases[path.partition("?")[0].removeprefix("/")].append(time.perf_counter() - began)
+        return value
+
+    with tempfile.TemporaryDirectory() as folder:
+        served = ServedPolicy([other.url], transport=FileTransport(Path(folder)))
+        ServerLink.ask = timed  # type: ignore[method-assign, assignment]  # for as long as this measures
+        try:
+            totals: list[float] = []
+            for version in range(1, options.repeats + 2):
+                with torch.no_grad():
+                    for weight in model.parameters():
+                        weight.mul_(1.01)
+                began = time.perf_counter()
+                served.update_weights(merged_weights(model), version)
+                totals.append(time.perf_counter() - began)
+        finally:
+            ServerLink.ask = ask  # type: ignore[method-assign]
+            served.close()
+            other.close()
+    names = ("pause", "start_weight_update", "update_weights", "finish_weight_update", "weight_checker", "resume")
+    medians = {name: statistics.median(phases[name][1:]) for name in names}
+    total, still = statistics.median(totals[1:]), sum(medians.values())
+    per_gb = {"total": total, "write": total - still, "still": still, **medians}
+    return {"gb": round(size, 3), "seconds_per_gb": {name: round(value / size, 3) for name, value in per_gb.items()}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--episodes", type=int, default=256)
+    parser.add_argument("--turns", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--gb", type=float, default=0.3, help="weights of an update, in 10^9 bytes")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    load_before = os.getloadavg()[0]
+    found = {"turns": measure_turns(options), "update": measure_updates(options)}
+    settings = {"episodes": options.episodes, "turns_each": options.turns, "repeats": options.repeats}
+    loads = [round(load_before, 1), round(os.getloadavg()[0], 1)]
+    where = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}
+    print(json.dumps({"benchmark": "policy_server", **settings, **found, "load": loads, **where}))
+
+
+if __name__ == "__main__":
+    main()

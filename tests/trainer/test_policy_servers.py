@@ -1,0 +1,121 @@
+"""Whole runs that sample from policy servers: sound ones, ones with a planted fault, ones whose servers die."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from envgym.agents.loop import state as agent_loop
+from envgym.agents.models.loading import load
+from envgym.agents.models.tiny import TinySettings
+from envgym.agents.policies.serving.transport import FileTransport, WeightUpdate
+from envgym.agents.protocols import Generation
+from envgym.core.segments import Segment
+from envgym.errors import PolicyFailure, RunError
+from envgym.trainer.train import train
+from tests.agents.policies.serving.running import Served, serving
+from tests.support.tiny_runs import TINY, step_metrics, tiny_settings
+
+pytestmark = pytest.mark.slow
+
+
+def tiny_model() -> Any:  # PreTrainedModel
+    return load("tiny", dtype="float32", device="cpu", tiny=TinySettings(**TINY)).model
+
+
+def run(folder: Path, *servers: Served, **sections: Any) -> list[dict[str, float]]:
+    """Train for two steps, in which the entropy bonus moves the weights, and return the metrics of the steps."""
+    urls = [server.http.url for server in servers]
+    backend = {"name": "policy_servers", "servers": urls, "weights": str(folder / "weights")}
+    settings: dict[str, Any] = {
+        "engine": {"device": "cpu", "backend": backend},
+        "optim": {"lr": 0.03},
+        "objective": {"entropy_coef": 0.1},
+    }
+    train(tiny_settings(folder / "run", **(settings | sections)))
+    return step_metrics(folder / "run")
+
+
+def test_a_run_from_two_servers_learns_from_its_own_weights(tmp_path: Path) -> None:
+    with serving(tiny_model()) as one, serving(tiny_model()) as other:
+        steps = run(tmp_path, one, other)
+        assert {one._policy.version, other._policy.version} == {2}
+    assert [step["staleness/max"] for step in steps] == [0.0, 0.0]
+    assert all(step["canary/gap"] < 1e-4 < step["canary/moved"] for step in steps)
+
+
+def test_a_run_whose_sampling_overlaps_learning_knows_the_age_of_each_token(tmp_path: Path) -> None:
+    with serving(tiny_model()) as server:
+        steps = run(
+            tmp_path,
+            server,
+            rollout={"staleness": 2, "deterministic": False},
+            correction={"name": "tis"},
+            run={"steps": 4},
+        )
+    assert all(0 <= step["staleness/mean"] <= step["staleness/max"] <= 2 for step in steps)
+    assert all(step["canary/gap"] < 1e-4 for step in steps)
+
+
+def test_the_canary_stops_a_run_whose_servers_get_old_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound, first = FileTransport.publish, list[list[tuple[str, Tensor]]]()
+
+    def stale(transport: FileTransport, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
+        first.append([(name, tensor.clone()) for name, tensor in named_tensors])
+        return sound(transport, first[0], version)
+
+    monkeypatch.setattr(FileTransport, "publish", stale)
+    with serving(tiny_model()) as server, pytest.raises(RunError, match="the sampler's log-probs must"):
+        run(tmp_path, server)
+    assert len(first) >= 2
+
+
+def test_the_mask_audit_stops_a_run_whose_turns_are_tokenised_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = agent_loop._sampled_segments
+
+    def others(generation: Generation, strings: tuple[str, ...]) -> tuple[Segment, ...]:
+        from dataclasses import replace
+
+        first, *rest = sound(generation, strings)
+        return replace(first, token_ids=(first.token_ids[0] + 1, *first.token_ids[1:])), *rest
+
+    monkeypatch.setattr(agent_loop, "_sampled_segments", others)
+    with (
+        serving(tiny_model()) as server,
+        pytest.raises(RunError, match="tokens that train must be sampled by the policy in that context"),
+    ):
+        run(tmp_path, server)
+
+
+def kill_after(server: Served, num_steps: int) -> None:
+    """Let a server vanish after so many sampled tokens."""
+    decode, left = server._policy._model.decode, [num_steps]
+
+    def counted(*arguments: Any) -> Tensor:
+        left[0] -= 1
+        if left[0] == 0:
+            server.thread.loop.call_soon_threadsafe(server.vanish)
+        return decode(*arguments)
+
+    server._policy._model.decode = counted  # type: ignore[method-assign, assignment]  # of this instance
+
+
+def test_a_server_that_dies_in_mid_run_costs_no_episode_where_there_is_another(tmp_path: Path) -> None:
+    with serving(tiny_model()) as one, serving(tiny_model()) as other:
+        kill_after(one, 20)
+        steps = run(tmp_path, one, other)
+        assert other._policy.version == 2
+    assert [step["rollout/invalid"] for step in steps] == [0.0, 0.0]
+
+
+def test_without_any_server_the_run_ends_with_a_sentence_and_no_reward(tmp_path: Path) -> None:
+    with serving(tiny_model()) as server:
+        kill_after(server, 20)
+        with pytest.raises((RunError, PolicyFailure)) as raised:
+            run(tmp_path, server)
+    assert "is down" in str(raised.value) or "invalid" in str(raised.value)
+    assert "\n" not in str(raised.value)
