@@ -17,7 +17,7 @@ TOKEN_VARIABLE = "ENVGYM_POLICY_TOKEN"
 
 
 class PolicyServers(Settings):
-    """Samples from servers that `envgym policy-server` or vLLM runs; training brings new weights to them as files."""
+    """Samples from servers that `envgym policy-server` runs, to which training brings new weights, or vLLM."""
 
     servers: tuple[str, ...] = Field(min_length=1)
     """Their addresses, such as `http://10.0.0.2:8001`."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _WHERE = "ServedPolicy"
-_REFUSED = frozenset({400, 404, 413, 422})
+_REFUSED = frozenset({400, 401, 403, 404, 413, 422})
 """Statuses after which the same request would be refused by any server."""
 
 
@@ -81,6 +81,7 @@ class ServedPolicy(Policy):
             self._stop()
             raise
         self._version = self._fleet.links[0].version
+        self.accepts_weights = all(link.info.engine != "vllm" for link in self._fleet.links)
         lengths = [link.info.max_context for link in self._fleet.links]
         self._positions = min((length for length in lengths if length is not None), default=None)
         self._watching = asyncio.run_coroutine_threadsafe(self._fleet.watch(self._limits.watch_s), self._loop)

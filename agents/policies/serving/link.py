@@ -56,8 +56,6 @@ class ServerLink:
         self.info = ServerInfo("", "", PROTOCOL, "", None)
         self.under_way, self.version = 0, 0
         self.limit = ConcurrencyLimit(limit=float(min(8, ceiling)), ceiling=ceiling)
-        self._checksums: object = None
-        self._digests: object = None
 
     def __str__(self) -> str:
         """Say how the server is."""
@@ -110,7 +108,7 @@ class ServerLink:
             raise self._foreign(f"{error}") from error
 
     def _foreign(self, got: str) -> InvalidInput:
-        do = "start it with envgym policy-server, or vLLM with VLLM_SERVER_DEV_MODE=1"
+        do = "start it with envgym policy-server, or vLLM as docs/policy_servers.md says"
         return InvalidInput.of("server", "be a policy server", got, where=self.url, do=do)
 
     async def connect(self, expected: ExpectedModel, version: int) -> None:
@@ -168,36 +166,21 @@ class ServerLink:
             self.state, self.reason, self.version = ServerState.UP, "", update.version
 
     async def _update(self, update: WeightUpdate, timeout_s: float) -> None:
-        if self.info.engine == "vllm" and self._digests is None:
-            await self.ask("POST", "/init_weight_transfer_engine", {"init_info": {}}, timeout_s=timeout_s)
-        before = self._checksums
         await self.ask("POST", "/pause?mode=keep", timeout_s=timeout_s)
         await self.ask("POST", "/start_weight_update", timeout_s=timeout_s)
         await self.ask("POST", "/update_weights", {"update_info": update.update_info}, timeout_s=timeout_s)
         await self.ask("POST", "/finish_weight_update", {"weight_version": str(update.version)}, timeout_s=timeout_s)
         answer = await self.ask("POST", "/weight_checker", {"action": "checksum"}, timeout_s=timeout_s)
-        self._checksums = answer.get("checksums") if isinstance(answer, dict) else None
-        self._prove(update, before)
-        self._digests = dict(update.digests)
+        _check_digests(answer.get("checksums") if isinstance(answer, dict) else None, update)
         await self.ask("POST", "/resume", timeout_s=timeout_s)
 
-    def _prove(self, update: WeightUpdate, before: object) -> None:
-        """Compare checksums. Raises: PolicyFailure: the weights are not those that were sent.
 
-        vLLM joins tensors and lays them out anew: its checksums must move when the weights do.
-        """
-        found = self._checksums
-        if self.info.engine == "vllm":
-            has_moved = self._digests is None or dict(update.digests) == self._digests or found != before
-            if not has_moved or not found:
-                raise PolicyFailure(f"the checksums of version {update.version} are those of the weights before it")
-            return
-        if found != dict(update.digests):
-            names = found.keys() | update.digests.keys() if isinstance(found, dict) else update.digests.keys()
-            held = found if isinstance(found, dict) else {}
-            wrong = sorted(name for name in names if held.get(name) != update.digests.get(name))
-            first = wrong[0]
-            raise PolicyFailure(f"{len(wrong)} weights are not those of version {update.version}, the first {first}")
+def _check_digests(found: object, update: WeightUpdate) -> None:
+    """Compare a server's checksums with those of an update. Raises: PolicyFailure: its weights are others."""
+    held = found if isinstance(found, dict) else {}
+    wrong = sorted(name for name in held.keys() | update.digests.keys() if held.get(name) != update.digests.get(name))
+    if wrong:
+        raise PolicyFailure(f"{len(wrong)} weights are not those of version {update.version}, the first {wrong[0]}")
 
 
 def _decode(content: bytes) -> object:
