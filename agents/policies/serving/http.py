@@ -32,7 +32,7 @@ class HttpRequest(NamedTuple):
     body: bytes
 
 
-class HttpReply(NamedTuple):
+class ServerReply(NamedTuple):
     """What is answered."""
 
     status: int
@@ -40,17 +40,17 @@ class HttpReply(NamedTuple):
     kind: str = "application/json"
 
     @classmethod
-    def of(cls, value: JsonObject, status: int = HTTPStatus.OK) -> "HttpReply":
+    def of(cls, value: JsonObject, status: int = HTTPStatus.OK) -> "ServerReply":
         """Answer with JSON."""
         return cls(status, json.dumps(value, separators=(",", ":")).encode())
 
     @classmethod
-    def refuse(cls, status: int, detail: str) -> "HttpReply":
+    def refuse(cls, status: int, detail: str) -> "ServerReply":
         """Answer with one sentence, as vLLM does."""
         return cls.of({"error": {"message": detail, "code": int(status)}}, status)
 
 
-AnswerRequest = Callable[[HttpRequest], Awaitable[HttpReply]]
+AnswerRequest = Callable[[HttpRequest], Awaitable[ServerReply]]
 
 
 class ServerLimits(NamedTuple):
@@ -165,7 +165,7 @@ class _ServedConnection(asyncio.Protocol):
             try:
                 event = self._http.next_event()
             except h11.RemoteProtocolError as error:
-                self._reply(HttpReply.refuse(error.error_status_hint, str(error)), closes=True)
+                self._reply(ServerReply.refuse(error.error_status_hint, str(error)), closes=True)
                 return
             if event is h11.NEED_DATA:
                 return
@@ -178,13 +178,13 @@ class _ServedConnection(asyncio.Protocol):
             if isinstance(event, h11.Request):
                 self._request, self._parts, self._size = event, [], 0
                 if (reason := self._refusal(event)) is not None:
-                    self._reply(HttpReply.refuse(*reason), closes=True)
+                    self._reply(ServerReply.refuse(*reason), closes=True)
                     return
             elif isinstance(event, h11.Data):
                 self._size += len(event.data)
                 if self._size > (most := self._server.limits.body_bytes):
                     detail = f"body must have at most {most} bytes, got more; send less at once."
-                    self._reply(HttpReply.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail), closes=True)
+                    self._reply(ServerReply.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail), closes=True)
                     return
                 self._parts.append(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage):
@@ -205,7 +205,7 @@ class _ServedConnection(asyncio.Protocol):
         self._request, self._task = None, None
         self._reply(reply, closes=False)
 
-    def _reply(self, reply: HttpReply, *, closes: bool) -> None:
+    def _reply(self, reply: ServerReply, *, closes: bool) -> None:
         if self._http.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
             self._transport.abort()
             return

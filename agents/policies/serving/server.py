@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 
 from torch import Tensor, nn
 
-from envgym.agents.policies.serving.http import AsyncHttpServer, HttpReply, HttpRequest, ServerLimits
+from envgym.agents.policies.serving.http import AsyncHttpServer, HttpRequest, ServerLimits, ServerReply
 from envgym.agents.policies.serving.identity import max_positions, model_digest
 from envgym.agents.policies.serving.weight_store import StoredWeights, compute_digests
 from envgym.agents.policies.serving.wire import (
@@ -68,7 +68,7 @@ class PolicyServer:
         self._is_updating = False
         self._broken: str | None = None
         self._changes = asyncio.Lock()
-        self._get: Mapping[str, Callable[[], Awaitable[HttpReply]]] = {
+        self._get: Mapping[str, Callable[[], Awaitable[ServerReply]]] = {
             "/health": self._health,
             "/metrics": self._metrics,
             "/weight_info": self._weight_info,
@@ -93,23 +93,23 @@ class PolicyServer:
         if self._hold is not None:
             self._hold.close()
 
-    async def _answer(self, request: HttpRequest) -> HttpReply:
+    async def _answer(self, request: HttpRequest) -> ServerReply:
         try:
             if request.method == "GET" and request.path in self._get:
                 return await self._get[request.path]()
             answer = self._post.get(request.path)
             if request.method != "POST" or answer is None:
                 got = f"{request.method} {request.path}"
-                return HttpReply.refuse(HTTPStatus.NOT_FOUND, f"path must be one of the routes, got {got}.")
+                return ServerReply.refuse(HTTPStatus.NOT_FOUND, f"path must be one of the routes, got {got}.")
             if self._broken is not None:
                 raise _Refused(f"the server is broken, as {self._broken}; start it again.")
-            return HttpReply.of(await answer(_read_body(request), request.query))
+            return ServerReply.of(await answer(_read_body(request), request.query))
         except _Refused as error:
-            return HttpReply.refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+            return ServerReply.refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         except PolicyFailure as error:
-            return HttpReply.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+            return ServerReply.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
         except InvalidInput as error:
-            return HttpReply.refuse(HTTPStatus.BAD_REQUEST, str(error))
+            return ServerReply.refuse(HTTPStatus.BAD_REQUEST, str(error))
 
     # ---- sampling ------------------------------------------------------------------------------------------------
 
@@ -209,23 +209,23 @@ class PolicyServer:
 
     # ---- state ---------------------------------------------------------------------------------------------------
 
-    async def _health(self) -> HttpReply:
+    async def _health(self) -> ServerReply:
         if self._broken is not None:
-            return HttpReply.refuse(HTTPStatus.SERVICE_UNAVAILABLE, self._broken)
-        return HttpReply(HTTPStatus.OK, b"", "text/plain")
+            return ServerReply.refuse(HTTPStatus.SERVICE_UNAVAILABLE, self._broken)
+        return ServerReply(HTTPStatus.OK, b"", "text/plain")
 
-    async def _weight_info(self) -> HttpReply:
-        return HttpReply.of({"weight_version": str(self._policy.version)})
+    async def _weight_info(self) -> ServerReply:
+        return ServerReply.of({"weight_version": str(self._policy.version)})
 
-    async def _is_paused(self) -> HttpReply:
-        return HttpReply.of({"is_paused": self._hold is not None})
+    async def _is_paused(self) -> ServerReply:
+        return ServerReply.of({"is_paused": self._hold is not None})
 
-    async def _metrics(self) -> HttpReply:
+    async def _metrics(self) -> ServerReply:
         """Name what is counted as vLLM does; this engine never preempts a sequence."""
-        return HttpReply(HTTPStatus.OK, b"vllm:num_preemptions_total 0\n", "text/plain")
+        return ServerReply(HTTPStatus.OK, b"vllm:num_preemptions_total 0\n", "text/plain")
 
-    async def _info(self) -> HttpReply:
-        return HttpReply.of(
+    async def _info(self) -> ServerReply:
+        return ServerReply.of(
             {
                 "engine": "transformers",
                 "model": self._model,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from transformers import PreTrainedModel
 
-from envgym.agents.policies.serving.http import AsyncHttpServer, HttpReply, HttpRequest, ServerLimits
+from envgym.agents.policies.serving.http import AsyncHttpServer, HttpRequest, ServerLimits, ServerReply
 from envgym.agents.policies.serving.server import PolicyServer
 from envgym.agents.policies.transformers import TransformersPolicy
 
@@ -94,15 +94,15 @@ def scripted(routes: Routes) -> Iterator[AsyncHttpServer]:
     """Serve answers that a test makes up."""
     import json
 
-    async def answer(request: HttpRequest) -> HttpReply:
+    async def answer(request: HttpRequest) -> ServerReply:
         make = routes.get(request.path)
         if make is None:
-            return HttpReply.refuse(404, f"no {request.path}")
+            return ServerReply.refuse(404, f"no {request.path}")
         value: Any = make(json.loads(request.body) if request.body else {})
-        if isinstance(value, HttpReply):
+        if isinstance(value, ServerReply):
             return value
         status, value = value if isinstance(value, tuple) else (200, value)
-        return HttpReply.of(value, status)
+        return ServerReply.of(value, status)
 
     with http_thread(lambda: AsyncHttpServer(answer)) as server:
         yield server

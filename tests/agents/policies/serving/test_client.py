@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
-from envgym.agents.policies.serving.http import AsyncHttpServer, HttpReply, HttpRequest
+from envgym.agents.policies.serving.http import AsyncHttpServer, HttpRequest, ServerReply
 from envgym.agents.policies.serving.identity import model_digest
 from envgym.agents.policies.serving.link import ExpectedModel
 from envgym.agents.policies.serving.transport import FileTransport
@@ -66,7 +66,7 @@ def answer(*spans: tuple[int, int], tokens: int = 3, logprobs: Sequence[float] |
 def made_up(**routes: Any) -> Routes:
     base: dict[str, Any] = {
         "/envgym/info": lambda body: INFO,
-        "/metrics": lambda body: HttpReply(200, b"vllm:num_preemptions_total 0\n", "text/plain"),
+        "/metrics": lambda body: ServerReply(200, b"vllm:num_preemptions_total 0\n", "text/plain"),
         "/inference/v1/generate": lambda body: answer((3, 3)),
     }
     return base | {path.replace("__", "/"): reply for path, reply in routes.items()}
@@ -264,15 +264,15 @@ def test_weights_that_are_not_those_that_were_sent_break_the_server(
 def test_a_server_never_has_more_requests_than_its_limit(tmp_path: Path) -> None:
     under_way = most = 0
 
-    async def generated(http: HttpRequest) -> HttpReply:
+    async def generated(http: HttpRequest) -> ServerReply:
         nonlocal under_way, most
         if http.path != "/inference/v1/generate":
-            return HttpReply.of(INFO)
+            return ServerReply.of(INFO)
         under_way += 1
         most = max(most, under_way)
         await asyncio.sleep(0.005)
         under_way -= 1
-        return HttpReply.of(answer((3, 3)))
+        return ServerReply.of(answer((3, 3)))
 
     limits = replace(QUICK, max_concurrency=5, watch_s=1000)
     with (
@@ -285,7 +285,7 @@ def test_a_server_never_has_more_requests_than_its_limit(tmp_path: Path) -> None
 
 def test_preemptions_lower_the_limit_of_their_server(tmp_path: Path) -> None:
     counts = iter([b'vllm:num_preemptions_total{engine="0"} 3.0\n', b'vllm:num_preemptions_total{engine="0"} 3.0\n'])
-    routes = made_up(__metrics=lambda body: HttpReply(200, next(counts), "text/plain"))
+    routes = made_up(__metrics=lambda body: ServerReply(200, next(counts), "text/plain"))
     with scripted(routes) as server, client(tmp_path, server.url, limits=replace(QUICK, watch_s=1000)) as policy:
         link = policy._fleet.links[0]
         assert link.limit.limit == 8.0

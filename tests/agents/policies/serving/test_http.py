@@ -11,16 +11,16 @@ from envgym.agents.policies.serving.http import (
     AsyncHttpServer,
     ConnectionFailed,
     HttpConnections,
-    HttpReply,
     HttpRequest,
     ServerLimits,
+    ServerReply,
 )
 from envgym.errors import InvalidInput
 from tests.agents.policies.serving.running import http_thread
 
 
-async def echo(request: HttpRequest) -> HttpReply:
-    return HttpReply.of({"path": request.path, "query": request.query, "size": len(request.body)})
+async def echo(request: HttpRequest) -> ServerReply:
+    return ServerReply.of({"path": request.path, "query": request.query, "size": len(request.body)})
 
 
 def ask(url: str, *, token: str | None = None, body: str | None = None, count: int = 1) -> list[tuple[int, bytes]]:
@@ -100,7 +100,7 @@ def test_a_half_open_connection_ends() -> None:
 def test_what_a_client_that_left_has_asked_for_is_cancelled() -> None:
     began, ended = asyncio.Event(), asyncio.Event()
 
-    async def wait(request: HttpRequest) -> HttpReply:
+    async def wait(request: HttpRequest) -> ServerReply:
         began.set()
         try:
             await asyncio.sleep(60)
@@ -131,7 +131,7 @@ def test_more_connections_than_allowed_are_turned_away() -> None:
 
 
 def test_a_server_that_is_not_there_or_does_not_answer_is_told() -> None:
-    async def never(request: HttpRequest) -> HttpReply:
+    async def never(request: HttpRequest) -> ServerReply:
         await asyncio.sleep(60)
         raise AssertionError
 
