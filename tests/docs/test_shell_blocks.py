@@ -52,7 +52,6 @@ NOT_RUN: Final = {
     r"docker build": "scripts/with_docker.py builds the images in the lane docker",
     r"docker buildx": "asks a registry",
     r"systemd-run": "needs a session of systemd; tests/envgym/sandbox/test_cgroup.py has what it is for",
-    r"VLLM_SERVER_DEV_MODE=1 vllm serve": "needs vLLM's own program",
     r"envgym policy-server|.*policy_servers": "runs in tests/envgym/cli/test_policy_server.py",
     r"envgym serve-retriever .*--index hybrid": "needs a model; tests/envgym/retrieval/test_dense.py",
     r"envgym serve-retriever|curl|.*retriever_url=": "runs in test_corpus_is_served_and_searched_as_the_page_says",
