@@ -156,7 +156,7 @@ class Critic:
             denominator: of the whole update, see `supervised_tokens`.
             metrics: the micro-batch is added to them.
         """
-        mask_BT = value_targets.mask_NT[batch.row_slice]
+        mask_BT = value_targets.mask_NT[batch.row_slice] & batch.loss_mask_BT
         losses_BT = value_loss(
             self.values(states),
             value_targets.targets_NT[batch.row_slice],

@@ -66,8 +66,8 @@ class ForwardPass:
         for batch in batches:
             # The model runs in the same mode and micro-batch as for the gradient, so that the first ratio is exactly 1.
             with self.mode(), torch.no_grad():
-                output_NT[batch.row_slice] = head(self.hidden_states(batch, model))
-        return output_NT
+                output_NT[batch.row_slice] += head(self.hidden_states(batch, model))  # a silent row adds 0
+        return self._of_all(output_NT)
 
     def logprobs(
         self,
@@ -104,13 +104,21 @@ class ForwardPass:
                 states = self.hidden_states(batch)
                 scored = states.logprobs(temperature=temperature, with_entropy=True, states_before=before)
             assert scored.entropies_BT is not None, "asked for above"
-            logprobs_NT[batch.row_slice] = scored.logprobs_BT
-            entropies_NT[batch.row_slice] = scored.entropies_BT.to(self.dtype)
+            logprobs_NT[batch.row_slice] += scored.logprobs_BT
+            entropies_NT[batch.row_slice] += scored.entropies_BT.to(self.dtype)
             if scored.states_BD is not None:
                 if states_ND is None:
                     states_ND = scored.states_BD.new_zeros(len(rows), scored.states_BD.shape[1])
-                states_ND[batch.rows_B] = scored.states_BD
-        return TokenLogprobs(logprobs_NT, entropies_NT, states_ND)
+                states_ND[batch.rows_B] += scored.states_BD
+        return TokenLogprobs(
+            self._of_all(logprobs_NT),
+            self._of_all(entropies_NT),
+            None if states_ND is None else self._of_all(states_ND),
+        )
+
+    def _of_all(self, numbers: Tensor) -> Tensor:
+        """Return numbers of all rows, given those of the micro-batches that were computed here, and 0 elsewhere."""
+        return numbers
 
     @contextmanager
     def mode(self) -> Iterator[None]:

@@ -21,6 +21,7 @@ from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.memory import explain_out_of_memory
 from envgym.trainer.learner.objective import Objective, ObjectiveInputs, OldLogprobs, objective_loss
+from envgym.trainer.learner.processes import ONE_PROCESS, OneProcess
 from envgym.trainer.methods.corrections import CorrectionStats
 from envgym.trainer.methods.losses import Denominator
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics, correction_metrics
@@ -46,16 +47,19 @@ class _StepInputs:
     step: int
     """Train steps done before."""
 
-    @property
-    def correction(self) -> CorrectionStats | None:
-        """The correction so far; None: no row has been read."""
-        return self.metrics.correction if self.old_logprobs is None else self.old_logprobs.corrected.stats
+    processes: OneProcess
+    """That learn together."""
+
+    def correction(self, metrics: UpdateMetrics) -> CorrectionStats | None:
+        """Return the correction so far; None: no row has been read."""
+        return metrics.correction if self.old_logprobs is None else self.old_logprobs.corrected.stats
 
     def means(self) -> Metrics:
         """Return the metrics of the updates, means over trained tokens."""
-        correction = self.correction
+        metrics = self.processes.metrics_of_all(self.metrics)
+        correction = self.correction(metrics)
         return {
-            **self.metrics.means(),
+            **metrics.means(),
             **({} if correction is None else correction_metrics(correction)),
             **({} if self.value_targets is None else self.value_targets.metrics()),
         }
@@ -63,8 +67,10 @@ class _StepInputs:
     def then_check(self, batches: Iterable[MicroBatch], check_samples: SamplesCheck | None) -> Iterator[MicroBatch]:
         """Yield the micro-batches of an update, and check the samples when their gradient is there."""
         yield from batches
-        if check_samples is not None and self.correction is not None:
-            check_samples(self.correction)
+        if check_samples is not None:
+            correction = self.correction(self.processes.metrics_of_all(self.metrics))
+            if correction is not None:
+                check_samples(correction)
 
     def of(self, batch: MicroBatch, scored: TokenLogprobs, old_logprobs: OldLogprobs) -> ObjectiveInputs:
         """Return what the objective reads of some rows."""
@@ -74,15 +80,19 @@ class _StepInputs:
         )
 
     def coupled_gradient(
-        self, forward: ForwardPass, chosen: Sequence[int], denominators: Mapping[str, Denominator]
+        self,
+        forward: ForwardPass,
+        chosen: Sequence[int],
+        denominators: Mapping[str, Denominator],
+        metrics: UpdateMetrics,
     ) -> CoupledGradient:
-        """Differentiate the terms that couple rows, given all rows of an update."""
+        """Differentiate the terms that couple rows, given all rows of an update, which are added to the metrics."""
         old_logprobs, objective = self.old_logprobs, self.objective
         assert old_logprobs is not None, "a coupled objective computes old log-probs in a pass of their own"
 
         def loss_fn(whole: MicroBatch, scored: TokenLogprobs) -> Float[Tensor, ""]:
             read = self.of(whole, scored, old_logprobs.of(whole))
-            return objective_loss(read, objective, denominators=denominators, metrics=self.metrics, scope="update")
+            return objective_loss(read, objective, denominators=denominators, metrics=metrics, scope="update")
 
         return coupled_gradient(
             forward,
@@ -108,6 +118,7 @@ class Learner:
         critic: Critic | None = None,
         reference: OpenReference | None = None,
         rates: Sequence[str] = ("optim.lr",),
+        processes: OneProcess = ONE_PROCESS,
     ) -> None:
         """Take over the model's trainable parameters.
 
@@ -120,13 +131,15 @@ class Learner:
             critic: on this model; None = there is none.
             reference: opens the frozen model of the KL term; None = there is none.
             rates: the settings of its learning rates, the critic's among them: what to lower where numbers overflow.
+            processes: that learn together.
         """
         self.model, self.optim, self.device, self.autocast = model, optim, device, autocast
         self.critic, self.reference, self.rates = critic, reference, rates
+        # Where there are several, this leaves a shard of the model here.
+        self.forward = processes.forward_pass(model, optim, device=device, autocast=autocast)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = adamw(model, optim)
-        self.forward = ForwardPass(model, optim, device=device, autocast=autocast)
-        self._num_steps = num_steps
+        self._num_steps, self._processes = num_steps, processes
 
     # ---- train steps ---------------------------------------------------------------------------------------------
 
@@ -175,11 +188,13 @@ class Learner:
                 loss.backward()
             losses.append(loss.detach())
         # Read once, when all are under way: reading a number waits for the device.
-        if wrong := [loss for loss in (torch.stack(losses).tolist() if losses else ()) if not math.isfinite(loss)]:
+        if wrong := [loss for loss in self._processes.read(losses) if not math.isfinite(loss)]:
             self.zero_grad()
             raise not_finite("loss", wrong[0], self.rates)
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.grad_clip).item()
-        norm_of_all = norm if self.critic is None else math.hypot(norm, self.critic.clip_gradient())
+        norm = norm_of_all = self._processes.clip_gradient(self.parameters, self.optim.grad_clip)
+        if self.critic is not None:
+            self._processes.sum_gradients(list(self.critic.head.parameters()))
+            norm_of_all = math.hypot(norm, self.critic.clip_gradient())
         if not math.isfinite(norm_of_all):
             self.zero_grad()
             raise not_finite("gradient norm", norm_of_all, self.rates)
@@ -237,6 +252,7 @@ class Learner:
             value_targets=value_targets,
             metrics=UpdateMetrics(),
             step=step,
+            processes=self._processes,
         )
 
     def _loss_fn(self, inputs: _StepInputs, chosen: Sequence[int]) -> LossFn:
@@ -245,7 +261,10 @@ class Learner:
         objective, metrics = inputs.objective, inputs.metrics
         denominators = objective.denominators(rows)
         value_denominator = supervised_tokens(rows)
-        coupled = inputs.coupled_gradient(self.forward, chosen, denominators) if objective.is_coupled else None
+        coupled = None
+        if objective.is_coupled:
+            counted = metrics if self._processes.is_first else UpdateMetrics()
+            coupled = inputs.coupled_gradient(self.forward, chosen, denominators, counted)
 
         def loss_fn(batch: MicroBatch) -> Float[Tensor, ""]:
             before = batch.state_mask_BT if objective.reads_states else None
@@ -253,7 +272,7 @@ class Learner:
                 states = self.forward.hidden_states(batch)
                 scored = states.logprobs(temperature=objective.temperature, with_entropy=True, states_before=before)
             if inputs.old_logprobs is None:
-                old_logprobs = self._old_logprobs_of_pass(scored, batch, objective)
+                old_logprobs = _old_logprobs_of_pass(self, scored, batch, objective)
                 metrics.add_correction(old_logprobs.corrected.stats)
             else:
                 old_logprobs = inputs.old_logprobs.of(batch)
@@ -285,15 +304,18 @@ class Learner:
         whole = pad(rows, range(len(rows)), self.device)
         return objective.old_logprobs(logprobs_of(None), whole, self.reference, logprobs_of)
 
-    def _old_logprobs_of_pass(self, scored: TokenLogprobs, batch: MicroBatch, objective: Objective) -> OldLogprobs:
-        """Take the old log-probs of a micro-batch from the pass that computes its gradient."""
 
-        def reference_logprobs(model: nn.Module) -> Float[Tensor, "B T"]:
-            with self.forward.mode(), torch.no_grad():
-                states = self.forward.hidden_states(batch, model)
-                return states.logprobs(temperature=objective.temperature).logprobs_BT
+def _old_logprobs_of_pass(
+    learner: Learner, scored: TokenLogprobs, batch: MicroBatch, objective: Objective
+) -> OldLogprobs:
+    """Take the old log-probs of a micro-batch from the pass that computes its gradient."""
 
-        return objective.old_logprobs(scored.logprobs_BT.detach(), batch, self.reference, reference_logprobs)
+    def reference_logprobs(model: nn.Module) -> Float[Tensor, "B T"]:
+        with learner.forward.mode(), torch.no_grad():
+            states = learner.forward.hidden_states(batch, model)
+            return states.logprobs(temperature=objective.temperature).logprobs_BT
+
+    return objective.old_logprobs(scored.logprobs_BT.detach(), batch, learner.reference, reference_logprobs)
 
 
 def not_finite(what: str, value: float, rates: Sequence[str]) -> InvalidInput:

@@ -25,6 +25,10 @@ class _Sum:
         """Add a number."""
         self._parts.append(number.detach())
 
+    def extend(self, other: "_Sum") -> None:
+        """Add the numbers of another sum after these."""
+        self._parts += other._parts
+
     def read(self) -> float:
         """Return the sum, added up in double precision in the order given."""
         total = 0.0
@@ -88,6 +92,24 @@ class UpdateMetrics:
     def add_correction(self, stats: CorrectionStats) -> None:
         """Add a micro-batch's correction."""
         self.correction = stats if self.correction is None else self.correction + stats
+
+    def extend(self, other: "UpdateMetrics") -> None:
+        """Add the micro-batches that another rank has counted."""
+        if other._stats is not None:
+            self._stats = other._stats if self._stats is None else self._stats + other._stats
+        if other.correction is not None:
+            self.add_correction(other.correction)
+        for own, added in (
+            (self._loss, other._loss),
+            (self._entropy, other._entropy),
+            (self._tokens, other._tokens),
+            (self._value_loss, other._value_loss),
+            (self._supervised, other._supervised),
+            *((self._sums[name], value) for name, value in other._sums.items()),
+            *((self._counts[name], value) for name, value in other._counts.items()),
+        ):
+            own.extend(added)
+        self._coefs |= other._coefs
 
     def means(self) -> Metrics:
         """Return means over the trained tokens; {} without a token."""

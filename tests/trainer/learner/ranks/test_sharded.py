@@ -1,0 +1,82 @@
+"""Learner ranks: one train step at 1, 2 and 3 ranks is that of one process."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer.learner.ranks.cases import CASES, run_case
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # starting several programs is slow where cores are few
+
+
+def start_ranks(num_ranks: int, *words: str) -> list[subprocess.Popen[str]]:
+    """Start a program as ranks of one group, as torchrun does."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = str(taken.getsockname()[1])
+    common = {**os.environ, "WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [
+        subprocess.Popen(
+            [sys.executable, *words],
+            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(num_ranks)
+    ]
+
+
+def finish(ranks: list[subprocess.Popen[str]], *, timeout_s: float = 540.0) -> list[str]:
+    """Wait for ranks, and return what each has written; none outlives this."""
+    try:
+        return [rank.communicate(timeout=timeout_s)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def ranked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    """Return what all cases gave at a number of ranks."""
+    out = tmp_path_factory.mktemp("ranks") / "found.pt"
+    ranks = start_ranks(request.param, "-m", "tests.trainer.learner.ranks.cases", str(out))
+    told = finish(ranks)
+    assert [rank.returncode for rank in ranks] == [0] * request.param, "\n".join(told)
+    found: Mapping[str, Any] = torch.load(Path(out), weights_only=False)
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone() -> Mapping[str, Any]:
+    return {name: run_case(case, None) for name, case in CASES.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_train_step_is_that_of_one_process(name: str, ranked: Mapping[str, Any], alone: Mapping[str, Any]) -> None:
+    bound = 1e-6 if CASES[name].dtype is torch.float32 else 1e-12
+    found, expected = ranked[name], alone[name]
+    assert found["metrics"].keys() == expected["metrics"].keys()
+    for key, value in expected["metrics"].items():
+        assert found["metrics"][key] == pytest.approx(value, rel=1e-5, abs=1e-6), key
+    for part in ("gradients", "weights"):
+        assert found[part].keys() == expected[part].keys()
+        for key, tensor in expected[part].items():
+            assert _gap(found[part][key], tensor) <= bound, (part, key)
+    assert _gap(found["logprobs"], expected["logprobs"]) <= 10 * bound
+
+
+def test_weights_are_scattered_and_gathered_bit_by_bit(ranked: Mapping[str, Any]) -> None:
+    assert ranked["there and back"] == 0.0
+
+
+def _gap(one: Tensor, other: Tensor) -> float:
+    return (one - other).abs().max().item()

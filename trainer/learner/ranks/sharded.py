@@ -1,0 +1,188 @@
+"""The learner of one rank: a shard of the model, a share of the rows, the sums of all ranks.
+
+Every rank is given the same rows and does the same things in the same order. So all of them know the denominators, and
+what differs is only whose forward passes a rank computes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import MethodType
+from typing import Any, Final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from envgym.trainer.batch.balance import TokenCost, balance_rows
+from envgym.trainer.batch.rows import MicroBatch, TrainRow
+from envgym.trainer.learner.causal_lm import causal_lm
+from envgym.trainer.learner.forward import ForwardPass
+from envgym.trainer.learner.logprobs import TokenHiddenStates
+from envgym.trainer.learner.processes import OneProcess
+from envgym.trainer.learner.ranks.group import RankGroup
+from envgym.trainer.metrics.update import UpdateMetrics
+from envgym.trainer.sections import OptimSettings
+
+_WITHIN: Final = "within_shards"
+"""Name of the method that a sharded model gains."""
+
+
+def shard(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Cut a model's parameters over ranks, layer by layer, their gradients to be summed; in place.
+
+    Args:
+        model: a Hugging Face causal language model, plain or wrapped by peft, the same on every rank.
+        mesh: of the ranks.
+    """
+    inner: Any = causal_lm(model)
+    for layer in inner.get_decoder().layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(inner, mesh=mesh)
+    for module in _shards(inner):
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)  # gloo knows no scaled sums
+    # The learner runs body and head apart, so the root's parameters are gathered around both.
+    setattr(inner, _WITHIN, MethodType(lambda _, work: work(), inner))
+    register_fsdp_forward_method(inner, _WITHIN)
+
+
+def _shards(model: nn.Module) -> list[FSDPModule]:
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]
+
+
+@torch.no_grad()
+def gather_weights(model: nn.Module, into: nn.Module | None, *, trained_only: bool = False) -> None:
+    """Copy the whole weights of a sharded model into a plain one; every rank calls it, one with a model."""
+    _reshard(model)
+    plain = None if into is None else dict(into.named_parameters())
+    for name, parameter in model.named_parameters():
+        if trained_only and not parameter.requires_grad:
+            continue
+        assert isinstance(parameter, DTensor), "all of it is sharded"
+        whole = parameter.full_tensor()
+        if plain is not None:
+            plain[name].detach().copy_(whole)
+
+
+@torch.no_grad()
+def scatter_weights(model: nn.Module, source: nn.Module | None, group: RankGroup) -> None:
+    """Give a sharded model the weights of a plain one of rank 0; the others pass None."""
+    _reshard(model)
+    plain = None if source is None else dict(source.named_parameters())
+    for name, parameter in model.named_parameters():
+        assert isinstance(parameter, DTensor), "all of it is sharded"
+        whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=group.device)
+        if plain is not None:
+            whole.copy_(plain[name])
+        torch.distributed.broadcast(whole, src=0)
+        placed = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+        parameter.to_local().copy_(placed.to_local())
+
+
+def _reshard(model: nn.Module) -> None:
+    for module in _shards(model):
+        module.reshard()
+
+
+class RankedForwardPass(ForwardPass):
+    """The forward passes of one rank's share of the rows; every rank makes as many as the one with the most."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optim: OptimSettings,
+        *,
+        device: torch.device,
+        autocast: torch.dtype | None = None,
+        group: RankGroup,
+    ) -> None:
+        """Prepare the model for packs where it can, then shard it; arguments as for `ForwardPass`."""
+        super().__init__(model, optim, device=device, autocast=autocast)
+        self._group = group
+        self._cost = token_cost(model)
+        shard(model, group.mesh)
+
+    def micro_batches(self, rows: Sequence[TrainRow], chosen: Sequence[int]) -> list[MicroBatch]:
+        """Deal this rank's share of the chosen rows into micro-batches; silent ones fill up."""
+        token_ids, groups = [row.token_ids for row in rows], [row.id.group for row in rows]
+        shares = balance_rows(token_ids, groups, chosen, self._group.size, self._cost, packed=self.packs)
+        batches = super().micro_batches(rows, shares.rows[self._group.rank])
+        missing = self._group.max(len(batches)) - len(batches)
+        return batches + [self._silent_batch(rows, chosen)] * missing if missing else batches
+
+    def _silent_batch(self, rows: Sequence[TrainRow], chosen: Sequence[int]) -> MicroBatch:
+        """Return the shortest row with nothing of it scored: a pass whose loss is 0, and its gradient."""
+        number = min(chosen, key=lambda number: len(rows[number]))
+        silent = replace(rows[number], loss_mask=(False,) * len(rows[number]), other_tokens=())
+        (batch,) = super().micro_batches([*rows[:number], silent, *rows[number + 1 :]], [number])
+        return batch
+
+    def hidden_states(self, batch: MicroBatch, model: nn.Module | None = None) -> TokenHiddenStates:
+        """Run the body of the model, or of another that is sharded, with all of the root's parameters at hand."""
+        found: list[TokenHiddenStates] = []
+
+        def work() -> Tensor:
+            found.append(super(RankedForwardPass, self).hidden_states(batch, model))
+            return found[0].hidden_SD
+
+        sharded = causal_lm(self.model if model is None else model)
+        run: Callable[[Callable[[], Tensor]], Tensor] = getattr(sharded, _WITHIN)
+        hidden_SD = run(work)
+        return replace(found[0], hidden_SD=hidden_SD)
+
+    def _of_all(self, numbers: Tensor) -> Tensor:
+        return self._group.sum(numbers)
+
+
+def token_cost(model: nn.Module) -> TokenCost:
+    """Return what a model's tokens cost, in floating-point operations."""
+    config = causal_lm(model).config.get_text_config()
+    heads = config.num_attention_heads
+    width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    return TokenCost(base=6 * num_parameters, pair=12 * config.num_hidden_layers * width)
+
+
+class RankedProcesses(OneProcess):
+    """This rank and the others: a learner with it shards its model, which is the same on every rank.
+
+    Every rank calls the learner's methods alike. A critic's head is small: every rank holds all of it.
+    """
+
+    def __init__(self, group: RankGroup) -> None:
+        """Speak to the ranks of a group."""
+        self._group = group
+        self.is_first = group.is_first
+
+    def forward_pass(
+        self, model: nn.Module, optim: OptimSettings, *, device: torch.device, autocast: torch.dtype | None
+    ) -> ForwardPass:
+        """Shard the model, and prepare the forward passes of this rank's share of the rows."""
+        return RankedForwardPass(model, optim, device=device, autocast=autocast, group=self._group)
+
+    def read(self, losses: Sequence[Float[Tensor, ""]]) -> list[float]:
+        """Return the sum of all ranks' losses."""
+        total = torch.stack(list(losses)).sum() if losses else torch.zeros((), device=self._group.device)
+        return [self._group.sum(total.double()).item()]
+
+    def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Sum the gradients over the ranks; one without any has 0."""
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            self._group.sum(parameter.grad)
+
+    def clip_gradient(self, parameters: Sequence[nn.Parameter], max_norm: float) -> float:
+        """Clip the norm of the gradient of all shards; return it before clipping."""
+        norm = nn.utils.clip_grad_norm_(parameters, max_norm)
+        return (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
+
+    def metrics_of_all(self, metrics: UpdateMetrics) -> UpdateMetrics:
+        """Return what all ranks have counted."""
+        total = UpdateMetrics()
+        for of_rank in self._group.gather(metrics):
+            total.extend(of_rank)
+        return total
