@@ -248,7 +248,7 @@ class Processes:
             own.last_line = visible(line.decode(errors="replace").strip()) or own.last_line
         elif entry.get("event") == READY:
             with self._changed:
-                own.ready = entry
+                own.ready, own.last_line = entry, ""
                 self._changed.notify_all()
         elif entry.get("level") in ("WARNING", "ERROR", "CRITICAL"):
             own.last_line = str(entry.get("message", "")).strip().rpartition("\n")[2] or own.last_line

@@ -82,6 +82,23 @@ class DecontaminationSettings(Settings):
     """Largest share of a held-out text's words that lie in such rows of a train task that is kept."""
 
 
+class LaunchSettings(Settings):
+    """Processes that a run starts beside its own, watches and ends; where one dies, the run ends and can be resumed."""
+
+    launcher: Literal["local", "static"] = "local"
+    """`local` starts them on this machine; `static` starts none, and sees that as many addresses are given (`servers`
+    of the envs)."""
+    env_servers: int = Field(default=0, ge=0)
+    """Environment servers, which share the episodes of the envs that name no servers; 0: envs live in this process."""
+    start_timeout_s: float = Field(default=300.0, gt=0)
+    """Seconds within which every process must be ready."""
+
+    @property
+    def num_started(self) -> int:
+        """How many processes are started."""
+        return self.env_servers if self.launcher == "local" else 0
+
+
 class RolloutSettings(Settings):
     """How many episodes a step samples, how far sampling runs ahead of learning, and which episodes it waits for."""
 

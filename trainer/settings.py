@@ -26,6 +26,7 @@ from envgym.trainer.sections import (
     CriticSettings,
     DecontaminationSettings,
     DemonstrationSettings,
+    LaunchSettings,
     NamedModelSettings,
     ObjectiveSettings,
     OptimSettings,
@@ -108,6 +109,8 @@ class TrainSettings(Recipe):
     """What samples, and on what device."""
     envs: tuple[EnvSettings, ...] = Field(min_length=1)
     """The mixture of environments; the groups of a step are shared out by weight."""
+    launch: LaunchSettings = LaunchSettings()
+    """Processes beside the run's own."""
 
     @model_validator(mode="after")
     def _check_sampling(self) -> "TrainSettings":

@@ -27,6 +27,7 @@ from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
 from envgym.trainer.checks.memory import check_memory
 from envgym.trainer.checks.preflight import check_annotations, check_invalid, open_run_directory
 from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
+from envgym.trainer.launch import launched
 from envgym.trainer.learner.allocator import freed_memory_kept
 from envgym.trainer.learner.checkpoint import (
     TrainState,
@@ -105,8 +106,10 @@ def train(
     build_method(settings)
     run = open_run_directory(settings, resume=resume)
     with ExitStack() as held:
-        if run is not None:
-            held.enter_context(sole_writer(run.path))
+        starts = settings.launch.num_started > 0
+        if run is not None or starts:
+            held.enter_context(sole_writer(settings.run.path))
+        recorded, settings = settings, held.enter_context(launched(settings))
         checkpoint = None if run is None else newest_checkpoint(run.path)
         sources = demonstration_sources(settings.sft if checkpoint is None else None)
         demonstrations = None if settings.demonstrations is None else DemonstrationPool(settings)
@@ -124,11 +127,12 @@ def train(
         if context.method.replay is not None:
             context.method.replay.check_agent(context.agent)
         if run is None:
-            held.enter_context(sole_writer(settings.run.path))
-            run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(settings))
+            if not starts:
+                held.enter_context(sole_writer(settings.run.path))
+            run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(recorded))
             held.enter_context(_nothing_left_of_refused(run))
         else:
-            _extend(run, settings, 0 if checkpoint is None else file_step(checkpoint))
+            _extend(run, recorded, 0 if checkpoint is None else file_step(checkpoint))
             if checkpoint is None:  # it was killed before its first one, and begins again
                 run.forget_after(-1)
         clock = WallClock(run.path, device=describe_device(context.device), started=started)

@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from envgym.event_loop import run_coroutine
     from envgym.http_server import is_loopback
     from envgym.interrupts import describe_interrupt_by
+    from envgym.processes import announce
     from envgym.serving.server import EnvServer
     from envgym.serving.sessions import SessionLimits
     from envgym.serving.templates import Templates
@@ -60,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
             for env_id in args.envs:
                 echo(f"{url}/{env_id}", flush=True)
             echo(f"{args.sessions} sessions at most; {url}/metrics counts them; Ctrl-C stops.", flush=True)
+            announce(url=url)
             await asyncio.Event().wait()
         finally:
             num_sessions = len(server.sessions)

@@ -35,6 +35,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mode.add_argument(
         "--overfit-one-batch", type=int, metavar="N", help="sanity check: collect one batch and train N updates on it"
     )
+    add_launch_arguments(parser)
+
+
+def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the processes beside this one: shorter names of the settings in `launch`."""
+    parser.add_argument("--env-servers", type=at_least_0, metavar="K", help="environment servers beside this process")
+    help_launcher = "start the processes on this machine, or use the addresses in the settings (default: local)"
+    parser.add_argument("--launcher", choices=("local", "static"), help=help_launcher)
+    help_timeout = "seconds within which every process must be ready"
+    parser.add_argument("--start-timeout", type=float, metavar="S", help=help_timeout)
+
+
+_LAUNCH = {"env_servers": "env_servers", "launcher": "launcher", "start_timeout": "start_timeout_s"}
+"""Arguments -> keys of the section `launch`."""
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +64,8 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, or what was asked for instead."""
+    chosen = {key: getattr(args, name) for name, key in _LAUNCH.items()}
+    args.settings += [f"launch.{key}={value}" for key, value in chosen.items() if value is not None]
     data = _read_file(args)
     if data is not None and is_pipeline(data):
         return run_pipeline(data, args)

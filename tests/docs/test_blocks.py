@@ -56,6 +56,7 @@ RUNNERS: Final = MappingProxyType(
         ("text", "docs/evaluate.md"): f"{SHOWN}::test_results_have_the_form_that_the_page_shows",
         ("text", "docs/runs.md"): f"{SHOWN}::test_progress_and_the_error_have_the_form_that_the_page_shows",
         ("text", "docs/architecture.md"): f"{SHOWN}::test_commands_of_the_architecture_page_are_those_of_the_program",
+        ("text", "docs/processes.md"): "tests/docs/test_processes.py::test_page_shows_what_is_printed",
         ("text", "docs/objective.md"): DRAWING,
         ("text", "docs/packing.md"): DRAWING,
     }

@@ -20,8 +20,9 @@ EXTENDABLE: Final = (
     "run.max_invalid_rate",
     "run.trackers",
     "evaluation.every",
+    "launch",
 )
-"""What may change when a run is resumed: how long it goes on, and what is kept of it."""
+"""What may change when a run is resumed: how long it goes on, what is kept of it, and the processes beside it."""
 
 
 def check_names(settings: TrainSettings) -> None:

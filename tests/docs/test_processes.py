@@ -1,0 +1,46 @@
+"""The page on several processes shows the sentence of a death, and lines of a trace, as they are printed."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from envgym.cli.main import main
+from envgym.errors import RunError
+from envgym.process_log import FOLDER, line_of
+from envgym.processes import Processes
+from tests.envgym.test_processes import Interrupted, python
+from tests.support.pages import blocks_of
+
+DEATH, TRACE = (block.text for block in blocks_of("docs/processes.md", "text"))
+
+
+def test_page_shows_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    interrupted = Interrupted()
+    group = Processes(
+        tmp_path / "runs/served/logs", run="served", resume="envgym train runs/served --resume", interrupt=interrupted
+    )
+    killed = python("env-server-0", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(RunError) as raised, group:  # noqa: PT012
+        group.start([killed])
+        interrupted.wait()
+    assert f"envgym: {raised.value}".replace(f"{tmp_path}/", "") == DEATH.strip()
+
+    (tmp_path / "run.json").write_text(json.dumps({"schema": 2, "name": "served", "id": "a"}))
+    (tmp_path / FOLDER).mkdir()
+    lines = []
+    for shown in TRACE.splitlines()[1:]:
+        found = re.fullmatch(r" *(\S+) s  (\S+) +(\S+)(?: branch (\d+))?  (\S+)  (.*)", shown)
+        assert found is not None
+        seconds, role, episode, branch, event, fields = found.groups()
+        told = {key: float(value) for key, value in (field.split("=") for field in fields.split("  "))}
+        told = {key: int(value) if value.is_integer() else value for key, value in told.items()}
+        ids = {"episode": episode, "branch": None if branch is None else int(branch)}
+        entry = json.loads(line_of("served", role, "INFO", {**ids, "event": event, **told}))
+        time = f"2026-01-31T12:00:{float(seconds) + 0.123456:09.6f}Z"
+        lines.append(json.dumps({**entry, "time": time}))
+    (tmp_path / FOLDER / "controller.jsonl").write_text("\n".join(lines) + "\n")
+    capsys.readouterr()
+    assert main(["trace", str(tmp_path), "step-000001/000"]) == 0
+    assert capsys.readouterr().out == TRACE

@@ -1,0 +1,121 @@
+"""Processes beside a run: what is started, where it serves, and that nothing changes but where the work is done."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from envgym.errors import SettingsError
+from envgym.process_log import FOLDER, read_trace
+from envgym.processes import process_states
+from envgym.runs import RunDirectory
+from envgym.trainer.launch import check_addresses, process_specs, with_addresses
+from envgym.trainer.metrics.callbacks import Callback
+from envgym.trainer.metrics.update import Metrics
+from envgym.trainer.settings import train_settings
+from envgym.trainer.train import train
+from tests.support.sources import ROOT
+from tests.support.tiny_runs import step_metrics, tiny_settings
+
+GAMES = {"envs": [{"id": "puzzles/guess_number-v0"}, {"id": "math/arithmetic-v0", "settings": {"level": 1}}]}
+ELSEWHERE = "http://10.0.0.7:8700"
+
+
+def test_servers_have_the_envs_that_name_none(tmp_path: Path) -> None:
+    envs = [*GAMES["envs"], {"id": "puzzles/sudoku-v0", "servers": [ELSEWHERE]}, GAMES["envs"][0] | {"name": "again"}]
+    settings = tiny_settings(tmp_path, envs=envs, launch={"env_servers": 2})
+    specs = process_specs(settings, token="secret")
+    assert [spec.role for spec in specs] == ["env-server-0", "env-server-1"]
+    for spec in specs:
+        assert spec.command == ("serve", "puzzles/guess_number-v0", "math/arithmetic-v0", "--port", "0")
+        assert "secret" in spec.environment.values()  # a command line is read by everybody on the machine
+    placed = with_addresses(settings, {"env-server-0": "http://a:1", "env-server-1": "http://b:2"})
+    assert [env.servers for env in placed.envs] == [
+        ("http://a:1", "http://b:2"),
+        ("http://a:1", "http://b:2"),
+        (ELSEWHERE,),
+        ("http://a:1", "http://b:2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "envs, launch, told",
+    [
+        (GAMES["envs"], {"launcher": "static", "env_servers": 1}, "addresses of environment servers must be 1"),
+        ([{"id": "a/b-v0", "servers": [ELSEWHERE]}], {"launcher": "static"}, "must be 0 .*, got 1"),
+        ([{"id": "a/b-v0", "servers": [ELSEWHERE]}], {"env_servers": 1}, "must be 0 where every env names its servers"),
+    ],
+)
+def test_addresses_that_do_not_fit_are_refused(
+    tmp_path: Path, envs: list[dict[str, object]], launch: dict[str, object], told: str
+) -> None:
+    with pytest.raises(SettingsError, match=told):
+        check_addresses(tiny_settings(tmp_path, envs=envs, launch=launch))
+
+
+class Seen(Callback):
+    """Notes which processes run."""
+
+    pids: tuple[int, ...] = ()
+
+    def on_step(self, step: int, metrics: Metrics) -> None:
+        """Look."""
+        self.pids = tuple(state.pid for state in process_states())
+
+
+@pytest.mark.slow
+def test_run_with_servers_has_the_numbers_of_the_run_without(tmp_path: Path) -> None:
+    seen = Seen()
+    agent = {"name": "tool_calling", "max_turn_tokens": 24, "max_context_tokens": 1024}
+    alone = tiny_settings(tmp_path / "alone", **GAMES, agent=agent)
+    train(alone)
+    train(tiny_settings(tmp_path / "served", **GAMES, agent=agent, launch={"env_servers": 2}), callbacks=[seen])
+    # Calls of servers end at times of their own, so other episodes may be sampled side by side: equal up to rounding.
+    for served, local in zip(step_metrics(tmp_path / "served"), step_metrics(tmp_path / "alone"), strict=True):
+        assert served.pop("cost/tokens_prefilled") > 0 < local.pop("cost/tokens_prefilled")
+        assert served == pytest.approx(local, rel=1e-4, abs=1e-6)
+    assert len(seen.pids) == 2
+    for pid in seen.pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert '"servers": []' in (tmp_path / "served" / "config.json").read_text()  # addresses of then are of no use
+    roles = {entry["role"] for entry in read_trace(tmp_path / "served", "step-000001/000")}
+    assert roles == {"controller", "env-server-0"} or roles == {"controller", "env-server-1"} or len(roles) == 3
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:
+    data = {
+        "run": {"name": "served", "directory": "served", "steps": 40, "checkpoint_every": 1},
+        "model": {"name": "tiny"},
+        "engine": {"device": "cpu"},
+        "rollout": {"groups": 1, "group_size": 2},
+        "filter": {"name": "keep_all"},
+        "evaluation": {"tasks": 1},
+        "envs": GAMES["envs"][:1],
+        "launch": {"env_servers": 1},
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(data))
+    program = [sys.executable, "-m", "envgym", "train", "run.yaml"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(program, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        lines = iter(run.stderr.readline, "")
+        assert any(line.startswith("step    2/") for line in lines)
+        log = (tmp_path / "served" / FOLDER / "controller.jsonl").read_text()
+        os.kill(int(log.partition('"pid": ')[2].partition("}")[0]), signal.SIGKILL)
+        told = [line for line in lines if line.startswith("envgym: ")]
+        assert run.wait(60) == 2
+    assert len(told) == 1
+    assert told[0].startswith("envgym: env-server-0 must run until the run ends, got the signal SIGKILL")
+    assert told[0].endswith("then go on with: envgym train served --resume.\n")
+    saved = RunDirectory.open(tmp_path / "served").metrics()[-1]["step"]
+    settings = train_settings(data).model_copy(deep=True)
+    directory = str(tmp_path / "served")
+    steps = {"steps": int(saved) + 1, "directory": directory, "trackers": ()}
+    train(settings.model_copy(update={"run": settings.run.model_copy(update=steps)}), resume=True)
+    assert RunDirectory.open(tmp_path / "served").metrics()[-1]["step"] == saved + 1
