@@ -48,18 +48,10 @@ class Ids(NamedTuple):
     def of_header(cls, text: str | None) -> "Ids":
         """Read what `header` wrote; what is nothing of the kind, as any client may send, names nothing."""
         try:
-            return cls.read(json.loads(text or "null"))
-        except (ValueError, RecursionError):
+            episode, branch = json.loads(text or "null")
+        except (ValueError, TypeError, RecursionError):
             return cls()
-
-    @classmethod
-    def read(cls, value: object) -> "Ids":
-        """Read the ids in a message's JSON, in the same way."""
-        match value:
-            case [str(episode), int() | None as branch]:
-                return cls(episode[:200], branch)
-            case _:
-                return cls()
+        return cls(episode[:200], branch) if isinstance(episode, str) and isinstance(branch, int | None) else cls()
 
 
 class _Log(NamedTuple):
