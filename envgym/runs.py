@@ -95,8 +95,7 @@ def check_new(path: Path, *, another: str = "choose another directory") -> None:
     if not (above.is_dir() and os.access(above, os.W_OK)):
         must, do = "lie where folders can be made", "choose another directory"
         raise RunError.of("run directory", must, str(path), where=f"{above} is no folder one may write to", do=do)
-    kept = (LOCK, LOGS)  # of a run whose processes did not start
-    if path.exists() and (not path.is_dir() or any(entry.name not in kept for entry in path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(entry.name not in (LOCK, LOGS) for entry in path.iterdir())):
         do = f"{another}, continue the run with --resume (in Python: resume=True), or delete it yourself"
         raise RunError(sentence("run directory", "be new or empty", str(path), where="run", do=do))
 

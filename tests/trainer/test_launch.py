@@ -21,7 +21,9 @@ from envgym.trainer.train import train
 from tests.support.sources import ROOT
 from tests.support.tiny_runs import step_metrics, tiny_settings
 
-GAMES = {"envs": [{"id": "puzzles/guess_number-v0"}, {"id": "math/arithmetic-v0", "settings": {"level": 1}}]}
+GAMES: dict[str, list[dict[str, object]]] = {
+    "envs": [{"id": "puzzles/guess_number-v0"}, {"id": "math/arithmetic-v0", "settings": {"level": 1}}]
+}
 ELSEWHERE = "http://10.0.0.7:8700"
 
 
