@@ -59,7 +59,7 @@ def test_addresses_that_do_not_fit_are_refused(
         check_addresses(tiny_settings(tmp_path, envs=envs, launch=launch))
 
 
-class Seen(Callback):
+class StartedProcesses(Callback):
     """Notes which processes run."""
 
     pids: tuple[int, ...] = ()
@@ -71,17 +71,17 @@ class Seen(Callback):
 
 @pytest.mark.slow
 def test_run_with_servers_has_the_numbers_of_the_run_without(tmp_path: Path) -> None:
-    seen = Seen()
+    started = StartedProcesses()
     agent = {"name": "tool_calling", "max_turn_tokens": 24, "max_context_tokens": 1024}
     alone = tiny_settings(tmp_path / "alone", **GAMES, agent=agent)
     train(alone)
-    train(tiny_settings(tmp_path / "served", **GAMES, agent=agent, launch={"env_servers": 2}), callbacks=[seen])
+    train(tiny_settings(tmp_path / "served", **GAMES, agent=agent, launch={"env_servers": 2}), callbacks=[started])
     # Calls of servers end at times of their own, so other episodes may be sampled side by side: equal up to rounding.
     for served, local in zip(step_metrics(tmp_path / "served"), step_metrics(tmp_path / "alone"), strict=True):
         assert served.pop("cost/tokens_prefilled") > 0 < local.pop("cost/tokens_prefilled")
         assert served == pytest.approx(local, rel=1e-4, abs=1e-6)
-    assert len(seen.pids) == 2
-    for pid in seen.pids:
+    assert len(started.pids) == 2
+    for pid in started.pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
     assert '"servers": []' in (tmp_path / "served" / "config.json").read_text()  # addresses of then are of no use
