@@ -8,15 +8,22 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Final
 from urllib.parse import urlsplit
 
+from envgym.agents.models.loading import resolve_model
+from envgym.agents.policies.serving.backend import TOKEN_VARIABLE as POLICY_TOKEN
 from envgym.errors import SettingsError
+from envgym.plugins import Choice
 from envgym.process_log import FOLDER, close_log, is_open, open_log
 from envgym.processes import Processes, ProcessSpec
-from envgym.serving.wire import TOKEN_VARIABLE
+from envgym.serving.wire import TOKEN_VARIABLE as ENV_TOKEN
 from envgym.trainer.settings import TrainSettings
 
-_ENV_SERVER = "env-server"
+_ENV_SERVER: Final = "env-server"
+_POLICY_SERVER: Final = "policy-server"
+_POLICY_SERVERS: Final = "policy_servers"
+"""The backend that samples through policy servers."""
 
 
 @contextmanager
@@ -32,20 +39,26 @@ def launched(settings: TrainSettings) -> Iterator[TrainSettings]:
         yield settings
         return
     resume = f"envgym train {settings.run.path} --resume"
-    token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
     with (
         _log_of_controller(settings),
+        _tokens(ENV_TOKEN, POLICY_TOKEN),
         Processes(settings.run.path / FOLDER, run=settings.run.name, resume=resume) as processes,
     ):
-        processes.start(process_specs(settings, token=token))
+        processes.start(process_specs(settings))
         ready = processes.wait_ready(timeout_s=launch.start_timeout_s)
-        before = os.environ.get(TOKEN_VARIABLE)
-        os.environ[TOKEN_VARIABLE] = token  # where the clients of this process look for it
-        try:
-            yield with_addresses(settings, {role: str(told["url"]) for role, told in ready.items()})
-        finally:
-            if before is None:
-                del os.environ[TOKEN_VARIABLE]
+        yield with_addresses(settings, {role: str(told["url"]) for role, told in ready.items()})
+
+
+@contextmanager
+def _tokens(*variables: str) -> Iterator[None]:
+    """Let environment variables hold a token each, where the processes that are started, and their clients, find it."""
+    made = [name for name in variables if not os.environ.get(name)]
+    os.environ.update({name: secrets.token_urlsafe(24) for name in made})
+    try:
+        yield
+    finally:
+        for name in made:
+            del os.environ[name]
 
 
 @contextmanager
@@ -61,13 +74,28 @@ def _log_of_controller(settings: TrainSettings) -> Iterator[None]:
         close_log()
 
 
-def process_specs(settings: TrainSettings, *, token: str) -> list[ProcessSpec]:
+def process_specs(settings: TrainSettings) -> list[ProcessSpec]:
     """Return the processes that a run starts."""
-    served = list(dict.fromkeys(env.id for env in settings.envs if not env.servers))
+    launch, env_ids = settings.launch, dict.fromkeys(env.id for env in settings.envs if not env.servers)
+    commands = {
+        _ENV_SERVER: (launch.env_servers, ("serve", *env_ids)),
+        _POLICY_SERVER: (launch.servers, _policy_server(settings) if launch.servers else ()),
+    }
     return [
-        ProcessSpec(f"{_ENV_SERVER}-{number}", ("serve", *served, "--port", "0"), {TOKEN_VARIABLE: token})
-        for number in range(settings.launch.env_servers)
+        ProcessSpec(f"{role}-{number}", (*command, "--port", "0"))
+        for role, (count, command) in commands.items()
+        for number in range(count)
     ]
+
+
+def _policy_server(settings: TrainSettings) -> tuple[str, ...]:
+    """Return the command of a server of the run's model; its first weights are those of the model's directory."""
+    model, engine = settings.model, settings.engine
+    threads = engine.threads or max(1, (os.cpu_count() or 1) // (1 + settings.launch.servers))
+    options = {"dtype": model.dtype, "device": engine.device, "threads": threads, "max-batch": engine.max_batch}
+    options |= {"adapter": model.adapter, "tokenizer": model.tokenizer}
+    given = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
+    return ("policy-server", str(resolve_model(model.name, tiny=model.tiny)), *given)
 
 
 def with_addresses(settings: TrainSettings, urls: Mapping[str, str]) -> TrainSettings:
@@ -77,21 +105,34 @@ def with_addresses(settings: TrainSettings, urls: Mapping[str, str]) -> TrainSet
         settings: without these addresses.
         urls: role of a process -> its address.
     """
-    servers = tuple(url for role, url in urls.items() if role.startswith(_ENV_SERVER))
-    envs = tuple(env if env.servers else env.model_copy(update={"servers": servers}) for env in settings.envs)
-    return settings.model_copy(update={"envs": envs})
+    of_envs, of_policy = (
+        tuple(url for role, url in urls.items() if role.startswith(kind)) for kind in (_ENV_SERVER, _POLICY_SERVER)
+    )
+    engine = settings.engine
+    if of_policy:
+        backend = Choice(name=_POLICY_SERVERS, servers=list(of_policy))
+        engine = engine.model_copy(update={"backend": backend})
+    envs = tuple(env if env.servers else env.model_copy(update={"servers": of_envs}) for env in settings.envs)
+    return settings.model_copy(update={"envs": envs, "engine": engine})
 
 
 def check_addresses(settings: TrainSettings) -> None:
     """See that a run finds the processes that it asks for. Raises: SettingsError: it does not."""
-    launch, local = settings.launch, [env for env in settings.envs if not env.servers]
+    launch, backend = settings.launch, settings.engine.backend
+    of_envs = {urlsplit(url).netloc for env in settings.envs for url in env.servers}
+    of_policy = set(backend.settings.get("servers", ())) if backend.name == _POLICY_SERVERS else set()
     if launch.launcher == "static":
-        given = {urlsplit(url).netloc for env in settings.envs for url in env.servers}
-        do = "give servers to the envs, or set launch.env_servers to their number"
-        holds = len(given) == launch.env_servers and not (local and launch.env_servers)
-        must = f"be {launch.env_servers} in the servers of all envs, as launch.env_servers is, with launcher static"
-        SettingsError.unless(holds, "addresses of environment servers", must, len(given), where="launch", do=do)
-    elif launch.env_servers and not local:
+        for key, place, given in (("env_servers", "envs", of_envs), ("servers", "engine.backend", of_policy)):
+            wanted = getattr(launch, key)
+            what, do = f"addresses in {place}", f"give servers in {place}, or change it"
+            must = f"be {wanted}, as launch.{key} is, with launcher static"
+            SettingsError.unless(len(given) == wanted, what, must, len(given), where="launch", do=do)
+        return
+    if launch.env_servers and all(env.servers for env in settings.envs):
         do = "leave launch.env_servers at 0, or leave out the servers of an env"
         must = "be 0 where every env names its servers"
         raise SettingsError.of("launch.env_servers", must, launch.env_servers, where="launch", do=do)
+    if launch.servers and backend.name != "transformers":
+        do = "leave launch.servers at 0, or leave engine.backend out"
+        must = "be transformers where policy servers are started"
+        raise SettingsError.of("engine.backend", must, backend.name, where="launch.servers", do=do)

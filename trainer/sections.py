@@ -87,7 +87,9 @@ class LaunchSettings(Settings):
 
     launcher: Literal["local", "static"] = "local"
     """`local` starts them on this machine; `static` starts none, and sees that as many addresses are given (`servers`
-    of the envs)."""
+    of the envs and of `engine.backend`)."""
+    servers: int = Field(default=0, ge=0)
+    """Policy servers, which sample with a copy of the weights each; 0: the policy samples in this process."""
     env_servers: int = Field(default=0, ge=0)
     """Environment servers, which share the episodes of the envs that name no servers; 0: envs live in this process."""
     start_timeout_s: float = Field(default=300.0, gt=0)
@@ -96,7 +98,7 @@ class LaunchSettings(Settings):
     @property
     def num_started(self) -> int:
         """How many processes are started."""
-        return self.env_servers if self.launcher == "local" else 0
+        return self.servers + self.env_servers if self.launcher == "local" else 0
 
 
 class RolloutSettings(Settings):

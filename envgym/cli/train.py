@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the processes beside this one: shorter names of the settings in `launch`."""
+    parser.add_argument("--servers", type=at_least_0, metavar="M", help="policy servers beside this process")
     parser.add_argument("--env-servers", type=at_least_0, metavar="K", help="environment servers beside this process")
     help_launcher = "start the processes on this machine, or use the addresses in the settings (default: local)"
     parser.add_argument("--launcher", choices=("local", "static"), help=help_launcher)
@@ -47,7 +48,7 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--start-timeout", type=float, metavar="S", help=help_timeout)
 
 
-_LAUNCH = {"env_servers": "env_servers", "launcher": "launcher", "start_timeout": "start_timeout_s"}
+_LAUNCH = {name: name for name in ("servers", "env_servers", "launcher")} | {"start_timeout": "start_timeout_s"}
 """Arguments -> keys of the section `launch`."""
 
 

@@ -1,5 +1,6 @@
 """Processes beside a run: what is started, where it serves, and that nothing changes but where the work is done."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from envgym.agents.models.loading import resolve_model
 from envgym.errors import SettingsError
 from envgym.process_log import FOLDER, read_trace
 from envgym.processes import process_states
@@ -30,11 +32,10 @@ ELSEWHERE = "http://10.0.0.7:8700"
 def test_servers_have_the_envs_that_name_none(tmp_path: Path) -> None:
     envs = [*GAMES["envs"], {"id": "puzzles/sudoku-v0", "servers": [ELSEWHERE]}, GAMES["envs"][0] | {"name": "again"}]
     settings = tiny_settings(tmp_path, envs=envs, launch={"env_servers": 2})
-    specs = process_specs(settings, token="secret")
+    specs = process_specs(settings)
     assert [spec.role for spec in specs] == ["env-server-0", "env-server-1"]
     for spec in specs:
         assert spec.command == ("serve", "puzzles/guess_number-v0", "math/arithmetic-v0", "--port", "0")
-        assert "secret" in spec.environment.values()  # a command line is read by everybody on the machine
     placed = with_addresses(settings, {"env-server-0": "http://a:1", "env-server-1": "http://b:2"})
     assert [env.servers for env in placed.envs] == [
         ("http://a:1", "http://b:2"),
@@ -44,11 +45,28 @@ def test_servers_have_the_envs_that_name_none(tmp_path: Path) -> None:
     ]
 
 
+def test_policy_servers_have_the_model_of_the_run(tmp_path: Path) -> None:
+    settings = tiny_settings(tmp_path, launch={"servers": 2}, engine={"threads": 3, "max_batch": 5, "device": "cpu"})
+    specs = process_specs(settings)
+    assert [spec.role for spec in specs] == ["policy-server-0", "policy-server-1"]
+    directory = str(resolve_model("tiny", tiny=settings.model.tiny))
+    options = "--dtype float32 --device cpu --threads 3 --max-batch 5 --port 0"
+    assert specs[1].command == ("policy-server", directory, *options.split())
+    placed = with_addresses(settings, {"policy-server-0": "http://a:1", "policy-server-1": "http://b:2"})
+    assert placed.engine.backend.name == "policy_servers"
+    assert placed.engine.backend.settings == {"servers": ["http://a:1", "http://b:2"]}
+    assert placed.engine.threads == 3
+    assert placed.envs == settings.envs
+
+
+BACKEND = {"backend": {"name": "policy_servers", "servers": [ELSEWHERE]}}
+
+
 @pytest.mark.parametrize(
     "envs, launch, told",
     [
-        (GAMES["envs"], {"launcher": "static", "env_servers": 1}, "addresses of environment servers must be 1"),
-        ([{"id": "a/b-v0", "servers": [ELSEWHERE]}], {"launcher": "static"}, "must be 0 .*, got 1"),
+        (GAMES["envs"], {"launcher": "static", "env_servers": 1}, "addresses in envs must be 1, .*, got 0"),
+        ([{"id": "a/b-v0", "servers": [ELSEWHERE]}], {"launcher": "static"}, "addresses in envs must be 0, .*, got 1"),
         ([{"id": "a/b-v0", "servers": [ELSEWHERE]}], {"env_servers": 1}, "must be 0 where every env names its servers"),
     ],
 )
@@ -57,6 +75,19 @@ def test_addresses_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(SettingsError, match=told):
         check_addresses(tiny_settings(tmp_path, envs=envs, launch=launch))
+
+
+@pytest.mark.parametrize(
+    "launch, told",
+    [
+        ({"launcher": "static", "servers": 2}, "addresses in engine.backend must be 2, .*, got 1"),
+        ({"servers": 1}, "engine.backend must be transformers where policy servers are started, got policy_servers"),
+    ],
+)
+def test_policy_servers_that_do_not_fit_are_refused(tmp_path: Path, launch: dict[str, object], told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        check_addresses(tiny_settings(tmp_path, engine=BACKEND, launch=launch))
+    check_addresses(tiny_settings(tmp_path, engine=BACKEND, launch={"launcher": "static", "servers": 1}))
 
 
 class StartedProcesses(Callback):
@@ -75,7 +106,10 @@ def test_run_with_servers_has_the_numbers_of_the_run_without(tmp_path: Path) -> 
     agent = {"name": "tool_calling", "max_turn_tokens": 24, "max_context_tokens": 1024}
     alone = tiny_settings(tmp_path / "alone", **GAMES, agent=agent)
     train(alone)
-    train(tiny_settings(tmp_path / "served", **GAMES, agent=agent, launch={"env_servers": 2}), callbacks=[started])
+    train(
+        tiny_settings(tmp_path / "served", **GAMES, agent=agent, launch={"env_servers": 1, "servers": 1}),
+        callbacks=[started],
+    )
     # Calls of servers end at times of their own, so other episodes may be sampled side by side: equal up to rounding.
     for served, local in zip(step_metrics(tmp_path / "served"), step_metrics(tmp_path / "alone"), strict=True):
         assert served.pop("cost/tokens_prefilled") > 0 < local.pop("cost/tokens_prefilled")
@@ -86,7 +120,7 @@ def test_run_with_servers_has_the_numbers_of_the_run_without(tmp_path: Path) -> 
             os.kill(pid, 0)
     assert '"servers": []' in (tmp_path / "served" / "config.json").read_text()  # addresses of then are of no use
     roles = {entry["role"] for entry in read_trace(tmp_path / "served", "step-000001/000")}
-    assert roles == {"controller", "env-server-0"} or roles == {"controller", "env-server-1"} or len(roles) == 3
+    assert roles == {"controller", "env-server-0", "policy-server-0"}
 
 
 @pytest.mark.slow
@@ -99,7 +133,7 @@ def test_a_server_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) ->
         "filter": {"name": "keep_all"},
         "evaluation": {"tasks": 1},
         "envs": GAMES["envs"][:1],
-        "launch": {"env_servers": 1},
+        "launch": {"env_servers": 1, "servers": 1},
     }
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(data))
     program = [sys.executable, "-m", "envgym", "train", "run.yaml"]
@@ -108,12 +142,16 @@ def test_a_server_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) ->
         assert run.stderr is not None
         lines = iter(run.stderr.readline, "")
         assert any(line.startswith("step    2/") for line in lines)
-        log = (tmp_path / "served" / FOLDER / "controller.jsonl").read_text()
-        os.kill(int(log.partition('"pid": ')[2].partition("}")[0]), signal.SIGKILL)
+        log = (tmp_path / "served" / FOLDER / "controller.jsonl").read_text().splitlines()
+        pids = {entry["process"]: entry["pid"] for entry in map(json.loads, log) if entry.get("event") == "start"}
+        os.kill(pids["policy-server-0"], signal.SIGKILL)
         told = [line for line in lines if line.startswith("envgym: ")]
         assert run.wait(60) == 2
     assert len(told) == 1
-    assert told[0].startswith("envgym: env-server-0 must run until the run ends, got the signal SIGKILL")
+    for pid in pids.values():
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert told[0].startswith("envgym: policy-server-0 must run until the run ends, got the signal SIGKILL")
     assert told[0].endswith("then go on with: envgym train served --resume.\n")
     saved = RunDirectory.open(tmp_path / "served").metrics()[-1]["step"]
     settings = train_settings(data).model_copy(deep=True)

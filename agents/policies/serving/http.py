@@ -6,6 +6,7 @@ requests under way. Messages are read by h11.
 
 import asyncio
 import json
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -18,6 +19,7 @@ import h11
 from envgym.core.json_types import JsonObject
 from envgym.errors import InvalidInput
 from envgym.http_server import MAX_HEAD_BYTES, is_loopback, refusal
+from envgym.process_log import HEADER, Ids, about, current_ids, is_open, log_event
 
 _CHUNK = 1 << 16
 _LINGER_S = 2.0
@@ -196,12 +198,22 @@ class _ServedConnection(asyncio.Protocol):
         server = self._server
         return refusal(headers, url=server.url, is_local=server.is_local, token=server.token)
 
+    @staticmethod
+    def _ids(request: h11.Request) -> Ids:
+        """Return what the client says that a request is about."""
+        name = HEADER.lower().encode()
+        return Ids.of_header(next((value.decode("latin-1") for key, value in request.headers if key == name), None))
+
     async def _answer(self) -> None:
         assert self._request is not None, "a request was read"
         target = urlsplit(self._request.target.decode("latin-1"))
         body = b"".join(self._parts)
         request = HttpRequest(self._request.method.decode("latin-1"), target.path, target.query, body)
-        reply = await self._server.answer(request)
+        started = time.perf_counter()
+        with about(self._ids(self._request)):
+            reply = await self._server.answer(request)
+            if request.method == "POST":
+                log_event("request", path=request.path, status=int(reply.status), seconds=time.perf_counter() - started)
         self._request, self._task = None, None
         self._reply(reply, closes=False)
 
@@ -266,6 +278,8 @@ class HttpConnections:
         head = [*self._headers, ("Content-Length", str(len(content))), *(headers or {}).items()]
         if body is not None:
             head.append(("Content-Type", "application/json"))
+        if is_open():
+            head.append((HEADER, current_ids().header()))
         request = h11.Request(method=method, target=self._prefix + path, headers=head)
         async with asyncio.timeout(timeout_s):
             while self._idle:
