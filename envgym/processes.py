@@ -17,10 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from envgym.core.json_types import visible
 from envgym.errors import RunError
+from envgym.interrupts import interrupt
 from envgym.process_log import LOG_VARIABLE, ROLE_VARIABLE, RUN_VARIABLE, line_of, log_event, read_line
 
 PARENT_VARIABLE: Final = "ENVGYM_PARENT"
@@ -118,17 +119,19 @@ class Processes:
     Where one dies before, the block is interrupted, and ends with a `RunError` that says which, how, and what to do.
     """
 
-    def __init__(self, folder: Path, *, run: str, resume: str, interrupt: Callable[[], None] | None = None) -> None:
+    def __init__(self, folder: Path, *, run: str, resume: str, interrupt_by: Callable[[], None] | None = None) -> None:
         """Begin without a process.
 
         Args:
             folder: of their logs.
             run: name of the run, for the logs.
             resume: command that goes on with the run.
-            interrupt: ends what this process is doing; None: SIGINT to the main thread.
+            interrupt_by: ends what this process is doing; None: a signal to the main thread.
         """
         self._folder, self._run, self._resume = folder, run, resume
-        self._interrupt = _interrupt_main if interrupt is None else interrupt
+        self._interrupt = self._interrupt_main if interrupt_by is None else interrupt_by
+        self._signal = signal.SIGINT
+        self._before: Any = None  # the handler that the signal had, as `signal.signal` returns it
         self._processes: list[_Process] = []
         self._changed = threading.Condition()
         self._ending = threading.Event()
@@ -137,6 +140,9 @@ class Processes:
     def __enter__(self) -> Self:
         """Let displays show them; return the processes."""
         _shown.append(self)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+            self._signal = signal.SIGUSR1  # a program that was started in the background, whom Ctrl-C does not concern
+            self._before = signal.signal(self._signal, interrupt)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -144,6 +150,8 @@ class Processes:
         failure = None if error is None else self._await_failure()
         _shown.remove(self)
         self.end()
+        if self._before is not None:
+            signal.signal(self._signal, self._before)
         if failure is not None:
             raise failure from error
 
@@ -269,6 +277,9 @@ class Processes:
             print(f"envgym: {visible(str(self._failure))}", file=sys.stderr, flush=True)
             os._exit(EXIT_FAILED)
 
+    def _interrupt_main(self) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, self._signal)
+
     def _await_failure(self) -> RunError | None:
         """Return the failure that explains an error of the block: a death may be known a moment later."""
         with self._changed:
@@ -283,10 +294,6 @@ _shown: list[Processes] = []
 def process_states() -> list[ProcessState]:
     """Return how the processes that this one has started are doing."""
     return [state for group in _shown for state in group.states()]
-
-
-def _interrupt_main() -> None:
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def _signal(own: _Process, number: int) -> None:

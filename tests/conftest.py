@@ -3,6 +3,7 @@
 import gc
 import math
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ import hypothesis
 import pytest
 
 from envgym import registry
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # tests that were started in the background start programs, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test fails by the clock: neither by a deadline nor because a busy machine draws examples slowly.
 _UNTIMED = hypothesis.settings(deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

@@ -18,9 +18,8 @@ DEATH, TRACE = (block.text for block in blocks_of("docs/processes.md", "text"))
 
 def test_page_shows_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     interrupted = Interrupted()
-    group = Processes(
-        tmp_path / "runs/served/logs", run="served", resume="envgym train runs/served --resume", interrupt=interrupted
-    )
+    logs, resume = tmp_path / "runs/served/logs", "envgym train runs/served --resume"
+    group = Processes(logs, run="served", resume=resume, interrupt_by=interrupted)
     killed = python("env-server-0", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     with pytest.raises(RunError) as raised, group:  # noqa: PT012
         group.start([killed])

@@ -60,7 +60,8 @@ class Interrupted:
 
 def started(folder: Path, interrupt: Interrupted | None = None) -> Processes:
     """Return the processes of a run, none of which runs yet."""
-    return Processes(folder, run="demo", resume="envgym train runs/demo --resume", interrupt=interrupt or Interrupted())
+    resume = "envgym train runs/demo --resume"
+    return Processes(folder, run="demo", resume=resume, interrupt_by=interrupt or Interrupted())
 
 
 def test_addresses_are_known_once_all_are_ready(tmp_path: Path) -> None:
@@ -133,8 +134,11 @@ def test_one_that_will_not_end_is_killed_with_what_it_started(tmp_path: Path, mo
     deaf = "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     child = f"print(subprocess.Popen([sys.executable, '-c', {f'{deaf}; {WAIT}'!r}]).pid, flush=True)"
     with started(tmp_path) as group:
-        group.start([python("env-server-0", deaf, child, "import time; time.sleep(0.3)", READY, WAIT)])
-        group.wait_ready(timeout_s=20)
+        group.start([python("env-server-0", deaf, READY, child, WAIT)])
+        deadline = time.monotonic() + 20
+        while not group.states()[0].last_line and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.3)  # its child has begun to ignore the signal
         (state,) = group.states()
     assert gone(state.pid)
     assert gone(int(state.last_line))
@@ -165,9 +169,11 @@ with Processes(Path(sys.argv[1]), run="demo", resume="again") as group:
 
 
 @pytest.fixture
-def parent(tmp_path: Path) -> "subprocess.Popen[str]":
-    """A program with one process beside it; its first line is that process's id."""
-    command = [sys.executable, "-c", textwrap.dedent(PARENT), str(tmp_path)]
+def parent(tmp_path: Path, request: pytest.FixtureRequest) -> "subprocess.Popen[str]":
+    """A program with one process beside it, whose id is its first line; it treats SIGINT as the parameter says."""
+    how = getattr(request, "param", "signal.default_int_handler")
+    program = f"import signal; signal.signal(signal.SIGINT, {how})\n{textwrap.dedent(PARENT)}"
+    command = [sys.executable, "-c", program, str(tmp_path)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -179,6 +185,7 @@ def test_nothing_outlives_a_parent_that_was_killed(parent: "subprocess.Popen[str
     assert gone(child)
 
 
+@pytest.mark.parametrize("parent", ["signal.default_int_handler", "signal.SIG_IGN"], indirect=True)
 def test_a_death_interrupts_the_main_thread(parent: "subprocess.Popen[str]") -> None:
     with parent:
         assert parent.stdout is not None

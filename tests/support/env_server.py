@@ -95,8 +95,11 @@ def serve_envs(
             yield "/".join(process.stdout.readline().split("/")[:3])
         finally:
             process.send_signal(sends)
-            messages = process.stderr.read()
-        assert process.wait(30) == 128 + sends
+            try:
+                _, messages = process.communicate(timeout=60)
+            finally:
+                process.kill()
+        assert process.returncode == 128 + sends
         assert "interrupted; " in messages
         assert "were ended" in messages
         assert "did not close" not in messages

@@ -24,10 +24,7 @@ def serve(name: str, *words: str, cache: Path) -> Iterator[IO[str]]:
     """Serve on a free port until the block ends, and yield what the command prints; it must end with 0."""
     command = [sys.executable, "-m", "envgym", name, *words, "--port", "0"]
     environment = {**os.environ, "ENVGYM_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
-    # a process that was started in the background ignores SIGINT, and so does what it starts
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        signal.signal(signal.SIGINT, before)
         try:
             assert process.stdout is not None
             yield process.stdout
