@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-_LANE_MARKERS = "peers or vllm or web or docker or notebook or gpu"
+_LANE_MARKERS = "processes or peers or vllm or web or docker or notebook or gpu"
 _NO_TESTS_COLLECTED = 5
 
 
@@ -83,6 +83,12 @@ LANES = (
             Step(markers="fuzz", options=(*_TWO_PROCESSES, *_FUZZ_FILES)),
         ),
         limit_s=480,
+        constraints="constraints/core.txt",
+    ),
+    Lane(
+        name="processes",
+        steps=(Step(markers="processes and not web"),),
+        limit_s=600,
         constraints="constraints/core.txt",
     ),
     Lane(

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import policy_server
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_turns_and_updates_are_measured() -> None:
     options = Namespace(episodes=4, turns=2, repeats=1, gb=0.05)
     turns: dict[str, Any] = policy_server.measure_turns(options)

@@ -100,7 +100,7 @@ class StartedProcesses(Callback):
         self.pids = tuple(state.pid for state in process_states())
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_run_with_servers_has_the_numbers_of_the_run_without(tmp_path: Path) -> None:
     started = StartedProcesses()
     agent = {"name": "tool_calling", "max_turn_tokens": 24, "max_context_tokens": 1024}
@@ -123,7 +123,7 @@ def test_run_with_servers_has_the_numbers_of_the_run_without(tmp_path: Path) -> 
     assert roles == {"controller", "env-server-0", "policy-server-0"}
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_a_server_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:
     data = {
         "run": {"name": "served", "directory": "served", "steps": 40, "checkpoint_every": 1},

@@ -43,7 +43,7 @@ def test_servers_that_cannot_be_used_end_a_run_before_it_begins(
     assert (code, sentence in err, (folder / "runs").exists()) == (2, True, False), err
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_a_run_trains_from_a_server(command: Command, folder: Path) -> None:
     model = resolve_model("tiny", tiny=TinySettings(**SHAPE))
     with serve("policy-server", model, cache=folder / "cache") as printed:

@@ -16,7 +16,7 @@ from envgym.serving.wire import TOKEN_VARIABLE
 from tests.support.env_server import COUNTER, SLOW_COUNTER, serve_envs
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize("sends", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_closes_every_env_and_ends_the_server(sends: signal.Signals) -> None:
     with serve_envs(COUNTER, SLOW_COUNTER, "--set", "max_turns=1", sends=sends) as url:
@@ -26,7 +26,7 @@ def test_a_signal_closes_every_env_and_ends_the_server(sends: signal.Signals) ->
             assert env.step("go").truncated  # the server's own setting
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_a_server_with_a_token_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve_envs(COUNTER, variables={TOKEN_VARIABLE: "right"}) as url:
         with pytest.raises(InvalidInput, match=r"token must be the server's, got none"):
@@ -50,7 +50,7 @@ def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
             assert told in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_the_log_of_a_server_has_the_ids_of_the_clients_episode(tmp_path: Path) -> None:
     open_log(tmp_path / "client.jsonl", run="demo", role="controller")
     try:

@@ -226,7 +226,7 @@ def test_the_conformance_suite_passes(server: EnvServer) -> None:
         assert [check for name in quick if (check := run_check(name, subject)).status is not CheckStatus.PASS] == []
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "env_id",
     [
