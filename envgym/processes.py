@@ -12,8 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +35,8 @@ FORCED_S = 60.0
 EXIT_FAILED: Final = 2
 """Exit code of a run that a process's death ended, as of every error that is one sentence."""
 _PARENT_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG of prctl(2)
+_LAST_WORDS_S = 1.0
+"""From the end of a process until its output is taken as read."""
 _KEPT_BYTES = 1 << 16
 """Longest line of a process's output."""
 
@@ -58,7 +60,8 @@ def end_with_parent() -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1.0)
-        os.kill(os.getpid(), signal.SIGTERM)
+        if sys.platform != "linux":  # whose kernel has sent it
+            os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE_S)
         os._exit(1)
 
@@ -135,6 +138,8 @@ class Processes:
         self._processes: list[_Process] = []
         self._changed = threading.Condition()
         self._ending = threading.Event()
+        self._is_waiting = False
+        """Whether `wait_ready` is under way, which raises by itself."""
         self._failure: RunError | None = None
 
     def __enter__(self) -> Self:
@@ -149,7 +154,12 @@ class Processes:
         """End them. Raises: RunError: one had died by itself; it is why the block failed."""
         failure = None if error is None else self._await_failure()
         _shown.remove(self)
-        self.end()
+        try:
+            self.end()
+        except KeyboardInterrupt:
+            if self._failure is None:
+                raise
+            self.end()  # it was the news of a death, which came while this ended
         if self._before is not None:
             signal.signal(self._signal, self._before)
         if failure is not None:
@@ -166,7 +176,7 @@ class Processes:
         Raises: RunError: one died, or is not ready in time.
         """
         deadline = time.monotonic() + timeout_s
-        with self._changed:
+        with self._changed, self._waiting():
             while True:
                 if self._failure is not None:
                     raise self._failure
@@ -179,6 +189,14 @@ class Processes:
                     got = own.last_line or "no output"
                     raise RunError.of(own.spec.role, f"be ready within {timeout_s:g} s", got, where=str(own.log), do=do)
                 self._changed.wait(min(left, 0.5))
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self._is_waiting = True
+        try:
+            yield
+        finally:
+            self._is_waiting = False
 
     def states(self) -> list[ProcessState]:
         """Return how each is doing, in the order in which they were started."""
@@ -197,7 +215,8 @@ class Processes:
 
     def end(self) -> None:
         """End all: ask them to, the last that was started first, and kill what is left after `GRACE_S`."""
-        self._ending.set()
+        with self._changed:
+            self._ending.set()
         for own in reversed(self._processes):
             _signal(own, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
@@ -231,22 +250,30 @@ class Processes:
         process = _Process(spec, popen, self._folder / f"{spec.role}.jsonl", time.monotonic())
         self._processes.append(process)
         log_event("start", process=spec.role, pid=popen.pid)
-        threading.Thread(target=self._read, args=(process,), name=spec.role, daemon=True).start()
+        reader = threading.Thread(target=self._read, args=(process,), name=f"{spec.role}-output", daemon=True)
+        reader.start()
+        threading.Thread(target=self._watch, args=(process, reader), name=spec.role, daemon=True).start()
 
     def _read(self, own: _Process) -> None:
-        """Copy a process's output into its log until it ends."""
-        own.log.parent.mkdir(parents=True, exist_ok=True)
+        """Copy a process's output into its log until it ends; where the log cannot be written, the output is lost."""
         assert own.popen.stdout is not None, "its output is a pipe"
-        with own.log.open("a", encoding="utf-8") as log, own.popen.stdout as output:
+        with own.popen.stdout as output:
             while line := output.readline(_KEPT_BYTES):
                 self._take(own, line)
                 text = line.decode(errors="replace").rstrip("\r\n")
-                if read_line(line) is not None:
-                    log.write(f"{text}\n")
-                elif text.strip():
-                    log.write(line_of(self._run, own.spec.role, "OUTPUT", {"message": text}))
-                log.flush()
+                if read_line(line) is None:
+                    text = (
+                        line_of(self._run, own.spec.role, "OUTPUT", {"message": text}).rstrip() if text.strip() else ""
+                    )
+                with suppress(OSError):
+                    own.log.parent.mkdir(parents=True, exist_ok=True)
+                    with own.log.open("a", encoding="utf-8") as log:
+                        log.write(f"{text}\n" if text else "")
+
+    def _watch(self, own: _Process, reader: threading.Thread) -> None:
+        """Wait for the end of a process, and for its last words; what it started may keep its output open."""
         own.popen.wait()
+        reader.join(_LAST_WORDS_S)
         own.ended.set()
         self._note_death(own)
 
@@ -270,8 +297,9 @@ class Processes:
             do = f"look into its log, then go on with: {self._resume}"
             self._failure = RunError.of(own.spec.role, "run until the run ends", got, where=str(own.log), do=do)
             self._changed.notify_all()
+            if not self._is_waiting:
+                self._interrupt()
         log_event("died", process=own.spec.role, ending=own.ending)
-        self._interrupt()
         if not self._ending.wait(FORCED_S):  # the main thread waits for what will never come
             self.end()
             print(f"envgym: {visible(str(self._failure))}", file=sys.stderr, flush=True)

@@ -32,9 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Load the model, say where it is served, and serve it until interrupted."""
     from envgym.agents.policies.serving.backend import TOKEN_VARIABLE
     from envgym.http_server import is_loopback
-    from envgym.processes import end_with_parent
 
-    end_with_parent()
     chosen = os.environ.get(TOKEN_VARIABLE)
     token = chosen or (None if is_loopback(args.host) else secrets.token_urlsafe(24))
     with contextlib.suppress(KeyboardInterrupt):

@@ -144,6 +144,31 @@ def test_one_that_will_not_end_is_killed_with_what_it_started(tmp_path: Path, mo
     assert gone(int(state.last_line))
 
 
+def test_a_death_while_all_begin_needs_no_interrupt(tmp_path: Path) -> None:
+    interrupted = Interrupted()
+    with pytest.raises(RunError, match="got exit code 3"), started(tmp_path, interrupted) as group:  # noqa: PT012
+        group.start([python("learner-1", "import time; time.sleep(0.2)", "raise SystemExit(3)")])
+        group.wait_ready(timeout_s=20)
+        time.sleep(1)
+        group.wait_ready(timeout_s=20)
+    assert not interrupted.event.is_set()
+
+
+def test_a_death_is_known_though_its_child_keeps_the_output_open(tmp_path: Path) -> None:
+    interrupted = Interrupted()
+    child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {WAIT!r}])"
+    with pytest.raises(RunError, match="got exit code 3"), started(tmp_path, interrupted) as group:  # noqa: PT012
+        group.start([python("env-server-0", READY, child, "raise SystemExit(3)")])
+        interrupted.wait()
+
+
+def test_a_log_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "env-server-0.jsonl").mkdir()
+    with started(tmp_path) as group:
+        group.start([python("env-server-0", "print('x' * 100_000, flush=True)", READY, WAIT)])
+        assert group.wait_ready(timeout_s=20)["env-server-0"]["url"] == "http://here"
+
+
 PARENT = """
 import sys
 from pathlib import Path
