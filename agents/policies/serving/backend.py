@@ -1,7 +1,6 @@
 """The backend `policy_servers`: what its settings say, and what the servers must serve."""
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +49,12 @@ class PolicyServers(Settings):
             retries=self.retries,
             max_concurrency=self.max_concurrency,
         )
-        folder = self.weights or tempfile.mkdtemp(prefix="envgym-weights-")
+        expected, token = expected_model(model), self._token()
         return ServedPolicy(
             self.servers,
-            transport=FileTransport(Path(folder), keep=self.keep),
-            expected=expected_model(model),
-            token=self._token(),
+            transport=FileTransport(Path(self.weights) if self.weights else None, keep=self.keep),
+            expected=expected,
+            token=token,
             limits=limits,
             version=model.train_steps,
         )

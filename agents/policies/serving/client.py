@@ -61,7 +61,7 @@ class ServedPolicy(Policy):
 
         Args:
             urls: of the servers.
-            transport: brings new weights to them.
+            transport: brings new weights to them; closed with the policy.
             expected: what they must serve.
             token: that they ask for.
             limits: how hard they are used.
@@ -79,6 +79,7 @@ class ServedPolicy(Policy):
             self._fleet = self._run(self._connect(urls, expected or ExpectedModel(), token, version))
         except BaseException:
             self._stop()
+            transport.close()
             raise
         self._version = self._fleet.links[0].version
         self.accepts_weights = all(link.info.engine != "vllm" for link in self._fleet.links)
@@ -145,6 +146,7 @@ class ServedPolicy(Policy):
             self._watching.cancel()
             self._run(self._fleet.close())
             self._stop()
+            self._transport.close()
 
     def describe_servers(self) -> str:
         """Say of each server how it is."""

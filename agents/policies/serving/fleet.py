@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 
 from envgym.agents.policies.serving.http import ConnectionFailed
 from envgym.agents.policies.serving.link import UNNAMED, ExpectedModel, ServerLink, ServerRefused, ServerState
@@ -131,21 +130,22 @@ class ServerFleet:
                 link.limit = link.limit.observe(await link.count_preemptions(), link.under_way)
             else:
                 await self._take_back(link)
-        except (ConnectionFailed, TimeoutError, ServerRefused) as error:
-            if link.state is ServerState.UP:
-                self.fail(link, ServerState.DOWN, error)
+        except (ConnectionFailed, TimeoutError, ServerRefused, ValueError) as error:  # of ValueError: InvalidInput
+            self.fail(link, ServerState.DOWN, error)
         self._wake(len(self._waiting))
 
     async def _take_back(self, link: ServerLink) -> None:
-        """Use a server again, with the newest weights; one that is broken only after another start."""
+        """Use a server again, with the newest weights; one that is broken only after another start.
+
+        Raises: as `ServerLink.connect`, such as where another model was started there: it stays away.
+        """
         info = await link.read_info()
         is_new = info.instance != link.info.instance or info.weight_version == UNNAMED
         if link.state is ServerState.BROKEN and not is_new:
             return
         async with self._updates:
-            with suppress(InvalidInput):  # another model was started there: it stays away
-                link.state = ServerState.DOWN
-                version = link.version if self.newest is None else self.newest.version
-                await link.connect(self._expected, version)
-                if self.newest is not None and link.version != version:
-                    await self._update(link)
+            link.state = ServerState.DOWN
+            version = link.version if self.newest is None else self.newest.version
+            await link.connect(self._expected, version)
+            if self.newest is not None and link.version != version:
+                await self._update(link)

@@ -332,8 +332,9 @@ class HttpConnections:
                     break
             is_kept = all(state is h11.DONE for state in http.states.values())
             return status, b"".join(parts)
-        except ConnectionError as error:
-            raise _ClosedBefore if not status else ConnectionFailed(str(error)) from error
+        except OSError as error:
+            is_closed = isinstance(error, ConnectionError) and not status
+            raise _ClosedBefore if is_closed else ConnectionFailed(str(error)) from error
         except h11.RemoteProtocolError as error:
             raise ConnectionFailed(f"the answer is no HTTP: {error}") from error
         finally:

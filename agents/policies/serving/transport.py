@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -31,12 +32,20 @@ class WeightTransport(Protocol):
         """Free what is not needed any more, as every server that is in use has the newest version."""
         ...
 
+    def close(self) -> None:
+        """Free everything, as no server is brought weights any more; may be called twice."""
+        ...
+
 
 class FileTransport:
     """Weights as versioned directories that servers read."""
 
-    def __init__(self, directory: Path, *, keep: int = 2) -> None:
-        """Write to a directory; arguments as for `WeightStore`."""
+    def __init__(self, directory: Path | None = None, *, keep: int = 2) -> None:
+        """Write to a directory; None: to a temporary one, which `close` removes. Arguments as for `WeightStore`."""
+        self._temporary: TemporaryDirectory[str] | None = None
+        if directory is None:
+            self._temporary = TemporaryDirectory(prefix="envgym-weights-")
+            directory = Path(self._temporary.name)
         self._store = WeightStore(directory, keep=keep)
 
     def publish(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
@@ -47,3 +56,8 @@ class FileTransport:
     def finish(self) -> None:
         """Remove old versions."""
         self._store.remove_old()
+
+    def close(self) -> None:
+        """Remove the directory where it is a temporary one."""
+        if self._temporary is not None:
+            self._temporary.cleanup()

@@ -231,6 +231,32 @@ def test_a_server_that_returns_is_used_again_with_the_newest_weights(tmp_path: P
         assert ask(policy, [request((1, 2))])[0].policy_version == 4
 
 
+@pytest.mark.parametrize(
+    "info, reason",
+    [
+        ({"other": 1}, "must be a policy server"),
+        ({"weight_version": "x"}, "'x'"),
+        ({"protocol": 2}, "must be 1, got 2"),
+    ],
+)
+def test_a_server_that_returns_as_something_else_stays_down_and_says_why(
+    tmp_path: Path, info: dict[str, Any], reason: str
+) -> None:
+    changes: dict[str, Any] = {}
+    routes = made_up(
+        __envgym__info=lambda body: {**INFO, **changes},
+        __inference__v1__generate=lambda body: (503, {"error": "gone"}),
+    )
+    limits = replace(QUICK, retries=0, watch_s=1000)
+    with scripted(routes) as server, client(tmp_path, server.url, limits=limits) as policy:
+        with pytest.raises(PolicyFailure, match="503 gone"):
+            ask(policy, [request((1, 2))])
+        changes.update(info)
+        link = policy._fleet.links[0]
+        policy._run(policy._fleet.look_at(link))
+        assert (link.state, reason in link.reason) == ("down", True)
+
+
 def test_a_server_whose_update_fails_is_used_no_more(tmp_path: Path) -> None:
     with ExitStack() as stack:
         good = stack.enter_context(serving(llama()))
@@ -292,6 +318,20 @@ def test_preemptions_lower_the_limit_of_their_server(tmp_path: Path) -> None:
         for _ in range(2):
             policy._run(policy._fleet.look_at(link))
         assert link.limit.limit == 6.0
+
+
+def test_temporary_weights_are_removed_with_the_policy_and_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with scripted(made_up()) as server:
+        policy = ServedPolicy([server.url], transport=FileTransport())
+        assert len(list(tmp_path.iterdir())) == 1
+        policy.close()
+        assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InvalidInput, match="server must be reachable"):
+        ServedPolicy(["http://127.0.0.1:9"], transport=FileTransport())
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- bad input ------------------------------------------------------------------------------------------------------

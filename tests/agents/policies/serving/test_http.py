@@ -1,6 +1,7 @@
 """The HTTP server and client on asyncio."""
 
 import asyncio
+import errno
 import json
 import socket
 import time
@@ -128,6 +129,16 @@ def test_more_connections_than_allowed_are_turned_away() -> None:
             first.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             assert b"200" in first.recv(100)
             assert b"503" in raw(server.url, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+
+
+def test_a_network_that_is_gone_is_a_failed_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read(reader: asyncio.StreamReader, size: int = -1) -> bytes:
+        raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+    with http_thread(lambda: AsyncHttpServer(echo)) as server:
+        monkeypatch.setattr(asyncio.StreamReader, "read", read)
+        with pytest.raises(ConnectionFailed, match="No route to host"):
+            ask(server.url)
 
 
 def test_a_server_that_is_not_there_or_does_not_answer_is_told() -> None:
