@@ -2,7 +2,7 @@
 
 Its id is an address and the id that the server has: `http://HOST:PORT/math/arithmetic-v0`, or several addresses of
 servers that serve the same, `http://HOST:PORT,HOST:PORT/...`. What tells answers stays on the server: of a task's
-payload the client knows the content hash.
+payload the client knows the content hash, and its metadata are empty.
 """
 
 import re
@@ -63,7 +63,7 @@ def remote_id(urls: tuple[str, ...], env_id: str) -> str:
 
 
 class RemoteTasks:
-    """The tasks of an env on a server, without their payloads."""
+    """The tasks of an env on a server, without their payloads and metadata."""
 
     def __init__(self, pool: ServerPool, env_id: str, settings: Json, sizes: Mapping[str, int | None]) -> None:
         """Know how many there are; tasks are fetched when they are asked for."""

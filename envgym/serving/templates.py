@@ -52,7 +52,8 @@ class EnvTemplate:
                 "sizes": {split.value: self.tasks.size(split) for split in Split},
             }
         self.description["digest"] = content_hash(self.description)[:16]
-        self._drawn: OrderedDict[str, Task] = OrderedDict()
+        self._drawn: OrderedDict[tuple[str, str], Task] = OrderedDict()
+        """By key and id: tasks of one key may be worded, and drawn, in several ways."""
         self._num_slow = 0
         self._lock = Lock()
 
@@ -62,7 +63,7 @@ class EnvTemplate:
         self.needs_thread = self._num_slow >= SLOW_CALLS
 
     def page(self, split: Split, start: int, count: int) -> list[Json]:
-        """Return tasks without their payloads: up to `count`, as many as a message holds, one at least.
+        """Return tasks without payloads and metadata: up to `count`, as many as a message holds, one at least.
 
         Raises: InvalidInput: there is no task of that index.
         """
@@ -79,7 +80,7 @@ class EnvTemplate:
         return page
 
     def resolve(self, data: Mapping[str, Any]) -> Task:
-        """Return the task of a request, with its payload. Raises: InvalidInput: it is none, or of another server."""
+        """Return the task of a request, with payload and metadata. Raises: InvalidInput: it is none, or of another server."""
         try:
             task = task_from_json(data)
         except (TypeError, KeyError, ValueError) as error:
@@ -89,19 +90,19 @@ class EnvTemplate:
         if not isinstance(hidden, HiddenPayload):
             return task
         with self._lock:
-            found = self._drawn.get(hidden.key)
+            found = self._drawn.get((hidden.key, task.id))
         if found is None and hidden.index is not None:
             found = self.tasks.task(task.split, hidden.index)
         if found is None or found.key != hidden.key:
             must, do = "be one of this environment and its settings", "take it from the env's own tasks"
             raise InvalidInput.of(f"task {task.id}", must, hidden.key, where=self.env_id, do=do)
-        return Task(id=task.id, prompt=task.prompt, payload=found.payload, split=task.split, metadata=task.metadata)
+        return Task(id=task.id, prompt=task.prompt, payload=found.payload, split=task.split, metadata=found.metadata)
 
     def remember(self, task: Task) -> None:
         """Keep a task that an env drew, for a client that asks for it again."""
         with self._lock:
-            self._drawn[task.key] = task
-            self._drawn.move_to_end(task.key)
+            self._drawn[task.key, task.id] = task
+            self._drawn.move_to_end((task.key, task.id))
             if len(self._drawn) > MAX_DRAWN:
                 self._drawn.popitem(last=False)
 

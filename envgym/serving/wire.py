@@ -5,7 +5,7 @@ chosen by the client, 128 random bits, so that nobody else can name it. The requ
 one at a time: a number that is sent again gets the reply that was given, and nothing is played twice.
 
     describe  {protocol, version, time, env, settings} -> what a client must know of an env, with its `digest`
-    tasks     {env, settings, split, start, count} -> {tasks}, payloads left out
+    tasks     {env, settings, split, start, count} -> {tasks}, payloads and metadata left out
     open      {session, number: 0, env, settings, digest, seed, options} -> as reset
     reset     {session, number, seed, options} -> {task, observation, tools}
     step      {session, number, action} -> the turn's record
@@ -193,14 +193,8 @@ def step_from_wire(data: Json, action: Action) -> StepRecord:
 
 
 def without_payload(task: Task, index: int | None = None) -> Task:
-    """Return a task as a client may have it: its payload stays here, and is known by its hash."""
-    return Task(
-        id=task.id,
-        prompt=task.prompt,
-        payload=HiddenPayload(key=task.key, index=index),
-        split=task.split,
-        metadata=task.metadata,
-    )
+    """Return a task as a client may have it: payload and metadata, which may tell answers, stay here."""
+    return Task(id=task.id, prompt=task.prompt, payload=HiddenPayload(key=task.key, index=index), split=task.split)
 
 
 def tools_to_wire(tools: tuple[ToolSpec, ...]) -> list[Json]:

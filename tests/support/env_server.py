@@ -31,7 +31,7 @@ HERE = "tests.support.env_server"
 
 
 class SecretTasks:
-    """Three tasks of each split whose payloads hold a secret."""
+    """Three tasks of each split whose payloads and metadata hold a secret."""
 
     def size(self, split: Split) -> int:
         return 3
@@ -39,7 +39,9 @@ class SecretTasks:
     def task(self, split: Split, index: int) -> Task:
         InvalidInput.unless(0 <= index < 3, "task", "be one of 3", index, where=split.value, do="take another")
         payload = {"answer": f"{SECRET}-{split}-{index}"}
-        return Task(id=f"{split}/{index}", prompt=f"Say {index}.", payload=payload, split=split)
+        return Task(
+            id=f"{split}/{index}", prompt=f"Say {index}.", payload=payload, split=split, metadata={"key": payload}
+        )
 
 
 class Counter(Env[int]):
@@ -64,6 +66,7 @@ class Counter(Env[int]):
         return Reply(observation=f"turn {self.state}", reward=0.5, terminated=word == "end")
 
     def oracle(self) -> str:
+        assert self.task.metadata.get("key", self.task.payload) == self.task.payload
         return f"end {self.task.payload['answer']}"
 
     def close(self) -> None:
@@ -76,6 +79,16 @@ class SlowCounter(Counter):
     blocking = True
 
 
+class Breakable(Counter):
+    """The same, whose constructor fails where it is told to."""
+
+    def __init__(self, *, is_broken: bool = False) -> None:
+        super().__init__()
+        if is_broken:
+            raise ZeroDivisionError("the constructor is broken")
+
+
+BREAKABLE = f"{HERE}:Breakable"
 COUNTER, SLOW_COUNTER = f"{HERE}:Counter", f"{HERE}:SlowCounter"
 
 

@@ -18,6 +18,7 @@ from envgym.errors import EnvFailure, ForkUnsupported, InvalidInput, ResetNeeded
 from envgym.records import StepRecord
 from envgym.serving.remote_env import RemoteId, remote_id
 from envgym.serving.server import EnvServer
+from envgym.serving.wire import without_payload
 from tests.support.env_server import COUNTER, SLOW_COUNTER, running_server
 
 IDS = ("math/arithmetic-v0", "puzzles/guess_number-v0", COUNTER, SLOW_COUNTER)
@@ -74,8 +75,7 @@ def test_the_env_declares_what_the_local_one_does(server: EnvServer, env_id: str
                     theirs.prompt,
                     theirs.split,
                 )
-                assert ours.metadata == theirs.metadata
-                assert dict(theirs.payload) == {}
+                assert dict(theirs.payload) == dict(theirs.metadata) == {}
 
 
 def test_a_task_starts_the_episode_of_its_payload_wherever_it_came_from(server: EnvServer) -> None:
@@ -89,6 +89,29 @@ def test_a_task_starts_the_episode_of_its_payload_wherever_it_came_from(server: 
             assert record.task == task
             assert env.oracle().replace("-", "/").endswith(answer)
         assert saved == taken == drawn
+
+
+@pytest.mark.parametrize("env_id", ["math/arithmetic-v0", COUNTER])
+def test_metadata_stays_on_the_server_and_is_there_for_the_env(server: EnvServer, env_id: str) -> None:
+    with closing(make(server, env_id)) as remote, closing(envgym.make(env_id)) as local:
+        drawn = remote.reset(seed=5).info["envgym"].task
+        of_same_id = local.reset(seed=5).info["envgym"].task
+        assert (drawn.id, dict(drawn.metadata)) == (of_same_id.id, {})
+        assert of_same_id.metadata
+        for task in (drawn, remote.tasks.task(drawn.split, 1)):
+            remote.reset(seed=0, options={"task": task})
+            local.reset(seed=0, options={"task": local.tasks.task(task.split, 1) if task is not drawn else of_same_id})
+            assert remote.oracle() == local.oracle()
+
+
+def test_a_drawn_task_gets_the_metadata_of_its_own_wording(server: EnvServer) -> None:
+    template = server.templates.get(COUNTER, {})
+    one, two = (
+        Task(id=id, prompt=id, payload={"answer": "x"}, split=Split.TRAIN, metadata={"shown": id}) for id in ("a", "b")
+    )
+    template.remember(one)
+    template.remember(two)
+    assert [template.resolve(task_to_json(without_payload(task))) for task in (one, two)] == [one, two]
 
 
 def test_a_hidden_payload_is_equal_by_its_key_alone() -> None:
