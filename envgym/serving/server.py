@@ -12,6 +12,7 @@ from envgym.core.messages import Action
 from envgym.core.serialize import action_to_json, task_to_json
 from envgym.core.tasks import Split
 from envgym.env import Env
+from envgym.error_log import log_error
 from envgym.errors import EnvgymError, InfrastructureError, InvalidInput, UnknownName, sentence
 from envgym.http_server import is_loopback
 from envgym.process_log import Ids, about, log_event
@@ -170,6 +171,9 @@ class EnvServer:
             reply = self._open_known(template, data)
         except EnvgymError as error:
             return self._refuse(error)
+        except Exception as error:  # noqa: BLE001  # what an env's constructor raises is told to its client
+            log_error(error, "an env could not be made")
+            return error_reply(error, HTTPStatus.INTERNAL_SERVER_ERROR)
         return reply if isinstance(reply, HttpReply) else await reply
 
     def _open_known(self, template: EnvTemplate, data: Json) -> PendingReply:

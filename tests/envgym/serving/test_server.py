@@ -20,6 +20,7 @@ from envgym.serving.client import pool_of
 from envgym.serving.server import EnvServer
 from envgym.serving.sessions import SessionLimits
 from tests.support.env_server import (
+    BREAKABLE,
     COUNTER,
     SECRET,
     SESSION,
@@ -64,6 +65,14 @@ def test_a_server_without_oracles_tells_nobody() -> None:
         env.reset(seed=0)
         with pytest.raises(InvalidInput, match=r"oracle must be allowed by the server, got --no-oracle"):
             env.oracle()
+
+
+def test_a_constructor_that_raises_anything_is_answered() -> None:
+    with running_server(BREAKABLE) as server:
+        data = {**opening(server, BREAKABLE), "settings": {"is_broken": True}}
+        status, reply = ask(server, wire.OPEN, data)
+    assert (status, reply["error"]["type"]) == (HTTPStatus.INTERNAL_SERVER_ERROR, "EnvFailure")
+    assert message_of(reply) == "ZeroDivisionError: the constructor is broken"
 
 
 # ---- every request once ----------------------------------------------------------------------------------------------
