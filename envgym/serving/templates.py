@@ -80,7 +80,7 @@ class EnvTemplate:
         return page
 
     def resolve(self, data: Mapping[str, Any]) -> Task:
-        """Return the task of a request, with payload and metadata. Raises: InvalidInput: it is none, or of another server."""
+        """Return the task of a request, with all that was left out. Raises: InvalidInput: no task of this server."""
         try:
             task = task_from_json(data)
         except (TypeError, KeyError, ValueError) as error:
