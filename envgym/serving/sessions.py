@@ -36,6 +36,8 @@ class SessionLimits(NamedTuple):
     """A session ends when none of its calls came for so long, though its client lives."""
     call_s: float = 600.0
     """Longest call of an env."""
+    kept_s: float = 300.0
+    """A session that is kept for whoever reads a pickle ends when none came for so long."""
 
 
 class Session:
@@ -204,7 +206,10 @@ class SessionTable:
 
     async def expire(self) -> None:
         """End what nobody wants any more, for ever."""
-        pause_s = min(_MAX_SWEEP_S, self.limits.lease_s / 4, self.limits.idle_s / 4, self.limits.call_s / 4)
+        limits = self.limits
+        pause_s = min(
+            _MAX_SWEEP_S, *(seconds / 4 for seconds in (limits.lease_s, limits.idle_s, limits.call_s, limits.kept_s))
+        )
         while True:
             await asyncio.sleep(pause_s)
             now = monotonic()
@@ -215,6 +220,8 @@ class SessionTable:
                         where = session.template.env_id
                         session.give_up(EnvFailure.of("call of the env", must, "more", where=where, do=do))
                         self.end(session.id, "stuck")
+                elif session.is_kept and now - session.last_call > self.limits.kept_s:
+                    self.end(session.id, "not taken")
                 elif now - session.last_call > self.limits.idle_s:
                     self.end(session.id, "idle")
                 elif now - session.last_seen > self.limits.lease_s and not session.is_kept:
