@@ -22,7 +22,7 @@ from envgym.error_log import log_error
 from envgym.errors import EnvFailure, InfrastructureError, InvalidInput
 from envgym.process_log import current_ids, is_open
 from envgym.serving import wire
-from envgym.serving.wire import Json, ServerBusy, ServerUnreachable
+from envgym.serving.wire import Json, ServerBusy, ServerUnreachable, SessionLost
 
 RECONNECT_S: Final = 30.0
 """A server that cannot be reached is tried again for so long; a new session is opened elsewhere meanwhile."""
@@ -232,6 +232,8 @@ class EnvSession:
         """Name a session that exists, or will."""
         self.client, self.id = client, session_id
         self._number = 0
+        self._is_lost = False
+        """Whether a call got no reply: nobody knows whether the env has played it."""
         self._lock = threading.Lock()
         self._finalizer: weakref.finalize[..., EnvSession] | None = None
 
@@ -242,12 +244,19 @@ class EnvSession:
         self.client.hold(self.id)
 
     def call(self, path: str, **data: object) -> Json:
-        """Send the session's next request. Raises: as `ServerClient.request`."""
+        """Send the session's next request. Raises: as `ServerClient.request`. SessionLost: an earlier got no reply."""
         with self._lock:
+            if self._is_lost:
+                must, do = "have a reply to each call", "begin the episode again"
+                raise SessionLost.of("session", must, "none to the last", where=self.client.url, do=do)
             message = {"session": self.id, "number": self._number + 1, **data, **_ids()}
             written = self.client.written(path, message)
             self._number += 1
-            return self.client.send(written)
+            try:
+                return self.client.send(written)
+            except ServerUnreachable:
+                self._is_lost = True
+                raise
 
     def fork(self, *, keep: bool = False) -> "EnvSession":
         """Copy the session on its server, waiting for a free one; `keep` it for whoever comes later.

@@ -25,7 +25,7 @@ from envgym.party import Party
 from envgym.records import ResetRecord, ResetResult, StepRecord
 from envgym.serving import wire
 from envgym.serving.client import EnvSession, ServerPool, pool_of
-from envgym.serving.wire import Json, SessionLost
+from envgym.serving.wire import Json, ServerUnreachable, SessionLost
 from envgym.tools import Tool, ToolSpec
 
 _REMOTE = re.compile(r"(?P<scheme>https?)://(?P<places>[^/\s]+)/(?P<env_id>.+)")
@@ -184,7 +184,7 @@ class RemoteEnv(Env[None]):
     def _begin(self, data: Json) -> Json:
         """Reset the env of the session; where there is none any more, that of a new one if a seed makes it the same."""
         if self._session is not None:
-            with suppress(*((SessionLost,) if data["seed"] is not None else ())):
+            with suppress(*((SessionLost, ServerUnreachable) if data["seed"] is not None else ())):
                 return self._session.call(wire.RESET, **data)
             self._session = None
         self._session, reply = self._kind.pool.open({**self._kind.opening, **data})

@@ -1,6 +1,7 @@
 """A server holds sessions, plays each request once, keeps its limits and deadlines, and tells no answers."""
 
 import json
+import pickle
 import socket
 import threading
 import time
@@ -17,8 +18,10 @@ from envgym.core.turns import Ending
 from envgym.errors import EnvFailure, InvalidInput
 from envgym.serving import wire
 from envgym.serving.client import pool_of
+from envgym.serving.remote_env import remote_id
 from envgym.serving.server import EnvServer
 from envgym.serving.sessions import SessionLimits
+from envgym.serving.wire import SessionLost
 from tests.support.env_server import (
     BREAKABLE,
     COUNTER,
@@ -177,6 +180,16 @@ def test_a_session_ends_with_its_client_and_one_that_is_renewed_does_not() -> No
         assert env.step("go").observation == "turn 1"
 
 
+def test_a_session_that_is_kept_for_a_pickle_ends_sooner() -> None:
+    limits = SessionLimits(sessions=2, idle_s=60.0, kept_s=0.2)
+    with running_server(COUNTER, limits=limits) as server, closing(make(server)) as env:
+        env.reset(seed=0)
+        pickle.dumps(env)
+        assert len(server.sessions) == 2
+        wait_until(lambda: server.metrics.ended["not taken"] == 1)
+        assert env.step("go").observation == "turn 1"
+
+
 def test_a_session_that_is_not_called_ends_and_its_env_says_so() -> None:
     with running_server(COUNTER, limits=SessionLimits(idle_s=0.2)) as server, closing(make(server)) as env:
         env.reset(seed=0)
@@ -274,6 +287,35 @@ def test_a_server_that_is_started_again_has_lost_the_session() -> None:
         assert "got none of that id" in env.step("go").info["envgym"].error
         assert env.reset(seed=0).observation
         env.close()
+
+
+def test_an_env_whose_server_is_gone_begins_again_on_another() -> None:
+    with running_server(COUNTER) as stays:
+        with running_server(COUNTER) as goes:
+            env = envgym.make(remote_id((goes.http.url, stays.http.url), COUNTER))
+            first = env.reset(seed=0).observation
+            assert len(goes.sessions) == 1
+        for client in pool_of((goes.http.url, stays.http.url)).clients:
+            client.reconnect_s = 0.0
+        with closing(env):
+            assert env.reset(seed=0).observation == first
+            assert len(stays.sessions) == 1
+
+
+def test_a_call_without_reply_loses_the_session_and_says_so() -> None:
+    with running_server(COUNTER) as server, closing(make(server)) as env:
+        env.reset(seed=0)
+        client = pool_of((server.http.url,)).clients[0]
+        place, client._place = client._place, ("127.0.0.1", 1)
+        client.reconnect_s = 0.0
+        while client._idle:
+            client._idle.pop().close()
+        assert "environment server must answer" in env.step("go").info["envgym"].error
+        client._place = place
+        with pytest.raises(SessionLost, match=r"session must have a reply to each call, got none to the last"):
+            env.oracle()
+        assert env.reset(seed=0).observation
+        assert env.step("go").observation == "turn 1"
 
 
 # ---- what is counted -------------------------------------------------------------------------------------------------
