@@ -3,12 +3,16 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 from envgym.agents.policies.serving.http import ConnectionFailed
 from envgym.agents.policies.serving.link import UNNAMED, ExpectedModel, ServerLink, ServerRefused, ServerState
 from envgym.agents.policies.serving.routing import PrefixRouter, ServerLoad
 from envgym.agents.policies.serving.transport import WeightUpdate
 from envgym.errors import InvalidInput, PolicyFailure
+
+_RETURN_S = 30.0
+"""For a server to return, where none is up."""
 
 
 class ServerFleet:
@@ -50,12 +54,10 @@ class ServerFleet:
             hashes: of the context's blocks.
             excluded: numbers of servers that have failed the request, and are used again only where no other is up.
 
-        Raises: PolicyFailure: no server is up.
+        Raises: PolicyFailure: no server is up, and none that is down returns in time.
         """
         while True:
-            up = [link for link in self.links if link.state is ServerState.UP]
-            if not up:
-                raise PolicyFailure(f"no policy server is up: {self.describe()}")
+            up = await self._wait_for_up()
             usable = [link for link in up if link.number not in excluded] or up
             loads = [ServerLoad(link.number, link.under_way, link.limit.allows(link.under_way)) for link in usable]
             number = self._router.choose(hashes, loads)
@@ -77,6 +79,18 @@ class ServerFleet:
         link.fail(state, reason)
         self._router.forget(link.number)
         self._wake(len(self._waiting))
+
+    async def _wait_for_up(self) -> list[ServerLink]:
+        """Return the servers that are up: at least one. Raises: PolicyFailure: as `acquire`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_RETURN_S):
+                while not (up := [link for link in self.links if link.state is ServerState.UP]):
+                    if all(link.state is ServerState.BROKEN for link in self.links):
+                        break
+                    await self._wait()
+                else:
+                    return up
+        raise PolicyFailure(f"no policy server is up: {self.describe()}")
 
     async def _wait(self) -> None:
         """Wait until there may be room."""

@@ -6,6 +6,7 @@ requests under way. Messages are read by h11.
 
 import asyncio
 import json
+import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,6 +22,7 @@ from envgym.errors import InvalidInput
 from envgym.http_server import MAX_HEAD_BYTES, is_loopback, refusal
 from envgym.process_log import HEADER, Ids, about, current_ids, is_open, log_event
 
+_log = logging.getLogger(__name__)
 _CHUNK = 1 << 16
 _LINGER_S = 2.0
 
@@ -206,14 +208,20 @@ class _ServedConnection(asyncio.Protocol):
 
     async def _answer(self) -> None:
         assert self._request is not None, "a request was read"
-        target = urlsplit(self._request.target.decode("latin-1"))
-        body = b"".join(self._parts)
-        request = HttpRequest(self._request.method.decode("latin-1"), target.path, target.query, body)
+        method, target = self._request.method.decode("latin-1"), self._request.target.decode("latin-1")
         started = time.perf_counter()
         with about(self._ids(self._request)):
-            reply = await self._server.answer(request)
-            if request.method == "POST":
-                log_event("request", path=request.path, status=int(reply.status), seconds=time.perf_counter() - started)
+            try:
+                parts = urlsplit(target)
+                request = HttpRequest(method, parts.path, parts.query, b"".join(self._parts))
+                reply = await self._server.answer(request)
+            except Exception as error:  # noqa: BLE001  # a client that is never answered waits until its time is over
+                _log.exception("%s %s failed", method, target)
+                detail = f"the server failed to answer, by {type(error).__name__}: {error}".rstrip(".: ")
+                reply = ServerReply.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"{detail}; its log says where.")
+            if method == "POST":
+                path, seconds = target.partition("?")[0], time.perf_counter() - started
+                log_event("request", path=path, status=int(reply.status), seconds=seconds)
         self._request, self._task = None, None
         self._reply(reply, closes=False)
 

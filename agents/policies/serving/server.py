@@ -181,8 +181,9 @@ class PolicyServer:
                 raise _Refused(f"the server is not being updated; send /start_weight_update before {where}.")
             try:
                 await asyncio.to_thread(change)
-            except (InvalidInput, OSError, RuntimeError) as error:
-                self._broken = f"a weight update failed: {error}".rstrip(".")
+            except Exception as error:  # whatever it was: some weights may be new
+                what = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
+                self._broken = f"a weight update failed: {what}".rstrip(".: ")
                 raise PolicyFailure(f"{self._broken}.") from error
         return {"message": "Weights updated"}
 

@@ -87,8 +87,11 @@ class WeightStore:
         self.root.mkdir(parents=True, exist_ok=True)
 
     def write(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> StoredWeights:
-        """Write a version; one of this number that is there is replaced."""
-        target = self.root / f"version-{version:08d}"
+        """Write a version, which is the newest from now on: one of this number that is there is replaced.
+
+        Higher ones, of a run that was resumed from before them, are removed.
+        """
+        target = self._directory(version)
         work = self.root / f".writing-{version:08d}-{os.getpid()}"
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
@@ -98,6 +101,9 @@ class WeightStore:
             _remove(target)
             move_into_place(work, target)
             write_atomic(target / STABLE, b"")
+            for later in self.versions():
+                if later > version:
+                    _remove(self._directory(later))
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
@@ -108,15 +114,18 @@ class WeightStore:
         found = [(_NAME.fullmatch(path.name), path) for path in self.root.iterdir()]
         return sorted(int(match[1]) for match, path in found if match and (path / STABLE).is_file())
 
+    def _directory(self, version: int) -> Path:
+        return self.root / f"version-{version:08d}"
+
     def newest(self) -> StoredWeights | None:
         """Return the newest version; None: there is none yet."""
         versions = self.versions()
-        return StoredWeights.read(self.root / f"version-{versions[-1]:08d}") if versions else None
+        return StoredWeights.read(self._directory(versions[-1])) if versions else None
 
     def remove_old(self) -> None:
         """Remove all but the newest versions, and what writers that died have left."""
         for version in self.versions()[: -self._keep]:
-            _remove(self.root / f"version-{version:08d}")
+            _remove(self._directory(version))
         for path in self.root.iterdir():
             is_unfinished = path.name.startswith(".writing-") or (
                 _NAME.fullmatch(path.name) and not (path / STABLE).is_file()

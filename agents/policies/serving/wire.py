@@ -163,7 +163,7 @@ def read_request(content: JsonObject) -> GenerateRequest:
             ),
             seed=int(fields.get("seed") or 0),
         )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         do = "send numbers"
         raise InvalidInput.of("sampling_params", "hold numbers", str(error), where=GENERATE, do=do) from error
 

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+from envgym.agents.policies.serving import fleet, wire
 from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
 from envgym.agents.policies.serving.http import AsyncHttpServer, HttpRequest, ServerReply
 from envgym.agents.policies.serving.identity import model_digest
 from envgym.agents.policies.serving.link import ExpectedModel
+from envgym.agents.policies.serving.server import PolicyServer
 from envgym.agents.policies.serving.transport import FileTransport
 from envgym.agents.policies.serving.weight_store import digest
 from envgym.agents.policies.serving.wire import PROTOCOL
@@ -185,7 +187,17 @@ def test_requests_of_a_server_that_dies_are_answered_by_another(tmp_path: Path) 
     assert [item.token_ids for item in found] == [item.token_ids for item in expected]
 
 
-def test_without_a_server_a_request_is_a_policy_failure_that_names_all(tmp_path: Path) -> None:
+def test_the_only_server_is_asked_again_when_it_returns(tmp_path: Path) -> None:
+    replies = iter([(503, {"error": "gone"}), (503, {"error": "gone"})])
+    routes = made_up(__inference__v1__generate=lambda body: next(replies, answer((3, 3))))
+    with scripted(routes) as server, client(tmp_path, server.url) as policy:
+        assert ask(policy, [request((1, 2))])[0].token_ids == (7, 8, 9)
+
+
+def test_without_a_server_a_request_is_a_policy_failure_that_names_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "_RETURN_S", 0.2)
     with serving(llama()) as served, client(tmp_path, served.http.url) as policy:
         served.thread.run(served.http.close())
         with pytest.raises(PolicyFailure, match=r"(no policy server is up: )?http://127.0.0.1:\d+ is down"):
@@ -353,6 +365,22 @@ def test_a_server_of_something_else_is_refused(
     routes = made_up(__envgym__info=lambda body: {**INFO, **info})
     with scripted(routes) as server, pytest.raises(InvalidInput, match=sentence):
         ServedPolicy([server.url], transport=FileTransport(tmp_path), expected=ExpectedModel(**expected))
+
+
+def test_a_number_beyond_all_bounds_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="sampling_params must hold numbers"):
+        wire.read_request({"token_ids": [1], "sampling_params": {"max_tokens": float("inf")}})
+
+
+def test_a_server_that_an_update_fails_unexpectedly_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(served: PolicyServer, directory: Path) -> None:
+        raise KeyError("digests")
+
+    monkeypatch.setattr(PolicyServer, "_load", lose)
+    with serving(llama()) as served, client(tmp_path, served.http.url) as policy:
+        with pytest.raises(PolicyFailure, match="500 a weight update failed: KeyError: 'digests'"):
+            policy.update_weights(changed(llama(), 1.1), 1)
+        assert served._broken == "a weight update failed: KeyError: 'digests'"
 
 
 def test_the_twin_tells_its_model(tmp_path: Path) -> None:

@@ -131,8 +131,23 @@ def test_more_connections_than_allowed_are_turned_away() -> None:
             assert b"503" in raw(server.url, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
 
 
+def test_an_unexpected_error_is_answered_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(request: HttpRequest) -> ServerReply:
+        raise KeyError("version")
+
+    with http_thread(lambda: AsyncHttpServer(fail)) as server:
+        (status, content), again = ask(server.url, count=2)
+    assert (status, again[0]) == (500, 500)
+    message = "the server failed to answer, by KeyError: 'version'; its log says where."
+    assert json.loads(content) == {"error": {"message": message, "code": 500}}
+    assert caplog.messages == ["POST /a?b=c failed"] * 2
+
+
 def test_a_network_that_is_gone_is_a_failed_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = asyncio.StreamReader.read
+
     async def read(reader: asyncio.StreamReader, size: int = -1) -> bytes:
+        await sound(reader, size)
         raise OSError(errno.EHOSTUNREACH, "No route to host")
 
     with http_thread(lambda: AsyncHttpServer(echo)) as server:

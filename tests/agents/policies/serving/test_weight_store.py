@@ -81,6 +81,16 @@ def test_only_the_newest_versions_stay(tmp_path: Path) -> None:
     assert WeightStore(tmp_path).versions() == [5, 6, 7]
 
 
+def test_a_run_resumed_from_before_keeps_what_it_writes(tmp_path: Path) -> None:
+    transport = FileTransport(tmp_path)
+    for version in (5, 6, 7, 3):
+        transport.publish(weights(float(version)), version)
+        transport.finish()
+    newest = WeightStore(tmp_path).newest()
+    assert newest is not None
+    assert (newest.version, dict(newest.tensors())["b"].item()) == (3, 3.0)
+
+
 def test_fewer_than_two_versions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="kept versions must be at least 2, got 1"):
         WeightStore(tmp_path, keep=1)
