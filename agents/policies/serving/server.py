@@ -182,8 +182,7 @@ class PolicyServer:
             try:
                 await asyncio.to_thread(change)
             except Exception as error:  # whatever it was: some weights may be new
-                what = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
-                self._broken = f"a weight update failed: {what}".rstrip(".: ")
+                self._broken = f"a weight update failed: {type(error).__name__}: {error}".rstrip(".: ")
                 raise PolicyFailure(f"{self._broken}.") from error
         return {"message": "Weights updated"}
 
